@@ -1,4 +1,4 @@
-# For users: `make demo`, `make demo-llm` and `make test`. All make .venv themselves; only python3 (3.10+) is needed.
+# For users: `make demo`, `make demo-llm`, `make demo-ray` and `make test`. All make .venv themselves; only python3 (3.10+) is needed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,11 +7,13 @@ WORKERS := $(shell n=`getconf _NPROCESSORS_ONLN`; echo $$((n < 3 ? 3 : n > 4 ? 4
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 # Hundreds of servers are started from this checkout: without bytecode each would compile all of it.
 export PYTHONDONTWRITEBYTECODE :=
+# `make test FRONTENDS=2`: servers under test run their frontends in so many processes.
+export NAIAD_TEST_FRONTENDS := $(FRONTENDS)
 
-.PHONY: demo demo-llm test quick check bench bench-llm changelog proto clean
+.PHONY: demo demo-llm demo-ray test quick check docs bench bench-llm bench-scaling changelog proto clean
 
 # The demonstrations need a fraction of what the tests do, which is most of their time on a fresh machine.
-$(VENV)/.ready-demo $(VENV)/.ready-dev: $(VENV)/.ready-%: pyproject.toml
+$(VENV)/.ready-demo $(VENV)/.ready-demo-ray $(VENV)/.ready-docs $(VENV)/.ready-dev: $(VENV)/.ready-%: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "naiad needs Python 3.10 or newer to run its host; $(PYTHON) is `$(PYTHON) -V`. Set PYTHON=/path/to/python3"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
@@ -24,15 +26,22 @@ demo: $(VENV)/.ready-demo  ## The main job on real input, in under five minutes
 demo-llm: $(VENV)/.ready-demo  ## Language models, asked by OpenAI's client, in under three minutes
 	$(BIN)/python examples/demo/demo_llm.py
 
+demo-ray: $(VENV)/.ready-demo-ray  ## Two nodes of a Ray cluster under load: updates and a killed node, in under four minutes
+	$(BIN)/python examples/demo/demo_ray.py
+
 test: $(VENV)/.ready-dev  ## Every test; TESTS='-m "not slow"' leaves some out
 	$(BIN)/python -m pytest $(PARALLEL) $(TESTS)
 
 quick: $(VENV)/.ready-dev  ## The tests that start no server process, and a few that do
 	$(BIN)/python -m pytest $(PARALLEL) -m "smoke or not (slow or server)"
 
-check: $(VENV)/.ready-dev  ## Linter, formatter and types
+docs: $(VENV)/.ready-docs  ## The documentation as a site: build/site
+	$(BIN)/python docs/make_site.py
+
+check: $(VENV)/.ready-dev  ## Linter, formatter, spelling and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs examples backends envs platform stubs
 	$(BIN)/mypy
 
 bench: $(VENV)/.ready-dev  ## Beside the real Triton; writes docs/benchmarks.md
@@ -40,6 +49,9 @@ bench: $(VENV)/.ready-dev  ## Beside the real Triton; writes docs/benchmarks.md
 
 bench-llm: $(VENV)/.ready-dev  ## Language models beside their engine and Triton; writes a section of that page
 	$(BIN)/python -m bench.llm
+
+bench-scaling: $(VENV)/.ready-dev  ## Over the number of frontend processes; writes a section of that page and a picture
+	$(BIN)/python -m bench.scaling
 
 changelog: $(VENV)/.ready-dev  ## Join docs/changes into CHANGELOG.md: make changelog VERSION=1.2.3
 	$(BIN)/towncrier build --yes --version $(VERSION)

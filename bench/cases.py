@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 
 from bench.perf import Load
-from bench.repository import CALLS_PER_REQUEST, IDENTITY_SIZES, RESPONSES_PER_REQUEST
+from bench.repository import CALLS_PER_REQUEST, COMPILER, IDENTITY_SIZES, RESPONSES_PER_REQUEST
 
 PROTOCOLS = ("http", "grpc")
 # Four clients keep both cores busy with one instance; more clients only lengthen the queue.
@@ -39,6 +39,12 @@ LOADS |= {
     BLS: Load(model="calls", protocol="http", concurrency=1, parts=CALLS_PER_REQUEST),
     STREAM: Load(model="repeat", protocol="grpc", concurrency=1, stretch=2, parts=RESPONSES_PER_REQUEST, streams=True),
 }
+if COMPILER:
+    LOADS |= {
+        f"native-{protocol}-{clients}": Load(model="native", protocol=protocol, concurrency=clients)
+        for protocol in PROTOCOLS
+        for clients in (1, 16)
+    }
 STARTS: dict[str, int] = {f"start-{count}": count for count in COPIES}
 ENVIRONMENT_FIRST, ENVIRONMENT_SECOND = "environment-first", "environment-second"
 NAMES = (*LOADS, *STARTS, ENVIRONMENT_FIRST, ENVIRONMENT_SECOND)

@@ -20,6 +20,10 @@ MODELS_BEGIN, MODELS_END = (
     "<!-- language models: written by `python -m bench.llm` -->",
     "<!-- end of language models -->",
 )
+SCALING_BEGIN, SCALING_END = "<!-- scaling: written by `python -m bench.scaling` -->", "<!-- end of scaling -->"
+ELASTIC_BEGIN, ELASTIC_END = "<!-- elastic: written by `python -m bench.elastic` -->", "<!-- end of elastic -->"
+SECTIONS = ((SCALING_BEGIN, SCALING_END), (ELASTIC_BEGIN, ELASTIC_END), (MODELS_BEGIN, MODELS_END))
+"""Markers of the sections that other programs write, in the order of the page."""
 _INTRODUCTION = """\
 Written by `make bench`: naiad and the real Triton on one machine in one run, in turns, with the real
 `perf_analyzer`. Figures are medians. A ratio is naiad's figure divided by Triton's of the same turn, the median of all
@@ -34,21 +38,25 @@ _NO_PROSE = "## Where the time of a request goes\n\nNot written yet."
 
 
 def write(path: Path, results: Results, settings: str, python: str) -> None:
-    """Regenerate the page; keep the prose between its markers and the section of `bench.llm`."""
+    """Regenerate the page; keep the prose between its markers and the sections that other programs write."""
     page = path.read_text() if path.exists() else ""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(with_models(render(results, settings, python, _prose(page)), models_of(page)))
+    text = render(results, settings, python, _prose(page))
+    for markers in SECTIONS:
+        text = with_section(text, section_of(page, markers), markers)
+    path.write_text(text)
 
 
-def models_of(page: str) -> str:
-    """The section on language models with its markers, or "" if the page has none."""
-    found = re.search(f"{re.escape(MODELS_BEGIN)}.*{re.escape(MODELS_END)}", page, re.DOTALL)
+def section_of(page: str, markers: tuple[str, str]) -> str:
+    """The section between *markers*, which it includes, or "" if the page has none."""
+    begin, end = map(re.escape, markers)
+    found = re.search(f"{begin}.*{end}", page, re.DOTALL)
     return found[0] if found else ""
 
 
-def with_models(page: str, section: str) -> str:
-    """*page* with its section on language models replaced, or with the section appended."""
-    old = models_of(page)
+def with_section(page: str, section: str, markers: tuple[str, str]) -> str:
+    """*page* with the section between *markers* replaced, or with the section appended."""
+    old = section_of(page, markers)
     if old:
         return page.replace(old, section)
     return f"{page.rstrip()}\n\n{section}\n" if section else page
@@ -77,7 +85,7 @@ def _facts(settings: str, python: str) -> str:
     today = dt.datetime.now(tz=dt.timezone.utc).date()
     rows = [
         ("date", str(today)),
-        ("machine", f"{_processor()}, {os.cpu_count()} cores, {_memory_size()}"),
+        ("machine", f"{processor()}, {os.cpu_count()} cores, {_memory_size()}"),
         ("system", f"{platform.system()} {platform.release()}"),
         ("Python of naiad", python),
         ("naiad", version("naiad")),
@@ -85,7 +93,7 @@ def _facts(settings: str, python: str) -> str:
         ("perf_analyzer", f"2.41.1 ({LOAD_WHEEL})"),
         ("run", settings),
     ]
-    return _table(("", ""), rows)
+    return table(("", ""), rows)
 
 
 def _targets(results: Results) -> str:
@@ -95,7 +103,7 @@ def _targets(results: Results) -> str:
         reached = "not measured" if ratio is None else f"{ratio:.2f} x"
         verdict = "" if ratio is None else ("yes" if target.is_met_by(ratio) else "**no**")
         rows.append((target.promise, target.bound_text, reached, verdict))
-    return _table(("naiad / Triton", "target", "reached", "met"), rows)
+    return table(("naiad / Triton", "target", "reached", "met"), rows)
 
 
 def _loads(results: Results) -> str:
@@ -123,7 +131,7 @@ def _loads(results: Results) -> str:
             if metric in {"throughput", "p50", "p95"}:
                 cells.append(_ratio(results, name, metric))
         rows.append([*cells, _stolen(results, name)])
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _starts(results: Results) -> str:
@@ -142,7 +150,7 @@ def _starts(results: Results) -> str:
         for name, label in labels.items()
         if name in results.samples
     ]
-    return _table(("start", "naiad", "Triton", "ratio", "stolen"), rows)
+    return table(("start", "naiad", "Triton", "ratio", "stolen"), rows)
 
 
 def _memory(results: Results) -> str:
@@ -158,7 +166,7 @@ def _memory(results: Results) -> str:
         for metric, label in labels.items()
         if name in results.samples
     ]
-    return _table(("", "naiad", "Triton", "ratio"), rows)
+    return table(("", "naiad", "Triton", "ratio"), rows)
 
 
 def _figures(results: Results, case: str, metric: str, unit: float, form: str) -> tuple[str, str]:
@@ -181,12 +189,14 @@ def _stolen(results: Results, case: str) -> str:
     return "-" if share is None else f"{share:.1%}"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The processor's name."""
     names = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return names[0] if names else platform.machine()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import subprocess
 from pathlib import Path
 
 # Number of FP32 elements; the keys are the names in the report.
@@ -39,6 +40,9 @@ class TritonPythonModel:
 """
 
 
+COMPILER = shutil.which("cc") or ""
+"""A C compiler, for the native backend; its cases are left out without one."""
+NATIVE_ECHO = Path(__file__).parents[1] / "tests" / "native" / "backends" / "echo.c"
 CALLS_PER_REQUEST = 32
 CALLS = f"""\
 import triton_python_backend_utils as pb_utils
@@ -118,12 +122,22 @@ def write_load_models(repository: Path) -> None:
     _write(repository / "batched", BATCHED, one + DYNAMIC)
     _write(repository / "batched_5ms", BATCHED_5MS, one + DYNAMIC)
     _write_ensemble(repository / "ensemble", one)
+    if COMPILER:
+        _write_native(repository / "native")
 
 
 def write_copies(repository: Path, count: int) -> None:
     """Write `count` models with the same code, each with its own instance."""
     for index in range(count):
         _write(repository / f"model_{index:02}", ADD_SUB, _ports(("INPUT0", "INPUT1"), ("OUTPUT0", "OUTPUT1"), 16))
+
+
+def write_scaling_models(repository: Path, copies: int, instances: int) -> None:
+    """Write `add_sub` with these instances, an identity model of 1 MB, and copies of `add_sub` with one instance."""
+    write_copies(repository, copies)
+    group = f"instance_group {{ count: {instances} kind: KIND_CPU }}\n"
+    _write(repository / "add_sub", ADD_SUB, _ports(("INPUT0", "INPUT1"), ("OUTPUT0", "OUTPUT1"), 16) + group)
+    _write(repository / "identity_1MB", IDENTITY, _ports(("INPUT0",), ("OUTPUT0",), IDENTITY_SIZES["1MB"]))
 
 
 def write_with_environment(repository: Path, archive: Path, stub: Path | None) -> None:
@@ -133,6 +147,14 @@ def write_with_environment(repository: Path, archive: Path, stub: Path | None) -
     _write(model, ADD_SUB, _ports(("INPUT0", "INPUT1"), ("OUTPUT0", "OUTPUT1"), 16) + parameter)
     if stub is not None:
         shutil.copy(stub, model)
+
+
+def _write_native(model: Path) -> None:
+    """A model of the backend `echo`, written in C, with its library in the model's directory."""
+    (model / "1").mkdir(parents=True)
+    (model / "config.pbtxt").write_text('backend: "echo"\n' + _ports(("IN",), ("OUT",), 16))
+    library = model / "libtriton_echo.so"
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-O2", "-o", library, NATIVE_ECHO], check=True)
 
 
 def _write_ensemble(model: Path, ports: str) -> None:

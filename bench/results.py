@@ -26,12 +26,12 @@ class Results:
         values = [sample[metric] for sample in self.samples.get(case, {}).get(server, []) if metric in sample]
         return statistics.median(values) if values else None
 
-    def ratio(self, case: str, metric: str) -> float | None:
-        """The median of naiad's value divided by the reference's, turn by turn; None if no turn measured both.
+    def ratio(self, case: str, metric: str, one: str = OURS, other: str = THEIRS) -> float | None:
+        """The median of *one* server's value divided by the *other*'s, turn by turn; None if no turn measured both.
 
         The ratio is computed for each turn because a machine whose speed changes affects both servers of a turn alike.
         """
         samples = self.samples.get(case, {})
-        turns = zip(samples.get(OURS, []), samples.get(THEIRS, []), strict=False)
-        ratios = [own[metric] / other[metric] for own, other in turns if metric in own and other.get(metric)]
+        turns = zip(samples.get(one, []), samples.get(other, []), strict=False)
+        ratios = [own[metric] / of_other[metric] for own, of_other in turns if metric in own and of_other.get(metric)]
         return statistics.median(ratios) if ratios else None

@@ -1,17 +1,24 @@
-"""Rules for all tests: Hypothesis's patience, the garbage collector, which tests start servers, which files run first."""
+"""Settings of all tests: Hypothesis, the garbage collector, shared guests, markers of servers, the order of files."""
 
 from __future__ import annotations
 
 import gc
+import logging
+import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from naiad.environments.store.placement import spread
-from support.server import ServerProcess
+from support.once import once
+from support.server import ServerProcess, shared_guests
 
-# Files of tests run side by side, on machines that may have other work, too: how long an example takes says nothing.
+# Hundreds of processes import numpy, whose OpenBLAS starts a thread for each core: time that no test is about.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# Tests run in parallel, on machines that may be busy: the duration of an example says nothing.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
@@ -21,19 +28,43 @@ pytest_plugins = ["support.environment_fixtures"]
 
 @pytest.fixture(scope="session", autouse=True)
 def _folders_apart(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Tests make and remove trees of files all the time: each where the others' removals do not slow it down."""
+    """Spread the folders of tests over the disk, so that removing one does not slow down the others."""
     base = tmp_path_factory.getbasetemp()
     for folder in (base, base.parent):
         spread(folder)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _guests_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let all servers of the run share the guest's files and their bytecode."""
+    shared_guests.append(once(tmp_path_factory, "guests", Path.mkdir))
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """Undo what a command that ran in this process has set of the log: a later test reads its records."""
+    before = _log_levels()
+    yield
+    after = _log_levels()
+    if after != before:
+        for name in after | before:
+            logging.getLogger(name).setLevel(before.get(name, logging.NOTSET))
+
+
+def _log_levels() -> dict[str, int]:
+    """The levels of the loggers that have one."""
+    known = logging.Logger.manager.loggerDict
+    loggers = {name: each for name, each in known.items() if name == "naiad" or name.startswith("naiad.")}
+    return {name: each.level for name, each in loggers.items() if isinstance(each, logging.Logger) and each.level}
+
+
 def pytest_collection() -> None:
-    """Collect tests without the garbage collector: it would walk a heap that only grows, over and over."""
+    """Collect tests without the garbage collector, which would traverse a heap that only grows, again and again."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Take what the collection of tests left out of the garbage collector's sight.
+    """Exclude the collected tests from garbage collection.
 
     Six thousand tests are a heap of a million objects, and each `gc.collect()` of a test walked all of them: half a second.
     """
@@ -68,10 +99,10 @@ def _knows_servers(namespace: Mapping[str, object]) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Side by side, begin with the files that take longest, or one of them runs on alone at the end.
+    """In a parallel run, begin with the files that take longest, so that none of them runs alone at the end.
 
-    What takes long says so: by asking for more time, or by tests marked as slow. Xdist itself begins with the files
-    of most tests, and the longest of all have one or two (so `make test` tells it not to).
+    They are recognised by a longer timeout and by tests marked as slow. Xdist itself begins with the files that have
+    most tests, but the longest files have one or two (so `make test` turns that off).
     """
     if not hasattr(config, "workerinput"):
         return

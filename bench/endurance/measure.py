@@ -22,6 +22,7 @@ class Held:
         segments: Bytes of pages in segments, the process's share.
         descriptors: Number of open files and sockets.
         threads: Number of threads.
+        segment_descriptors: Number of open segments.
     """
 
     private: int = 0
@@ -29,6 +30,7 @@ class Held:
     segments: int = 0
     descriptors: int = 0
     threads: int = 0
+    segment_descriptors: int = 0
 
     def __add__(self, other: Held) -> Held:
         return Held(
@@ -38,11 +40,20 @@ class Held:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """The resources of a server and its guests at one time."""
+    """The resources of a server and its guests at one time.
+
+    Attributes:
+        host: The server's main process.
+        guests: Its guests, and its helpers.
+        pids: Ids of all processes but those below frontend processes, which start when they are needed.
+        frontends: Its frontend processes, with the descriptors that are no segments: they open the outputs of an
+            instance when a client first gets some.
+    """
 
     host: Held
     guests: Sequence[Held]
     pids: frozenset[int]
+    frontends: Sequence[Held] = ()
 
     @property
     def guest(self) -> Held:
@@ -52,18 +63,37 @@ class Reading:
     @property
     def segments(self) -> int:
         """Bytes of pages in all segments."""
-        return self.host.segments + self.guest.segments
+        return self.host.segments + self.guest.segments + sum(each.segments for each in self.frontends)
 
 
 def read(pid: int) -> Reading:
     """Measure the server *pid* and all processes below it."""
     guests = []
+    frontends = []
     pids = set()
-    for process in psutil.Process(pid).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
-            guests.append(_held(process.pid))
-            pids.add(process.pid)
-    return Reading(_held(pid), guests, frozenset(pids))
+    for child in psutil.Process(pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            is_frontend = "naiad-frontend" in child.cmdline()
+            family = [child, *child.children(recursive=True)]
+            held = [(each.pid, found) for each in family if (found := _held_if_running(each.pid))]
+            if is_frontend:
+                frontends += [
+                    dataclasses.replace(each, descriptors=each.descriptors - each.segment_descriptors)
+                    for number, each in held
+                    if number == child.pid
+                ]
+                pids.add(child.pid)
+            else:
+                guests += [each for _, each in held]
+                pids |= {number for number, _ in held}
+    return Reading(_held(pid), guests, frozenset(pids), frontends)
+
+
+def _held_if_running(pid: int) -> Held | None:
+    try:
+        return _held(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 def _held(pid: int) -> Held:
@@ -81,10 +111,19 @@ def _held(pid: int) -> Held:
             private += int(rest.split()[0]) << 10
         elif "-" in key.partition(" ")[0]:  # the head of a mapping
             is_segment = "/memfd:" in line
+    opened = list((proc / "fd").iterdir())
     return Held(
         private=private,
         pss=pss,
         segments=segments,
-        descriptors=len(list((proc / "fd").iterdir())),
+        descriptors=len(opened),
         threads=len(list((proc / "task").iterdir())),
+        segment_descriptors=sum(_target(each).startswith("/memfd:") for each in opened),
     )
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except FileNotFoundError:
+        return ""  # closed meanwhile

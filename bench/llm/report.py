@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.llm.contestants import ENGINE, GRPC, HTTP, OPENAI
 from bench.llm.session import FIRST, GUEST, HOST, RATE, STREAMS, TINY, TOKENS, case
-from bench.report import MODELS_BEGIN, MODELS_END, with_models
+from bench.report import MODELS_BEGIN, MODELS_END, with_section
 from bench.results import OURS, THEIRS, Results
 
 _QUIET = 1.5
@@ -44,7 +44,7 @@ def section(results: Results, settings: str) -> str:
 
 def write(path: Path, made: str) -> None:
     """Put the section into the page."""
-    path.write_text(with_models(path.read_text(), made))
+    path.write_text(with_section(path.read_text(), made, (MODELS_BEGIN, MODELS_END)))
 
 
 _TARGET_HEAD = ("", "target", "reached", "met")

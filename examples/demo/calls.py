@@ -28,6 +28,9 @@ SENTENCES = {
 }
 
 
+DAYS = {"4 July 2026": "2026-07-04", "Mon, 23 Nov 2026": "2026-11-23"}
+
+
 @dataclass(frozen=True)
 class Answer:
     """Descriptions of one request and its response."""
@@ -69,6 +72,21 @@ def ask_labels(client: Any, api: ModuleType, model: str) -> Answer:
         python=_python(result),
         milliseconds=milliseconds,
         is_right=[names[0] for names in labels] == list(expected.values()),
+    )
+
+
+def ask_days(client: Any, api: ModuleType, model: str) -> Answer:
+    """Read dates in words; each must be the expected day."""
+    given = np.array([text.encode() for text in DAYS], dtype=object)
+    result, milliseconds = _infer(client, model, [_input(api, "TEXT", given, "BYTES")])
+    days = [day.decode() for day in result.as_numpy("DAY")]
+    return Answer(
+        model=model,
+        asked=list(DAYS),
+        came_back=days,
+        python=_python(result),
+        milliseconds=milliseconds,
+        is_right=days == list(DAYS.values()),
     )
 
 

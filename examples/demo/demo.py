@@ -17,7 +17,7 @@ from pathlib import Path
 
 import tritonclient.grpc
 import tritonclient.http
-from calls import Answer, ask_add_sub, ask_labels
+from calls import Answer, ask_add_sub, ask_days, ask_labels
 from environment import packed_environment
 from filelock import FileLock
 from naiad.errors import NaiadError
@@ -64,6 +64,8 @@ def show() -> list[Answer]:
         f"--model-repository={repository}",
         f"--backend-directory={backends}",
         f"--env-store={WORK / 'store'}",
+        # The model `when` names its packages in its own file, without a lock.
+        "--env-build=allowed",
     ]
     with contextlib.ExitStack() as stack:
         with step("tritonserver, until all models are ready"):
@@ -98,6 +100,7 @@ def ask(server: Server) -> list[Answer]:
         with contextlib.closing(api.InferenceServerClient(url)) as client:
             answered = [ask_add_sub(client, api, model) for model in ("add_sub", "add_sub_packed")]
             answered += [ask_labels(client, api, model) for model in ("sentiment", "topic")]
+            answered.append(ask_days(client, api, "when"))
         console.print(f"\n[bold]Asked over {name}[/] at {url}")
         console.print(table(answered))
         answers += answered

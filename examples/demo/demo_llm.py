@@ -110,16 +110,22 @@ def told(client: OpenAI, how: Any, model: str, question: str, **options: Any) ->
 
 def guests(server: Server) -> Table:
     """Print the interpreter of each model, as reported by the server and by each guest's interpreter."""
-    with urllib.request.urlopen(f"http://{server.http_url}/ui/state", timeout=10) as reply:
-        state = json.load(reply)
+
+    def shown(document: str) -> Any:
+        """What the page shows."""
+        with urllib.request.urlopen(f"http://{server.http_url}/ui/data/{document}", timeout=10) as reply:
+            return json.load(reply)
+
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for heading in ("model", "process", "Python", "memory"):
         table.add_column(heading)
-    for guest in state["guests"]:
-        version = subprocess.run([guest["interpreter"], "--version"], capture_output=True, text=True, check=True)
-        table.add_row(
-            guest["model"], str(guest["pid"]), version.stdout.split()[-1], f"{guest['memory_bytes'] / 2**20:.0f} MiB"
-        )
+    for model in shown("state")["models"]:
+        details = shown(f"model/{model['name']}/{model['version']}")
+        interpreter = details["environment"]["interpreter"]
+        version = subprocess.run([interpreter, "--version"], capture_output=True, text=True, check=True)
+        for guest in details["instances"]:
+            memory = "-" if guest["memory"] is None else f"{guest['memory'] / 2**20:.0f} MiB"
+            table.add_row(model["name"], str(guest["pid"]), version.stdout.split()[-1], memory)
     table.add_row("(server, client)", "", platform.python_version(), "")
     return table
 

@@ -29,7 +29,7 @@ class Server:
     """
 
     def __init__(self, options: list[str], log: Path, timeout: float = 120) -> None:
-        self._http, self._grpc, metrics, self._openai = _free_ports(4)
+        self._http, self._grpc, metrics, self._openai = free_ports(4)
         self.log = log
         self._timeout = timeout
         self._command = [str(Path(sys.executable).with_name("tritonserver")), *options]
@@ -95,7 +95,8 @@ class Server:
             self._process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nothing listens on."""
     with contextlib.ExitStack() as stack:
         # All sockets are open at the same time, so that the ports differ.
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]

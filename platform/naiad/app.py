@@ -7,18 +7,20 @@ modules of the listeners; the ports open when both are done. Guests come first, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import uvloop
 
 from naiad import garbage_collection
-from naiad.config.server.backend_settings import WITHOUT_EFFECT, effective_settings
+from naiad.config.server.backend_settings import ENVIRONMENT_SETTING, WITHOUT_EFFECT, effective_settings
 from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.engine.calls.model_control import ModelControl
 from naiad.engine.engine import Engine
@@ -27,47 +29,75 @@ from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.settings import EngineSettings
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
-from naiad.environments.ready_environment import withheld_variables
+from naiad.environments.ready_environment import activated_environment, withheld_variables
 from naiad.errors import NaiadError
-from naiad.frontends.log_settings import ServerLog
+from naiad.frontend_processes.ports import require_free_ports
+from naiad.frontend_processes.spawned import SpawnedProcesses
 from naiad.lifecycle.restart import RestartPolicy
-from naiad.logs import log_block
-from naiad.repository.repositories import open_repositories
+from naiad.logs import ActiveLog, RecentLines, log_block
+from naiad.memory.frontend_memory import FrontendMemory
+from naiad.repository.repositories import open_repositories_of
 from naiad.resolution.resolve import resolution_settings
 from naiad.resolution.tables import agent_table, backend_table, model_table
 from naiad.scheduling.rate_limit import EVERY_DEVICE, ResourceCapacity
 from naiad.workers.loop_poller import default_busy_poll_us
 
+if TYPE_CHECKING:
+    from naiad.listeners import Listeners
+
 logger = logging.getLogger("naiad.app")
 
 _FAILED = 1
+_LOST_CHECK_SECONDS = 1.0
 _WITHOUT_EFFECT_REASON = (
-    "the host uses anonymous segments that grow with use, a socket for messages, and no pool of threads for calls"
+    "the host uses anonymous segments that grow with use, a socket for messages, and no pool of threads for calls; the "
+    "parameter memory_limit of a model limits its memory"
 )
 
 
-def serve(options: ServerOptions, log: ServerLog) -> int:
+class Supervisor(Protocol):
+    """Another program that started this server and is told of it."""
+
+    async def run(self, engine: Engine) -> None:
+        """Answer the program's questions; runs from before the models load until the server stops."""
+
+    def on_listening(self, ports: Mapping[str, int]) -> None:
+        """The server is ready for clients; *ports* has the number of each open port by name (`Listeners.ports`)."""
+
+
+def serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor | None = None) -> int:
     """Run a server until SIGINT or SIGTERM; returns the exit code.
 
     Args:
         options: The options.
         log: The log; clients may change its settings while the server runs.
+        supervisor: The program that started the server, if that is told of it.
     """
     try:
-        return uvloop.run(_serve(options, log))
+        return uvloop.run(_serve(options, log, supervisor))
     except NaiadError as error:
         logger.error("error: creating server: %s - %s", error.code.value, error.message)  # noqa: TRY400 - an error of the user's input needs no traceback
         return _FAILED
 
 
-async def _serve(options: ServerOptions, log: ServerLog) -> int:
+async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor | None) -> int:
     stopping = _stop_on_signals()
-    loader = build_loader(options)
+    if options.log.file is not None:
+        _call_on_hangup(log.reopen)
+    require_free_ports(options)
+    recent = log.keep_recent() if options.http.ui else None  # before the models load: the page shows why they failed
+    loader = build_loader(options, with_frontends=True)
     engine = build_engine(options, loader)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engine.stop)
+        if supervisor is not None:
+            supervising = asyncio.ensure_future(supervisor.run(engine))
+            stack.callback(supervising.cancel)
         starting = asyncio.ensure_future(engine.start())
-        importing = asyncio.ensure_future(_import_listeners(starting, loader.launching))
+        spawned = SpawnedProcesses()
+        stack.push_async_callback(spawned.close)
+        frontends = 0 if loader.frontend_memory is None else options.general.frontends
+        importing = asyncio.ensure_future(_import_listeners(starting, loader.launching, spawned, frontends))
         await asyncio.wait([starting, asyncio.ensure_future(stopping.wait())], return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
@@ -81,41 +111,119 @@ async def _serve(options: ServerOptions, log: ServerLog) -> int:
             logger.error("error: creating server: Internal - failed to load all models")
             return _FAILED
         await importing
-        from naiad.listeners import listen
-
-        await listen(engine, loader, options, log, stack)
+        drain, listeners = await listen(engine, loader, options, log, stack, spawned, recent)
+        if supervisor is not None:
+            supervisor.on_listening(listeners.ports)
+        if options.log.file is not None or options.trace.config.file:
+            _call_on_hangup(log.reopen, listeners.tracer.reopen)
         await asyncio.to_thread(_import, "naiad.protocol.numpy_types")
         garbage_collection.settle()
+        if options.general.exit_on_lost_models:
+            watching = asyncio.ensure_future(_stop_when_lost(engine, stopping))
+            stack.callback(watching.cancel)
         await stopping.wait()
+        # Not ready from now on: load balancers send new requests to other servers.
+        engine.is_reachable = False
+        if options.general.drain_seconds:
+            stopping.clear()
+            await _drain(drain, options.general.drain_seconds, stopping)
         logger.info("Waiting for in-flight requests to complete.")
+        are_models_lost = options.general.exit_on_lost_models and engine.are_models_lost()
         await engine.finish_sequences()
-    return 0
+    return _FAILED if are_models_lost else 0
 
 
-def build_loader(options: ServerOptions, debugged: tuple[str, str] | None = None) -> Loader:
+async def _stop_when_lost(engine: Engine, stopping: asyncio.Event) -> None:
+    """Have the server stop when its models are lost (see `Engine.are_models_lost`)."""
+    while not engine.are_models_lost():
+        await asyncio.sleep(_LOST_CHECK_SECONDS)
+    logger.error("all models were given up and do not recover; the server exits (--exit-on-lost-models)")
+    stopping.set()
+
+
+async def listen(
+    engine: Engine,
+    loader: Loader,
+    options: ServerOptions,
+    log: ActiveLog,
+    stack: AsyncExitStack,
+    spawned: SpawnedProcesses,
+    recent: RecentLines | None = None,
+) -> tuple[Callable[[], None], Listeners]:
+    """Serve on all ports until *stack* is closed; a function that drains them, and this process's own listeners.
+
+    The server is not ready before the last port is open: a client that waits for readiness on one port may then use any
+    other.
+
+    Raises:
+        NaiadError: If a port is not available.
+    """
+    from naiad import listeners as ports
+
+    engine.is_reachable = False
+    services = ports.server_services(engine, loader, options, log, recent)
+    drain: Callable[[], None]
+    if loader.frontend_memory is None:
+        listeners = await ports.listen(engine, services, options, stack)
+        drain = listeners.drain
+    else:
+        from naiad.frontend_owner import listen_in_processes
+
+        memory = loader.frontend_memory
+        pool, listeners = await listen_in_processes(engine, memory, services, options, log, stack, spawned)
+        drain = pool.drain
+    for line in listeners.started:
+        logger.info("%s", line)
+    engine.is_reachable = True
+    return drain, listeners
+
+
+async def _drain(drain: Callable[[], None], seconds: int, stopping: asyncio.Event) -> None:
+    """Serve on for *seconds*, or until the next signal, while clients connect to other servers."""
+    logger.info("Not ready any more, and serving for %d more seconds; a second signal ends this.", seconds)
+    drain()
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(stopping.wait(), seconds)
+    stopping.set()
+
+
+def build_loader(
+    options: ServerOptions, debugged: tuple[str, str] | None = None, *, with_frontends: bool = False
+) -> Loader:
     """The loader of models, with the environments and the settings it uses; logs the warnings about the options.
 
     Args:
         options: The server's options.
         debugged: Name of a model to run under a debugger, and the debugger; None for no debugger.
+        with_frontends: Whether guests share memory with frontend processes, if the options ask for such.
     """
+    python_settings = effective_settings(options.backends.configs, "python")
     for warning in (
         *options.warnings,
         *withheld_variables(os.environ),
+        *(() if ENVIRONMENT_SETTING in python_settings else activated_environment(os.environ)),
     ):  # here, because every command that starts guests calls this function
         logger.warning("%s", warning)
-    for key in sorted(effective_settings(options.backends.configs, "python").keys() & WITHOUT_EFFECT):
+    for key in sorted(python_settings.keys() & WITHOUT_EFFECT):
         logger.info("backend setting '%s' is accepted and has no effect: %s", key, _WITHOUT_EFFECT_REASON)
     resolution = resolution_settings(options)
     settings = LoadSettings(
         resolution=resolution,
         auto_complete=options.models.auto_complete,
-        restart=RestartPolicy(options.guests.restart_limit, options.guests.restart_window_secs),
+        restart=RestartPolicy(
+            options.guests.restart_limit, options.guests.restart_window_secs, options.guests.recovery_secs
+        ),
         start_timeout=options.backends.python.stub_timeout_seconds,
         debugged=debugged,
         limiter=_limiter(options),
         prewarm=options.guests.prewarm,
+        hang_seconds=options.guests.hang_seconds,
+        log_rate=options.guests.log_rate,
+        guest_env=options.guests.environ,
+        guest_user=options.guests.user,
+        native_shared_model=options.guests.native_shared_model,
         busy_poll_us=default_busy_poll_us() if options.guests.busy_poll_us < 0 else options.guests.busy_poll_us,
+        frontends=FrontendMemory(options.general.frontends) if with_frontends and options.general.frontends else None,
     )
     return Loader(settings, EnvironmentManager(options.environments.store, policy=store_policy(options)))
 
@@ -134,9 +242,13 @@ def build_engine(options: ServerOptions, loader: Loader) -> Engine:
     """The engine, not started; call it on a running event loop."""
     settings = EngineSettings(
         server_id=options.general.server_id,
-        repositories=open_repositories(options.models.repositories, is_namespaced=options.models.is_namespaced),
+        repositories=open_repositories_of(options),
         is_explicit=options.models.control_mode is ModelControlMode.EXPLICIT,
         poll_seconds=options.models.poll_secs if options.models.control_mode is ModelControlMode.POLL else None,
+        is_demand=options.models.control_mode is ModelControlMode.DEMAND,
+        demand_load_timeout=options.models.demand_load_timeout,
+        demand_idle_seconds=options.models.demand_idle_seconds,
+        models_memory=options.models.models_memory,
         startup_models=options.models.startup_models,
         strict_config=not options.models.auto_complete,
         strict_readiness=options.general.strict_readiness,
@@ -145,6 +257,7 @@ def build_engine(options: ServerOptions, loader: Loader) -> Engine:
         load_retries=options.models.load_retry_count,
         exit_timeout=options.general.exit_timeout_secs,
         metrics=options.metrics.config,
+        counts_latencies=options.http.ui,
         response_cache_size=options.cache.size,
     )
     engine = Engine(settings, loader)
@@ -166,6 +279,20 @@ def _stop_on_signals() -> asyncio.Event:
     return stopping
 
 
+def _call_on_hangup(*functions: Callable[[], None]) -> None:
+    """Call *functions* on each SIGHUP, which programs that rotate files send.
+
+    Only for a server with files of its own: any other ends with its terminal, by the signal's default action.
+    """
+
+    def on_hangup() -> None:
+        for function in functions:
+            function()
+        logger.info("SIGHUP: reopened the files")
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
+
+
 def _import(name: str) -> None:
     """Import a module; called on a thread, while the loop runs."""
     # An importing thread gives up the interpreter lock after the switch interval, 5 ms by default. The loop would wait
@@ -178,13 +305,16 @@ def _import(name: str) -> None:
         sys.setswitchinterval(interval)
 
 
-async def _import_listeners(starting: asyncio.Task[Any], launching: asyncio.Event) -> None:
-    """Import the modules of the listeners while guests start.
+async def _import_listeners(
+    starting: asyncio.Task[Any], launching: asyncio.Event, spawned: SpawnedProcesses, frontends: int
+) -> None:
+    """Import the modules of the listeners while guests start, here and in the frontend processes.
 
     The import begins when the guests are launched: earlier, it would compete with the loop that launches them.
     """
     launched = asyncio.ensure_future(launching.wait())
     await asyncio.wait([starting, launched], return_when=asyncio.FIRST_COMPLETED)
     launched.cancel()  # it is never set if no guest starts
+    spawned.spawn(frontends)
     await asyncio.to_thread(_import, "naiad.listeners")
     garbage_collection.resume()

@@ -112,8 +112,20 @@ class StorageError(NaiadError):
     """A remote storage (an object store, a web server) cannot be reached or read, or its response is invalid."""
 
 
+class RegistryError(NaiadError):
+    """A registry of OCI artifacts cannot be reached, refuses access, or its content is not what it should be."""
+
+
 class ExecutionEnvironmentError(NaiadError):
     """An execution environment cannot be found, unpacked, probed or used."""
+
+
+class EnvironmentBusyError(ExecutionEnvironmentError):
+    """Another process is creating the environment, and the command does not wait for it."""
+
+
+class StaleLockError(ExecutionEnvironmentError):
+    """The lock of an environment does not match the requirements that it was made for."""
 
 
 class InterpreterNotFoundError(ExecutionEnvironmentError):
@@ -132,12 +144,18 @@ class GuestExitedError(NaiadError):
     Attributes:
         exit_status: Return code as in `subprocess` (negative: the signal), or None while unknown.
         last_lines: The last lines the guest wrote to stderr.
+        problem: What happened, in one sentence: the message without these lines.
+        label: The cause as a label of metrics, where the exit status does not say it; else empty.
     """
 
-    def __init__(self, message: str, *, exit_status: int | None = None, last_lines: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, message: str, *, exit_status: int | None = None, last_lines: tuple[str, ...] = (), problem: str = ""
+    ) -> None:
         super().__init__(message)
         self.exit_status = exit_status
         self.last_lines = last_lines
+        self.problem = problem or message
+        self.label = ""
 
 
 class ModelError(NaiadError):

@@ -12,20 +12,27 @@ TRITON_SERVER_ESCAPE_LOG_MESSAGES=0 disables this.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+import re
 import sys
 import time
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from naiad.log_writer import DirectWriter, FileDestination, LogWriter, QueuedWriter, StreamDestination
+
 __all__ = [
     "ActiveLog",
     "GuestName",
     "LineFormatter",
+    "LogLine",
     "LogSettings",
+    "RecentLines",
     "configure",
     "escapes_messages",
     "log_block",
@@ -36,6 +43,12 @@ __all__ = [
 
 ROOT = "naiad"
 _guest_log = logging.getLogger(f"{ROOT}.guest")
+_KEPT_LINES = 200
+_KEPT_SERVER_LINES = 2000
+_KEPT_CHARACTERS = 2000
+_KEPT_BYTES = 16 << 20
+_LINE_OVERHEAD = 200
+"""About what a line takes beside its text."""
 _NEVER = logging.CRITICAL + 1
 
 
@@ -82,13 +95,14 @@ class ActiveLog:
         is_verbose: Whether debug messages are logged; faster than `Logger.isEnabledFor`, for use in every request.
     """
 
-    def __init__(self, handler: logging.Handler, settings: LogSettings, *, of_libraries: bool = True) -> None:
+    def __init__(self, handler: _LineHandler, settings: LogSettings, *, of_libraries: bool = True) -> None:
         self._handler = handler
         # Warnings of libraries reach the root logger. Inside another program they are left to that program.
         self._loggers = [logging.getLogger(ROOT), *([logging.getLogger()] if of_libraries else [])]
         self._logger = logging.getLogger(ROOT)
         self.is_verbose = False
         self._before = (self._logger.level, self._logger.propagate)
+        self._recent: list[RecentLines] = []
         self.change(settings)
         self._logger.propagate = False  # otherwise handlers of the root logger would print our lines again
         for logger in self._loggers:
@@ -115,13 +129,106 @@ class ActiveLog:
         self._handler.filters = [_LevelFilter(settings)]
         self._logger.setLevel(_threshold(settings))
 
+    def keep_recent(self) -> RecentLines:
+        """Keep the last lines in memory from now on, until the log is closed."""
+        recent = RecentLines()
+        self._logger.addHandler(recent)
+        self._recent.append(recent)
+        return recent
+
+    def reopen(self) -> None:
+        """Open the log file again by its name, after it was renamed; stderr stays as it is. Does not block."""
+        self._handler.writer.reopen()
+
     def close(self) -> None:
-        """Flush and close the file, and restore `logging`."""
+        """Write what is queued, for a bounded time, close the file, and restore `logging`."""
         level, self._logger.propagate = self._before
         self._logger.setLevel(level)
+        for recent in self._recent:
+            self._logger.removeHandler(recent)
         for logger in self._loggers:
             logger.removeHandler(self._handler)
         self._handler.close()
+        self._handler.writer.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of the log, as `RecentLines` keeps it.
+
+    Attributes:
+        number: Its number among all lines of this process.
+        time: In seconds since the epoch.
+        level: `I`, `W` or `E`.
+        source: The instance that wrote it; empty for the server itself.
+        text: Its text, cut after 2000 characters.
+    """
+
+    number: int
+    time: float
+    level: str
+    source: str
+    text: str
+
+
+class RecentLines(logging.Handler):
+    """Keeps the last lines of the log in memory: those of each model's guests, and those of the server.
+
+    All lines together take at most 16 MiB: beyond that, the lines of the model that logged least recently are dropped.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers = itertools.count(1)
+        self._server: deque[LogLine] = deque(maxlen=_KEPT_SERVER_LINES)
+        self._guests: OrderedDict[str, deque[LogLine]] = OrderedDict()
+        self._size = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the line of *record*."""
+        arguments = record.args
+        if isinstance(arguments, tuple) and arguments and isinstance(arguments[0], GuestName):
+            guest = arguments[0]
+            source = guest.instance or guest.model
+            self._keep_of_guest(guest.model, self._line(record, source, str(arguments[-1])))
+            return
+        try:
+            text = record.getMessage()
+        except Exception:  # noqa: BLE001 - the handler of the log reports a message that cannot be formatted
+            return
+        self._server.append(self._line(record, "", text))
+
+    def lines_about(self, model: str, after: int = 0) -> list[LogLine]:
+        """The last 200 lines of a model's guests and of the server's lines that name it, oldest first.
+
+        Args:
+            model: The model's name.
+            after: Number of the last line that is known; only later ones are returned.
+        """
+        named = re.compile(rf"(?<![\w.-]){re.escape(model)}(_\d+)*(?![\w-])")
+        self.acquire()
+        try:
+            own = list(self._guests.get(model, ()))
+            server = [line for line in self._server if line.number > after]
+        finally:
+            self.release()
+        lines = [*(line for line in own if line.number > after), *(line for line in server if named.search(line.text))]
+        return sorted(lines, key=lambda line: line.number)[-_KEPT_LINES:]
+
+    def _line(self, record: logging.LogRecord, source: str, text: str) -> LogLine:
+        cut = text[:_KEPT_CHARACTERS]
+        return LogLine(next(self._numbers), record.created, _letter(record.levelno), source, cut)
+
+    def _keep_of_guest(self, model: str, line: LogLine) -> None:
+        kept = self._guests.setdefault(model, deque())
+        self._guests.move_to_end(model)
+        kept.append(line)
+        self._size += len(line.text) + _LINE_OVERHEAD
+        if len(kept) > _KEPT_LINES:
+            self._size -= len(kept.popleft().text) + _LINE_OVERHEAD
+        while self._size > _KEPT_BYTES:
+            _, dropped = self._guests.popitem(last=False)
+            self._size -= sum(len(each.text) + _LINE_OVERHEAD for each in dropped)
 
 
 class LineFormatter(logging.Formatter):
@@ -131,9 +238,9 @@ class LineFormatter(logging.Formatter):
         super().__init__()
         self._iso8601 = iso8601
         self._escape = escape
-        # The formatted second is cached: most lines have that of their predecessor.
-        self._second = -1
-        self._stamp = ""
+        # The formatted second is cached: most lines have that of their predecessor. One tuple, because the thread that
+        # writes the log formats, too.
+        self._formatted_second = (-1, "")
 
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record, without a newline."""
@@ -147,15 +254,16 @@ class LineFormatter(logging.Formatter):
 
     def _prefix(self, record: logging.LogRecord) -> str:
         second = int(record.created)
-        if second != self._second:
+        cached, stamp = self._formatted_second
+        if second != cached:
             form = "%Y-%m-%dT%H:%M:%SZ" if self._iso8601 else "%m%d %H:%M:%S"
-            self._stamp = time.strftime(form, time.gmtime(second))
-            self._second = second
+            stamp = time.strftime(form, time.gmtime(second))
+            self._formatted_second = second, stamp
         where = f"{record.process} {record.filename}:{record.lineno}] "
         if self._iso8601:
-            return f"{self._stamp} {_letter(record.levelno)} {where}"
+            return f"{stamp} {_letter(record.levelno)} {where}"
         micros = int((record.created - second) * 1_000_000)
-        return f"{_letter(record.levelno)}{self._stamp}.{micros:06d} {where}"
+        return f"{_letter(record.levelno)}{stamp}.{micros:06d} {where}"
 
 
 class _LevelFilter(logging.Filter):
@@ -176,13 +284,19 @@ class _LevelFilter(logging.Filter):
         return level >= _lowest_verbose(settings.verbose)
 
 
-def configure(settings: LogSettings, *, of_libraries: bool = True) -> ActiveLog:
-    """Configure the log, and with *of_libraries* that of libraries, until the result is closed.
+def configure(settings: LogSettings, *, of_libraries: bool = True, is_queued: bool = False) -> ActiveLog:
+    """Configure the log until the result is closed.
+
+    Args:
+        settings: The settings.
+        of_libraries: Whether messages of libraries are logged, too.
+        is_queued: Whether a thread writes the lines, so that nobody who logs waits for the log's reader: what a server
+            needs. Otherwise each line is written when the call that logs it returns.
 
     Raises:
         OSError: If the file cannot be opened.
     """
-    return ActiveLog(_handler(settings.file), settings, of_libraries=of_libraries)
+    return ActiveLog(_LineHandler(settings, is_queued=is_queued), settings, of_libraries=of_libraries)
 
 
 def escapes_messages(environ: Mapping[str, str]) -> bool:
@@ -233,15 +347,36 @@ def _threshold(settings: LogSettings) -> int:
     return min((level for on, level in levels if on), default=_NEVER)
 
 
-def _handler(file: Path | None) -> logging.Handler:
-    if file is None:
-        return _QuietStreamHandler(sys.stderr)
-    return logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
+class _LineHandler(logging.Handler):
+    """Formats records and hands the lines to a writer."""
+
+    def __init__(self, settings: LogSettings, *, is_queued: bool) -> None:
+        """Open the destination.
+
+        Raises:
+            OSError: If the file cannot be opened.
+        """
+        super().__init__()
+        destination = StreamDestination(sys.stderr) if settings.file is None else FileDestination(settings.file)
+        writer = QueuedWriter if is_queued else DirectWriter
+        self.writer: LogWriter = writer(destination, self._report_line)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass on the line of *record*; a message that cannot be formatted gives a line that says so."""
+        try:
+            line = self.format(record)
+        except Exception as error:  # noqa: BLE001 - as `logging` itself, which prints a traceback to stderr and may block there
+            line = self.format(_made_record(record.levelno, f"cannot format {record.msg!r} % {record.args!r}: {error}"))
+        self.writer.put(_encoded(line), urgent=record.levelno >= logging.WARNING)
+
+    def _report_line(self, text: str) -> bytes:
+        return _encoded(self.format(_made_record(logging.WARNING, text)))
 
 
-class _QuietStreamHandler(logging.StreamHandler):  # type: ignore[type-arg]  # subscripting it needs Python 3.11
-    """Ignores a closed stream: otherwise `logging` would print a traceback for every line."""
+def _made_record(level: int, text: str) -> logging.LogRecord:
+    """A record of this module itself, which is not filtered."""
+    return logging.LogRecord(ROOT, level, __file__, 0, "%s", (text,), None)
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name in `logging`
-        if not isinstance(sys.exc_info()[1], OSError):
-            super().handleError(record)
+
+def _encoded(line: str) -> bytes:
+    return f"{line}\n".encode("utf-8", "backslashreplace")

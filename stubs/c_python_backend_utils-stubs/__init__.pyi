@@ -9,6 +9,8 @@ from typing_extensions import CapsuleType
 
 class TritonModelException(Exception): ...  # noqa: N818
 
+TritonInferenceException = TritonModelException
+
 class _ErrorCode(enum.IntEnum):
     UNKNOWN = 0
     INTERNAL = 1
@@ -120,6 +122,8 @@ class InferenceResponse:
 class InferenceResponseSender:
     def __init__(self) -> NoReturn: ...
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None: ...
+    def mark_queued(self) -> None: ...
+    def mark_started(self, at: int | None = None) -> None: ...
     def is_cancelled(self) -> bool: ...
 
 class ResponseIterator:

@@ -53,6 +53,7 @@ class SharedMemory(_WithoutConstructor):
 _UTILS: Dict[str, Any] = {
     "TritonError": TritonError,
     "TritonModelException": TritonModelException,
+    "TritonInferenceException": TritonModelException,  # some models catch it by this name
     "Tensor": Tensor,
     "InferenceRequest": InferenceRequest,
     "InferenceResponse": InferenceResponse,

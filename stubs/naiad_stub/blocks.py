@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 
-from naiad_stub.channel import Channel, HostGoneError, Waiter
+from naiad_stub.channel import FORKED, Channel, HostGoneError, Waiter
 from naiad_stub.exceptions import TritonModelException
 from naiad_stub.messages import ReleaseOutputs, WantRelease, pack
 from naiad_stub.segment import Segment, block_size
@@ -39,7 +39,7 @@ class _ForeignSegment(Segment):
 
     def allocate(self, size: int) -> int:  # noqa: ARG002 - no size is possible
         """Raise HostGoneError: the child has no host."""
-        raise HostGoneError
+        raise HostGoneError(FORKED)
 
 
 def _nothing() -> None:

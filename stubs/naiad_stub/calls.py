@@ -185,6 +185,14 @@ class HostCalls(ModelCalls):
             self._channel.post(pack(DiscardResults([call.number])))
         self._release_results(call)
 
+    def start(self, request: InferenceRequest) -> PendingCall:
+        """Start a call whose results the caller takes by `next_result`; any number of them may come.
+
+        Raises:
+            TritonModelException: If the model cannot call now.
+        """
+        return self._start(request, wire.CALL_AWAITED, decoupled=True)
+
     # -- messages -------------------------------------------------------------------------------------------------
 
     def _start(self, request: InferenceRequest, waiting: int, *, decoupled: bool) -> PendingCall:
@@ -296,6 +304,11 @@ class CallTexts:
         if max(len(self.request_id), len(self.correlation_text)) > wire.MAX_ID_BYTES:
             raise TritonModelException(f"request and correlation ids may have at most {wire.MAX_ID_BYTES} bytes")
         self.parameters = request._parameters.encode()
+        if len(self.parameters) > wire.MAX_PARAMETERS:
+            raise TritonModelException(
+                f"the parameters of a request have {len(self.parameters)} bytes; at most {wire.MAX_PARAMETERS} can be "
+                "sent"
+            )
         self.model = request._model_name.encode()
         self.outputs = "\0".join(dict.fromkeys(request._outputs)).encode()
 

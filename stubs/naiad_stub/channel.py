@@ -50,8 +50,14 @@ def running_loop() -> Optional[asyncio.AbstractEventLoop]:
     return loop
 
 
+FORKED = (
+    "this process was forked from the model's and has no connection to the server: call models, respond and use "
+    "metrics in the process that runs `execute`; a function of a pool may return what is needed for that"
+)
+
+
 class HostGoneError(Exception):
-    """The host closed the socket."""
+    """The host closed the socket, or this process is a child that the model forked."""
 
 
 class Waiter:
@@ -98,6 +104,7 @@ class Channel:
         self._followers: Dict[Waiter, None] = {}
         self._receiver = Waiter()  # of the main thread in `receive`, while another thread leads
         self._is_gone = False
+        self._is_detached = False
         self._watches: Dict[asyncio.AbstractEventLoop, int] = {}
 
     def add_handler(self, message_class: Type[M], handler: Callable[[M], None]) -> None:
@@ -183,7 +190,11 @@ class Channel:
         try:
             self._socket.sendall(data)
         except OSError as error:  # the host's end is closed, or ours, in a child that the model forked
-            raise HostGoneError from error
+            raise self.gone_error() from error
+
+    def gone_error(self) -> HostGoneError:
+        """The error for what needs the host when it is gone, with the reason."""
+        return HostGoneError(FORKED if self._is_detached else "the server has closed its connection to this process")
 
     # -- receiving ----------------------------------------------------------------------------------------------
 
@@ -259,7 +270,7 @@ class Channel:
         """Sleep until *waiter* is done or this thread is to lead."""
         with self._mutex:
             if self._is_gone:
-                raise HostGoneError
+                raise self.gone_error()
             if waiter.is_done:
                 return
             waiter._wake = wake = threading.Lock()
@@ -298,7 +309,7 @@ class Channel:
             size = self._wait()
         if not size:
             self._end()
-            raise HostGoneError
+            raise self.gone_error()
         for kind, payload in self._reader.feed(bytes(self._view[:size])):
             handler = self.handlers.get(kind)
             if handler is not None:
@@ -382,7 +393,7 @@ class Channel:
 
     def detach(self) -> None:
         """Close this end in a child that the model forked: parent and child must not share the channel."""
-        self._is_gone = True
+        self._is_gone = self._is_detached = True
         self._send_lock = threading.Lock()
         self._leading = threading.Lock()
         self._mutex = threading.Lock()

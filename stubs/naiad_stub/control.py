@@ -15,7 +15,7 @@ from naiad_stub.queries import QueryError, ServerQueries
 _LOAD = "Failed to load model"
 _UNLOAD = "Failed to unload model"
 _READY = "Failed to check model readiness"
-_MAX_BYTES = wire.MAX_FRAME - (1 << 20)
+_MAX_BYTES = wire.MAX_QUERY - (1 << 20)
 
 
 class HostControl(runtime.ModelControl):

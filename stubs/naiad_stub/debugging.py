@@ -1,4 +1,4 @@
-"""Runs a model under a debugger, for `naiad run --debug`: pdb at the terminal, or debugpy for an editor."""
+"""Runs a model under a debugger, for `naiad run --debug`: pdb at the terminal, debugpy for an editor, gdb for C++."""
 # ruff: noqa: T100 - debuggers are what this is for
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any, Callable
 _METHODS = ("initialize", "execute")
 _HOST = "127.0.0.1"
 _PORT = 5678
+_LOOK_SECONDS = 0.2
+_ENTRY_POINT = "TRITONBACKEND_ModelInstanceExecute"
 
 
 def attach(model_class: Any, debugger: str) -> None:
@@ -28,6 +30,29 @@ def attach(model_class: Any, debugger: str) -> None:
         method = getattr(model_class, method_name, None)
         if method is not None:
             setattr(model_class, method_name, _stopping(method))
+
+
+def wait_for_gdb(library: str) -> None:
+    """Print how to attach gdb to this process, and wait until it is attached or Enter is pressed."""
+    import os
+    import select
+
+    pid = os.getpid()
+    command = f"gdb -p {pid} -ex 'set breakpoint pending on' -ex 'break {_ENTRY_POINT}' -ex continue"
+    sys.stderr.write(
+        f"'{library}' is loaded into this process, pid {pid}, as soon as a debugger is attached:\n  {command}\n"
+        "Press Enter to load it without one.\n"
+    )
+    sys.stderr.flush()
+    while not _is_traced():
+        if select.select([sys.stdin], [], [], _LOOK_SECONDS)[0]:
+            sys.stdin.readline()
+            return
+
+
+def _is_traced() -> bool:
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        return any(line.startswith("TracerPid:") and line.split()[1] != "0" for line in file)
 
 
 def _listen(port: int) -> None:

@@ -95,17 +95,20 @@ for _callback in (_forget_c, _drop_capsule_c):
     ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", _api))(_callback)
 
 
-def to_capsule(code: int, shape: Shape, data: Buffer) -> Any:
-    """A capsule over *data*, the elements of a tensor in C order."""
+def to_capsule(code: int, shape: Shape, data: Buffer, owner: object = None) -> Any:
+    """A capsule over *data*, the elements of a tensor in C order; it refers to *owner* until its memory is released."""
     kind = _TYPES[code]
     if kind is None:
         raise TritonModelException("DLPack does not have support for string tensors.")
     import numpy as np
 
     array: np.ndarray[Any, Any] = np.frombuffer(data, np.dtype(f"u{ITEM_SIZES[code]}"))
-    if array.flags.writeable and hasattr(array, "__dlpack__"):
-        return _capsule_of_numpy(array.reshape(shape), kind)
-    return _capsule_of_ours(shape, kind, data)
+    if array.flags.writeable and array.nbytes and hasattr(array, "__dlpack__"):
+        # An array refers to the object with its memory, and this one may refer to the owner.
+        memory = (ctypes.c_ubyte * array.nbytes).from_buffer(data)
+        memory.owner = owner  # type: ignore[attr-defined]  # ctypes arrays accept attributes
+        return _capsule_of_numpy(np.frombuffer(memoryview(memory), array.dtype).reshape(shape), kind)
+    return _capsule_of_ours(shape, kind, data, owner)
 
 
 def _capsule_of_numpy(array: np.ndarray[Any, Any], kind: Tuple[int, int]) -> Any:
@@ -120,7 +123,7 @@ def _capsule_of_numpy(array: np.ndarray[Any, Any], kind: Tuple[int, int]) -> Any
     return capsule
 
 
-def _capsule_of_ours(shape: Shape, kind: Tuple[int, int], data: Buffer) -> Any:
+def _capsule_of_ours(shape: Shape, kind: Tuple[int, int], data: Buffer, owner: object) -> Any:
     """A capsule over memory that may only be read, which numpy does not lend, or of a numpy older than 1.22."""
     managed = _DLManagedTensor()
     tensor = managed.dl_tensor
@@ -134,7 +137,7 @@ def _capsule_of_ours(shape: Shape, kind: Tuple[int, int], data: Buffer) -> Any:
     tensor.shape = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
     managed.deleter = ctypes.cast(_forget_c, ctypes.c_void_p).value
     where = ctypes.addressof(managed)
-    _exported[where] = (managed, sizes, keep)
+    _exported[where] = (managed, sizes, keep, owner)
     return _capsule_new(where, _NAME, _drop_capsule_c)
 
 

@@ -30,6 +30,11 @@ Written = Tuple[int, bytes, bytes, bytes, int]
 blocks, and the number of bytes."""
 
 _ONE_BLOCK = struct.Struct("<Q")
+_NO_BYTES = memoryview(b"")
+_HOST_FLAGS = 32
+_MODEL_FLAGS = (1 << _HOST_FLAGS) - 1
+_MAX_BODY = wire.MAX_GUEST_FRAME // 2
+"""Bytes of entries in one RESPONSES message, unless a single entry has more."""
 
 
 class Ticket:
@@ -72,17 +77,19 @@ class Batch:
         number: The host's number of the batch.
         block: The block its inputs are in; less than 0 if there is none.
         borrowed: The model's references to that block, None if there is none.
+        shared: Its references to the segment that frontend processes write to, None if no inputs are there.
         requests: The requests, in the host's order.
         tickets: Their tickets.
         started: When `execute` was called (monotonic ns).
     """
 
-    __slots__ = ("block", "borrowed", "number", "requests", "started", "tickets")
+    __slots__ = ("block", "borrowed", "number", "requests", "shared", "started", "tickets")
 
     def __init__(self, number: int, block: int, borrowed: Optional[BorrowedBlock]) -> None:
         self.number = number
         self.block = block
         self.borrowed = borrowed
+        self.shared: Optional[BorrowedBlock] = None
         self.requests: List[InferenceRequest] = []
         self.tickets: List[Ticket] = []
         self.started = 0
@@ -98,6 +105,7 @@ class BatchReader:
         input_names: Names that the host knows by their position.
         output_names: Names that the host knows by their position.
         state_names: Outputs that are states of sequences: sent even if they are not requested.
+        shared: The segment that frontend processes write to, if there is one.
     """
 
     def __init__(
@@ -106,8 +114,10 @@ class BatchReader:
         input_names: Sequence[str],
         output_names: Sequence[str],
         state_names: Sequence[str] = (),
+        shared: memoryview = _NO_BYTES,
     ) -> None:
         self._inputs = inputs
+        self._shared = shared
         self._input_names = input_names
         self._output_names = output_names
         self._state_names = state_names
@@ -117,6 +127,7 @@ class BatchReader:
         """The batch of one EXECUTE payload."""
         number, count, block = wire.EXECUTE_HEAD.unpack_from(payload)
         position = wire.EXECUTE_HEAD.size
+        # A block less than 0 says that the inputs are in this message, and how many bytes they have: -1 - size.
         if block < 0:
             batch = Batch(number, block, None)
             end = position - 1 - block
@@ -149,6 +160,8 @@ class BatchReader:
         if id_size:
             request_id = str(payload[position : position + id_size], "utf-8")
             position += id_size
+        # A correlation id is a number or a string. The head has room for a number. An empty string is a string as well,
+        # so no length can say that there is none: NO_STRING does.
         if correlation_size != wire.NO_STRING:
             correlation = str(payload[position : position + correlation_size], "utf-8")
             position += correlation_size
@@ -156,11 +169,18 @@ class BatchReader:
             parameters = str(payload[position : position + parameters_size], "utf-8")
             position += parameters_size
         trace = None
-        if flags & wire.TRACED:
-            flags &= ~wire.TRACED
-            trace, position = _read_trace(key, payload, position)
+        if flags >> _HOST_FLAGS:
+            if flags & wire.TRACED:
+                trace, position = _read_trace(key, payload, position)
+            if flags & wire.SHARED_INPUTS:
+                if batch.shared is None:
+                    batch.shared = BorrowedBlock(self._shared)
+                segment = batch.shared.view
+            flags &= _MODEL_FLAGS
         end = position + layout_size
         data = payload[position:end]
+        # Names, datatypes, shapes and offsets of most requests are those of an earlier one. Found by their bytes, they
+        # cost one look-up; only the views into the segment are made for each request.
         tensors, requested, sent = self._layouts.get(data) or self._unpack(data)
         inputs = [
             Tensor._received(name, code, shape, segment[base + start : base + stop])
@@ -210,7 +230,7 @@ class TensorWriter:
     def __init__(self, blocks: OutputBlocks, names: Sequence[str]) -> None:
         self._blocks = blocks
         self._indices = {name: index for index, name in enumerate(names)}
-        self._layouts: Memo[Any, tuple[bytes, list[int], int]] = Memo(layout.KEPT)
+        self._layouts: Memo[Any, tuple[bytes, list[int], int, bool]] = Memo(layout.KEPT)
 
     def write(self, tensors: Sequence[Tensor]) -> Written:
         """Write *tensors*, by a copy unless they are in the segment already.
@@ -220,16 +240,19 @@ class TensorWriter:
         """
         described = []
         buffers = []
+        # One pass describes the tensors and finds out whether one of them is in the segment already. That is rare, and
+        # the work so far is thrown away.
         for tensor in tensors:
             if tensor._block is not None:
                 return self._write_each(tensors)
-            code, shape, buffer, size = tensor._payload()
+            code, shape, buffer, size = tensor._payload_to_copy()
             described.append((tensor._name, code, shape, size))
             buffers.append(buffer)
         key = tuple(described)
-        data, offsets, total = self._layouts.get(key) or self._pack(key)
+        data, offsets, total, is_dense = self._layouts.get(key) or self._pack(key)
+        # A few bytes cost less in the message than in a block: no page is touched, and no release has to come back.
         if total <= wire.INLINE_LIMIT:
-            return 0, b"", data, _laid_out(buffers, offsets, total), total
+            return 0, b"", data, b"".join(buffers) if is_dense else _laid_out(buffers, offsets, total), total
         block = self._blocks.allocate(total)
         segment = self._blocks.view
         for buffer, offset in zip(buffers, offsets):
@@ -247,12 +270,14 @@ class TensorWriter:
             code, shape, buffer, size = tensor._payload()
             described.append((tensor._name, code, shape, size))
             payloads.append((tensor, buffer, size))
+            # A model may return one tensor under two names. Its block can be handed over once; for the second name the
+            # bytes are copied.
             if tensor._block is not None and not any(other is tensor for other in placed):
                 placed.append(tensor)
             elif size:
                 copied.append(size)
         key = tuple(described)
-        data, _, _ = self._layouts.get((key, True)) or self._pack(key, apart=True)
+        data, *_ = self._layouts.get((key, True)) or self._pack(key, apart=True)
         own = iter(self._blocks.allocate_each(copied))  # before any is taken over: this may fail
         blocks = []
         total = 0
@@ -266,7 +291,8 @@ class TensorWriter:
             total += size
         return wire.OWN_BLOCKS, struct.pack(f"<{len(blocks)}Q", *blocks), data, b"", total
 
-    def _pack(self, outputs: tuple[_Output, ...], *, apart: bool = False) -> tuple[bytes, list[int], int]:
+    def _pack(self, outputs: tuple[_Output, ...], *, apart: bool = False) -> tuple[bytes, list[int], int, bool]:
+        """The layout, the offsets and the bytes of outputs, and whether nothing is between them."""
         places = []
         total = 0
         for name, code, shape, size in outputs:
@@ -277,15 +303,14 @@ class TensorWriter:
             offset = 0 if apart else align(total)
             places.append(layout.Place(self._indices.get(name, wire.OTHER_NAME), name, code, shape, offset, size))
             total = offset + size
-        packed = layout.pack(places), [place.offset for place in places], total if any(p.size for p in places) else 0
+        size = sum(place.size for place in places)
+        packed = layout.pack(places), [place.offset for place in places], total if size else 0, total == size
         self._layouts[(outputs, True) if apart else outputs] = packed
         return packed
 
 
 def _laid_out(buffers: Sequence[Buffer], offsets: Sequence[int], size: int) -> bytes:
     """The bytes of a block with *buffers* at *offsets*."""
-    if len(buffers) == 1:  # most models, and the fast path
-        return bytes(buffers[0])
     block = bytearray(size)
     for buffer, offset in zip(buffers, offsets):
         block[offset : offset + len(buffer)] = buffer
@@ -304,6 +329,11 @@ class ResponseWriter:
         if error is not None:
             return error_entry(ticket.key, error.code(), error.message(), flags | wire.ANSWERED), 0
         text = response._parameters.encode() if response._parameters else b""
+        if len(text) > wire.MAX_PARAMETERS:
+            raise TritonModelException(
+                f"the parameters of a response have {len(text)} bytes; at most {wire.MAX_PARAMETERS} can be sent"
+            )
+        # Dropped before they are written: an output that nobody requested would cost a copy and a block.
         requested = ticket.requested
         tensors = [tensor for tensor in response._outputs if tensor._name in requested]
         own, blocks, data, inline, size = self._tensors.write(tensors)
@@ -312,8 +342,8 @@ class ResponseWriter:
 
 
 def error_entry(key: int, code: int, message: str, flags: int) -> bytes:
-    """One entry of RESPONSES with an error."""
-    text = message.encode("utf-8", "replace")
+    """One entry of RESPONSES with an error, whose text is bounded."""
+    text = wire.bounded_text(message).encode("utf-8", "replace")
     return wire.RESPONSE_HEAD.pack(key, flags | wire.ERROR, code, 0, len(text), 0) + text
 
 
@@ -323,6 +353,31 @@ def mark_entry(key: int, flags: int) -> bytes:
 
 
 def responses_frame(batch: Batch, entries: Sequence[bytes], flags: int, ended: int) -> bytes:
-    """The RESPONSES frame of some entries of one batch."""
+    """The RESPONSES frame of some entries of one batch; several frames if they are long, and *flags* with the last."""
+    body = b"".join(entries)
+    if len(body) > _MAX_BODY:
+        return _responses_frames(batch, entries, flags, ended)
+    size = wire.RESPONSES_HEAD.size + len(body)
+    return (
+        wire.RESPONSES_FRAME.pack(size, wire.Kind.RESPONSES, 0, batch.number, len(entries), flags, batch.started, ended)
+        + body
+    )
+
+
+def _responses_frames(batch: Batch, entries: Sequence[bytes], flags: int, ended: int) -> bytes:
+    frames = []
+    part: List[bytes] = []
+    size = 0
+    for entry in entries:
+        if part and size + len(entry) > _MAX_BODY:
+            frames.append(_one_frame(batch, part, 0, ended))
+            part, size = [], 0
+        part.append(entry)
+        size += len(entry)
+    frames.append(_one_frame(batch, part, flags, ended))
+    return b"".join(frames)
+
+
+def _one_frame(batch: Batch, entries: Sequence[bytes], flags: int, ended: int) -> bytes:
     head = wire.RESPONSES_HEAD.pack(batch.number, len(entries), flags, batch.started, ended)
     return wire.frame(wire.Kind.RESPONSES, head + b"".join(entries))

@@ -16,7 +16,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any, Callable, List, Optional, Set, Tuple
 
-from naiad_stub import loader, wire
+from naiad_stub import limits, loader, wire
 from naiad_stub.blocks import KeptBlocks
 from naiad_stub.channel import Channel, HostGoneError
 from naiad_stub.exceptions import TritonError, TritonModelException
@@ -73,16 +73,21 @@ class Execution:
                 raise TritonModelException(f"Python model {self._model_file} does not implement `execute` method.")
             # A copy of the list: the model may change it, and responses are matched to requests by position.
             returned = self._execute(batch.requests[:])
-            if isinstance(returned, Coroutine):
+            # Looked at first, as `isinstance` with an abstract class costs as much as a small array.
+            if type(returned) is not list and isinstance(returned, Coroutine):
                 return returned
             entries = self._entries_of(batch, returned)
-        except HostGoneError:
-            raise
         except BaseException as error:  # noqa: BLE001 - models may raise anything, also SystemExit
+            self._raise_if_gone(error)
             entries = self._fail(batch.tickets, error)
         returned = None
         self._finish(batch, entries)
         return None
+
+    def _raise_if_gone(self, error: BaseException) -> None:
+        """Raise *error* if the host is gone. That of a forked child, which a pool raises here, is the model's own."""
+        if isinstance(error, HostGoneError) and self._channel.is_gone:
+            raise error
 
     async def complete(self, batch: Batch, coroutine: Any) -> None:
         """Run the coroutine that `execute` returned, and end the batch."""
@@ -97,9 +102,8 @@ class Execution:
                 self._send_late(batch, self._reschedule_marks(late.requests, late.tickets))
                 return
             entries = self._entries_of(batch, returned)
-        except HostGoneError:
-            raise
         except BaseException as error:  # noqa: BLE001 - models may raise anything, also SystemExit
+            self._raise_if_gone(error)
             if late is not None:  # the reference leaves such clients waiting
                 self._send_late(batch, self._fail(late.tickets, error))
                 return
@@ -126,8 +130,9 @@ class Execution:
                 f"InferenceRequest(s) size is:{len(batch.requests)}, and InferenceResponse(s) size is:{len(returned)}\n"
             )
         for response, request, ticket in zip(returned, batch.requests, batch.tickets):
-            _check_returned(response, request)
-            if response is not None and ticket.sender_state is not None:
+            if type(response) is not InferenceResponse or request._release_flags == _RELEASE_RESCHEDULE:
+                _check_returned(response, request)
+            if ticket.sender_state is not None and response is not None:
                 ticket.sender_state.check(has_response=True, final=True)
         self._batch, self._thread, self._entries = batch, threading.get_ident(), []
         for response, request, ticket in zip(returned, batch.requests, batch.tickets):
@@ -179,16 +184,7 @@ class Execution:
             self._early.clear()
             unanswered = [t for t in batch.tickets if t.key.to_bytes(8, "little") not in answered]
         self._senders.on_execute_return(batch, unanswered)
-        flags = wire.DONE
-        batch.requests = []
-        borrowed, batch.borrowed = batch.borrowed, None
-        reference = None if borrowed is None else borrowed.drop()
-        if reference is not None:
-            flags |= wire.KEPT
-        self._channel.send(responses_frame(batch, entries, flags, ended))
-        if reference is not None:  # only now: the host must know that the block is kept before it is released
-            self._kept.add(batch.block, reference)
-        batch.tickets = []
+        end_batch(self._channel, self._kept, batch, entries, ended)
         if unanswered and not is_running and not all(ticket.has_sender for ticket in unanswered):
             # A request without response and without sender was most likely forgotten: its record is dropped, which
             # ends the request with an error. If the model left it in a reference cycle, only the garbage collector
@@ -211,6 +207,7 @@ class Execution:
 
     def _describe(self, error: BaseException) -> str:
         """The text for clients; the log gets the traceback as well."""
+        limits.exit_if_out_of_memory(error)
         text, traceback_text = loader.format_exception(error)
         if isinstance(error, TritonModelException) and error.__traceback__ is not None:
             # If this module raised it and not the model's code, the frames are the stub's and do not help the user.
@@ -225,6 +222,31 @@ class Execution:
 
     def _message(self, text: str) -> str:
         return f"Failed to process the request(s) for model '{self._instance_name}', message: {text}"
+
+
+def end_batch(
+    channel: Channel, kept: KeptBlocks, batch: Batch, entries: List[bytes], ended: int, before: bytes = b""
+) -> None:
+    """Send the message that ends *batch*, with its remaining entries, and release its inputs if nothing uses them.
+
+    *before* are frames that go before it.
+    """
+    flags = wire.DONE
+    batch.requests = []
+    borrowed, batch.borrowed = batch.borrowed, None
+    reference = None if borrowed is None else borrowed.drop()
+    if reference is not None:
+        flags |= wire.KEPT
+    shared, batch.shared = batch.shared, None
+    shared_reference = None if shared is None else shared.drop()
+    if shared_reference is not None:
+        flags |= wire.KEPT_SHARED
+    channel.send(before + responses_frame(batch, entries, flags, ended))
+    if reference is not None:  # only now: the host must know that the block is kept before it is released
+        kept.add(batch.block, reference)
+    if shared_reference is not None:
+        kept.add(-1 - batch.number, shared_reference)
+    batch.tickets = []
 
 
 def _check_returned(response: Any, request: InferenceRequest) -> None:

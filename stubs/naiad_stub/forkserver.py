@@ -46,8 +46,9 @@ from naiad_stub.messages import (
 )
 
 _MESSAGE = 1 << 16
-_DESCRIPTORS = 6
+_DESCRIPTORS = 7
 """Of a FORK: channel, side channel, inputs, outputs, stdout, stderr."""
+_GUEST_ID = "NAIAD_GUEST_ID"
 _TASKS = "/proc/self/task"
 _JOIN_SECONDS = 0.5
 """How long a native thread that a fork has ended may still be listed."""
@@ -169,7 +170,8 @@ def _fork(sock: socket.socket, descriptors: List[int], request: Fork) -> Optiona
         os.close(ready)
         os.setsid()
         os.close(begun)
-        return _begin(descriptors, request.inputs_size, request.outputs_size, server)
+        _mark(request.number)
+        return _begin(descriptors, request, server)
     os.close(begun)
     if pid > 0:
         # Wait until the guest has its own process group, by which the host kills it together with its children.
@@ -180,9 +182,29 @@ def _fork(sock: socket.socket, descriptors: List[int], request: Fork) -> Optiona
     return None
 
 
-def _begin(descriptors: List[int], inputs_size: int, outputs_size: int, server: int) -> List[str]:
+def _mark(number: int) -> None:
+    """Give this forked guest an id of its own, by which the host finds the processes that it starts.
+
+    The host looks into /proc/PID/environ, which shows the memory that held the environment at the start of the fork
+    server. The new id has the length of the old one and is written over it.
+    """
+    import ctypes
+
+    own = os.environ.get(_GUEST_ID, "")
+    if not own:
+        return
+    text = f"{own.partition('.')[0]}.{number:06d}"
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    address = getenv(_GUEST_ID.encode())
+    if address and len(text) == len(own):
+        ctypes.memmove(address, text.encode(), len(text))
+    os.environ[_GUEST_ID] = text
+
+
+def _begin(descriptors: List[int], request: Fork, server: int) -> List[str]:
     """Make this forked process what a guest is at its start; its arguments."""
-    channel, side, inputs, outputs, stdout, stderr = descriptors
+    channel, side, inputs, outputs, stdout, stderr, *shared = descriptors
     for own, standard in ((stdout, 1), (stderr, 2)):
         os.dup2(own, standard)
         os.close(own)
@@ -195,9 +217,11 @@ def _begin(descriptors: List[int], inputs_size: int, outputs_size: int, server: 
         ("--side", side),
         ("--inputs", inputs),
         ("--outputs", outputs),
-        ("--inputs-size", inputs_size),
-        ("--outputs-size", outputs_size),
+        ("--inputs-size", request.inputs_size),
+        ("--outputs-size", request.outputs_size),
         ("--host", server),
+        *[("--shared", each) for each in shared],
+        *[("--shared-size", request.shared_size) for _ in shared],
     ):
         arguments += [name, str(value)]
     return arguments

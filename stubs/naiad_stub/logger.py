@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from types import FrameType
+from typing import Any, List, Optional
 
 from naiad_stub import runtime
 from naiad_stub.arguments import text
 from naiad_stub.exceptions import API_MODULE, NamedNumber
+
+_SHOWN_IDS = 4
+"""Ids of a batch that a line names."""
+
+
+_SHOWN_CHARACTERS = 128
+"""Characters of an id that a line shows: clients choose ids, and may send long ones."""
+
+
+def _shortened(request_id: str) -> str:
+    return request_id if len(request_id) <= _SHOWN_CHARACTERS else f"{request_id[:_SHOWN_CHARACTERS]}..."
 
 
 class LogLevel(NamedNumber):
@@ -23,7 +35,29 @@ def _send(level: int, message: Any) -> None:
     """Log *message* with the file and line of the model's code that called the logger, two frames up."""
     message = text("Logger takes messages as str", message)
     frame = sys._getframe(2)
+    ids = _executing_ids(frame)
+    if ids:
+        message = f"[request id: {', '.join(ids)}] {message}"
     runtime.current().log(level, frame.f_code.co_filename, frame.f_lineno, message)
+
+
+def _executing_ids(frame: Optional[FrameType]) -> List[str]:
+    """Ids of the requests that this thread or coroutine executes; empty without ids, and in the model's own threads.
+
+    They are found in the frame that calls `execute`, so that requests that log nothing pay nothing.
+    """
+    execution = sys.modules.get("naiad_stub.execution")  # missing where a model is tested without a server
+    if execution is None:
+        return []
+    codes = (execution.Execution.begin.__code__, execution.Execution.complete.__code__)
+    while frame is not None:
+        if frame.f_code in codes:
+            batch = frame.f_locals.get("late") or frame.f_locals["batch"]
+            ids = [request.request_id() for request in batch.requests]
+            shown = [_shortened(each) for each in ids[:_SHOWN_IDS] if each]
+            return [*shown, "..."] if shown and len(ids) > _SHOWN_IDS else shown
+        frame = frame.f_back
+    return []
 
 
 class Logger:

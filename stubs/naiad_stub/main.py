@@ -1,6 +1,8 @@
 """The guest program, from the interpreter's start to its end.
 
-Arguments: --socket FD --side FD --inputs FD --outputs FD --inputs-size N --outputs-size N --host PID. With
+Arguments: --socket FD --side FD --inputs FD --outputs FD --inputs-size N --outputs-size N --host PID, and where
+frontend processes write inputs --shared FD --shared-size N; --instance and --model, which come first, are only shown in
+lists of processes. With
 --fork-server FD it is not a guest but a process that forks guests (`naiad_stub.forkserver`).
 
 The start, as messages on the socket:
@@ -27,11 +29,11 @@ import socket
 import sys
 import threading
 
-from naiad_stub import runtime, wire
+from naiad_stub import limits, runtime, wire
 from naiad_stub.channel import Channel, HostGoneError
 from naiad_stub.control import HostControl
 from naiad_stub.host_metrics import HostMetrics
-from naiad_stub.lifeline import die_with, ignore_termination_signals
+from naiad_stub.lifeline import die_with, ignore_termination_signals, raise_oom_score
 from naiad_stub.messages import (
     TO_MAIN_THREAD,
     Completed,
@@ -46,12 +48,14 @@ from naiad_stub.messages import (
     unpack,
 )
 from naiad_stub.model_loading import LoadError, complete_config
+from naiad_stub.process_title import rename_process
 from naiad_stub.queries import ServerQueries
 from naiad_stub.readiness import ReadinessThread
 from naiad_stub.segment import Segment
 from naiad_stub.serving import ModelServer
+from naiad_stub.stacks import write_stacks_on_signal
 
-_INTERNAL = 1
+_NO_BYTES = memoryview(b"")
 _HEARTBEAT_SECONDS = 0.5
 _THREADS_SECONDS = 2.0
 """How long the model's own threads may run after `finalize`."""
@@ -61,6 +65,8 @@ _WARNING_LEVEL = 1
 def main(arguments: list[str]) -> int:
     """Serve one model until the host ends it; return the exit status."""
     options = dict(zip(arguments[::2], arguments[1::2]))
+    if options.get("--unprivileged") == "1":
+        limits.forbid_new_privileges()
     if "--fork-server" in options:
         from naiad_stub import forkserver
 
@@ -70,6 +76,7 @@ def main(arguments: list[str]) -> int:
         options = dict(zip(forked[::2], forked[1::2]))
     die_with(int(options["--host"]))
     ignore_termination_signals()
+    raise_oom_score()
     channel = Channel(socket.socket(fileno=int(options["--socket"])))
     os.register_at_fork(after_in_child=channel.detach)
     try:
@@ -86,19 +93,29 @@ def _serve(channel: Channel, options: dict[str, str]) -> int:
     load = unpack(TO_MAIN_THREAD, *channel.receive())
     assert isinstance(load, Load), "the host sends nothing else before LOAD"
     spec = load.spec
+    rename_process(spec["instance_name"], spec["model_file"], rewrites_arguments="--instance" not in options)
     # As in the reference. Libraries that read a command line would take our arguments for theirs, and exit.
     sys.argv[:] = [""]
+    queries = ServerQueries(channel, spec["instance_name"])
     with _Heartbeat(channel):
         try:
+            limit = int(spec.get("address_space", "0"))
             if spec["mode"] == "complete":
-                runtime.install(_runtime(channel, spec, None))
+                if limit:
+                    limits.limit_address_space(limit)
+                runtime.install(_runtime(queries, spec, None))
                 channel.send(pack(Completed(complete_config(spec))))
                 return 0
-            server = ModelServer(channel, _segment(options, "--inputs"), _segment(options, "--outputs"), spec)
-            runtime.install(_runtime(channel, spec, server))
+            shared = _segment(options, "--shared").view if "--shared" in options else _NO_BYTES
+            inputs, outputs = _segment(options, "--inputs"), _segment(options, "--outputs")
+            server = ModelServer(queries, inputs, outputs, spec, shared)
+            runtime.install(_runtime(queries, spec, server))
+            if limit:  # after the segments are mapped: they reserve address space and use little of it
+                limits.limit_address_space(limit)
             server.load()
         except LoadError as error:
-            channel.send(pack(Failed(_INTERNAL, error.message, error.traceback_text)))
+            limits.exit_if_out_of_memory(error.__cause__)
+            channel.send(pack(Failed(error.code, error.message, error.traceback_text)))
             return 0
     is_ready = getattr(server.model, "is_ready", None)
     side = socket.socket(fileno=int(options["--side"]))
@@ -106,6 +123,8 @@ def _serve(channel: Channel, options: dict[str, str]) -> int:
         side.close()
     else:
         ReadinessThread(side, is_ready, server.running_loop).start()
+    if spec["writes_stacks"] == "1":
+        write_stacks_on_signal()
     channel.send(pack(Ready(hasattr(server.model, "execute"), is_ready is not None)))
     channel.enable_busy_poll(int(spec["busy_poll_us"]))
     server.run()
@@ -115,12 +134,11 @@ def _serve(channel: Channel, options: dict[str, str]) -> int:
     return 0
 
 
-def _runtime(channel: Channel, spec: dict[str, str], server: ModelServer | None) -> runtime.Runtime:
+def _runtime(queries: ServerQueries, spec: dict[str, str], server: ModelServer | None) -> runtime.Runtime:
     """The runtime of the model; *server* is None while it only completes its configuration."""
-    queries = ServerQueries(channel, spec["instance_name"])
 
     def log(level: int, file: str, line: int, text: str) -> None:
-        channel.send(pack(Log(level, file, line, text)))
+        queries.channel.send(pack(Log(level, file, line, text)))
 
     return runtime.Runtime(
         model_dir=spec["version_dir"],

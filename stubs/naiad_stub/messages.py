@@ -4,7 +4,7 @@ Both sides import this module, so a message has one definition. A class declares
 its format, one letter for each field in the order of `__slots__`:
 
     u  unsigned 64-bit number      b  bool, as the number 0 or 1      s  string: u32 length and UTF-8
-    q  u32 count and u64 numbers   m  mapping of strings: u32 count, then keys and values as strings
+    q  u32 count and i64 numbers   m  mapping of strings: u32 count, then keys and values as strings
 
 Four kinds are not here: EXECUTE, RESPONSES, CALL and RESULT carry tensors and are on the request path. The functions
 that write and read them pack each head with one `struct` (see `wire`), without an object and without the loop over
@@ -25,7 +25,7 @@ from __future__ import annotations
 import struct
 from typing import Any, ClassVar, Dict, List, Mapping, Tuple, Type, TypeVar, Union
 
-from naiad_stub.wire import Kind, WireError, frame
+from naiad_stub.wire import Kind, WireError, bounded_text, frame
 
 _U64 = struct.Struct("<Q")
 _U32 = struct.Struct("<I")
@@ -127,8 +127,8 @@ class Failed(Message):
 
     Attributes:
         code: Number of the error code, as in `pb_utils.TritonError`.
-        message: The error's text as clients read it.
-        traceback_text: Python's traceback, for the log.
+        message: The error's text as clients read it; see `bounded_text`.
+        traceback_text: Python's traceback, for the log; see `bounded_text`.
     """
 
     __slots__ = ("code", "message", "traceback_text")
@@ -137,8 +137,8 @@ class Failed(Message):
 
     def __init__(self, code: int, message: str, traceback_text: str) -> None:
         self.code = code
-        self.message = message
-        self.traceback_text = traceback_text
+        self.message = bounded_text(message)
+        self.traceback_text = bounded_text(traceback_text)
 
 
 class Log(Message):
@@ -148,7 +148,7 @@ class Log(Message):
         level: Number of the level, as in `pb_utils.Logger`.
         file: File of the model that logged.
         line: Line in that file.
-        text: The message.
+        text: The message; see `bounded_text`.
     """
 
     __slots__ = ("level", "file", "line", "text")
@@ -159,7 +159,7 @@ class Log(Message):
         self.level = level
         self.file = file
         self.line = line
-        self.text = text
+        self.text = bounded_text(text)
 
 
 class WantRelease(Message):
@@ -180,7 +180,7 @@ class ReleaseInputs(Message):
     """The model no longer refers to these input blocks; the host may free them.
 
     Attributes:
-        blocks: Offsets in the input segment.
+        blocks: Offsets in the input segment; -1 - N for what batch N had of the segment of frontend processes.
     """
 
     __slots__ = ("blocks",)
@@ -257,6 +257,10 @@ class Query(Message):
         self.fields = fields
 
 
+REQUEST_PROGRESS = "request_progress"
+"""Subject of a notification: the request `key` waits inside the model, or is computed since `started`."""
+
+
 class Notification(Message):
     """The guest reports something that has no reply.
 
@@ -274,13 +278,28 @@ class Notification(Message):
         self.fields = fields
 
 
+class MemoryUsage(Message):
+    """A native backend reports how much memory its model and instances use; replaces what this guest reported before.
+
+    Attributes:
+        usage: Number of the memory type, the memory's id and bytes of each kind of memory, one after the other.
+    """
+
+    __slots__ = ("usage",)
+    kind = Kind.MEMORY_USAGE
+    format = "q"
+
+    def __init__(self, usage: List[int]) -> None:
+        self.usage = usage
+
+
 class Readiness(Message):
     """Reply to READINESS_QUERY, on the readiness socket.
 
     Attributes:
         number: Number of the READINESS_QUERY.
         is_ready: What the model's `is_ready` returned.
-        problem: Why the model is not ready; empty where it gave no reason.
+        problem: Why the model is not ready, see `bounded_text`; empty where it gave no reason.
     """
 
     __slots__ = ("number", "is_ready", "problem")
@@ -290,7 +309,7 @@ class Readiness(Message):
     def __init__(self, number: int, is_ready: bool, problem: str) -> None:
         self.number = number
         self.is_ready = is_ready
-        self.problem = problem
+        self.problem = bounded_text(problem)
 
 
 # -- host to guest --------------------------------------------------------------------------------------------------
@@ -391,6 +410,21 @@ class Reply(Message):
         self.is_ok = is_ok
         self.code = code
         self.text = text
+
+
+class Verbosity(Message):
+    """The log's level has changed; sent to native backends.
+
+    Attributes:
+        is_verbose: Whether verbose messages are logged.
+    """
+
+    __slots__ = ("is_verbose",)
+    kind = Kind.VERBOSITY
+    format = "b"
+
+    def __init__(self, is_verbose: bool) -> None:
+        self.is_verbose = is_verbose
 
 
 class ReadinessQuery(Message):
@@ -511,16 +545,18 @@ class Fork(Message):
         number: Number of the request.
         inputs_size: Bytes of the input segment.
         outputs_size: Bytes of the output segment.
+        shared_size: Bytes of the segment that frontend processes write to; 0 without one.
     """
 
-    __slots__ = ("number", "inputs_size", "outputs_size")
+    __slots__ = ("number", "inputs_size", "outputs_size", "shared_size")
     kind = Kind.FORK
-    format = "uuu"
+    format = "uuuu"
 
-    def __init__(self, number: int, inputs_size: int, outputs_size: int) -> None:
+    def __init__(self, number: int, inputs_size: int, outputs_size: int, shared_size: int = 0) -> None:
         self.number = number
         self.inputs_size = inputs_size
         self.outputs_size = outputs_size
+        self.shared_size = shared_size
 
 
 class Reap(Message):
@@ -557,6 +593,7 @@ FromGuest = Union[
     DiscardResults,
     Query,
     Notification,
+    MemoryUsage,
 ]
 """What a guest sends on its channel, beside RESPONSES and CALL."""
 FROM_GUEST: Dict[int, Type[FromGuest]] = {
@@ -576,6 +613,7 @@ FROM_GUEST: Dict[int, Type[FromGuest]] = {
         DiscardResults,
         Query,
         Notification,
+        MemoryUsage,
     )
 }
 ToMainThread = Union[Load, Trim, Finalize]
@@ -588,7 +626,7 @@ TO_MAIN_THREAD: Dict[int, Type[ToMainThread]] = {
         Finalize,
     )
 }
-ToAnyThread = Union[ReleaseOutputs, CancelRequests, Credit, Reply, BlockedQuery]
+ToAnyThread = Union[ReleaseOutputs, CancelRequests, Credit, Reply, BlockedQuery, Verbosity]
 """What whichever thread of the guest reads it handles at once, beside RESULT."""
 TO_ANY_THREAD: Dict[int, Type[ToAnyThread]] = {
     message.kind: message
@@ -598,6 +636,7 @@ TO_ANY_THREAD: Dict[int, Type[ToAnyThread]] = {
         Credit,
         Reply,
         BlockedQuery,
+        Verbosity,
     )
 }
 READINESS_QUERIES: Dict[int, Type[ReadinessQuery]] = {ReadinessQuery.kind: ReadinessQuery}
@@ -648,7 +687,7 @@ def pack(message: Message) -> bytes:
             _pack_string(parts, value)
         elif code == "q":
             parts.append(_U32.pack(len(value)))
-            parts.append(struct.pack(f"<{len(value)}Q", *value))
+            parts.append(struct.pack(f"<{len(value)}q", *value))
         else:
             parts.append(_U32.pack(len(value)))
             for key, item in value.items():
@@ -711,7 +750,7 @@ class _Reader:
             return self._bool()
         count = self._number(_U32)
         if code == "q":
-            numbers = struct.unpack_from(f"<{count}Q", self._payload, self.position)
+            numbers = struct.unpack_from(f"<{count}q", self._payload, self.position)
             self.position += 8 * count
             return list(numbers)
         return {self._string(): self._string() for _ in range(count)}

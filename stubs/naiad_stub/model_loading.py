@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from naiad_stub import loader
-from naiad_stub.exceptions import TritonModelException
+from naiad_stub.exceptions import TritonError, TritonModelException
 
 
 class LoadError(Exception):
@@ -15,12 +16,14 @@ class LoadError(Exception):
     Attributes:
         message: The reason, in the reference's form (exception type, text, "At:" and the frames).
         traceback_text: Python's own traceback, for the log.
+        code: Number of the error code.
     """
 
-    def __init__(self, message: str, traceback_text: str) -> None:
+    def __init__(self, message: str, traceback_text: str, code: int = TritonError.INTERNAL) -> None:
         super().__init__(message)
         self.message = message
         self.traceback_text = traceback_text
+        self.code = int(code)
 
 
 def load_class(spec: Mapping[str, str]) -> type:
@@ -34,7 +37,18 @@ def load_class(spec: Mapping[str, str]) -> type:
             spec["model_file"], spec["version_dir"], spec["model_dir"], spec["utils_dir"], spec["shared"] == "1"
         )
     except BaseException as error:
-        raise LoadError(*loader.format_exception(error)) from error
+        raise _load_error(error, spec) from error
+
+
+def _load_error(error: BaseException, spec: Mapping[str, str]) -> LoadError:
+    """The error for an exception of the model's code; a failed import names the interpreter, where to install it."""
+    text, full = loader.format_exception(error)
+    origin = spec.get("environment", "")
+    if isinstance(error, ImportError) and origin:
+        first, separator, frames = text.partition("\n\nAt:\n")
+        version = ".".join(map(str, sys.version_info[:3]))
+        text = f"{first} (in Python {version}: {sys.executable}, {origin}){separator}{frames}"
+    return LoadError(text, full)
 
 
 def complete_config(spec: Mapping[str, str]) -> str:
@@ -43,8 +57,15 @@ def complete_config(spec: Mapping[str, str]) -> str:
     Raises:
         LoadError: If it raises or does not return a ModelConfig.
     """
+    if "library" in spec:
+        from naiad_stub.native.errors import ApiCallError
+        from naiad_stub.native.model import complete_native_config
+
+        try:
+            return complete_native_config(spec)
+        except ApiCallError as error:
+            raise LoadError(error.message, error.message, error.code) from error
     import json
-    import sys
 
     model_class = load_class(spec)
     complete = getattr(model_class, "auto_complete_config", None)
@@ -60,7 +81,7 @@ def complete_config(spec: Mapping[str, str]) -> str:
             )
         return json.dumps(completed.as_dict())
     except BaseException as error:
-        raise LoadError(*loader.format_exception(error)) from error
+        raise _load_error(error, spec) from error
 
 
 def initialize_model(spec: Mapping[str, str]) -> Any:
@@ -76,5 +97,5 @@ def initialize_model(spec: Mapping[str, str]) -> Any:
         if initialize is not None:
             initialize({key[5:]: value for key, value in spec.items() if key.startswith("args.")})
     except BaseException as error:
-        raise LoadError(*loader.format_exception(error)) from error
+        raise _load_error(error, spec) from error
     return model

@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+from typing import Optional
 
 ALIGNMENT = 64
 """Tensors start at multiples of this many bytes: a cache line, and enough for every vector load."""
@@ -48,6 +49,8 @@ def create_memory(name: str, capacity: int = DEFAULT_CAPACITY) -> tuple[int, int
     descriptor = _anonymous_file(name)
     try:
         while True:
+            # Sparse files count fully towards the limits on file size and address space, though they use no memory. So
+            # both are tried, and the size is halved until the system accepts it.
             try:
                 os.ftruncate(descriptor, capacity)
                 mmap.mmap(descriptor, capacity).close()
@@ -91,6 +94,7 @@ def block_size(size: int) -> int:
     """
     if size <= _SMALLEST_BLOCK:
         return _SMALLEST_BLOCK
+    # Sizes are 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ... times a power of two.
     step = max(1 << max((size - 1).bit_length() - 3, 0), _SMALLEST_BLOCK)
     return -(-size // step) * step
 
@@ -106,10 +110,11 @@ class Segment:
 
     __slots__ = ("_end", "_free", "_freed", "_map", "_sizes", "_touched", "capacity", "in_use", "view")
 
-    def __init__(self, descriptor: int, capacity: int) -> None:
-        """Map *descriptor*; the caller may close it afterwards."""
-        self._map = mmap.mmap(descriptor, capacity)
-        self.view = memoryview(self._map)
+    def __init__(self, descriptor: int, capacity: int, start: int = 0) -> None:
+        """Map *capacity* bytes of *descriptor* from *start* on; the caller may close it afterwards."""
+        mapped = mmap.mmap(descriptor, capacity, offset=start)
+        self._map: Optional[mmap.mmap] = mapped
+        self.view = memoryview(mapped)
         self.capacity = capacity
         self.in_use = 0
         self._end = 0  # where the unused rest begins
@@ -156,9 +161,11 @@ class Segment:
     def trim(self) -> int:
         """Return the pages of free blocks to the system; the bytes of blocks freed since the last trim."""
         freed, self._freed = self._freed, 0
-        if not freed or not hasattr(mmap, "MADV_REMOVE"):
+        mapped = self._map
+        if not freed or mapped is None or not hasattr(mmap, "MADV_REMOVE"):
             return 0
         touched = max(self._touched, self._end)
+        # Nothing is in use: forget the free blocks, so that the sizes of an earlier load do not fragment the next one.
         if self.in_use == 0:
             self._end = 0
             self._free.clear()
@@ -167,14 +174,21 @@ class Segment:
         try:
             for offset, size in runs:
                 if size:
-                    self._map.madvise(mmap.MADV_REMOVE, offset, size)
+                    mapped.madvise(mmap.MADV_REMOVE, offset, size)
         except OSError:
             return 0  # a temporary file on a file system that cannot punch holes: its pages stay allocated
         self._touched = self._end
         return freed
 
+    def discard(self, start: int, size: int) -> None:
+        """Return *size* bytes from *start* on to the system, whichever blocks they are in."""
+        if self._map is not None and hasattr(mmap, "MADV_REMOVE"):
+            with contextlib.suppress(OSError):  # as in `trim`
+                self._map.madvise(mmap.MADV_REMOVE, start, size)
+
     def _compact(self, block: int) -> int:
         """A block of *block* bytes out of joined neighbouring free blocks; -1 if no run of them is long enough."""
+        # `_end` may move back below. Pages above it were touched all the same, and the next trim must know of them.
         self._touched = max(self._touched, self._end)
         runs = []  # type: list[list[int]]
         for offset, size in sorted((offset, size) for size, offsets in self._free.items() for offset in offsets):
@@ -182,6 +196,7 @@ class Segment:
                 runs[-1][1] += size
             else:
                 runs.append([offset, size])
+        # The last free run borders on the unused end: it becomes part of it, and can serve blocks of any size.
         if runs and sum(runs[-1]) == self._end:
             self._end = runs.pop()[0]
         found = -1
@@ -192,6 +207,7 @@ class Segment:
                 run[1] -= block
                 break
         self._free = {}
+        # Joined runs keep their whole size, which `allocate` rarely asks for. The next compaction uses them.
         for offset, size in runs:
             if size:
                 self._free.setdefault(size, []).append(offset)
@@ -202,11 +218,16 @@ class Segment:
 
     def close(self) -> None:
         """Unmap, now or when the last view into the segment is gone."""
+        view, self.view = self.view, memoryview(b"")
+        mapped, self._map = self._map, None
         try:
-            self.view.release()
-            self._map.close()
+            view.release()
+            if mapped is not None:
+                mapped.close()
         except BufferError:
-            pass  # views are referenced; the mapping is freed with the last of them
+            # Views are referenced, and the mapping is freed with the last of them. This object must not refer to it
+            # any more: it is often part of a reference cycle, and those are collected rarely.
+            pass
 
 
 def align(offset: int) -> int:

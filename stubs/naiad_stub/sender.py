@@ -22,10 +22,10 @@ from typing import Any, Callable, Dict, List, Optional, Set
 
 from naiad_stub import wire
 from naiad_stub.arguments import integer
-from naiad_stub.channel import Channel, HostGoneError, Waiter, running_loop
+from naiad_stub.channel import Channel, Waiter, running_loop
 from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
 from naiad_stub.exchange import Batch, ResponseWriter, Ticket, error_entry, mark_entry, responses_frame
-from naiad_stub.messages import CancelRequests, Credit
+from naiad_stub.messages import REQUEST_PROGRESS, CancelRequests, Credit, Notification, pack
 from naiad_stub.response import InferenceResponse
 from naiad_stub.runtime import ResponseSenders
 
@@ -122,7 +122,20 @@ class SenderState:
             # requests at a time does so from as many threads, and each separate message would wake the host.
             channel.post(responses_frame(self._batch, [entry], 0, time.monotonic_ns()))
             if channel.is_gone:
-                raise HostGoneError
+                raise channel.gone_error()
+
+    def mark(self, started: int) -> None:
+        """Tell the host that the request waits inside the model (0), or since when it is computed (monotonic ns)."""
+        with self._lock:
+            if self.is_closed:
+                return
+            if started:
+                # Responses say when their computation started.
+                batch = self._batch
+                self._batch = Batch(batch.number, -1, None)
+                self._batch.started = max(started, batch.started)
+            fields = {"key": str(self._key), "started": str(started)}
+            self._senders.channel.post(pack(Notification(REQUEST_PROGRESS, fields)))
 
     def _wait_for_credit(self, ticket: Ticket) -> None:
         self._senders.channel.poll()
@@ -310,6 +323,20 @@ class InferenceResponseSender:
                 "Inference Response object must be provided when the response flags is set to zero."
             )
         self._senders.state_of(self._ticket).send(self._ticket, response, flags)
+
+    def mark_queued(self) -> None:
+        """Report that the request waits inside the model, for example in the queue of an engine.
+
+        Not in the reference. Until `mark_started` the request counts as pending, and its time as queue time. Call it
+        after `execute` has returned or while it runs, from any thread.
+        """
+        if self._ticket is not None:
+            self._senders.state_of(self._ticket).mark(0)
+
+    def mark_started(self, at: Optional[int] = None) -> None:
+        """Report that the model computes the request since *at* (`time.monotonic_ns`), by default now."""
+        if self._ticket is not None:
+            self._senders.state_of(self._ticket).mark(at or time.monotonic_ns())
 
     def is_cancelled(self) -> bool:
         """Whether the client cancelled the request or disconnected; the final flag must be sent all the same."""

@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING, Any, Optional, Set, Tuple
 from naiad_stub import loader, wire
 from naiad_stub.blocks import OutputBlocks
 from naiad_stub.calls import HostCalls
-from naiad_stub.channel import Channel, HostGoneError
+from naiad_stub.channel import HostGoneError
 from naiad_stub.exchange import Batch, BatchReader, ResponseWriter
 from naiad_stub.execution import Execution
 from naiad_stub.messages import TO_MAIN_THREAD, Finalize, Log, Trim, pack, unpack
-from naiad_stub.model_loading import initialize_model
+from naiad_stub.model_loading import LoadError, initialize_model
+from naiad_stub.queries import ServerQueries
 from naiad_stub.segment import Segment
 from naiad_stub.sender import HostSenders
 
 if TYPE_CHECKING:
     import asyncio
 
+_NO_BYTES = memoryview(b"")
 _ERROR_LEVEL = 2
 _WARNING_LEVEL = 1
 _INFO_LEVEL = 0
@@ -40,23 +42,34 @@ class ModelServer:
         blocks: The blocks of the output segment.
         calls: The model's calls to other models.
         senders: Its response senders.
+        queries: Its queries to the server.
         model: The model's own object, once it is loaded.
     """
 
-    def __init__(self, channel: Channel, inputs: Segment, outputs: Segment, spec: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        queries: ServerQueries,
+        inputs: Segment,
+        outputs: Segment,
+        spec: Mapping[str, str],
+        shared: memoryview = _NO_BYTES,
+    ) -> None:
+        self.queries = queries
+        channel = queries.channel
         self._channel = channel
         self._spec = spec
         self._instance_name = spec["instance_name"]
         output_names, state_names = _names(spec["outputs"]), _names(spec.get("states", ""))
         self.blocks = OutputBlocks(outputs, channel)
         os.register_at_fork(after_in_child=self.blocks.detach)
-        self._reader = BatchReader(inputs.view, _names(spec["inputs"]), output_names, state_names)
+        self._reader = BatchReader(inputs.view, _names(spec["inputs"]), output_names, state_names, shared)
         self._writer = ResponseWriter(self.blocks, list(dict.fromkeys(output_names + state_names)))
         self.senders = HostSenders(
             channel, self._writer, self._instance_name, self._log_warning, decoupled=spec["decoupled"] == "1"
         )
         self.calls = HostCalls(channel, self.blocks, inputs.view)
         self.model: Any = None
+        self._execution: Any = None  # an Execution or NativeExecution
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._tasks: Set[asyncio.Task[None]] = set()
         self._is_busy = False  # a batch runs on the loop, and the next one must wait for it
@@ -69,17 +82,28 @@ class ModelServer:
         Raises:
             LoadError: If any of that raises.
         """
-        self.model = initialize_model(self._spec)
+        if "library" in self._spec:
+            from naiad_stub.native.errors import ApiCallError
+            from naiad_stub.native.model import load_native  # needed by no model in Python
+
+            try:
+                self.model, self._execution = load_native(
+                    self._spec, self._writer, self.senders, self.blocks, self.calls, self.queries
+                )
+            except ApiCallError as error:
+                raise LoadError(error.message, error.message, error.code) from error
+        else:
+            self.model = initialize_model(self._spec)
+            self._execution = Execution(
+                self._channel,
+                self._writer,
+                self.senders,
+                getattr(self.model, "execute", None),
+                self._instance_name,
+                self._spec["model_file"],
+                self._log_failure,
+            )
         self.calls.is_open = True
-        self._execution = Execution(
-            self._channel,
-            self._writer,
-            self.senders,
-            getattr(self.model, "execute", None),
-            self._instance_name,
-            self._spec["model_file"],
-            self._log_failure,
-        )
         self.blocks.before_waiting = self._execution.send_early
 
     def run(self) -> None:

@@ -14,13 +14,28 @@ Shared by host and guest; imports nothing of ours. Python 3.8+.
 
 from __future__ import annotations
 
+import signal
 import struct
+from typing import Mapping, Optional
 
 PROTOCOL_VERSION = 4
 
 FRAME = struct.Struct("<IHH")
 MAX_FRAME = 256 << 20
 """Longer frames are rejected: only a broken peer sends them. (A model configuration has some kilobytes.)"""
+MAX_GUEST_FRAME = 16 << 20
+"""The same for what the host receives, since it decodes a message in one step, during which it serves no one else."""
+MAX_QUERY = 64 << 20
+"""The same for a QUERY, in which a model may send files of a model to load."""
+MAX_PARAMETERS = 4 << 20
+"""Bytes that the parameters of one response or call of a model may have."""
+MAX_TEXT = 1 << 16
+"""Characters of an error's text or of a log message. Longer texts are cut in the middle: the first and the last lines
+say most."""
+
+# Asks a guest for the Python stacks of its threads. Real-time signals have no usual meaning, and models use SIGUSR1 and
+# SIGUSR2. Other systems than Linux lack them.
+STACKS_SIGNAL: int = signal.SIGRTMIN + 9 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 
 
 class Kind:
@@ -44,6 +59,8 @@ class Kind:
     QUERY = 15
     NOTIFICATION = 16
     READINESS = 17
+    REPORTS = 18
+    MEMORY_USAGE = 19
     # host to guest
     LOAD = 20
     EXECUTE = 21
@@ -56,6 +73,7 @@ class Kind:
     REPLY = 28
     READINESS_QUERY = 29
     BLOCKED_QUERY = 30
+    VERBOSITY = 31
     # fork server to host
     FORK_SERVER_READY = 40
     FORK_SERVER_FAILED = 41
@@ -77,6 +95,8 @@ into the socket and out of it cost more (measured: no gain at 4 KiB, a loss at 1
 # if it is a string, parameters as JSON, its trace if TRACED (u32 length and the context as JSON, may be empty), layout
 # of its inputs (`naiad_stub.layout`).
 EXECUTE_HEAD = struct.Struct("<IHq")  # batch, requests, input block (-1 - n: none, and n bytes of inputs follow)
+EXECUTE_FRAME = struct.Struct(FRAME.format + EXECUTE_HEAD.format[1:])
+"""The head of the frame and the one of the message, packed in one step."""
 REQUEST_HEAD = struct.Struct("<QQQQQHHII")
 # key, correlation id, timeout in us, flags, offset of the inputs, bytes of request id, bytes of correlation id
 # (NO_STRING: it is the number), bytes of parameters, bytes of the layout
@@ -84,6 +104,8 @@ ALL_OUTPUTS = 0xFFFF
 NO_STRING = 0xFFFF
 TRACED = 1 << 32
 """Flag of a request beside the 32 that models see: its calls belong to its trace."""
+SHARED_INPUTS = 1 << 33
+"""Flag of a request beside them: its inputs are in the segment that frontend processes write to, at its offset."""
 TRACE_SIZE = struct.Struct("<I")
 MAX_ID_BYTES = 0xFFFE
 
@@ -91,8 +113,11 @@ MAX_ID_BYTES = 0xFFFE
 # its outputs, and their bytes unless they are in blocks. A response that a sender sends names the batch of its request
 # and has no DONE.
 RESPONSES_HEAD = struct.Struct("<IHHQQ")  # batch, responses, flags, start and end of execute (monotonic ns)
+RESPONSES_FRAME = struct.Struct(FRAME.format + RESPONSES_HEAD.format[1:])
+"""The head of the frame and the one of the message, packed in one step."""
 DONE = 1  # execute returned; the batch's inputs are free
 KEPT = 2  # with DONE: the model still refers to the inputs, RELEASE_INPUTS will free them
+KEPT_SHARED = 4  # with DONE: to those with SHARED_INPUTS; RELEASE_INPUTS then names -1 - batch in place of a block
 RESPONSE_HEAD = struct.Struct("<QBBHII")
 # key, flags, error code, output blocks (to release after reading), bytes of text, bytes of the layout
 FINAL = 1
@@ -101,6 +126,21 @@ EMPTY = 4  # no response: a final mark, or RESCHEDULE
 OWN_BLOCKS = 8  # each output has a separate block, at which its offset begins; else all are in one block
 RESCHEDULE = 16  # the model asks for the request to be scheduled again
 ANSWERED = 32  # with ERROR: the model returned the error as its response, nothing failed
+
+# REPORTS: what a native backend reports for the statistics, any number of records. Sent before RESPONSES of the same
+# requests where the backend reports in time.
+REPORT = struct.Struct("<BQQQQQ")
+# kind, key of the request or rows of the batch, start of Execute, start and end of the computation, end of Execute
+# (monotonic ns)
+REPORT_BATCH = 0
+REPORT_SUCCESS = 1
+REPORT_FAILURE = 2
+# Reports about one response of a request: its position in place of the key, and durations in place of times, counted
+# from 0: 0 twice, then until its outputs were computed, and until they were written.
+REPORT_RESPONSE = 3
+REPORT_FAILED_RESPONSE = 4
+REPORT_EMPTY_RESPONSE = 5
+REPORT_CANCELLED_RESPONSE = 6
 
 # CALL: head; blocks of its inputs (u64 each); if CALL_TRACED the key of the request to whose trace it belongs (u64);
 # request id, correlation id, parameters as JSON; then what repeated calls have in common, so that it is decoded once:
@@ -133,6 +173,18 @@ TENSOR = tuple(_tensor_struct(n) for n in range(MAX_DIMENSIONS + 1))
 """Tensor by number of dimensions: position of its name, datatype, dimensions, offset, bytes, shape."""
 
 
+MEMORY_LIMIT_STATUS = 86
+"""Exit status of a guest that has reached the limit on its address space; shells and Python use other numbers."""
+
+
+def bounded_text(text: str) -> str:
+    """*text*, without its middle if it is longer than MAX_TEXT."""
+    if len(text) <= MAX_TEXT:
+        return text
+    half = MAX_TEXT // 2
+    return f"{text[:half]} ... [{len(text) - MAX_TEXT} characters are left out here] ... {text[-half:]}"
+
+
 class WireError(Exception):
     """A peer sent something the protocol does not allow."""
 
@@ -143,11 +195,18 @@ def frame(kind: int, payload: bytes) -> bytes:
 
 
 class FrameReader:
-    """Splits a stream of received bytes into frames."""
+    """Splits a stream of received bytes into frames.
 
-    __slots__ = ("_missing", "_parts")
+    Args:
+        limit: The longest payload.
+        exceptions: The longest payload of kinds that may be longer.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_exceptions", "_limit", "_missing", "_parts")
+
+    def __init__(self, limit: int = MAX_FRAME, exceptions: Optional[Mapping[int, int]] = None) -> None:
+        self._limit = limit
+        self._exceptions = exceptions or {}
         self._parts: list[bytes] = []
         self._missing = 0  # bytes still missing for the next complete frame
 
@@ -155,7 +214,7 @@ class FrameReader:
         """The complete frames so far, as kind and payload; the rest is kept.
 
         Raises:
-            WireError: For a frame longer than MAX_FRAME.
+            WireError: For a frame that is too long.
         """
         if self._parts:
             self._parts.append(data)
@@ -168,7 +227,7 @@ class FrameReader:
         missing = FRAME.size
         while end - position >= FRAME.size:
             length, kind, _ = FRAME.unpack_from(data, position)
-            if length > MAX_FRAME:
+            if length > self._limit and length > self._exceptions.get(kind, 0):
                 raise WireError(f"a message of {length} bytes is longer than any the protocol has")
             start = position + FRAME.size
             if end - start < length:

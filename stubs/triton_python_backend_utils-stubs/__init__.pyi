@@ -31,6 +31,9 @@ from c_python_backend_utils import (
     TritonError as TritonError,
 )
 from c_python_backend_utils import (
+    TritonInferenceException as TritonInferenceException,
+)
+from c_python_backend_utils import (
     TritonModelException as TritonModelException,
 )
 from c_python_backend_utils import (

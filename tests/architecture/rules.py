@@ -22,20 +22,28 @@ from architecture.sources import Function, Source
 
 LAYERS = (
     # Every layer may import these. `naiad` itself has the version; `logs` is as low as `errors`, since everything logs.
-    {"naiad", "errors", "logs", "json_cache", "garbage_collection"},
+    {"naiad", "errors", "log_writer", "json_cache", "garbage_collection"},
+    {"logs", "gpus"},
     # Below `config`: tensors of a configuration have datatypes of the protocol.
     {"protocol"},
     {"config"},
     {"scheduling", "lifecycle"},
     # Below the next layer: repositories and environments may be remote, and both run interpreters.
-    {"storage", "interpreters"},
-    {"repository", "resolution", "environments", "memory"},
+    {"storage", "interpreters", "registry"},
+    {"resolution", "environments", "memory"},
+    # Layers of artifacts are unpacked as environments are.
+    {"artifacts"},
+    {"repository"},
     {"workers"},
     {"engine"},
     {"frontends"},
+    {"frontend_processes", "console_source"},
     {"listeners"},
+    {"frontend_process"},
+    {"frontend_owner"},
     {"app", "doctor", "scaffold", "bundle", "deploy"},
-    {"cli", "testing", "inprocess"},
+    {"testing", "inprocess", "ray"},
+    {"cli"},
     {"__main__"},
 )
 """Folders and modules of `platform/naiad`, from the lowest layer to the highest."""
@@ -48,6 +56,8 @@ SHARED_WITH_GUEST = {
     "naiad_stub.layout",
     "naiad_stub.memo",
     "naiad_stub.messages",
+    "naiad_stub.native.elf",
+    "naiad_stub.native.signatures",
     "naiad_stub.segment",
     "naiad_stub.wire",
 }
@@ -264,6 +274,32 @@ def repeated_class_names(sources: Iterable[Source], allowed: Mapping[str, str]) 
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{source.path}:{node.lineno}")
     return [f"{name}: {', '.join(at)}" for name, at in sorted(places.items()) if len(at) > 1 and name not in allowed]
+
+
+def inherited_classes(host: Iterable[Source], allowed: Collection[str]) -> list[str]:
+    """Classes that inherit from a class of the host, unless *allowed* has the path of their module.
+
+    Errors, enumerations and protocols may: they have no state. A base is found by its name.
+    """
+    classes = [
+        (source, node, [ast.unparse(base).partition("[")[0] for base in node.bases])
+        for source in host
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+    bases_of = {node.name: bases for _, node, bases in classes}
+
+    def is_stateless(name: str) -> bool:
+        is_root = name == "Protocol" or name.endswith(("Error", "Exception", "Enum"))
+        return is_root or any(map(is_stateless, bases_of.get(name, ())))
+
+    return [
+        f"{source.path}:{node.lineno}: {node.name} inherits from {base}"
+        for source, node, bases in classes
+        if source.path not in allowed
+        for base in (each.rpartition(".")[2] for each in bases)
+        if base in bases_of and not is_stateless(base)
+    ]
 
 
 def unneeded_permissions(sources: Iterable[Source], allowed: Mapping[str, str]) -> list[str]:

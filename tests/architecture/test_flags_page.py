@@ -1,4 +1,4 @@
-"""The page of flags says what the server's table of flags says."""
+"""Pages that are written from tables say what the tables say."""
 
 from __future__ import annotations
 
@@ -11,3 +11,18 @@ def test_the_page_of_flags_is_written_from_the_table_as_it_is_now() -> None:
     written = runpy.run_path(str(ROOT / "docs" / "make_flags.py"))
 
     assert written["PAGE"].read_text(encoding="utf-8") == written["page"](), "run .venv/bin/python docs/make_flags.py"
+
+
+def test_the_page_of_native_backends_has_the_table_of_functions_as_it_is_now() -> None:
+    written = runpy.run_path(str(ROOT / "docs" / "make_native_functions.py"))
+
+    found = written["PAGE"].read_text(encoding="utf-8")
+    assert found == written["page"](), "run .venv/bin/python docs/make_native_functions.py"
+
+
+def test_the_pages_of_errors_have_the_messages_of_the_source() -> None:
+    written = runpy.run_path(str(ROOT / "docs" / "make_errors.py"))
+
+    advice = "run .venv/bin/python docs/make_errors.py"
+    assert written["CATALOGUE"].read_text(encoding="utf-8") == written["catalogue"](), advice
+    assert written["TROUBLESHOOTING"].read_text(encoding="utf-8") == written["troubleshooting"](), advice

@@ -31,14 +31,14 @@ CASES = {
         (
             rules.upward_imports,
             host("config/example.py", "def f():\n    from naiad.engine.engine import Engine"),
-            "config (layer 2) imports naiad.engine.engine (layer 7)",
+            "config (layer 3) imports naiad.engine.engine (layer 10)",
             host("engine/example.py", "from naiad.config.server.options import ServerOptions"),
         ),
         (
             rules.upward_imports,
-            host("repository/example.py", "import naiad.resolution.files"),
-            "repository (layer 5) imports naiad.resolution.files (layer 5)",
-            host("repository/example.py", "import naiad.repository.layout"),
+            host("environments/example.py", "import naiad.resolution.files"),
+            "environments (layer 6) imports naiad.resolution.files (layer 6)",
+            host("environments/example.py", "import naiad.environments.policy"),
         ),
     ],
     "imports_of_the_guests_own_modules": [
@@ -170,6 +170,19 @@ CASES = {
             [*host("a.py", "class Options: ..."), *host("b.py", "class Options: ...\nclass Answer: ...")],
         ),
     ],
+    "inherited_classes": [
+        (
+            lambda sources: rules.inherited_classes(sources, ()),
+            [*host("a.py", "class Call(ABC, Generic[T]): ..."), *host("b.py", "class UnaryCall(a.Call[int]): ...")],
+            "platform/naiad/b.py:1: UnaryCall inherits from Call",
+            host(
+                "a.py",
+                "class Method(Protocol): ...\nclass Streaming(Method, Protocol): ...\n"
+                "class OwnError(Exception): ...\nclass OtherError(OwnError): ...\n"
+                "class Head(NamedTuple): ...\nclass Connection(asyncio.Protocol): ...",
+            ),
+        ),
+    ],
     "unneeded_permissions": [
         (
             lambda sources: rules.unneeded_permissions(sources, ALLOWED),
@@ -236,7 +249,7 @@ PAGE = """# How it is built
 | `cli` | `commands` |
 | `engine` | |
 | `engine/loading` | |
-| `errors.py`, `logs.py` | |
+| `logs.py`, `errors.py` | |
 
 | module of `stubs/naiad_stub/` | |
 |---|---|
@@ -249,7 +262,7 @@ PAGE = """# How it is built
 
 
 def test_the_map_of_a_page_is_its_first_table_and_nothing_else() -> None:
-    assert rules.map_of(PAGE) == ["cli", "engine", "engine/loading", "errors.py", "logs.py"]
+    assert rules.map_of(PAGE) == ["cli", "engine", "engine/loading", "logs.py", "errors.py"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2
 from bench.llm import clients, report
 from bench.llm.contestants import ENGINE
 from bench.llm.session import FIRST, RATE, case, prompts
-from bench.report import MODELS_BEGIN, MODELS_END, models_of, with_models
+from bench.report import MODELS_BEGIN, MODELS_END, section_of, with_section
 from bench.report import write as write_page
 from bench.results import Results
 
@@ -58,9 +58,9 @@ def test_the_section_replaces_its_older_self_and_outlives_the_rest_of_the_page(t
 
     write_page(page, Results(), "settings", "3.11")
 
-    assert models_of(page.read_text()) == f"{MODELS_BEGIN}\nsecond\n{MODELS_END}"
+    assert section_of(page.read_text(), (MODELS_BEGIN, MODELS_END)) == f"{MODELS_BEGIN}\nsecond\n{MODELS_END}"
     assert "words" not in page.read_text()
-    assert with_models("page\n", "") == "page\n"
+    assert with_section("page\n", "", (MODELS_BEGIN, MODELS_END)) == "page\n"
 
 
 def test_no_two_prompts_begin_alike():

@@ -9,18 +9,24 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from environments.wheels import offer_wheels, only_wheels
 from naiad.bundle.archive import unpack_bundle, write_bundle
 from naiad.bundle.environments import BundledEnvironments
 from naiad.bundle.host import needed_packages, run_script
 from naiad.bundle.make import BundleRequest, make_bundle
 from naiad.bundle.manifest import MANIFEST_NAME, BundleManifest, digests_of, find_damage, read_manifest
 from naiad.bundle.models import collect_models, rewrite_backend, rewrite_config
+from naiad.cli.commands import run as run_naiad
 from naiad.config.server.command_line import read_options
 from naiad.config.server.getopt import split_arguments
 from naiad.config.server.options import SERVER_FLAGS
 from naiad.environments.archives.archive_writer import OutputMember
+from naiad.environments.manager import EnvironmentManager
+from naiad.environments.policy import store_policy
 from naiad.environments.progress import LogReporter
 from naiad.errors import BundleError
+from support.native import add_model
+from support.server import ServerProcess
 
 CODE = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
 IO = 'input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } output { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }\n'
@@ -69,8 +75,9 @@ def server_options(tmp_path: Path, *flags: str):
 
 def collect(tmp_path: Path, *flags: str, python=(3, 11, 7)):
     options, _ = server_options(tmp_path, *flags)
+    manager = EnvironmentManager(options.environments.store, policy=store_policy(options))
     environments = BundledEnvironments(
-        tmp_path / "scratch", LogReporter(), signed=options.environments.trusted_keys is not None
+        tmp_path / "scratch", LogReporter(), manager, signed=options.environments.trusted_keys is not None
     )
     return collect_models(options, environments, python), environments
 
@@ -109,6 +116,38 @@ def test_an_environment_travels_once_whatever_names_it(tmp_path):
     assert toml == f'# ours\nenvironment = "../../{path}"\n'
     assert not any(name.startswith("backends/unused") for name in contents.members)
     assert contents.on_host == []
+
+
+def test_a_native_backend_outside_the_model_travels_and_is_served_from_the_bundle(tmp_path):
+    model = add_model(tmp_path / "models", "user", "echo.c", backend="own")
+    backend = tmp_path / "backends" / "own"
+    backend.mkdir(parents=True)
+    (model / "libtriton_own.so").rename(backend / "libtriton_own.so")
+    (backend / "vocabulary.txt").write_text("one two")
+    (tmp_path / "backends" / "unused").mkdir()
+    (tmp_path / "backends" / "unused" / "libtriton_unused.so").write_bytes(b"")
+
+    contents, environments = collect(
+        tmp_path, f"--model-repository={tmp_path / 'models'}", f"--backend-directory={tmp_path / 'backends'}"
+    )
+
+    assert sorted(contents.members) == [
+        "backends/own/libtriton_own.so",
+        "backends/own/vocabulary.txt",
+        "models/user/1/.keep",
+        "models/user/config.pbtxt",
+    ]
+    assert environments.members == {}
+    assert contents.on_host == ["user"]
+    unpacked = tmp_path / "unpacked"
+    for name, member in contents.members.items():
+        (unpacked / name).parent.mkdir(parents=True, exist_ok=True)
+        (unpacked / name).write_bytes(member.read())
+    (tmp_path / "backends").rename(tmp_path / "elsewhere")
+    flags = (f"--backend-directory={unpacked / 'backends'}",)
+    with ServerProcess(unpacked / "models", *flags, work=tmp_path) as server:
+        body = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
+        assert server.post("/v2/models/user/infer", body).json()["outputs"][0]["data"] == [1, 2]
 
 
 def test_each_version_keeps_its_own_environment(tmp_path):
@@ -323,3 +362,19 @@ def test_an_archive_that_is_no_bundle_is_refused(tmp_path):
 def test_an_archive_needs_a_name_that_says_its_format(tmp_path):
     with pytest.raises(BundleError, match=r"end it with \.tar\.zst or \.tar\.gz"):
         write_bundle(None, tmp_path / "bundle.zip", LogReporter())
+
+
+@pytest.mark.slow
+def test_what_a_models_own_file_declares_travels_as_an_archive(tmp_path, monkeypatch):
+    only_wheels(offer_wheels(tmp_path / "wheels"), monkeypatch)
+    folder = write_model(tmp_path / "models" / "m")
+    block = '# /// script\n# dependencies = ["adder", "numpy"]\n# ///\n'
+    (folder / "1" / "model.py").write_text(block + CODE)
+    assert run_naiad(["lock", str(folder)]) == 0
+
+    collected, environments = collect(tmp_path, f"--model-repository={tmp_path / 'models'}")
+
+    (archive,) = environments.members
+    text = collected.members["models/m/config.pbtxt"].data.decode()
+    assert f'key: "EXECUTION_ENV_PATH.1" value {{ string_value: "$$TRITON_MODEL_DIRECTORY/../../{archive}" }}' in text
+    assert collected.members["models/m/1/model.py"].source == folder / "1" / "model.py"

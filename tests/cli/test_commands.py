@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -77,7 +78,7 @@ def test_the_command_of_an_interpreter_is_started_by_its_module():
     result = run("python", "-m", "naiad", "--version")
     assert (result.returncode, result.stdout) == (0, run("naiad", "--version").stdout)
     result = run("python", "-m", "naiad", "env", "buidl")
-    assert (result.returncode, "Did you mean 'build'?" in result.stderr) == (2, True)
+    assert (result.returncode, "did you mean build?" in result.stderr) == (2, True)
 
 
 def test_help_loads_no_server():
@@ -87,29 +88,28 @@ def test_help_loads_no_server():
     assert not loaded & {"numpy", "grpc", "uvloop", "asyncio", "click", "rich", "google.protobuf"}
 
 
-@pytest.mark.parametrize("command", [("tritonserver",), ("naiad",), ("naiad", "serve")])
-def test_a_mistake_prints_usage_and_what_is_wrong_and_exits_with_1(command):
-    result = run(*command, "--bogus")
+def test_a_mistake_prints_the_usage_of_tritonserver_and_what_is_wrong_and_exits_with_1():
+    result = run("tritonserver", "--bogus")
     assert result.returncode == 1
     assert result.stdout == ""
     lines = result.stderr.splitlines()
-    assert lines[0] == f"{' '.join(command)}: unrecognized option '--bogus'"
-    assert lines[1] == f"Usage: {' '.join(command)} [options]"
+    assert lines[0] == "tritonserver: unrecognized option '--bogus'"
+    assert lines[1] == "Usage: tritonserver [options]"
     assert lines[-2:] == ['Bad option: "--bogus".', "unknown flag"]
 
 
-@pytest.mark.parametrize(("command", "own"), [("explain", "--prepare"), ("doctor", "--strict"), ("run", "--input")])
-def test_a_mistake_in_another_command_shows_what_that_command_takes(command, own):
-    result = run("naiad", command, "x", "--bogus")
-    assert result.returncode != 0
-    assert own in result.stderr
-    assert "--http-port" not in result.stderr
-    assert result.stderr.splitlines()[-2:] == ['Bad option: "--bogus".', "unknown flag"]
+@pytest.mark.parametrize("command", [("naiad",), ("naiad", "serve")])
+def test_a_mistake_in_a_command_of_naiad_is_two_lines_and_exits_with_2(command):
+    result = run(*command, "--bogus")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert (
+        result.stderr == f"{' '.join(command)}: unrecognized option '--bogus'\n`naiad serve --help` lists the flags\n"
+    )
 
 
 def test_a_model_is_explained_in_a_repository_that_has_to_be_named():
     result = run("naiad", "explain", "m")
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert result.stderr == "naiad explain MODEL: no repository is named; add --model-repository=DIRECTORY\n"
 
 
@@ -154,7 +154,7 @@ def test_naiad_lists_its_commands_and_its_version():
 def test_an_unknown_command_is_named():
     result = run("naiad", "bogus")
     assert result.returncode == 2
-    assert "No such command 'bogus'" in result.stderr
+    assert "no such command 'bogus'" in result.stderr
 
 
 def test_explain_says_what_would_run_a_model(repository):
@@ -185,7 +185,7 @@ def test_explain_takes_the_flags_before_the_model_as_well(repository):
 )
 def test_explain_says_what_keeps_a_model_from_running(repository, arguments, text):
     result = explain(repository, *arguments)
-    assert result.returncode == 1
+    assert result.returncode == (2 if "expected one model" in text else 1)
     assert result.stderr.startswith(text.format(repository=repository))
     assert result.stdout == ""
 
@@ -197,6 +197,24 @@ def test_explain_says_what_was_decided_before_something_was_not_there(repository
     assert result.returncode == 1
     assert f"\n  model file  {repository}/backends/shared/model.py\n" in result.stdout
     assert result.stderr.startswith("parameter EXECUTION_ENV_PATH of model 'a' names the execution environment")
+
+
+def test_explain_is_plain_data_for_scripts(repository):
+    """Also of a model that cannot be resolved: then with the reason, and what was decided before."""
+    found = json.loads(explain(repository, "a", "--json").stdout)
+
+    assert (found["model"], found["is_ensemble"]) == ("a", False)
+    (version,) = found["versions"]
+    decisions = {each["subject"]: each for each in version["decisions"]}
+    assert decisions["model file"]["choice"] == f"{repository}/backends/shared/model.py"
+    assert {"path": f"{repository}/backends/shared/model.py", "found": True} in decisions["backend"]["searched"]
+    with (repository / "models" / "a" / "config.pbtxt").open("a") as config:
+        config.write('parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/no/such.tar.gz" } }')
+    result = explain(repository, "a", "--json")
+    found = json.loads(result.stdout)
+    assert result.returncode == 1
+    assert found["error"] == result.stderr.rstrip()
+    assert "model file" in {each["subject"] for each in found["decisions"]}
 
 
 def test_env_list_shows_what_is_ready_in_the_store(tmp_path):
@@ -213,8 +231,8 @@ def test_env_list_shows_what_is_ready_in_the_store(tmp_path):
     lines = result.stdout.splitlines()
     assert lines[0] == f"environments in {tmp_path}"
     assert [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[4:-2]] == [
-        ["/e.tar.gz", "3.10.13", "none", "linux", "0 B", "just now", "", "a" * 12],
-        ["?", "?", "none", "?", "0 B", "just now", "", "b" * 12],
+        ["a" * 7, "/e.tar.gz", "3.10.13", "none", "linux", "0 B", "just now", ""],
+        ["b" * 7, "?", "?", "none", "?", "0 B", "just now", ""],
     ]
     assert lines[-1] == "2 environments, 0 B"
 

@@ -12,6 +12,9 @@ from environments.makers import member, write_tar
 from naiad import json_cache
 from naiad.cli.commands import naiad_group, run
 from naiad.config.server.quantities import parse_seconds, parse_size, size_text
+from naiad.environments.archives.manifest import MANIFEST_NAME
+from naiad.environments.building.build import BuiltEnvironment
+from naiad.environments.store.entries import short_digests
 from naiad.environments.store.leases import EntryLeases
 from naiad.errors import NaiadError, OptionError
 
@@ -52,7 +55,8 @@ def test_the_list_says_sizes_uses_and_models(store):
     lines = env("list", "--env-store", store).output.splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[4:-2]]
 
-    assert [[*row[:2], *row[4:7]] for row in cells] == [
+    assert [row[0] for row in cells] == ["aaaaaaa", "bbbbbbb", "ccccccc"]
+    assert [[*row[1:3], *row[5:8]] for row in cells] == [
         ["/a.tgz", "3.10.1", "1 MB", "40 days ago", "model_a"],
         ["/b.tgz", "3.10.1", "2 MB", "3 days ago", "model_b"],
         ["/c.tgz", "3.10.1", "4 MB", "just now", "model_c"],
@@ -83,12 +87,86 @@ def test_the_list_is_plain_data_for_scripts(store):
 )
 def test_garbage_goes_by_age_and_size_after_it_was_shown(limits, stay, store):
     gone = 3 - len(stay)
+    counted = "1 environment" if gone == 1 else f"{gone} environments"
     shown = env("gc", *limits, "--dry-run", "--env-store", store).output
-    assert f"would remove {gone} environments and 0 leftovers" in shown
+    assert f"would remove {counted} and 0 leftovers" in shown
     assert left(store) == "abc"
 
-    assert f"removed {gone} environments" in env("gc", *limits, "--env-store", store).output
+    assert f"removed {counted} " in env("gc", *limits, "--env-store", store).output
     assert left(store) == stay
+
+
+def test_what_stays_is_listed_with_the_reason(store):
+    lease = EntryLeases(store).acquire("b" * 64)
+    shown = env("gc", "--older-than=30d", "--keep-bytes=6MB", "--env-store", store).output
+    lease.release()
+
+    reasons = {line.split("|")[1].strip(): line.split("|")[5].strip() for line in shown.splitlines() if "stays" in line}
+    assert reasons == {
+        "bbbbbbb": "a running server uses it, last for model_b",
+        "ccccccc": "used 0.0 days ago, and the limit is 30.0 days; the store has at most 6 MB without it being removed",
+    }
+    assert "no limit is given: --older-than or --keep-bytes" in env("gc", "--env-store", store).output
+
+
+def test_garbage_that_cannot_be_removed_is_a_failure(store, monkeypatch):
+    def refuse(*_: object) -> bool:
+        raise PermissionError(30, "Read-only file system")
+
+    monkeypatch.setattr("naiad.environments.store.eviction.remove_entry", refuse)
+
+    found = env("gc", "--older-than=30d", "--env-store", store)
+
+    assert found.return_value == 1
+    assert "removed 0 environments" in found.output
+    assert "it cannot be removed" in found.output
+
+
+def test_a_digest_is_as_long_as_it_must_be_to_name_one_entry(store):
+    other = "a" * 9 + "b" * 55
+    assert short_digests(["a" * 64, other, "b" * 64]) == {"a" * 64: "a" * 10, other: "a" * 9 + "b", "b" * 64: "b" * 7}
+
+
+def test_removals_are_plain_data_for_scripts(store):
+    found = env("remove", "aaaaaa", "--json", "--env-store", store)
+
+    removed = {"digest": "a" * 64, "archive": "/a.tgz", "size": 1_000_000, "removed": True}
+    assert json.loads(found.output) == {"store": str(store), "dry_run": False, "environments": [removed]}
+    assert left(store) == "bc"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("../up", "its member '../up' leads out of the archive"), ("/etc/up", "its member '/etc/up' is an absolute path")],
+)
+def test_an_unsafe_archive_is_named_when_it_is_inspected(tmp_path, name, problem):
+    archive = write_tar(tmp_path / "e.tar", [(member(name), b"x")])
+
+    found = env("inspect", archive, "--env-store", tmp_path / "store")
+
+    assert found.return_value == 1
+    assert f"problem       {problem}: a server refuses the archive" in found.output
+    assert json.loads(env("inspect", archive, "--json", "--env-store", tmp_path / "store").output)["environment"][
+        "problems"
+    ]
+
+
+def test_a_truncated_archive_is_named_when_it_is_inspected(tmp_path):
+    """Also one whose manifest, which comes first, can be read."""
+    manifest = {"format": 1, "name": "small", "made_from": "recipe", "platform": "linux-x86_64", "glibc": "2.17"}
+    manifest |= {"python": "3.12.1", "abi": "", "packages": [], "files": 2, "size": 2, "recipe": {}}
+    head = (member(MANIFEST_NAME), json.dumps(manifest).encode())
+    whole = write_tar(tmp_path / "e.tar", [head, (member("README"), os.urandom(3_000_000)), (member("b"), b"y")])
+    short = write_tar(tmp_path / "short.tar", [head, (member("README"), b"x")])
+    cut = tmp_path / "cut.tar"
+    cut.write_bytes(whole.read_bytes()[:-20])
+
+    assert env("inspect", whole, "--env-store", tmp_path / "store").return_value == 0
+    found = env("inspect", cut, "--env-store", tmp_path / "store")
+    assert "is truncated or damaged" in found.output
+    assert found.return_value == 1
+    found = env("inspect", short, "--env-store", tmp_path / "store")
+    assert "it has 1 member beside its manifest, which counts 2" in found.output
 
 
 def test_garbage_is_plain_data_for_scripts(store):
@@ -121,7 +199,7 @@ def test_a_name_that_is_none_is_told_and_nothing_goes(store, capsys):
 
 
 def test_a_limit_that_is_none_is_told(store, capsys):
-    assert run(["env", "gc", "--older-than=soon", "--env-store", str(store)]) == 1
+    assert run(["env", "gc", "--older-than=soon", "--env-store", str(store)]) == 2
     assert capsys.readouterr().err == "'soon' is not a span of time such as 30d, 12h, 90m or 2w\n"
 
 
@@ -161,7 +239,7 @@ def test_prefetching_nothing_says_what_to_name(tmp_path):
 
 def test_what_is_not_there_cannot_be_prefetched(tmp_path, capsys):
     assert run(["env", "prefetch", "env://x", "--env-store", str(tmp_path)]) == 1
-    assert "there is no directory to look in" in capsys.readouterr().err
+    assert "--env-directory is missing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -192,7 +270,42 @@ def test_what_is_no_size_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (123_456_789, "123 MB"), (5 * 10**9, "5.0 GB")]
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (999_600, "1 MB"), (1500, "1.5 kB"), (123_456_789, "123 MB"), (5 * 10**9, "5.0 GB")],
 )
 def test_sizes_are_written_for_people(size, text):
     assert size_text(size) == text
+
+
+def test_an_entry_that_cannot_be_removed_is_an_error_and_no_traceback(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> bool:
+        raise PermissionError(30, "Read-only file system")
+
+    monkeypatch.setattr("naiad.environments.store.eviction.remove_entry", refuse)
+
+    assert run(["env", "remove", "a" * 64, f"--env-store={store}"]) == 1
+    assert capsys.readouterr().err == (
+        f"cannot remove the environment {'a' * 12} from {store}: Read-only file system; run this as a user who may "
+        "write there\n"
+    )
+
+
+def test_a_build_without_numpy_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = BuiltEnvironment(tmp_path / "p", tmp_path / "p" / "bin" / "python", "3.12.1", tmp_path, (("six", "1"),))
+    monkeypatch.setattr("naiad.environments.building.build.build", lambda *_, **__: built)
+
+    done = CliRunner().invoke(naiad_group, ["env", "build", str(tmp_path), "-o", str(tmp_path / "p")])
+
+    assert f"warning: it has no numpy, which every model needs; add it to {tmp_path}" in " ".join(done.output.split())
+
+    done = CliRunner().invoke(naiad_group, ["env", "build", str(tmp_path), "-o", str(tmp_path / "p"), "--json"])
+
+    assert json.loads(done.stdout) == {
+        "prefix": str(built.prefix),
+        "python": str(built.python),
+        "version": "3.12.1",
+        "base": str(tmp_path),
+        "packages": [{"name": "six", "version": "1"}],
+    }

@@ -42,6 +42,15 @@ _TOO_MANY = "of inputs none of which is missing the reference prints a list that
 _OTHER_FORM = "the reference looks for members in what is no object, and blames their absence"
 
 HTTP = {
+    "an index request nested deeply": Departure(_NEWER, 400, "JSON nesting depth exceeds maximum allowed limit (100)"),
+    "an index request whose ready is deep": Departure(_NEWER, 400, "Invalid value for 'ready': expected a boolean"),
+    "an index request that is a list": Departure(
+        "the reference ignores a body of another form",
+        500,
+        "failed to parse the request JSON buffer: it must be an object",
+    ),
+    "classes beyond 32 bits": Departure("the reference uses the number modulo 2 to the power of 32", 200),
+    "classes beyond 63 bits": Departure("the reference uses the number modulo 2 to the power of 32", 200),
     "JSON nested too deep": Departure(_NEWER, 400, "JSON nesting depth exceeds maximum allowed limit (100)"),
     "an output twice": Departure(_NEWER, 400, "output 'OUTPUT0' already exists in request"),
     "FP16 out as JSON": Departure(

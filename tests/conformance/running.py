@@ -15,9 +15,10 @@ from conformance.http_cases import CASES as RIGHT
 from conformance.http_errors import CASES as WRONG
 from conformance.http_extensions import CASES as EXTENSIONS
 from conformance.http_generate import CASES as GENERATE
+from conformance.http_limits import CASES as LIMITS
 from support.server import TRITONSERVER, ServerProcess
 
-HTTP_CASES = [*RIGHT, *WRONG, *GENERATE, *EXTENSIONS]
+HTTP_CASES = [*RIGHT, *WRONG, *GENERATE, *EXTENSIONS, *LIMITS]
 GRPC_CASES = [*CALLS, *GRPC_EXTENSIONS]
 MODELS = Path(__file__).with_name("models")
 

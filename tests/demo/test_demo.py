@@ -13,7 +13,7 @@ def test_the_demo_answers_rightly_under_two_pythons_over_both_protocols(tmp_path
     assert code == 0, said
     assert "Every answer is right" in said
     assert said.count("Asked over") == 2
-    for model in ("add_sub", "add_sub_packed", "sentiment", "topic"):
+    for model in ("add_sub", "add_sub_packed", "sentiment", "topic", "when"):
         assert len(re.findall(rf"^ ?{model} .*\d+\.\d+\.\d+ +\d+\.\d", said, re.MULTILINE)) == 2, said
     assert said.count("difference -9 -18 -27 -36") == 4
     assert len(re.findall(r"waiter was rude\. +negative \d\d%  positive \d+%", said)) == 2, said

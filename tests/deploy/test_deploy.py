@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -36,8 +37,8 @@ def written(capsys):
 def refused(capsys):
     """A function that gives the error of a command line."""
 
-    def run(*arguments):
-        assert deploy(arguments) == 1
+    def run(*arguments, code=1):
+        assert deploy(arguments) == code
         said = capsys.readouterr()
         assert said.out == ""
         return said.err
@@ -67,10 +68,12 @@ def check_pod(spec):
 def test_the_deployment_and_the_service_are_kubernetes_own(written, flags):
     made = list(yaml.safe_load_all(written("kubernetes", "--image=r/i:1", "--model-repository=/srv/models", *flags)))
 
-    assert [one["kind"] for one in made] == ["Deployment", "Service"]
+    assert [one["kind"] for one in made] == ["Deployment", "Service", "PodDisruptionBudget"]
     for one in made:
         kubernetes_validate.validate(one, KUBERNETES, strict=True)
-    deployment, service = made
+    deployment, service, budget = made
+    assert budget["spec"]["selector"] == deployment["spec"]["selector"]
+    assert budget["spec"]["maxUnavailable"] == 1
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert deployment["spec"]["selector"]["matchLabels"] == service["spec"]["selector"]
     assert {port["targetPort"] for port in service["spec"]["ports"]} == {port["name"] for port in container["ports"]}
@@ -83,7 +86,8 @@ def test_a_pod_is_nobodys_root_and_writes_to_its_store_alone(written):
     (container,) = spec["containers"]
 
     assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["terminationGracePeriodSeconds"] == 60
+    assert spec["terminationGracePeriodSeconds"] == 75
+    assert container["args"][-1] == "--drain-seconds=15"
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -95,6 +99,14 @@ def test_a_pod_is_nobodys_root_and_writes_to_its_store_alone(written):
     assert container["livenessProbe"]["httpGet"] == {"path": "/v2/health/live", "port": "http"}
     assert container["readinessProbe"]["httpGet"] == {"path": "/v2/health/ready", "port": "http"}
     assert container["resources"]["requests"] == container["resources"]["limits"]
+
+
+def test_a_drain_of_the_flags_is_left_as_it_is(written):
+    text = written("kubernetes", "--image=i", "--model-repository=/m", "--drain-seconds=0")
+    spec = next(yaml.safe_load_all(text))["spec"]["template"]["spec"]
+
+    assert spec["terminationGracePeriodSeconds"] == 40
+    assert [each for each in spec["containers"][0]["args"] if "drain" in each] == ["--drain-seconds=0"]
 
 
 def test_probes_use_tls_where_the_server_does(written, tmp_path):
@@ -127,6 +139,159 @@ def test_the_serving_runtime_is_kserves_own(written, flags):
     assert [port["containerPort"] for port in container["ports"]] == [8080]
     assert container["securityContext"]["runAsNonRoot"] is True
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def made_for_kubernetes(written, *flags):
+    """The objects by kind; each is valid in Kubernetes, or in the definition of its own resource."""
+    text = written("kubernetes", "--image=i", "--model-repository=/m", *flags)
+    objects = {each["kind"]: each for each in yaml.safe_load_all(text)}
+    for kind, each in objects.items():
+        if each["apiVersion"].startswith(("monitoring.coreos.com/", "keda.sh/")):
+            jsonschema.validate(each, schema(kind.lower()))
+        else:
+            kubernetes_validate.validate(each, KUBERNETES, strict=True)
+    return objects
+
+
+def selects(selector, pod):
+    return selector["matchLabels"].items() <= pod["metadata"]["labels"].items()
+
+
+def test_a_new_release_replaces_pods_without_a_gap(written):
+    spec = made_for_kubernetes(written, "--replicas=3")["Deployment"]["spec"]
+
+    assert spec["replicas"] == 3
+    assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    # It is not given up before a start is.
+    (container,) = spec["template"]["spec"]["containers"]
+    probe = container["startupProbe"]
+    assert spec["progressDeadlineSeconds"] > probe["periodSeconds"] * probe["failureThreshold"]
+    # Readiness fails, and the endpoints forget the pod, before the drain ends.
+    ready = container["readinessProbe"]
+    assert ready["periodSeconds"] * ready["failureThreshold"] <= 15
+    assert "--drain-seconds=15" in container["args"]
+
+
+def test_the_last_gpu_is_given_back_before_the_next_pod_starts(written):
+    spec = made_for_kubernetes(written, "--gpus=1", "--no-surge")["Deployment"]["spec"]
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+
+
+def test_pods_are_spread_over_zones_and_nodes(written):
+    template = made_for_kubernetes(written)["Deployment"]["spec"]["template"]
+
+    constraints = template["spec"]["topologySpreadConstraints"]
+    assert [each["topologyKey"] for each in constraints] == ["topology.kubernetes.io/zone", "kubernetes.io/hostname"]
+    assert all(selects(each["labelSelector"], template) for each in constraints)
+    # One node is enough to run all of them.
+    assert {each["whenUnsatisfiable"] for each in constraints} == {"ScheduleAnyway"}
+
+
+def test_an_autoscaler_reads_queue_time_and_pending_requests(written):
+    flags = ("--replicas=2", "--max-replicas=6", "--target-queue-ms=20", "--target-pending=4", "--name=shop")
+    made = made_for_kubernetes(written, *flags)
+
+    scaler = made["HorizontalPodAutoscaler"]["spec"]
+    assert scaler["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": "shop"}
+    assert (scaler["minReplicas"], scaler["maxReplicas"]) == (2, 6)
+    wanted = {each["pods"]["metric"]["name"]: each["pods"]["target"]["averageValue"] for each in scaler["metrics"]}
+    assert wanted == {"naiad_queue_milliseconds": "20", "naiad_pending_requests": "4"}
+    # The series that it reads are written from the pods that the monitor finds.
+    rules = {rule["record"]: rule["expr"] for rule in made["PrometheusRule"]["spec"]["groups"][0]["rules"]}
+    assert rules.keys() == wanted.keys()
+    assert all('app_kubernetes_io_instance="shop"' in expression for expression in rules.values())
+    monitor = made["PodMonitor"]["spec"]
+    template = made["Deployment"]["spec"]["template"]
+    assert selects(monitor["selector"], template)
+    assert monitor["podTargetLabels"] == ["app.kubernetes.io/instance"]
+    assert "replicas" not in made["Deployment"]["spec"]
+    # Not scraped twice.
+    assert template["metadata"]["annotations"] == {}
+
+
+def test_the_metrics_that_autoscalers_read_are_the_servers(written):
+    made = made_for_kubernetes(written, "--max-replicas=2")
+    text = "".join(rule["expr"] for rule in made["PrometheusRule"]["spec"]["groups"][0]["rules"])
+    page = (HERE.parents[1] / "docs/reference/metrics.md").read_text()
+
+    assert set(re.findall(r"nv_\w+", text)) == {
+        "nv_inference_queue_duration_us", "nv_inference_request_success", "nv_inference_pending_request_count",
+    }  # fmt: skip
+    assert "nv_inference_{request,queue," in page
+    assert "nv_inference_pending_request_count" in page
+
+
+def test_keda_queries_prometheus_itself(written):
+    url = "http://prometheus.monitoring.svc:9090"
+    made = made_for_kubernetes(written, "--max-replicas=6", "--keda", f"--prometheus-url={url}")
+
+    assert not made.keys() & {"HorizontalPodAutoscaler", "PrometheusRule"}
+    spec = made["ScaledObject"]["spec"]
+    assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (1, 6)
+    queue, pending = spec["triggers"]
+    assert {each["metadata"]["serverAddress"] for each in (queue, pending)} == {url}
+    # A mean does not depend on the number of pods; a sum is divided by it.
+    assert (queue["metricType"], queue["metadata"]["threshold"]) == ("Value", "50")
+    assert (pending["metricType"], pending["metadata"]["threshold"]) == ("AverageValue", "8")
+    assert "PodMonitor" in made
+
+
+def test_a_policy_lets_clients_in_and_prometheus_to_the_metrics(written):
+    made = made_for_kubernetes(written, "--allow-namespace=web", "--allow-namespace=jobs")
+
+    spec = made["NetworkPolicy"]["spec"]
+    assert selects(spec["podSelector"], made["Deployment"]["spec"]["template"])
+    clients, monitoring = spec["ingress"]
+    assert [each["port"] for each in clients["ports"]] == ["http", "grpc"]
+    own, *others = clients["from"]
+    assert own == {"podSelector": {}}
+    assert [each["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for each in others] == [
+        "web",
+        "jobs",
+    ]
+    assert [each["port"] for each in monitoring["ports"]] == ["metrics"]
+    assert "NetworkPolicy" in made_for_kubernetes(written, "--network-policy")
+    assert "NetworkPolicy" not in made_for_kubernetes(written)
+
+
+def service_of(written, *flags):
+    text = written("kserve", "--image=i", "--storage-uri=oci://registry.example/shop:1", *flags)
+    *_, service = yaml.safe_load_all(text)
+    jsonschema.validate(service, schema("service"))
+    return service
+
+
+def test_knative_splits_requests_between_revisions(written):
+    service = service_of(written, "--canary-percent=10", "--replicas=2", "--max-replicas=5")
+
+    assert service["spec"]["predictor"]["canaryTrafficPercent"] == 10
+    assert service["spec"]["predictor"]["model"]["storageUri"] == "oci://registry.example/shop:1"
+    assert [service["spec"]["predictor"][key] for key in ("minReplicas", "maxReplicas")] == [2, 5]
+    # Knative rejects what belongs to pods.
+    assert not service["spec"]["predictor"].keys() & {"terminationGracePeriodSeconds", "topologySpreadConstraints"}
+
+
+def test_deployments_of_kserve_drain_and_spread(written):
+    service = service_of(written, "--standard", "--exit-timeout-secs=60")
+
+    predictor = service["spec"]["predictor"]
+    check_pod({"containers": [{"name": "c"}], **{k: predictor[k] for k in predictor if k.startswith(("term", "topo"))}})
+    assert service["metadata"]["annotations"] == {"serving.kserve.io/deploymentMode": "RawDeployment"}
+    assert predictor["terminationGracePeriodSeconds"] == 85
+
+
+def test_kserve_scales_with_keda_by_pending_requests(written):
+    service = service_of(
+        written, "--max-replicas=5", "--keda", "--prometheus-url=http://prometheus:9090", "--name=shop"
+    )
+
+    annotations = service["metadata"]["annotations"]
+    assert annotations["serving.kserve.io/autoscalerClass"] == "keda"
+    assert annotations["serving.kserve.io/deploymentMode"] == "RawDeployment"
+    (metric,) = service["spec"]["predictor"]["autoScaling"]["metrics"]
+    assert metric["external"]["metric"]["query"] == (
+        'sum(nv_inference_pending_request_count{pod=~"shop-models-predictor-.*"})'
+    )
 
 
 def verified_by_systemd(unit, tmp_path, name="naiad"):
@@ -162,8 +327,8 @@ def test_the_unit_says_paths_in_full_and_what_may_be_used(written):
     assert '"--id=100%% $$HOME"' in unit
     assert "--env-store" not in unit
     for line in (
-        "Environment=NAIAD_STORE=%S/naiad", "StateDirectory=naiad", "DynamicUser=yes", "ProtectSystem=strict",
-        "TimeoutStopSec=30", "MemoryMax=8G", "CPUQuota=150%", "AmbientCapabilities=CAP_NET_BIND_SERVICE",
+        "Environment=NAIAD_STORE=%S/naiad", "StateDirectory=naiad", "DynamicUser=yes", "OOMPolicy=continue", "ProtectSystem=strict",
+        "TimeoutStopSec=45", "MemoryMax=8G", "CPUQuota=150%", "AmbientCapabilities=CAP_NET_BIND_SERVICE",
     ):  # fmt: skip
         assert line in unit.splitlines()
 
@@ -178,10 +343,10 @@ def test_a_bundle_is_started_by_its_own_program_with_its_own_flags(written, tmp_
     unit = written("systemd", f"--unpacked-bundle={tmp_path}", "--log-verbose=1")
     deployment = next(yaml.safe_load_all(written("kubernetes", "--image=i", f"--unpacked-bundle={tmp_path}")))
 
-    assert f"ExecStart={tmp_path}/run \\\n    --log-verbose=1\n" in unit
+    assert f"ExecStart={tmp_path}/run \\\n    --log-verbose=1 \\\n    --drain-seconds=15\n" in unit
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["ports"][0]["containerPort"] == 8123
-    assert "args" not in container
+    assert container["args"] == ["--drain-seconds=15"]
 
 
 @pytest.mark.parametrize(
@@ -213,17 +378,51 @@ def test_a_bundle_is_started_by_its_own_program_with_its_own_flags(written, tmp_
             ("kubernetes", "--image=i", "--model-repository=/m", "--memory=8 GB"),
             "cannot use --memory=8 GB: expected a quantity of Kubernetes",
         ),
+        (
+            ("kubernetes", "--image=i", "--model-repository=/m", "--replicas=3", "--max-replicas=2"),
+            "cannot use --max-replicas=2: it is less than --replicas=3",
+        ),
+        (
+            ("kubernetes", "--image=i", "--model-repository=/m", "--max-replicas=2", "--allow-metrics=false"),
+            "cannot monitor the pods with --allow-metrics=false: enable metrics",
+        ),
+        (
+            ("kubernetes", "--image=i", "--model-repository=/m", "--max-replicas=2", "--keda"),
+            "cannot use --keda: the address of Prometheus is missing; add --prometheus-url=URL",
+        ),
+        (
+            ("kubernetes", "--image=i", "--model-repository=/m", "--keda", "--prometheus-url=http://p:9090"),
+            "cannot use --keda: the largest number of pods is missing; add --max-replicas=N",
+        ),
+        (
+            (
+                "kubernetes",
+                "--image=i",
+                "--model-repository=/m",
+                "--prometheus-url=p:9090",
+                "--max-replicas=1",
+                "--keda",
+            ),
+            "cannot use --prometheus-url=p:9090: expected a URL",
+        ),
+        (
+            ("kserve", "--image=i", "--canary-percent=5"),
+            "cannot use --canary-percent: it is a setting of an InferenceService; add --storage-uri=URI",
+        ),
+        (
+            ("kserve", "--image=i", "--storage-uri=s3://b/m", "--canary-percent=5", "--standard"),
+            "cannot use --canary-percent with --standard or --keda: only Knative splits requests",
+        ),
         (("kserve", "--image=i", "--cpus=1,5"), "cannot use --cpus=1,5: expected a number of processors"),
     ],
 )
 def test_what_could_not_be_started_or_watched_is_refused(refused, arguments, message):
-    assert message in refused(*arguments)
+    assert message in refused(*arguments, code=2 if "expected one of" in message else 1)
 
 
-def test_a_wrong_flag_is_told_after_the_flags_of_this_command(refused):
-    said = refused("systemd", "--model-repository=/m", "--memry=8G")
-    assert "--memory <string>" in said
-    assert said.endswith("unknown flag; did you mean --memory?\n")
+def test_a_wrong_flag_is_told_with_the_one_that_was_meant(refused):
+    said = refused("systemd", "--model-repository=/m", "--memry=8G", code=2)
+    assert said.splitlines() == ["naiad deploy: unrecognized option '--memry=8G'", "did you mean --memory?"]
 
 
 def test_a_file_is_not_replaced_unless_told(written, refused, tmp_path):

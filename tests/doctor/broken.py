@@ -53,6 +53,8 @@ CONFIGURATIONS = {
         + 'input_data_file: "sample" } } }',
     ),
     "nonsense_to_prewarm": config("config", "PREWARM", CONFIG + parameter("PREWARM", "numpy; torch")),
+    "nonsense_for_demand": config("config", "sometimes", CONFIG + parameter("demand", "sometimes")),
+    "nonsense_for_instances": config("config", "max_instances", CONFIG + parameter("max_instances", "many")),
     "no_versions": Broken("versions", "version", {"config.pbtxt": CONFIG, "notes.txt": ""}),
     "unknown_backend": config("backend", "nowhere", f'backend: "nowhere"{IO}', ""),
     "no_code": Broken("backend", "model.py", {"config.pbtxt": CONFIG, "1/code.py": CODE}),
@@ -60,7 +62,7 @@ CONFIGURATIONS = {
     "nonsense_for_python": config("python", "newest", CONFIG + parameter("PYTHON_VERSION", "the newest"), ""),
     "stub_for_an_older_python": Broken(
         "python",
-        "but the stub",
+        "no Python <3.9 on this machine can",
         model() | {"triton_python_backend_stub": "#!/usr/bin/env python3\n", "stub.toml": 'requires-python = "<3.9"\n'},
     ),
 }

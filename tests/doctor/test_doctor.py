@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
 import shutil
 import socket
-from types import SimpleNamespace
+import threading
 
 import pytest
 from doctor.broken import FOR_A_NEWER_SYSTEM, write_broken
 from doctor.good import BACKEND, write_good
 from doctor.repository import CODE, CONFIG, IO, environment, model, parameter, write
+from environments.makers import member, write_tar
+from filelock import FileLock
+from naiad.cli.doctor import _print_waiting
 from naiad.cli.main import main
 from naiad.doctor import machine
+from naiad.doctor.model import ExaminedModel
+from naiad.environments.manager import EnvironmentManager
+from naiad.environments.store.room import FreeRoom, NeededRoom
+from naiad.errors import ExecutionEnvironmentError
 
 PORTS = ["--http-port=0", "--grpc-port=0", "--metrics-port=0"]
 
@@ -28,7 +37,8 @@ def examine(tmp_path, capsys):
         folders = [str(tmp_path / "models"), f"--backend-directory={tmp_path / 'backends'}"]
         status = main(["doctor", *folders, store, *ports, "--json", *flags])
         printed = capsys.readouterr()
-        assert printed.err == ""
+        # On a busy machine the doctor says what it waits for.
+        assert [line for line in printed.err.splitlines() if not line.startswith("still examining ")] == []
         return status, json.loads(printed.out)
 
     return run
@@ -111,6 +121,19 @@ def test_compiled_packages_of_an_environment_are_read_once(tmp_path, examine):
     assert document["findings"][0]["advice"].startswith("build the environment on the oldest system")
 
 
+@pytest.mark.parametrize(
+    "change", ["sys.path.append('/srv')", "sys.path[:0] = ['/srv']", "sys.path += ['/srv']", "sys.path = ['/srv']"]
+)
+def test_a_module_may_be_in_a_folder_that_the_code_adds(tmp_path, examine, change):
+    write(tmp_path / "models" / "m", model(f"import sys\n{change}\nimport ours\n{CODE}"))
+
+    status, document = examine()
+
+    (finding,) = document["findings"]
+    assert (status, finding["severity"], finding["code"]) == (0, "note", "optional-import")
+    assert finding["message"].endswith("; the code changes sys.path, so it may find it elsewhere")
+
+
 def test_what_asks_for_the_glibc_of_this_machine_is_no_error(tmp_path, examine):
     # That of the machine, not the one which the server's own interpreter asks for: that may be older.
     here = os.confstr("CS_GNU_LIBC_VERSION").replace("glibc ", "GLIBC_").encode()
@@ -189,6 +212,137 @@ def test_a_store_that_cannot_be_written_is_found_first(tmp_path, examine):
     assert (status, finding["code"], finding["where"]) == (1, "store", str(tmp_path / "store"))
 
 
+def test_a_store_that_can_only_be_read_is_a_warning_and_the_models_are_examined(tmp_path, examine, monkeypatch):
+    """A server starts with such a store, so the doctor must say what the models lack."""
+    write(tmp_path / "models" / "m", model("import no_such_package\n" + CODE))
+    (tmp_path / "store").mkdir()
+    working = machine.tempfile.TemporaryFile
+
+    def refuse(**place):
+        if place:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return working()
+
+    monkeypatch.setattr(machine.tempfile, "TemporaryFile", refuse)
+
+    _, document = examine()
+
+    assert [(each["severity"], each["code"]) for each in document["findings"]] == [
+        ("warning", "store"),
+        ("error", "missing-import"),
+    ]
+    assert "Read-only file system; only the environments that it has can be used" in document["findings"][0]["message"]
+
+
+def test_a_module_to_prewarm_that_the_environment_lacks_is_a_warning(tmp_path, examine):
+    write(tmp_path / "models" / "m", model(config=CONFIG + parameter("PREWARM", "numpy.linalg,nunpy,numpy.no_such")))
+
+    status, document = examine()
+
+    assert (status, {(each["severity"], each["code"]) for each in document["findings"]}) == (
+        0,
+        {("warning", "prewarm")},
+    )
+    named = [each["message"].partition(",")[0] for each in document["findings"]]
+    assert named == ["PREWARM names nunpy", "PREWARM names numpy.no_such"]
+
+
+def test_models_on_demand_count_no_memory_and_a_model_that_is_asked_at_the_start_is_noted(tmp_path, examine):
+    completes = CODE + "\n    @staticmethod\n    def auto_complete_config(config):\n        return config\n"
+    many = CONFIG + "instance_group { count: 4096 }"
+    write(tmp_path / "models" / "asked", model(code=completes, config='backend: "python"\n'))
+    write(tmp_path / "models" / "many", model(config=many))
+    write(tmp_path / "models" / "told", model(code=completes))
+    assert "memory" in {each["code"] for each in examine()[1]["findings"]}
+
+    status, document = examine("--model-control-mode=demand")
+
+    assert (status, [(each["severity"], each["code"], each["model"]) for each in document["findings"]]) == (
+        0,
+        [("note", "asked-at-start", "asked")],
+    )
+
+
+def test_what_takes_long_is_named_while_it_is_examined(tmp_path, capsys, monkeypatch):
+    write(tmp_path / "models" / "m", model())
+    waited = threading.Event()
+
+    def slow(files, _context):
+        assert waited.wait(30)
+        return ExaminedModel(files)
+
+    monkeypatch.setattr("naiad.doctor.examine.examine_model", slow)
+    monkeypatch.setattr("naiad.doctor.examine._SILENT_SECONDS", 0.01)
+    printed = []
+    monkeypatch.setattr("naiad.cli.doctor._print_waiting", lambda models: (printed.append(models), waited.set()))
+
+    assert main(["doctor", str(tmp_path / "models"), f"--env-store={tmp_path / 'store'}", *PORTS]) == 0
+    assert printed[0] == {"m": ""}
+
+
+def test_an_environment_that_another_process_creates_is_not_waited_for(tmp_path, examine):
+    archive = write_tar(tmp_path / "env.tar", [(member("README"), b"x")])
+    write(tmp_path / "models" / "m", model(config=CONFIG + parameter("EXECUTION_ENV_PATH", archive)))
+    write(tmp_path / "models" / "other", model())
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    (tmp_path / "store" / "locks").mkdir(parents=True)
+
+    with FileLock(tmp_path / "store" / "locks" / f"{digest}.lock"):
+        status, document = examine()
+
+    (finding,) = document["findings"]
+    assert (status, finding["severity"], finding["code"], finding["model"]) == (0, "warning", "environment-busy", "m")
+    assert finding["message"] == "cannot use the environment of 'm' yet: another process is creating it"
+    assert finding["advice"] == "examine the model again when that has ended; most of its checks need the environment"
+    assert finding["where"] == str(archive)
+
+
+def test_what_is_built_for_a_model_is_said_while_it_is_examined(tmp_path, examine, capsys, monkeypatch):
+    write(tmp_path / "models" / "m", model(code='# /// script\n# dependencies = ["numpy"]\n# ///\n' + CODE))
+    said = threading.Event()
+    printed = _print_waiting
+
+    def resolve(_self, _declaration, _chosen, label):
+        _self._progress(label)("compiling something large")
+        assert said.wait(30)
+        raise ExecutionEnvironmentError("it does not compile; use another")
+
+    monkeypatch.setattr("naiad.environments.declared.provider.DeclaredEnvironments._resolve", resolve)
+    monkeypatch.setattr("naiad.doctor.examine._SILENT_SECONDS", 0.01)
+
+    def on_waiting(models):
+        printed(models)
+        if any(models.values()):
+            said.set()
+
+    monkeypatch.setattr("naiad.cli.doctor._print_waiting", on_waiting)
+
+    folders = [str(tmp_path / "models"), f"--env-store={tmp_path / 'store'}"]
+    assert main(["doctor", *folders, *PORTS]) == 1
+    assert "still examining 1 model: m (compiling something large)" in capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("named", "advice"),
+    [
+        ("{folder}/env.tar@sha256:" + "0" * 64, "provide the pinned archive, or pin the digest of this one"),
+        ("nosuch://host/e.tar", "correct the scheme"),
+        ("{folder}/up.tar", "use no archive of unknown origin"),
+    ],
+)
+def test_the_advice_about_an_environment_is_that_of_its_cause(tmp_path, examine, named, advice):
+    write_tar(tmp_path / "env.tar", [(member("README"), b"x")])
+    write_tar(tmp_path / "up.tar", [(member("../up"), b"x")])
+    named = named.format(folder=tmp_path)
+    write(tmp_path / "models" / "m", model(config=CONFIG + parameter("EXECUTION_ENV_PATH", named)))
+
+    _, document = examine()
+
+    (finding,) = document["findings"]
+    assert finding["advice"].startswith(advice)
+    assert advice not in finding["message"]
+
+
 @pytest.mark.parametrize(
     ("size", "files", "free", "text"),
     [
@@ -200,8 +354,8 @@ def test_an_archive_that_has_no_room_is_not_unpacked(tmp_path, examine, monkeypa
     (tmp_path / "env.tar.gz").write_bytes(b"\x1f\x8b\x08\x00" + bytes(1000))
     config = CONFIG + parameter("EXECUTION_ENV_PATH", tmp_path / "env.tar.gz")
     write(tmp_path / "models" / "m", model(config=config))
-    monkeypatch.setattr(machine, "read_manifest", lambda _: SimpleNamespace(size=size, files=files))
-    monkeypatch.setattr(machine, "_free", lambda _: free)
+    monkeypatch.setattr(machine, "needed_room", lambda _: NeededRoom(size=size, files=files, is_stated=True))
+    monkeypatch.setattr(machine, "free_room", lambda _: FreeRoom(size=free[0], files=free[1]))
 
     status, document = examine()
 
@@ -226,6 +380,8 @@ def test_more_model_processes_than_memory_takes_is_a_warning(tmp_path, examine):
     assert (status, [each["code"] for each in document["findings"]]) == (0, ["memory"])
     status, _ = examine("--strict")
     assert status == 1
+    _, document = examine("--frontends=8")
+    assert document["findings"][0]["message"].startswith("4096 model processes and 8 of --frontends take at least ")
 
 
 def test_an_empty_repository_is_a_warning(tmp_path, examine):
@@ -273,7 +429,7 @@ def test_people_read_what_is_wrong_where_and_what_to_do(tmp_path, capsys):
             "  -> correct it to numpy if it is misspelled; else install nunpy beside naiad, or name an environment that has it "
             "(EXECUTION_ENV_PATH)"
         ),
-        "1 models examined: 1 errors, 0 warnings; 1 notes (--notes)",
+        "1 model examined: 1 error, 0 warnings; 1 note (--notes)",
     ]
 
 
@@ -304,3 +460,62 @@ def test_nothing_is_started_and_nothing_written_beside_the_models(tmp_path, exam
     assert examine()[0] == 0
 
     assert sorted((tmp_path / "models").rglob("*")) == before
+
+
+def test_the_library_of_a_native_backend_is_examined(tmp_path, examine):
+    from naiad_stub.native.elf import write_library
+
+    entry = "TRITONBACKEND_ModelInstanceExecute"
+    config = 'backend: "own"\nmax_batch_size: 1\n' + IO
+    for name, content in (
+        ("fine", write_library([entry], "libtriton_own.so")),
+        ("other", write_library(["other"], "libtriton_own.so")),
+        ("text", b"text"),
+    ):
+        folder = tmp_path / "models" / name
+        (folder / "1").mkdir(parents=True)
+        (folder / "config.pbtxt").write_text(config)
+        (folder / "libtriton_own.so").write_bytes(content)
+
+    status, document = examine()
+
+    assert status == 1
+    assert {finding["model"]: (finding["code"], finding["message"]) for finding in document["findings"]} == {
+        "other": ("native-library", f"libtriton_own.so is not a backend: it does not export {entry}"),
+        "text": ("native-library", "libtriton_own.so cannot be loaded: not a 64-bit little-endian ELF file"),
+    }
+
+
+def test_an_interrupted_examination_says_so(tmp_path, monkeypatch, capsys):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("naiad.cli.doctor.examine", interrupt)
+
+    assert main(["doctor", str(tmp_path), f"--env-store={tmp_path / 'store'}"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_only_the_archives_of_the_wanted_models_are_unpacked(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        write(tmp_path / "models" / name, model(config=CONFIG + parameter("EXECUTION_ENV_PATH", "e.tar")))
+        write_tar(tmp_path / "models" / name / "e.tar", [(member("bin/python"), name.encode())], "w")
+    prepared = []
+
+    def prepare(_self, _source, *, label, **_):
+        prepared.append(label)
+        raise ExecutionEnvironmentError("not needed here")
+
+    monkeypatch.setattr(EnvironmentManager, "prepare", prepare)
+
+    main(["doctor", str(tmp_path / "models"), "--model=a", f"--env-store={tmp_path / 'store'}"])
+
+    assert prepared == ["a"]
+
+
+def test_a_misspelt_parameter_is_a_warning(tmp_path, capsys):
+    write(tmp_path / "models" / "a", model(config=CONFIG + parameter("EXECUTION_ENV_PTH", "e.tar")))
+
+    main(["doctor", str(tmp_path / "models"), f"--env-store={tmp_path / 'store'}"])
+
+    assert "did you mean EXECUTION_ENV_PATH? [parameter]" in capsys.readouterr().out

@@ -16,15 +16,22 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 STAND_IN = '__version__ = "0.0.stand-in"\n'
-# Half of the standard library, of which no test makes use.
-_LEFT_OUT = shutil.ignore_patterns(
+_NEVER_COPIED = (
     *("site-packages", "test", "tests", "idlelib", "lib2to3", "tkinter", "turtledemo", "ensurepip", "pydoc_data"),
-    *("config-*", "asyncio", "xml", "xmlrpc", "wsgiref", "curses", "sqlite3", "distutils", "multiprocessing", "dbm"),
+    *("config-*", "*test*.so", "_codecs_*", "_tkinter*", "turtle*", "*.opt-?.pyc"),
+)
+# Half of the standard library, which no test uses.
+_LEFT_OUT = (
+    *_NEVER_COPIED,
+    *("asyncio", "xml", "xmlrpc", "wsgiref", "curses", "sqlite3", "distutils", "multiprocessing", "dbm"),
     *("unittest", "*test*.so", "_codecs_*", "_tkinter*", "_pyrepl", "mailbox*", "turtle*", "pydoc*", "_pydecimal*"),
+    *("cgi*", "nntplib*", "smtplib*", "smtpd*", "imaplib*", "ftplib*", "telnetlib*", "poplib*", "aifc*", "sunau*"),
+    *("xdrlib*", "sndhdr*", "imghdr*", "pstats*", "pickletools*", "_pyio*", "plistlib*", "__phello__*", "*.chm"),
     *("email", "http", "html", "zoneinfo", "cp[0-35-9]*", "iso*", "mac_*", "koi8*", "*.opt-?.pyc", "_decimal*.so"),
     *(
         "_sqlite3*.so",
@@ -56,12 +63,23 @@ def other_minor() -> str:
     return next((minor for minor in reversed(base_interpreters()) if minor != own), own)
 
 
-def make_environment(prefix: Path, minor: str, *, numpy: bool = True, conda: bool = False) -> Path:
-    """Make a whole environment in a new folder and return it."""
+def make_environment(
+    prefix: Path, minor: str, *, numpy: bool = True, conda: bool = False, also: Iterable[str] = (), whole: bool = False
+) -> Path:
+    """Make a whole environment in a new folder and return it.
+
+    Args:
+        prefix: The folder.
+        minor: The version of its Python, as `3.12`.
+        numpy: Whether it has a stand-in for numpy.
+        conda: Whether it has the records of a conda environment.
+        also: Packages of the standard library to copy that are otherwise left out.
+        whole: Whether to copy all of the standard library but its tests and programs.
+    """
     base = base_interpreters()[minor]
     library = prefix / "lib" / f"python{minor}"
     (prefix / "bin").mkdir(parents=True)
-    _copy_files(base, prefix, minor)
+    _copy_files(base, prefix, minor, shutil.ignore_patterns(*(_NEVER_COPIED if whole else _LEFT_OUT)))
     for name in ("python3", "python"):
         (prefix / "bin" / name).symlink_to(f"python{minor}")
     if numpy:
@@ -71,16 +89,20 @@ def make_environment(prefix: Path, minor: str, *, numpy: bool = True, conda: boo
     else:
         (library / "site-packages").mkdir()
     _write_prefix_bearers(prefix)
+    for package in also:
+        if (base / "lib" / library.name / package).is_dir():
+            ignored = shutil.ignore_patterns("test", "tests")
+            shutil.copytree(base / "lib" / library.name / package, library / package, ignore=ignored)
     run(prefix / "bin" / "python", "-m", "compileall", "-q", str(library))
     if conda:
         _record(prefix, minor)
     return prefix
 
 
-def _copy_files(base: Path, prefix: Path, minor: str) -> None:
+def _copy_files(base: Path, prefix: Path, minor: str, ignored: Callable[[Any, list[str]], Iterable[str]]) -> None:
     library = prefix / "lib" / f"python{minor}"
     # With the bytecode that lies there: it stays valid, because times are copied.
-    shutil.copytree(base / "lib" / f"python{minor}", library, ignore=_LEFT_OUT)
+    shutil.copytree(base / "lib" / f"python{minor}", library, ignore=ignored)
     shutil.copy2(base / "bin" / f"python{minor}", prefix / "bin")
     for path in (base / "lib").glob(f"libpython{minor}.so*"):
         shutil.copy2(path, prefix / "lib", follow_symlinks=False)
@@ -88,9 +110,12 @@ def _copy_files(base: Path, prefix: Path, minor: str) -> None:
         for path in folder.glob("*"):
             if path.is_file() and not path.is_symlink():
                 _look_beside(path, base / "lib", relative)
+    strip_symbols([*(prefix / "lib").glob("*.so.*"), *(library / "lib-dynload").glob("*.so")])
+
+
+def strip_symbols(binaries: Iterable[Path]) -> None:
+    """Remove the symbols for debuggers, which are most bytes of some libraries, if this machine has `strip`."""
     if strip := shutil.which("strip"):
-        # Symbols for debuggers are four fifths of a libpython that somebody built for himself.
-        binaries = [*(prefix / "lib").glob("*.so.*"), *(library / "lib-dynload").glob("*.so")]
         subprocess.run([strip, "--strip-debug", *map(str, binaries)], check=True)
 
 

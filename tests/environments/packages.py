@@ -24,7 +24,7 @@ _FILES = {
 
 
 def offer_greeter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put the wheel of `greeter` into a folder and let pip look nowhere else."""
+    """Put the wheel of `greeter` into a folder, and let pip use only this folder."""
     record = "".join(
         f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()},"
         f"{len(text)}\n"
@@ -40,7 +40,7 @@ def offer_greeter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_recipe(folder: Path, requirements: str, *, more: str = 'prefer = "other-than-host"') -> Path:
-    """A recipe with these requirements, of another Python than the host's where there is one."""
+    """Write a recipe with these requirements. Its Python is another one than the host's if the machine has one."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "requirements.txt").write_text(requirements)
     text = f'name = "{folder.name}"\npython = ">=3.8"\nrequirements = "requirements.txt"\n{more}\n'
@@ -48,12 +48,15 @@ def write_recipe(folder: Path, requirements: str, *, more: str = 'prefer = "othe
     return folder
 
 
-def run_alone(command: list[str], hidden: Path | None = None) -> str:
-    """Output of a command with an empty environment, and with a folder hidden where this system lets us do that."""
-    if hidden is not None and can_hide():
-        # The mount lives in a namespace of its own and ends with the command.
-        script = 'mount -t tmpfs none "$0" && exec "$@"'
-        command = ["/usr/bin/env", "unshare", "--mount", "/bin/sh", "-c", script, str(hidden), *command]
+def run_alone(command: list[str], *hidden: Path | None) -> str:
+    """The output of a command that runs with few variables, and with folders hidden if this user may mount."""
+    folders = [str(folder) for folder in hidden if folder is not None]
+    if folders and can_hide():
+        # The mounts exist in a namespace of their own and end with the command.
+        script = (
+            'for folder; do shift; [ "$folder" = -- ] && break; mount -t tmpfs none "$folder" || exit; done; exec "$@"'
+        )
+        command = ["/usr/bin/env", "unshare", "--mount", "/bin/sh", "-c", script, "sh", *folders, "--", *command]
     run = subprocess.run(
         command, env={"PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}, capture_output=True, text=True, check=False
     )
@@ -62,7 +65,7 @@ def run_alone(command: list[str], hidden: Path | None = None) -> str:
 
 
 def can_hide() -> bool:
-    """Whether this system lets us mount things where only one command sees them."""
+    """Whether this user may mount folders that only one command sees."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         return False
     probe = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
@@ -71,7 +74,7 @@ def can_hide() -> bool:
 
 @functools.cache
 def small_environment(base: Path) -> BuiltEnvironment:
-    """An environment with `greeter` and a data file, of another Python than ours where there is one.
+    """An environment with `greeter` and a data file, of another Python than ours if the machine has one.
 
     Built once for all modules, in the session's own temporary folder.
     """

@@ -1,15 +1,15 @@
-"""Models that tell under which Python they run, and an environment in which they do."""
+"""Models that report under which Python they run, and an environment for them."""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 from environments import makers
+from support.packages import install_packages
 from support.server import ServerProcess
 
 MODEL = '''
@@ -39,7 +39,7 @@ OWN_MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def add_model(repository: Path, name: str, *, versions: tuple[int, ...] = (1,), **parameters: str) -> None:
-    """A model that tells under which Python it runs."""
+    """Write a model that reports under which Python it runs."""
     config = CONFIG
     for key, value in parameters.items():
         config += f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
@@ -59,15 +59,15 @@ def told(server: ServerProcess, model: str, version: int | None = None) -> list[
 
 
 def index(server: ServerProcess) -> dict[str, Mapping[str, str]]:
-    """What the repository index says of each model."""
+    """The entry of each model in the repository index."""
     return {entry["name"]: entry for entry in server.post("/v2/repository/index", {}).json()}
 
 
 def packed_environment(folder: Path) -> None:
     """Make an archive with conda-pack with a real numpy in it; see `made_environment`.
 
-    Another Python than the host's where a numpy for it can be had; else the host's own numpy under a copy of its
-    interpreter. What it was made from is gone when it is used.
+    Its Python is another one than the host's if numpy can be installed for it, else a copy of the host's with the
+    host's numpy. The files that it was made from are removed.
     """
     minor = makers.other_minor()
     prefix = with_numpy(folder / "other", minor, install_numpy)
@@ -81,37 +81,46 @@ def packed_environment(folder: Path) -> None:
 
 
 def made_environment(folder: Path) -> tuple[Path, str]:
-    """The archive that `packed_environment` has made there, and the version of its Python."""
+    """The archive that `packed_environment` made in *folder*, and the version of its Python."""
     return folder / "environment.tar.gz", (folder / "minor").read_text()
 
 
-def with_numpy(prefix: Path, minor: str, provide) -> Path | None:
-    makers.make_environment(prefix, minor, numpy=False, conda=True)
-    # What `makers` leaves out as no probe needs it, but numpy and the guest do.
-    library, base = prefix / "lib" / f"python{minor}", makers.base_interpreters()[minor] / "lib" / f"python{minor}"
-    for package in ("asyncio", "multiprocessing", "unittest"):
-        shutil.copytree(base / package, library / package, ignore=shutil.ignore_patterns("test"))
-    return prefix if provide(library / "site-packages", minor) else None
+def with_numpy(prefix: Path, minor: str, provide: Callable[[Path, str], bool]) -> Path | None:
+    """A conda environment with numpy, as far as guests use it; None if *provide* has no numpy.
+
+    Args:
+        prefix: Its folder.
+        minor: The version of its Python.
+        provide: Puts numpy into the given site-packages for this version: `install_numpy` or `copy_numpy`.
+    """
+    also = ("asyncio", "multiprocessing", "unittest")
+    library = makers.make_environment(prefix, minor, numpy=False, conda=True, also=also) / "lib" / f"python{minor}"
+    if not provide(library / "site-packages", minor):
+        return None
+    keep_imported_modules(prefix / "bin" / "python", library / "site-packages", "numpy")
+    return prefix
 
 
 def install_numpy(site_packages: Path, minor: str) -> bool:
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries=0"]
-    chosen = ["--target", str(site_packages), "--python-version", minor, "--only-binary=:all:", "numpy"]
-    if subprocess.run([*pip, *chosen], capture_output=True, check=False).returncode:
-        return False
-    without_numpys_tests(site_packages)
-    return True
+    # Not by the environment's own interpreter: uv refuses one of Python 3.8 without distutils.
+    python = makers.base_interpreters()[minor] / "bin" / f"python{minor}"
+    return not install_packages(python, site_packages, "numpy")
 
 
-def without_numpys_tests(site_packages: Path) -> None:
-    """Remove half of numpy's files, which take half of the time to pack and unpack."""
-    parts = [
-        *site_packages.glob("numpy/**/tests"),
-        site_packages / "numpy" / "f2py",
-        site_packages / "numpy" / "distutils",
-    ]
-    for folder in parts:
-        shutil.rmtree(folder, ignore_errors=True)
+def keep_imported_modules(python: Path, site_packages: Path, *packages: str) -> None:
+    """Remove the files of these packages that importing them does not load, and compile what is left.
+
+    Nine tenths of numpy's files are never imported here, but would be compiled, packed, hashed and unpacked.
+    """
+    script = (
+        "import importlib, sys; sys.path.insert(0, sys.argv[1]); [importlib.import_module(n) for n in sys.argv[2:]];"
+        "print(*(getattr(m, '__file__', None) or '' for m in list(sys.modules.values())), sep='\\n')"
+    )
+    loaded = set(makers.run(python, "-c", script, str(site_packages), *packages).splitlines())
+    for package in packages:
+        for file in (site_packages / package).rglob("*"):
+            if file.is_file() and str(file) not in loaded and "__pycache__" not in file.parts:
+                file.unlink()
 
 
 def copy_numpy(site_packages: Path, minor: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from naiad.environments.ready_environment import ReadyEnvironment, withheld_variables
+from naiad.environments.ready_environment import ReadyEnvironment, activated_environment, withheld_variables
 
 FOREIGN = ReadyEnvironment(
     source=Path("/srv/env"),
@@ -44,6 +44,21 @@ def test_what_models_do_not_get_is_said_with_what_to_do_instead():
         "ctypes.CDLL(PATH, ctypes.RTLD_GLOBAL)"
     )
     assert list(withheld_variables({"PYTHONPATH": "", "HOME": "/home/me", "PYTHONHASHSEED": "0"})) == []
+
+
+def test_an_activated_environment_that_models_do_not_use_is_warned_of(tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+
+    (warning,) = activated_environment({"VIRTUAL_ENV": str(tmp_path), "CONDA_PREFIX": str(tmp_path)})
+
+    assert warning == (
+        f"VIRTUAL_ENV={tmp_path} is activated and does not reach models, which run with {sys.executable}: pass "
+        f"--backend-config=python,execution-env-path={tmp_path} to run all models in it, or name it as "
+        "EXECUTION_ENV_PATH of a model"
+    )
+    assert list(activated_environment({"VIRTUAL_ENV": sys.prefix, "CONDA_PREFIX": sys.base_prefix})) == []
+    assert list(activated_environment({"VIRTUAL_ENV": "", "CONDA_PREFIX": str(tmp_path / "removed")})) == []
 
 
 def test_what_belongs_to_nobodys_python_does():

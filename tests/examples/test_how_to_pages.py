@@ -37,7 +37,21 @@ def test_a_model_runs_once_as_the_page_says():
 def test_the_tests_of_a_model_pass_as_the_page_has_them(tmp_path):
     (tmp_path / "test_add_sub.py").write_text(blocks("test-a-model.md", "python")[0], encoding="utf-8")
 
-    flags = ("-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--rootdir", str(ROOT))
+    assert "python -m pytest -c /dev/null test_add_sub.py" in (PAGES / "test-a-model.md").read_text(encoding="utf-8")
+    # As with pytest alone: without the plugins that the settings of this repository name.
+    flags = (
+        "-q",
+        "-c",
+        "/dev/null",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:timeout",
+        "-p",
+        "no:asyncio",
+        "-p",
+        "no:randomly",
+    )
     assert "2 passed" in at_the_root(sys.executable, "-m", "pytest", *flags, str(tmp_path / "test_add_sub.py"))
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fuzz.engine import CheckedEngine, ErrorLog
@@ -123,6 +123,15 @@ class _Recorder:
 
     def hold(self, stream: Stream, *, is_held: bool) -> None:
         raise AssertionError(f"{stream} was held back")
+
+    def pause_stream(self, stream: Stream) -> None:
+        pass
+
+    def resume_stream(self, stream: Stream) -> None:
+        pass
+
+    def defer(self, resume: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(resume)
 
 
 def _message(name: str) -> Any:

@@ -17,8 +17,10 @@ from naiad.frontends.http2 import frames
 from naiad.frontends.http2.connection import READ_BUFFER_SIZE, Http2Connection
 from naiad.frontends.http2.frames import ErrorCode, Setting
 from naiad.frontends.http2.keepalive import KeepaliveSettings
-from naiad.frontends.http2.limits import Http2Limits
+from naiad.frontends.http2.limits import Http2Limits, StreamCount
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
+from naiad.frontends.open_connections import OpenConnections
+from naiad.frontends.turns import LoopTurns
 
 _MAX_TURNS = 50
 _LIMITS = Http2Limits(frame_size=1 << 16, stream_window=1 << 17, window=1 << 18, handshake_seconds=1e6)
@@ -37,6 +39,8 @@ class Http2Target:
         self._loop.set_exception_handler(lambda _, context: self._errors.texts.append(repr(context)))
         self._errors = ErrorLog()
         logging.getLogger("naiad").addHandler(self._errors)
+        self._turns = LoopTurns(self._loop)
+        self._stream_count = StreamCount(_LIMITS)
         self._inbox = memoryview(bytearray(READ_BUFFER_SIZE))
         self._engine = CheckedEngine()
         self._frontend = GrpcFrontend(self._engine, address="", port=0)
@@ -54,14 +58,16 @@ class Http2Target:
 
     async def _exchange(self, data: bytes, cuts: Sequence[int]) -> None:
         self._errors.texts.clear()
-        connections: set[Http2Connection[Any]] = set()
+        connections: OpenConnections[Http2Connection[Any]] = OpenConnections()
         lifetimes = KeepaliveSettings(max_ping_strikes=0)
-        connection = Http2Connection(self._application, connections, self._inbox, _LIMITS, lifetimes)
+        connection = Http2Connection(
+            self._application, connections, self._inbox, _LIMITS, lifetimes, self._turns, self._stream_count
+        )
         transport = _Transport()
         connection.connection_made(transport)
         bounds = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
         for start, end in itertools.pairwise(bounds):
-            self._feed(connection, transport, data[start:end])
+            await self._feed(connection, transport, data[start:end])
             await asyncio.sleep(0)
         for _ in range(_MAX_TURNS):
             self._engine.release()
@@ -72,12 +78,16 @@ class Http2Target:
         assert not self._errors.texts, self._errors.texts[0]
         assert not connections, "a closed connection is still listed"
         assert not connection.open_streams, "a closed connection has streams"
+        assert not self._stream_count.open, "streams of a closed connection are counted"
         assert not self._frontend._gate._running, "an inference is still counted"
         self._check_written(bytes(transport.written))
 
     @staticmethod
-    def _feed(connection: Http2Connection[Any], transport: _Transport, data: bytes) -> None:
+    async def _feed(connection: Http2Connection[Any], transport: _Transport, data: bytes) -> None:
         while data and not transport.is_closed:
+            if transport.is_paused:
+                await asyncio.sleep(0)
+                continue
             room = connection.get_buffer(-1)
             size = min(len(room), len(data))
             assert size, "the connection offers an empty buffer"
@@ -114,7 +124,16 @@ class _Transport(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.written = bytearray()
-        self.is_closed = False
+        self.is_closed = self.is_paused = False
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
 
     def write(self, data: object) -> None:
         assert not self.is_closed, "written to after the end"

@@ -17,8 +17,10 @@ from naiad.frontends.http1.heads import HeadCache
 from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange
 from naiad.frontends.http1.request_reader import READ_SIZE, RequestLimits
 from naiad.frontends.kserve_http.endpoints import Endpoints
+from naiad.frontends.open_connections import OpenConnections
 from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
 from naiad.frontends.regions import ClientRegions
+from naiad.frontends.turns import LoopTurns
 
 _MAX_TURNS = 200
 _LIMITS = RequestLimits(header_bytes=8 << 10, body_bytes=1 << 20)
@@ -65,7 +67,7 @@ class HttpTarget:
     async def _exchange(self, data: bytes, cuts: list[int]) -> None:
         self._errors.texts.clear()
         self._methods = []
-        connections: set[HttpConnection] = set()
+        connections: OpenConnections[HttpConnection] = OpenConnections()
         transport = _Transport()
         connection = HttpConnection(
             self._handle,
@@ -74,6 +76,7 @@ class HttpTarget:
             _LIMITS,
             self._heads,
             self._receive_buffer,
+            LoopTurns(self._loop),
             self._endpoints.reserve_input,
         )
         connection.connection_made(transport)
@@ -103,7 +106,7 @@ class HttpTarget:
     async def _settle(self, connection: HttpConnection) -> None:
         for _ in range(_MAX_TURNS):
             self._engine.release()
-            if connection.responses.is_idle:
+            if connection.responses.is_idle and not connection.is_held:
                 return
             await asyncio.sleep(0)
         raise AssertionError(f"no response to {connection.responses.request!r}")
@@ -182,6 +185,12 @@ class _Transport(asyncio.Transport):
         self.is_closed = True
 
     abort = close
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def is_closing(self) -> bool:
         return self.is_closed

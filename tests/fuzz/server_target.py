@@ -15,6 +15,7 @@ import grpc
 from fuzz.grpc_target import SERVICE
 from fuzz.samples import request
 from naiad.frontends.http1.messages import INTERNAL_ERROR
+from support.console import shown_models
 from support.server import HOST, ServerProcess
 
 _FP32 = 'name: "{}" data_type: TYPE_FP32 dims: [ {} ]'
@@ -131,8 +132,8 @@ class ServerTarget:
 
     def check_health(self) -> None:
         """Check that the server is live, no guest was restarted and the log has no unexpected errors."""
-        restarts = {guest["name"]: guest["restarts"] for guest in self._server.get("/ui/state").json()["guests"]}
-        assert set(restarts) >= {f"{name}_0" for name in _KEPT}, restarts
+        restarts = {model["name"]: model["restarts"] for model in shown_models(self._server)}
+        assert set(restarts) >= set(_KEPT), restarts
         assert not any(restarts.values()), restarts
         assert self._server.get("/v2/health/live").status == 200
         body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [5]}]}

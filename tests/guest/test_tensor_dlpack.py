@@ -48,6 +48,25 @@ def test_a_capsule_shares_the_memory_of_the_array():
     assert shared.as_numpy().tolist() == [9, 1, 2]
 
 
+@pytest.mark.parametrize(
+    "array", [np.arange(3), np.zeros(0), np.frombuffer(bytes(8), "i8")], ids=["", "empty", "constant"]
+)
+def test_a_capsule_and_then_its_consumer_hold_one_reference_to_the_tensor(array):
+    tensor = Tensor("T", array)
+    before = sys.getrefcount(tensor)
+
+    capsule = tensor.to_dlpack()
+    assert sys.getrefcount(tensor) == before + 1
+    consumer = Tensor.from_dlpack("B", capsule)
+    del capsule
+    gc.collect()
+    assert sys.getrefcount(tensor) == (before + 1 if array.size else before)
+    del consumer
+    assert sys.getrefcount(tensor) == before
+    tensor.to_dlpack()  # a capsule that is dropped without a consumer
+    assert sys.getrefcount(tensor) == before
+
+
 def test_a_tensor_is_made_from_a_tensor():
     assert Tensor.from_dlpack("B", Tensor("T", np.arange(3))).as_numpy().tolist() == [0, 1, 2]
 

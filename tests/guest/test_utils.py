@@ -135,3 +135,9 @@ def test_it_needs_nothing_of_ours(tmp_path):
     )
 
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+def test_the_exception_has_a_second_name():
+    import triton_python_backend_utils as pb_utils
+
+    assert pb_utils.TritonInferenceException is pb_utils.TritonModelException

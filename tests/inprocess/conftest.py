@@ -1,8 +1,9 @@
-"""One server for the tests that only ask it; those that change one start their own."""
+"""One server for the tests that only send requests; tests that change a server start their own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import naiad
 import pytest
@@ -12,9 +13,13 @@ MODELS = ("every_datatype", "identity", "repeats", "says_what_it_got", "raises_i
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[naiad.Server]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One store for all servers of these tests: without environments, it has only the guest's files."""
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterator[naiad.Server]:
     folder = tmp_path_factory.mktemp("inprocess")
-    with naiad.Server(
-        model_repository=repository(folder / "models", MODELS), flags=[f"--env-store={folder / 'store'}"]
-    ) as server:
+    with naiad.Server(model_repository=repository(folder / "models", MODELS), flags=[f"--env-store={store}"]) as server:
         yield server

@@ -44,13 +44,13 @@ ENDS = {
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_guests_end_with_a_program_that(how, tmp_path):
+def test_guests_end_with_a_program_that(how, tmp_path, store):
     code, status = ENDS[how]
     models = repository(tmp_path / "models", ["identity", "repeats"])
     flags = ["-W", "error", "-W", "ignore:This process"]  # 3.12 warns of forks of programs with threads
 
     done = subprocess.run(
-        [sys.executable, *flags, "-c", START + code, models, tmp_path / "store"],
+        [sys.executable, *flags, "-c", START + code, models, store],
         capture_output=True,
         text=True,
         timeout=110,
@@ -59,11 +59,11 @@ def test_guests_end_with_a_program_that(how, tmp_path):
 
     assert (done.returncode, done.stderr) == (status, "")
     pids = [int(word) for word in done.stdout.split()]
-    assert len(pids) == 2
+    assert len(pids) == 3  # two guests, and the sweeper that ends what they leave behind
     until(lambda: not any(_runs(pid) for pid in pids), "the end of the guests")
 
 
-def test_an_interrupted_start_leaves_nothing(tmp_path):
+def test_an_interrupted_start_leaves_nothing(tmp_path, store):
     models = repository(tmp_path / "models", ["hangs_in_initialize"])
     code = (
         "import signal, sys, naiad\n"
@@ -71,9 +71,7 @@ def test_an_interrupted_start_leaves_nothing(tmp_path):
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "naiad.Server(model_repository=sys.argv[1], flags=['--env-store=' + sys.argv[2]]).start()"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code, models, tmp_path / "store"], stderr=subprocess.PIPE, text=True
-    ) as program:
+    with subprocess.Popen([sys.executable, "-c", code, models, store], stderr=subprocess.PIPE, text=True) as program:
         until(lambda: psutil.Process(program.pid).children(), "the guest")
         children = psutil.Process(program.pid).children()
         program.send_signal(signal.SIGINT)

@@ -11,12 +11,12 @@ IN = np.array([1.0], np.float32)
 
 
 @pytest.fixture
-def explicit(tmp_path):
+def explicit(tmp_path, store):
     (tmp_path / "first").mkdir()
     with naiad.Server(
         model_repository=tmp_path / "first",
         model_control_mode=naiad.ModelControlMode.EXPLICIT,
-        flags=[f"--env-store={tmp_path / 'store'}"],
+        flags=[f"--env-store={store}"],
     ) as server:
         yield server
 
@@ -83,13 +83,25 @@ def test_other_modes_keep_their_repositories(shared, tmp_path):
 
 
 @pytest.mark.slow
-def test_repositories_are_polled_when_asked(tmp_path):
+def test_repositories_are_polled_when_asked(tmp_path, store):
     models = repository(tmp_path / "models", ["identity"])
     with naiad.Server(
         model_repository=models,
         model_control_mode=naiad.ModelControlMode.POLL,
-        flags=[f"--env-store={tmp_path / 'store'}", "--repository-poll-secs=3600"],
+        flags=[f"--env-store={store}", "--repository-poll-secs=3600"],
     ) as server:
         repository(models, ["two_instances"])
         server.poll_model_repository()
         assert {name for name, _ in server.models(exclude_not_ready=True)} == {"identity", "two_instances"}
+
+
+def test_a_model_on_demand_is_loaded_by_its_first_request(tmp_path, store):
+    models = repository(tmp_path / "models", ["identity"])
+    with naiad.Server(
+        model_repository=models, model_control_mode=naiad.ModelControlMode.DEMAND, flags=[f"--env-store={store}"]
+    ) as server:
+        state = 'naiad_demand_model_state{{model="identity",state="{}"}} 1'
+        assert server.ready()
+        assert state.format("dormant") in server.metrics()
+        assert answers(server.model("identity")) == "identity"
+        assert state.format("loaded") in server.metrics()

@@ -21,10 +21,10 @@ IN = np.array([1.0], np.float32)
 
 
 @pytest.fixture
-def options(tmp_path):
+def options(tmp_path, store):
     def make(*models, **fields):
         place = repository(tmp_path / "models", models)
-        return naiad.Options(model_repository=place, flags=[f"--env-store={tmp_path / 'store'}"], **fields)
+        return naiad.Options(model_repository=place, flags=[f"--env-store={store}"], **fields)
 
     return make
 
@@ -356,9 +356,9 @@ def of_sequence(model, **request):
     return response
 
 
-def test_a_sequence_may_end_while_the_server_stops_and_none_begins(tmp_path):
+def test_a_sequence_may_end_while_the_server_stops_and_none_begins(tmp_path, store):
     place = repository(tmp_path / "models", ["identity"], identity=SEQUENCES)
-    server = naiad.Server(model_repository=place, flags=[f"--env-store={tmp_path / 'store'}"], exit_timeout=60)
+    server = naiad.Server(model_repository=place, flags=[f"--env-store={store}"], exit_timeout=60)
     server.start(wait_until_ready=True)
     model = server.model("identity")
     of_sequence(model, flags=1)
@@ -379,9 +379,9 @@ def test_a_sequence_may_end_while_the_server_stops_and_none_begins(tmp_path):
     assert not stopping.is_alive()
 
 
-def test_a_stop_waits_for_a_sequence_no_longer_than_it_may(tmp_path):
+def test_a_stop_waits_for_a_sequence_no_longer_than_it_may(tmp_path, store):
     place = repository(tmp_path / "models", ["identity"], identity=SEQUENCES)
-    with naiad.Server(model_repository=place, flags=[f"--env-store={tmp_path / 'store'}"], exit_timeout=1) as server:
+    with naiad.Server(model_repository=place, flags=[f"--env-store={store}"], exit_timeout=1) as server:
         of_sequence(server.model("identity"), flags=1)
         began = time.monotonic()
     assert 1 <= time.monotonic() - began < 20

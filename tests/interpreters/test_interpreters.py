@@ -57,6 +57,21 @@ def test_the_newest_with_numpy_that_will_do_is_found(required, expected, machine
     assert found(required, machine, tmp_path / "cache") == expected
 
 
+def test_an_activated_environment_of_the_version_is_preferred(machine, tmp_path, monkeypatch):
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "3.9.18"))
+    assert found(">=3.9,<3.13", machine, tmp_path / "cache") == (3, 9, 18)
+    assert found(">=3.10,<3.13", machine, tmp_path / "cache") == (3, 11, 7)
+
+
+def test_an_activated_environment_is_a_candidate_beside_its_base(tmp_path):
+    base = pretender(tmp_path / "base" / "bin" / "python3", "3.10.13", numpy=None)
+    activated = tmp_path / "activated" / "bin" / "python"
+    activated.parent.mkdir(parents=True)
+    activated.symlink_to(base)
+    environ = {"VIRTUAL_ENV": str(tmp_path / "activated"), "PATH": str(base.parent)}
+    assert activated in candidate_paths(tmp_path / "cache", environ, tmp_path)
+
+
 def test_numpy_is_no_matter_to_whoever_builds_an_environment(machine, tmp_path):
     assert found("", machine, tmp_path / "cache", need_numpy=False) == (3, 13, 0)
 
@@ -80,7 +95,10 @@ def test_a_version_that_is_not_there_lists_those_that_are(machine, tmp_path):
 
 @pytest.mark.parametrize(
     ("need_numpy", "advice"),
-    [(True, "; install one with numpy, or give the model an EXECUTION_ENV_PATH"), (False, "; install one")],
+    [
+        (True, "; install one with numpy, or give the model an EXECUTION_ENV_PATH"),
+        (False, "; install one, for example with `uv python install 3.8`"),
+    ],
 )
 def test_whoever_builds_an_environment_is_not_told_what_a_model_needs(machine, tmp_path, need_numpy, advice):
     with pytest.raises(InterpreterNotFoundError) as caught:

@@ -17,11 +17,10 @@ S = ModelState
     [
         ([0], [Restart(0.1)]),
         ([0, 1, 2], [Restart(0.1), Restart(0.2), Restart(0.4)]),
-        ([0, 1, 2, 3], [Restart(0.1), Restart(0.2), Restart(0.4), GiveUp(4)]),
+        ([0, 1, 2, 3], [Restart(0.1), Restart(0.2), Restart(0.4), GiveUp(4, 30)]),
         ([0, 59.9], [Restart(0.1), Restart(0.2)]),
         ([0, 60], [Restart(0.1), Restart(0.1)]),
         ([0, 1, 2, 60.5], [Restart(0.1), Restart(0.2), Restart(0.4), Restart(0.4)]),
-        ([0, 1, 2, 3, 70], [Restart(0.1), Restart(0.2), Restart(0.4), GiveUp(4), Restart(0.1)]),
     ],
 )
 def test_restarts_come_ever_later_until_there_were_too_many(deaths, decisions):
@@ -35,7 +34,37 @@ def test_delay_has_a_ceiling():
 
 
 def test_limit_of_none_gives_up_at_once():
-    assert RestartTracker(RestartPolicy(limit=0)).on_exit(5) == GiveUp(1)
+    assert RestartTracker(RestartPolicy(limit=0)).on_exit(5) == GiveUp(1, None)
+
+
+def test_an_instance_that_was_given_up_is_tried_after_pauses_that_double():
+    tracker = RestartTracker(RestartPolicy(limit=1, window=60))
+    assert [tracker.on_exit(now) for now in (0, 1)] == [Restart(0.1), GiveUp(2, 30)]
+    assert [tracker.on_exit(100 * n) for n in range(1, 7)] == [
+        GiveUp(1, pause) for pause in (60, 120, 240, 480, 600, 600)
+    ]
+
+
+@pytest.mark.parametrize(("served", "decision"), [(59, GiveUp(1, 60)), (60, Restart(0.1))])
+def test_recovery_has_succeeded_once_the_guest_has_served_for_a_window(served, decision):
+    tracker = RestartTracker(RestartPolicy(limit=1, window=60))
+    for now in (0, 1):
+        tracker.on_exit(now)
+    tracker.on_recovered(31)
+    assert tracker.on_exit(31 + served) == decision
+
+
+def test_no_recovery_is_tried_where_none_is_wanted():
+    tracker = RestartTracker(RestartPolicy(limit=1, recovery=0))
+    assert [tracker.on_exit(now) for now in (0, 1)] == [Restart(0.1), GiveUp(2, None)]
+
+
+def test_exits_that_a_request_caused_do_not_count():
+    tracker = RestartTracker(RestartPolicy(limit=2))
+    for now in (0, 1):
+        tracker.on_exit(now)
+    tracker.excuse({0, 1, 2})
+    assert [tracker.on_exit(now) for now in (3, 4, 5)] == [Restart(0.1), Restart(0.2), GiveUp(3, 30)]
 
 
 @pytest.mark.parametrize(

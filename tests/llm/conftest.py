@@ -7,12 +7,15 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from openai import OpenAI
 from support.server import ServerProcess, free_ports
 
 from . import environment
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = ROOT / "backends"
@@ -30,8 +33,20 @@ parameters {{ key: "REPORT_CUSTOM_METRICS" value {{ string_value: "true" }} }}
 
 SETTINGS = {
     "llama": {"model": "tiny.gguf", "max_model_len": 2048, "max_num_seqs": 8, "dtype": "float16"},
-    "fake": {"model": "some/model", "gpu_memory_utilization": 0.5, "disable_log_requests": True, "enable_lora": True},
+    "fake": {
+        "model": "some/model",
+        "gpu_memory_utilization": 0.5,
+        "disable_log_requests": True,
+        "enable_lora": True,
+        "tool_call_parser": "marks",
+    },
     "vectors": {"model": "tiny.gguf", "max_model_len": 256, "max_num_seqs": 2, "runner": "pooling"},
+    "ranker": {
+        "model": "tiny.gguf",
+        "max_model_len": 256,
+        "runner": "pooling",
+        "pooler_config": {"pooling_type": "RANK"},
+    },
     "adapted": {"model": "tiny.gguf", "max_model_len": 256, "max_num_seqs": 2, "enable_lora": True},
 }
 LORAS = {"fake": {"shouting": "adapters/shouting"}, "adapted": {"other": "adapter.gguf"}}
@@ -76,7 +91,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, engines: Path) -> Iterator[
             (version / "adapters" / "shouting").mkdir(parents=True)
             shutil.copy(engines / "adapter.gguf", version)
     port = free_ports(1)[0]
-    with ServerProcess(folder / "models", f"--openai-port={port}", work=folder) as running:
+    flags = (f"--openai-port={port}", "--openai-lora-separator=:")
+    with ServerProcess(folder / "models", *flags, work=folder) as running:
         running.openai_port = port  # type: ignore[attr-defined]
         yield running
 
@@ -84,6 +100,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, engines: Path) -> Iterator[
 @pytest.fixture
 def client(server: ServerProcess) -> Iterator[OpenAI]:
     """OpenAI's own client, asking that server."""
+    import openai
+
     base = f"http://127.0.0.1:{server.openai_port}/v1"  # type: ignore[attr-defined]
-    with OpenAI(base_url=base, api_key="any", max_retries=0, timeout=30) as made:
+    with openai.OpenAI(base_url=base, api_key="any", max_retries=0, timeout=30) as made:
         yield made

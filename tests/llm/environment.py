@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.once import once
+from support.packages import install_packages
 
 HERE = Path(__file__).parent
 PACKAGES = ("numpy", "xllamacpp==2026.10.11549", "gguf==0.19.0")
@@ -18,18 +19,18 @@ _SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"
 def make(factory: pytest.TempPathFactory) -> Path:
     """An environment with llama.cpp and with a stand-in for vLLM, and in it `tiny.gguf` and `adapter.gguf`.
 
-    Needs whatever index pip is configured for; without one the tests are skipped.
+    Needs the package index that pip is configured for; without one the tests are skipped.
     """
     return once(factory, "llm-environment", _build)
 
 
 def _build(root: Path) -> None:
-    _run(sys.executable, "-m", "virtualenv", "--quiet", str(root))
+    _run(sys.executable, "-m", "venv", "--without-pip", str(root))
     python = str(root / "bin" / "python")
-    installed = _run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES, check=False)
-    if installed.returncode:
-        pytest.skip(f"no environment for engines can be built here: {installed.stderr.strip().splitlines()[-1]}")
     site = _run(python, "-c", _SITE).stdout.strip()
+    failure = install_packages(python, Path(site), *PACKAGES)
+    if failure:
+        pytest.skip(f"the environment for engines cannot be built: {failure}")
     shutil.copytree(HERE / "fake_vllm" / "vllm", Path(site, "vllm"), ignore=shutil.ignore_patterns("__pycache__"))
     _run(python, str(HERE / "tiny_gguf.py"), str(root / "tiny.gguf"), str(root / "adapter.gguf"))
 

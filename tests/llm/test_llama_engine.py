@@ -9,6 +9,7 @@ import math
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ import pytest
 from support.server import ServerProcess
 from support.waiting import until
 
-from .asking import Background, Stream, ask, events, joined, refusal
+from .asking import Background, Stream, ask, events, joined, metric, refusal
 from .conftest import add_model
 
 PROMPT = "hello the other world"
@@ -283,6 +284,43 @@ def test_a_crashed_engine_is_told_with_its_reason_and_started_again(tmp_path: Pa
             *_, last = reader
         assert "was killed by SIGSEGV" in last["error"]
         assert ask(server, "llama", text_input=PROMPT, max_tokens=2)["text_output"].startswith(PROMPT)
+
+
+def test_metrics_count_what_runs_and_what_waits_for_a_place(server: ServerProcess):
+    """The model `llama` runs eight requests at a time."""
+
+    def counts() -> tuple[float, float]:
+        return tuple(metric(server, f"vllm:num_requests_{state}", "llama") for state in ("running", "waiting"))  # type: ignore[return-value] # fmt: skip
+
+    refusal(server, "llama", text_input=PROMPT, min_tokens=3)
+    until(lambda: counts() == (0, 0), "no request to be counted")
+    given = {"max_tokens": 1900, "temperature": 0, "ignore_eos": True}
+    streams = [Stream(server, "llama", text_input=PROMPT, **given) for _ in range(8)]
+    try:
+        for stream in streams:
+            next(iter(stream))
+        waiting = Background(ask, server, "llama", text_input=PROMPT, max_tokens=2)
+        until(lambda: counts() == (8, 1), "the ninth to wait")
+        since = time.monotonic_ns()
+        assert metric(server, "nv_inference_pending_request_count", "llama") == 1, "the server counts it as well"
+        until(lambda: metric(server, "vllm:avg_generation_throughput_toks_per_s", "llama") > 0, "tokens to be counted")
+        assert 0 < metric(server, "vllm:kv_cache_usage_perc", "llama") <= 1
+        waited = time.monotonic_ns() - since
+        queued = queue_ns(server)
+    finally:
+        for stream in streams:
+            stream.leave()
+    waiting.result()
+    until(lambda: counts() == (0, 0), "all requests to end")
+    assert metric(server, "nv_inference_pending_request_count", "llama") == 0
+    until(lambda: metric(server, "vllm:kv_cache_usage_perc", "llama") == 0, "the cache to be free")
+    assert metric(server, "vllm:avg_generation_throughput_toks_per_s", "llama") == 0
+    assert queue_ns(server) - queued >= waited, "it waited in the queue of the engine"
+
+
+def queue_ns(server: ServerProcess) -> int:
+    """How many nanoseconds the requests of the model that have succeeded were queued together."""
+    return server.get("/v2/models/llama/stats").json()["model_stats"][0]["inference_stats"]["queue"]["ns"]  # type: ignore[no-any-return] # fmt: skip
 
 
 WRONG = {

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
-from openai import OpenAI
 from support.server import ServerProcess, wait_until
 
 from .asking import Background, metric
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 PROMPT = "hello the other world"
 TALK: list[Any] = [{"role": "user", "content": "hello the other world"}]
@@ -223,6 +225,8 @@ def test_vectors_are_the_same_in_both_encodings(client: OpenAI):
 
 
 def test_adapters_and_unknown_models_are_told_apart(client: OpenAI):
+    import openai
+
     with pytest.raises(openai.NotFoundError, match="none"):
         talk(client, model="none")
     with pytest.raises(openai.BadRequestError, match="does not support embeddings"):
@@ -230,14 +234,80 @@ def test_adapters_and_unknown_models_are_told_apart(client: OpenAI):
 
 
 def test_what_the_engine_refuses_is_a_bad_request(client: OpenAI):
-    with pytest.raises(openai.BadRequestError, match=r"exceeds|context|tokens"):
-        complete(client, prompt="word " * 5000)
+    import openai
+
     with pytest.raises(openai.BadRequestError, match="'min_tokens'"):
         complete(client, extra_body={"min_tokens": 3})
-    with pytest.raises(openai.BadRequestError, match="too large to process"):
+    with pytest.raises(openai.BadRequestError, match="maximum context length is 512 tokens") as caught:
         client.embeddings.create(model="vectors", input="word " * 3000)
+    assert caught.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError, match="'stop' cannot contain an empty string"):
         complete(client, stop=["a", ""])
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("llama", r"context length is 2048 tokens.*Please shorten the prompt, or raise 'max_model_len' in the model's"),
+        ("fake", "longer than the maximum model length of 4096"),
+    ],
+)
+def test_a_prompt_beyond_the_context_has_openais_code_and_advice_that_exists(client: OpenAI, model: str, told: str):
+    import openai
+
+    with pytest.raises(openai.BadRequestError, match=told) as caught:
+        complete(client, model=model, prompt="word " * 5000)
+    assert caught.value.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("name", ["fake:other", "llama:other"])
+def test_an_unknown_adapter_is_an_unknown_model(client: OpenAI, name: str):
+    import openai
+
+    with pytest.raises(openai.NotFoundError, match=f"The model `{name}` does not exist") as caught:
+        complete(client, model=name)
+    assert caught.value.code == "model_not_found"
+    assert complete(client, model="fake:shouting", max_tokens=1).choices[0].text.startswith(" shouting")
+
+
+def test_prompts_are_token_ids_with_each_engine(client: OpenAI):
+    import openai
+
+    plain = complete(client, prompt="hello", max_tokens=4, temperature=0)
+    assert plain.usage.prompt_tokens > 1
+    for prompt, count in (([1, 2, 3], 1), ([[1, 2, 3], [1, 2]], 2)):
+        answer = complete(client, prompt=prompt, max_tokens=4, temperature=0)
+        assert len(answer.choices) == count
+        assert answer.usage.prompt_tokens == (3 if count == 1 else 5)
+    complete(client, model="fake", prompt="hello other", max_tokens=1)  # its tokens are the words that it has read
+    assert complete(client, model="fake", prompt=[1, 1], max_tokens=1).usage.prompt_tokens == 2
+    with pytest.raises(openai.BadRequestError, match="invalid tokens"):
+        complete(client, prompt=[1 << 30])
+    with pytest.raises(openai.BadRequestError, match="an array of token ids"):
+        complete(client, prompt=[-1])
+    with pytest.raises(openai.BadRequestError, match="`echo` is not supported for prompts of token ids"):
+        complete(client, prompt=[1, 2], extra_body={"echo": True})
+
+
+def test_more_choices_than_places_are_generated_in_parts(client: OpenAI):
+    """The model `adapted` runs two requests at a time."""
+    given = {
+        "model": "adapted",
+        "n": 5,
+        "temperature": 1,
+        "max_tokens": 6,
+        "extra_body": {"ignore_eos": True, "seed": 7},
+    }
+    whole = complete(client, **given)
+    assert [choice.index for choice in whole.choices] == [0, 1, 2, 3, 4]
+    assert [choice.finish_reason for choice in whole.choices] == ["length"] * 5
+    assert whole.usage.completion_tokens == 30
+    assert len({choice.text for choice in whole.choices}) > 2  # parts with the same seed would repeat each other
+    streamed = [""] * 5
+    for chunk in complete(client, **given, stream=True):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.text
+    assert streamed == [choice.text for choice in whole.choices]
 
 
 def opened(client: OpenAI, count: int) -> list[tuple[Any, Iterator[Any]]]:
@@ -274,3 +344,88 @@ def test_a_request_that_joins_is_answered_while_others_run(client: OpenAI):
             with contextlib.suppress(Exception):
                 stream.close()
     assert min(rest) > 100  # they went on all the while, and after
+
+
+def test_responses_call_tools_follow_schemas_and_continue(client: OpenAI):
+    tool: Any = {"type": "function", "name": "weather", "parameters": SCHEMA, "strict": True}
+    text: Any = {"format": {"type": "json_schema", "name": "person", "schema": SCHEMA}}
+    given: dict[str, Any] = {"model": "llama", "max_output_tokens": 400, "temperature": 0.5, "extra_body": {"seed": 1}}
+    first = client.responses.create(input="hello", text=text, **given)
+    assert set(json.loads(first.output_text)) == {"age", "ok"}
+    assert first.usage is not None
+    assert first.usage.total_tokens == first.usage.input_tokens + first.usage.output_tokens
+    events = list(
+        client.responses.create(
+            input="the other", previous_response_id=first.id, tools=[tool], tool_choice="required", stream=True, **given
+        )
+    )
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    (call,) = events[-1].response.output
+    assert (call.type, call.name) == ("function_call", "weather")
+    assert set(json.loads(call.arguments)) == {"age", "ok"}
+    arguments = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
+    assert "".join(arguments) == call.arguments
+    assert len(arguments) > 1
+    assert events[-1].response.usage.input_tokens > first.usage.input_tokens
+
+
+def test_messages_of_anthropics_client_stream_calls_and_count_tokens(server: ServerProcess):
+    import anthropic
+
+    tool: Any = {"name": "weather", "input_schema": SCHEMA}
+    asked: dict[str, Any] = {"model": "llama", "messages": TALK}
+    with anthropic.Anthropic(
+        base_url=f"http://127.0.0.1:{server.openai_port}",  # type: ignore[attr-defined]
+        api_key="any",
+        max_retries=0,
+        timeout=30,
+    ) as client:
+        whole = client.messages.create(**asked, max_tokens=6, extra_body={"temperature": 0})
+        assert whole.content[0].text
+        assert whole.usage.input_tokens == client.messages.count_tokens(**asked).input_tokens
+        with client.messages.stream(
+            **asked, max_tokens=400, tools=[tool], tool_choice={"type": "any"}, extra_body={"temperature": 0.5}
+        ) as stream:
+            kinds = [event.type for event in stream]
+            message = stream.get_final_message()
+    assert message.stop_reason == "tool_use"
+    assert (message.content[0].type, message.content[0].name) == ("tool_use", "weather")
+    assert set(message.content[0].input) == {"age", "ok"}
+    assert kinds.count("input_json") > 1
+    assert message.usage.output_tokens > 1
+
+
+def post(server: ServerProcess, path: str, **document: Any) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.openai_port, timeout=30)  # type: ignore[attr-defined]
+    with contextlib.closing(connection):
+        connection.request("POST", path, json.dumps(document))
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
+
+@pytest.mark.parametrize("model", ["llama", "fake"])
+def test_tokens_are_those_that_the_engine_counts(server: ServerProcess, client: OpenAI, model: str):
+    status, got = post(server, "/tokenize", model=model, prompt=PROMPT, return_token_strs=True)
+    assert (status, got["count"]) == (200, len(got["tokens"]))
+    assert len(got["token_strs"]) == got["count"]
+    used = complete(client, model=model, max_tokens=1).usage
+    assert used.prompt_tokens == got["count"]
+    status, plain = post(server, "/tokenize", model=model, prompt=PROMPT, add_special_tokens=False)
+    assert post(server, "/detokenize", model=model, tokens=plain["tokens"]) == (200, {"prompt": PROMPT})
+    status, got = post(server, "/tokenize", model=model, messages=TALK)
+    assert (status, got["count"]) == (200, talk(client, model=model, max_tokens=1).usage.prompt_tokens)
+
+
+def test_documents_are_ranked_by_a_head_or_by_vectors(server: ServerProcess):
+    documents = ["the other", "hello the world", "hello"]
+    status, got = post(server, "/v1/rerank", model="vectors", query="hello", documents=documents)
+    assert status == 200
+    assert next(result["index"] for result in got["results"]) == 2
+    assert got["results"][0]["relevance_score"] == pytest.approx(1, abs=1e-3)
+    assert got["usage"]["total_tokens"] > 4
+    status, ranked = post(server, "/v1/rerank", model="ranker", query="hello", documents=documents)
+    scores = [result["relevance_score"] for result in ranked["results"]]
+    assert scores == sorted(scores, reverse=True)
+    assert scores != [result["relevance_score"] for result in got["results"]]
+    status, refused = post(server, "/v1/rerank", model="llama", query="hello", documents=documents)
+    assert (status, "does not support embeddings" in refused["error"]["message"]) == (400, True)

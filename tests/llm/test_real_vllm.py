@@ -13,17 +13,18 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import psutil
 import pytest
-from openai import OpenAI
 from support.server import ServerProcess, free_ports, wait_until
 
 from .asking import Stream, ask, metric, refusal
 from .conftest import add_model
 from .test_generation import *  # noqa: F403 - the rules, for `model` and `server` of this file
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 ENVIRONMENT = Path(os.environ.get("NAIAD_TEST_VLLM", "/"))
 if not (ENVIRONMENT / "bin" / "python").exists():
@@ -40,6 +41,7 @@ SCHEMA = {
 }
 WEATHER: Any = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}
 SETTINGS = {
+    "tool_call_parser": "hermes",
     "dtype": "float32",
     "max_model_len": 2048,
     "max_num_seqs": 8,
@@ -106,6 +108,21 @@ def test_answers_follow_structures(server: ServerProcess):
         assert re.fullmatch(form, answer["text_output"])
 
 
+def test_tool_calls_are_extracted_by_vllms_own_parser(client: OpenAI):
+    """The model is noise, so a structure makes it say what models for this parser say."""
+    call = 'so <tool_call>{"name": "weather", "arguments": {"name": "hello", "ok": true}}</tool_call>'
+    given = {"tools": [WEATHER], "max_tokens": 200, "extra_body": {"structured_outputs": {"choice": [call]}}}
+    (choice,) = chat(client, **given).choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "so ")
+    (found,) = choice.message.tool_calls
+    assert (found.function.name, json.loads(found.function.arguments)) == ("weather", {"name": "hello", "ok": True})
+    chunks = [chunk.choices[0] for chunk in chat(client, stream=True, **given)]
+    parts = [part for chunk in chunks for part in chunk.delta.tool_calls or ()]
+    assert "".join(part.function.arguments or "" for part in parts) == found.function.arguments
+    assert "".join(chunk.delta.content or "" for chunk in chunks) == "so "
+    assert chunks[-1].finish_reason == "tool_calls"
+
+
 def test_adapters_change_the_answers_that_name_them(server: ServerProcess):
     given = {"text_input": PROMPT, "max_tokens": 10, "temperature": 0, "ignore_eos": True}
     plain = ask(server, "vllm", **given)["text_output"]
@@ -147,6 +164,8 @@ def test_schemas_and_demanded_calls_with_openais_client(client: OpenAI):
 
 
 def test_what_vllm_refuses_is_a_bad_request(client: OpenAI):
+    import openai
+
     with pytest.raises(openai.BadRequestError, match="maximum context length is 2048"):
         client.completions.create(model="vllm", prompt="word " * 5000)
     with pytest.raises(openai.BadRequestError, match="out-of-vocab"):

@@ -11,7 +11,6 @@ import signal
 from pathlib import Path
 
 import psutil
-from openai import OpenAI
 from support.server import ServerProcess, free_ports, wait_until
 
 from .asking import Stream, ask, events, joined, refusal
@@ -30,14 +29,22 @@ output [ { name: "text_output" data_type: TYPE_STRING dims: [ -1 ] } ]
 """The tensors that configurations for Triton's vLLM backend name: a prompt has to be there."""
 
 
+def guest_pid(server: ServerProcess, model: str) -> int:
+    return int(re.findall(rf"'{model}_0(?:_0)?' is ready: pid (\d+)", server.log)[-1])
+
+
 def guest(server: ServerProcess, model: str) -> psutil.Process:
-    return psutil.Process(int(re.findall(rf"'{model}_0(?:_0)?' is ready: pid (\d+)", server.log)[-1]))
+    return psutil.Process(guest_pid(server, model))
 
 
 def core(server: ServerProcess, model: str) -> psutil.Process:
     """The process that does the work."""
-    (found,) = [child for child in guest(server, model).children() if "time.sleep" in " ".join(child.cmdline())]
-    return found
+
+    def found() -> list[psutil.Process]:  # it may not have begun its program yet
+        return [child for child in guest(server, model).children() if "time.sleep" in " ".join(child.cmdline())]
+
+    (process,) = wait_until(found, "vLLM's process")
+    return process
 
 
 def is_gone(process: psutil.Process) -> bool:
@@ -90,10 +97,65 @@ def test_whose_fault_an_error_is_stays_told_apart(server: ServerProcess):
             reply = connection.getresponse()
             statuses[reply.status] = json.load(reply)["error"]["message"].removeprefix("Error generating stream: ")
     assert statuses == {
-        400: "The prompt has 5000 tokens, more than the model's 4096.",
+        400: (
+            "The decoder prompt (length 5000) is longer than the maximum model length of 4096. Make sure that "
+            "`max_model_len` is no smaller than the number of text tokens."
+        ),
         503: "The engine is currently busy.",
         500: "out of blocks",
     }
+
+
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+CALL = '<call>{"name":"weather","arguments":{"city":"Bern"}}</call>'
+
+
+def called(client, prompt, **options):
+    """The answer of a model that repeats the prompt, up to END."""
+    given = {"tools": TOOLS, "stop": ["END"], "max_tokens": 50, **options}
+    return client.chat.completions.create(
+        model="fake", messages=[{"role": "user", "content": f"{prompt} END"}], **given
+    )
+
+
+def test_tool_calls_are_extracted_by_the_parser_of_model_json(client):
+    (choice,) = called(client, f"well {CALL} {CALL}").choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content == " <user> well "
+    assert [(call.id, call.function.name) for call in choice.message.tool_calls] == [
+        ("call-0", "weather"),
+        ("call-1", "weather"),
+    ]
+    assert json.loads(choice.message.tool_calls[0].function.arguments) == {"city": "Bern"}
+
+
+def test_tool_calls_of_a_stream_come_in_parts_with_what_the_parser_held_back(client):
+    chunks = [chunk.choices[0] for chunk in called(client, f"well {CALL}", stream=True)]
+    assert "".join(chunk.delta.content or "" for chunk in chunks) == " <user> well "
+    parts = [call for chunk in chunks for call in chunk.delta.tool_calls or ()]
+    assert [part.function.name for part in parts if part.function.name] == ["weather"]
+    assert "".join(part.function.arguments or "" for part in parts) == '{"city": "Bern"}'
+    assert chunks[-1].finish_reason == "tool_calls"
+
+
+def test_text_without_a_call_stays_text_and_so_does_that_without_tools(client):
+    for options in ({}, {"stream": True}):
+        answer = called(client, "no call", **options)
+        choices = [chunk.choices[0] for chunk in answer] if options else answer.choices
+        texts = [(one.delta if options else one.message).content or "" for one in choices]
+        assert "".join(texts) == " <user> no call"
+        assert choices[-1].finish_reason == "stop"
+    for unwanted in ({"tools": []}, {"tool_choice": "none"}):
+        (choice,) = called(client, CALL, **unwanted).choices
+        assert (choice.finish_reason, choice.message.tool_calls) == ("stop", None)
+        assert choice.message.content == f" <user> {CALL}"
+
+
+def test_tools_that_vllm_rejects_are_the_callers_matter(server: ServerProcess):
+    conversation = json.dumps({"messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "function"}]})
+    assert refusal(server, "fake", messages=conversation) == (
+        "Error generating stream: vLLM rejected the conversation: tools.0.function.name: Field required"
+    )
 
 
 def test_what_a_template_refuses_is_the_callers_matter(server: ServerProcess):
@@ -121,17 +183,55 @@ def test_keys_of_other_releases_are_told_once(server: ServerProcess):
 
 
 def test_repositories_for_the_vllm_backend_are_served_as_they_are(tmp_path: Path, engines: Path):
+    import openai
+
     add_model(tmp_path / "models", engines, "upstream", {"model": "some/model"}, UPSTREAM, backend="vllm")
     port = free_ports(1)[0]
     with ServerProcess(tmp_path / "models", f"--openai-port={port}", work=tmp_path) as server:
         answer = ask(server, "upstream", text_input="hello", stream=False, max_tokens=1)
         assert answer["text_output"] == "hello hello"
-        with OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="any", max_retries=0, timeout=30) as client:
+        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="any", max_retries=0, timeout=30) as client:
             said = client.chat.completions.create(
                 model="upstream", messages=[{"role": "user", "content": "hello"}], max_tokens=1
             )
             assert said.choices[0].message.content
             assert client.embeddings.create(model="upstream", input="one two").data[0].embedding
+
+
+def segments(process: psutil.Process) -> set[Path]:
+    """Shared memory of `multiprocessing` that a process has mapped."""
+    return {Path(each.path) for each in process.memory_maps() if each.path.startswith("/dev/shm/psm_")}  # type: ignore[attr-defined] # fmt: skip
+
+
+def has_exited(process: psutil.Process) -> bool:
+    """Whether it has exited, even if nobody has waited for it."""
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_shared_memory_of_a_killed_engine_is_removed_by_the_next(tmp_path: Path, engines: Path):
+    """The guest's whole tree is killed, with Python's resource tracker, which would remove it otherwise."""
+    add_model(tmp_path / "models", engines, "fake", {"model": "some/parallel-model"})
+    killed = ServerProcess(tmp_path / "models", work=tmp_path)
+    killed.start()
+    try:
+        killed.wait_health("ready")
+        first = guest(killed, "fake")
+        (left,) = segments(first)
+        for process in [*first.children(recursive=True), first]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        wait_until(lambda: guest_pid(killed, "fake") != first.pid, "another guest to start", 20)
+        assert not left.exists()
+        second = guest(killed, "fake")
+        (left,) = segments(second)
+        os.kill(killed.pid, signal.SIGKILL)
+        wait_until(lambda: has_exited(second), "its guest to end with the server", 20)
+    finally:
+        killed.kill()
+    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
+        assert not left.exists()
+        (own,) = segments(guest(server, "fake"))
+    assert not own.exists()
 
 
 def test_vllms_processes_end_when_the_server_is_killed(tmp_path: Path, engines: Path):
@@ -142,7 +242,7 @@ def test_vllms_processes_end_when_the_server_is_killed(tmp_path: Path, engines: 
         server.wait_health("ready")
         process = core(server, "fake")
         os.kill(server.pid, signal.SIGKILL)
-        wait_until(lambda: is_gone(process), "vLLM's process to end", 10)
+        wait_until(lambda: is_gone(process), "vLLM's process to end")
     finally:
         server.kill()
 
@@ -169,7 +269,7 @@ def test_a_model_whose_engine_is_not_healthy_is_not_ready(tmp_path: Path, engine
         assert server.get("/v2/models/fake/ready").status == 200
         core(server, "fake").kill()
         server.wait_for(lambda: server.get("/v2/models/fake/ready").status == 400, "the model to be not ready")
-        assert "the engine of model 'fake' is unhealthy" in server.log
+        server.wait_log("the engine of model 'fake' is unhealthy")
 
 
 def test_health_checks_unload_a_model_with_a_dead_engine_where_models_may_be_unloaded(tmp_path: Path, engines: Path):

@@ -40,6 +40,42 @@ def test_files_are_written_beside_the_configuration_and_deleted_with_the_directo
     assert not root.exists()
 
 
+@pytest.mark.parametrize("path", ["1/model.py", "/1/model.py", "//1/model.py", "///1/model.py"])
+def test_a_path_with_leading_slashes_is_relative_to_the_models_directory(path):
+    override = parse_override("m", {"config": CONFIG, f"file:{path}": b"code"})
+    assert override is not None
+    assert dict(override.contents) == {"1/model.py": b"code"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'backend': 'python', 'max_batch_size': 2}",
+        '{backend: "python", max_batch_size: 2,}',
+        "{ \"backend\": \"python\", 'parameters': {'k': {string_value: 'it\\'s \"quoted\"',},}, maxBatchSize: 2, }",
+    ],
+)
+def test_a_configuration_may_be_in_the_lenient_json_of_protobuf(text):
+    override = parse_override("m", {"config": text})
+    assert override is not None
+    assert (override.config.backend, override.config.max_batch_size) == ("python", 2)
+    assert override.config.parameters["k"].string_value == ('it\'s "quoted"' if "quoted" in text else "")
+
+
+def test_lists_in_lenient_json_may_end_with_a_comma():
+    override = parse_override("m", {"config": "{input: [{name: 'IN', data_type: 'TYPE_FP32', dims: [1, -1,],},]}"})
+    assert override is not None
+    assert list(override.config.input[0].dims) == [1, -1]
+
+
+@pytest.mark.parametrize(
+    "text", ["{'a'}", "{a b}", "{,}", "[,]", "{backend: python}", "{'backend': 'x}", "{a:1,,}", "'"]
+)
+def test_what_is_not_even_lenient_json_is_refused(text):
+    with pytest.raises(NaiadError, match=r"Invalid config override:1:.*not JSON"):
+        parse_override("m", {"config": text})
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
@@ -56,8 +92,10 @@ def test_files_are_written_beside_the_configuration_and_deleted_with_the_directo
             )
             for path, normal in (
                 ("../x", "../x"),
+                ("1/", "1"),
                 ("1/../../x", "../x"),
-                ("/etc/x", "/etc/x"),
+                ("/../x", "../x"),
+                ("//", "."),
                 ("", "."),
                 ("1/..", "."),
                 ("..", ".."),
@@ -66,6 +104,10 @@ def test_files_are_written_beside_the_configuration_and_deleted_with_the_directo
         (
             {"config": "{}", f"file:1/{'ü' * 128}.bin": b""},
             f"Invalid file path '1/{'ü' * 128}.bin': a name in it may have 255 bytes, and '{'ü' * 20}...' has 260",
+        ),
+        (
+            {"config": "{}", f"file:{'a/' * 2000}model.py": b""},
+            f"Invalid file path '{'a/' * 20}...': it has 2000 folders; at most 64 are allowed",
         ),
     ],
 )

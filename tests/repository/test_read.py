@@ -111,7 +111,10 @@ def test_a_model_must_be_named_as_its_directory(make):
 def test_instance_groups_are_checked(make):
     files = make(files={"config.pbtxt": "instance_group { kind: KIND_GPU }"})
 
-    assert refused(files) == "instance group m_0 of model m has kind KIND_GPU but server does not support GPUs"
+    assert refused(files) == (
+        "instance group m_0 of model m has kind KIND_GPU but server does not support GPUs: it found none that NVIDIA's "
+        "driver reports and CUDA_VISIBLE_DEVICES leaves; use KIND_CPU, or no kind for a GPU where there is one"
+    )
 
 
 def test_a_name_tells_the_backend_where_no_file_does(make):

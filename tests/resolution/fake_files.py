@@ -23,6 +23,9 @@ class FakeFiles:
     def is_dir(self, path: Path) -> bool:
         return path in self.directories
 
+    def names(self, path: Path) -> list[str]:
+        return sorted({each.name for each in (*self.contents, *self.directories) if each.parent == path})
+
     def read(self, path: Path, size: int = -1) -> bytes:
         if path not in self.contents:
             raise FileNotFoundError(2, "No such file or directory", str(path))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from naiad.errors import ExecutionEnvironmentError, ResolutionError
 from naiad.resolution.artifacts import choose_artifacts
-from naiad.resolution.resolve import check_stub_supports
+from naiad.resolution.decision import LinkedStub
+from naiad.resolution.preparation import check_interpreter
 from resolution.fake_files import FakeFiles
 from resolution.makers import GUEST, STUB, UTILS, resolve_m
 
@@ -50,6 +52,54 @@ def test_stub_and_utils_of_a_directory_are_used_together_or_not_at_all(files, ex
     assert chosen(files) == expected
 
 
+def test_the_versions_of_a_stubs_manifest_choose_the_interpreter():
+    files = {"/repo/m/1/model.py": "", f"/repo/m/{STUB}": SCRIPT, "/repo/m/stub.toml": 'requires-python = "==3.9.*"'}
+    found = resolve_m(files)
+    assert (str(found.python), found.python_origin) == ("==3.9.*", "/repo/m/stub.toml")
+    own = resolve_m(files, parameters={"PYTHON_VERSION": "3.9.18"})
+    assert str(own.python) == "==3.9.18"
+    assert resolve_m({**files, "/e": ""}, parameters={"EXECUTION_ENV_PATH": "/e"}).python is None
+
+
+def test_a_compiled_stub_names_the_python_that_it_is_linked_to(monkeypatch):
+    monkeypatch.setattr(
+        "naiad.resolution.artifacts.read_shared_object",
+        lambda content: SimpleNamespace(needed=("libpthread.so.0", "libpython3.10.so.1.0")),
+    )
+    (notice,) = resolve_m({"/repo/m/1/model.py": "", f"/repo/m/{STUB}": b"\x7fELF"}).notices
+    assert "It is linked to Python 3.10" in notice
+
+
+def linked_stubs(monkeypatch, versions: dict[bytes, str]) -> None:
+    """Let compiled stubs with this content be linked to these versions."""
+    monkeypatch.setattr(
+        "naiad.resolution.artifacts.read_shared_object",
+        lambda content: SimpleNamespace(needed=(f"libpython{versions[content]}.so.1.0",)),
+    )
+
+
+def test_the_python_of_a_compiled_stub_is_preferred_where_nothing_else_chooses_one(monkeypatch):
+    linked_stubs(monkeypatch, {b"\x7fELF": "3.10"})
+    files = {"/repo/m/1/model.py": "", f"/repo/m/{STUB}": b"\x7fELF", "/e": ""}
+    found = resolve_m(files)
+    assert found.python is None
+    assert found.linked == LinkedStub(Path(f"/repo/m/{STUB}"), "3.10")
+    assert "3.10.4" in found.preferred_python
+    assert "3.9.4" not in found.preferred_python
+    assert "python: Python 3.10 if it is installed" in "".join(map(str, found.steps))
+    assert "was compiled for Python 3.10," in check_interpreter(found, (3, 12, 1))
+    assert not check_interpreter(found, (3, 10, 4))
+    assert resolve_m(files, parameters={"PYTHON_VERSION": "3.9"}).preferred_python is None
+    assert resolve_m(files, parameters={"EXECUTION_ENV_PATH": "/e"}).preferred_python is None
+
+
+def test_a_models_own_compiled_stub_is_preferred_to_that_of_the_backend(monkeypatch):
+    linked_stubs(monkeypatch, {b"\x7fELF1": "3.10", b"\x7fELF2": "3.9"})
+    backend = {f"/b1/python/{STUB}": b"\x7fELF2", f"/b1/python/{UTILS}": "", "/repo/m/1/model.py": ""}
+    assert resolve_m(backend).linked.python == "3.9"
+    assert resolve_m({**backend, f"/repo/m/{STUB}": b"\x7fELF1"}).linked.python == "3.10"
+
+
 def test_a_python_model_may_bring_its_own_stub_too():
     assert chosen({f"/repo/m/{STUB}": SCRIPT}, backend="python")[0] == f"/repo/m/{STUB}"
 
@@ -90,9 +140,9 @@ def test_a_half_pair_is_explained():
 def test_a_stub_says_which_interpreters_it_runs_under():
     files = {f"/repo/m/{STUB}": SCRIPT, "/repo/m/stub.toml": 'protocol = 1\nrequires-python = ">=3.12"'}
     found = resolve_m({SHARED: "", **files}, backend="x")
-    check_stub_supports(found, "3.12.1")
+    check_interpreter(found, (3, 12, 1))
     with pytest.raises(ExecutionEnvironmentError) as caught:
-        check_stub_supports(found, "3.11.7")
+        check_interpreter(found, (3, 11, 7))
     assert caught.value.message == (
         f"model 'm' would run under Python 3.11.7, but the stub '/repo/m/{STUB}' needs Python >=3.12; give the model "
         "another environment or a stub of its own"

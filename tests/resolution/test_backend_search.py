@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import platform
+import sys
+from pathlib import Path
+
 import pytest
-from naiad.errors import Code, ResolutionError
+from naiad.errors import ResolutionError
+from naiad.resolution.native_library import examine_library
+from naiad_stub.native.elf import write_library
+from resolution.fake_files import FakeFiles
 from resolution.makers import resolve_m
 
 OWN = "/repo/m/1/model.py"
@@ -39,17 +46,77 @@ def test_runtime_model_py_names_the_shared_backend_in_spite_of_a_library():
 
 
 @pytest.mark.parametrize("place", ["/repo/m/1", "/repo/m", "/b1/x", "/b2/x"])
-def test_a_native_library_anywhere_is_refused_by_its_name(place):
-    with pytest.raises(ResolutionError) as caught:
-        resolve_m({f"{place}/libtriton_x.so", SHARED}, backend="x")
-    assert f"'{place}/libtriton_x.so'" in caught.value.message
-    assert "naiad runs Python backends only" in caught.value.message
-    assert caught.value.code is Code.UNSUPPORTED
+def test_a_native_library_anywhere_takes_precedence_over_a_shared_backend(place):
+    found = resolve_m({f"{place}/libtriton_x.so", SHARED}, backend="x")
+    assert found.library is not None
+    assert str(found.library.path) == str(found.model_file) == f"{place}/libtriton_x.so"
+    assert (found.is_shared, found.runtime, found.environment) == (False, "", None)
+    (notice,) = found.notices
+    assert notice == (
+        f"'/b2/x/model.py' is not used: the native library '{place}/libtriton_x.so' takes precedence; runtime: "
+        '"model.py" in the configuration chooses the code in Python'
+    )
 
 
-def test_a_native_library_named_by_runtime_is_refused_by_its_name():
-    with pytest.raises(ResolutionError, match=r"is the native library '/repo/m/own\.so'"):
-        resolve_m({"/repo/m/own.so", SHARED}, backend="x", runtime="own.so")
+def test_the_version_directory_is_searched_first_then_the_models_then_the_backends():
+    everywhere = {f"{place}/libtriton_x.so" for place in ("/repo/m/1", "/repo/m", "/b1/x")}
+    for place in ("/repo/m/1", "/repo/m", "/b1/x"):
+        assert str(resolve_m(everywhere, backend="x").model_file) == f"{place}/libtriton_x.so"
+        everywhere.discard(f"{place}/libtriton_x.so")
+
+
+@pytest.mark.parametrize("place", ["/repo/m/1", "/repo/m", "/b1/x", "a parameter"])
+def test_a_batching_strategy_is_reported_as_not_used(place):
+    named = {"TRITON_BATCH_STRATEGY_PATH": "/elsewhere/own.so"} if place == "a parameter" else {}
+    path = named.get("TRITON_BATCH_STRATEGY_PATH", f"{place}/batchstrategy.so")
+    found = resolve_m({"/repo/m/libtriton_x.so", path}, backend="x", parameters=named)
+    assert found.notices == (
+        f"the batching strategy '{path}' is not used: batches are formed by the configuration alone (dynamic_batching)",
+    )
+
+
+def test_runtime_names_another_library():
+    found = resolve_m({"/repo/m/own.so", "/repo/m/libtriton_x.so", SHARED}, backend="x", runtime="own.so")
+    assert str(found.model_file) == "/repo/m/own.so"
+
+
+def test_a_native_backend_reads_its_own_settings_and_the_directory_it_is_in():
+    configs = {"": {"everywhere": "1"}, "x": {"own": "2"}, "python": {"other": "3"}}
+    found = resolve_m({"/b2/x/libtriton_x.so"}, backend="x", backend_configs=configs)
+    assert found.backend_config["backend-directory"] == "/b2"
+    assert found.backend_config["own"] == "2"
+    assert "other" not in found.backend_config
+
+
+def test_another_implementation_of_backend_python_runs_where_runtime_names_its_library():
+    library = "/b2/python/libtriton_python.so"
+    assert str(resolve_m({OWN, library}, runtime="libtriton_python.so").model_file) == library
+    assert str(resolve_m({OWN}, runtime="libtriton_python.so").model_file) == OWN
+    assert str(resolve_m({OWN, library}).model_file) == OWN
+
+
+def test_the_decision_says_what_the_library_needs_and_what_is_missing():
+    machine = platform.machine()
+    needy = Path(sys.modules["_ctypes"].__file__).read_bytes()
+    found = resolve_m({"/repo/m/libtriton_x.so": needy}, backend="x")
+    (step,) = [step for step in found.steps if step.subject == "library"]
+    assert step.choice == "/repo/m/libtriton_x.so"
+    assert step.reason == "is not a backend: it does not export TRITONBACKEND_ModelInstanceExecute"
+    assert found.library is not None
+    libc = next(name for name in found.library.needed if name.startswith("libc.so"))
+    assert libc in found.library.missing  # this file system has no libraries
+    there = resolve_m({"/repo/m/libtriton_x.so": needy, f"/usr/lib/{machine}-linux-gnu/{libc}": ""}, backend="x")
+    assert there.library is not None
+    assert libc not in there.library.missing
+    made = write_library(["TRITONBACKEND_ModelInstanceExecute"], "x", machine)
+    assert examine_library(Path("/x.so"), FakeFiles({"/x.so": made})).describe() == "needs no other library"
+    other = "aarch64" if machine == "x86_64" else "x86_64"
+    assert examine_library(Path("/x.so"), FakeFiles({"/x.so": write_library(["a"], "x", other)})).describe() == (
+        f"cannot be loaded: it is compiled for {other}, and this machine is {machine}"
+    )
+    assert examine_library(Path("/x.so"), FakeFiles({"/x.so": b"text"})).describe() == (
+        "cannot be loaded: not a 64-bit little-endian ELF file"
+    )
 
 
 def test_the_python_library_of_another_implementation_is_not_used_and_said_so():
@@ -72,13 +139,18 @@ def test_a_module_of_torch_is_not_served_by_itself_and_that_is_said():
     ("backend", "end"),
     [
         ("pyhton", "(not found)); did you mean 'python'?"),
-        ("onnxruntime", "; naiad runs models in Python only: 'onnxruntime' is a library that a model.py may import"),
+        (
+            "onnxruntime",
+            "; 'onnxruntime' is a native backend: put its libtriton_onnxruntime.so into one of these directories, or import the library in a model.py of backend 'python'",
+        ),
         ("find_words", "/b2/find_words/model.py (not found))"),
+        ("vlm", "(not found)); did you mean 'vllm'?"),
+        ("onnxruntim", "(not found)); did you mean 'onnxruntime'?"),
     ],
 )
 def test_the_error_about_a_backend_that_is_not_there_ends_with_what_may_have_been_meant(backend, end):
     with pytest.raises(ResolutionError) as caught:
-        resolve_m(set(), backend=backend)
+        resolve_m({"/b1/vllm/model.py", "/b2/other/model.py"}, backend=backend)
     assert caught.value.message.endswith(end)
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from naiad.config.model.environment_source import EnvironmentSource
+from naiad.config.model.model_config import ModelConfig
 from naiad.errors import Code, ResolutionError
+from naiad.resolution.environment import misspelt_parameters
 from resolution.makers import resolve_m
 
 OWN, SHARED = "/repo/m/1/model.py", "/b1/x/model.py"
@@ -42,12 +44,15 @@ def test_the_path_of_an_environment_is_found_by_the_documented_rules(text, path)
             "e.tar.gz",
             "names the execution environment 'e.tar.gz', but '/repo/m/e.tar.gz' does not exist; a path may be",
         ),
-        ("/$$TRITON_MODEL_DIRECTORY/e", "$$TRITON_MODEL_DIRECTORY must stand alone or before a '/'"),
-        ("$$TRITON_MODEL_DIRECTORYe", "$$TRITON_MODEL_DIRECTORY must stand alone or before a '/'"),
-        ("env://x", "there is no directory to look in; name the one that holds 'x' with --env-directory"),
-        ("env://../x", "'../x' is no name of an environment"),
-        ("env://x@sha256:12", "'sha256:12' is no digest; write @sha256: and 64 hexadecimal digits"),
-        ("env://x@sha512:12", "'sha512:12' is no digest; write @sha256: and 64 hexadecimal digits"),
+        (
+            "/$$TRITON_MODEL_DIRECTORY/e",
+            "$$TRITON_MODEL_DIRECTORY must be the whole value or its beginning before a '/'",
+        ),
+        ("$$TRITON_MODEL_DIRECTORYe", "$$TRITON_MODEL_DIRECTORY must be the whole value or its beginning before a '/'"),
+        ("env://x", "--env-directory is missing; name the directory that holds 'x' with --env-directory"),
+        ("env://../x", "'../x' is not a name of an environment"),
+        ("env://x@sha256:12", "'sha256:12' is not a digest; write @sha256: and 64 hexadecimal digits"),
+        ("env://x@sha512:12", "'sha512:12' is not a digest; write @sha256: and 64 hexadecimal digits"),
     ],
 )
 def test_an_environment_that_is_not_there_is_an_error_with_the_rules(text, message):
@@ -86,6 +91,64 @@ def test_a_python_model_has_no_default_environment_of_the_backend_directory():
 
 
 @pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("py39", "; did you mean 'env://py39'?; a path"),
+        ("enviroment.tar.gz", "; did you mean '/repo/m/environment.tar.gz'?; a path"),
+    ],
+)
+def test_the_error_about_an_environment_that_is_missing_says_what_may_have_been_meant(text, hint):
+    files = {OWN, "/envs/py39.tar.zst", "/repo/m/environment.tar.gz"}
+    with pytest.raises(ResolutionError) as caught:
+        resolve_m(files, parameters={"EXECUTION_ENV_PATH": text}, environment_directories=(Path("/envs"),))
+    assert hint in caught.value.message
+
+
+ALL = {"backend_configs": {"python": {"execution-env-path": "/all.tar.gz"}}}
+
+
+def test_a_setting_names_the_environment_of_all_models():
+    found = resolve_m({OWN, "/all.tar.gz"}, **ALL)
+    assert str(found.environment) == "/all.tar.gz"
+    assert found.environment_origin == "--backend-config=python,execution-env-path"
+
+
+@pytest.mark.parametrize(
+    ("backend", "parameters", "environment"),
+    [
+        ("python", {"EXECUTION_ENV_PATH": "/own"}, "/own"),
+        ("python", {"PYTHON_VERSION": "3.10"}, "None"),
+        ("x", {}, DEFAULT),
+    ],
+)
+def test_what_a_model_or_its_backend_chooses_wins_over_the_setting(backend, parameters, environment):
+    files = {OWN, SHARED, DEFAULT, "/own", "/all.tar.gz"}
+    assert str(resolve_m(files, backend=backend, parameters=parameters, **ALL).environment) == environment
+
+
+def test_a_setting_for_an_environment_that_is_missing_names_the_flag():
+    with pytest.raises(ResolutionError, match="--backend-config=python,execution-env-path names the execution"):
+        resolve_m({OWN}, **ALL)
+
+
+def test_a_setting_names_the_python_of_models_without_an_environment():
+    settings = {"backend_configs": {"": {"default-python": "3.9"}}}
+    found = resolve_m({OWN}, **settings)
+    assert (str(found.python), found.python_origin) == ("==3.9.*", "--backend-config=python,default-python")
+    assert str(resolve_m({OWN}, parameters={"PYTHON_VERSION": "3.12"}, **settings).python) == "==3.12.*"
+    assert resolve_m({OWN, "/own"}, parameters={"EXECUTION_ENV_PATH": "/own"}, **settings).python is None
+
+
+def test_the_backend_toml_of_python_has_defaults_for_all_models():
+    manifest = "/b2/python/backend.toml"
+    files = {OWN: "", manifest: 'environment = "e"\nrequires-python = "3.9"', "/b2/python/e": "", "/all.tar.gz": ""}
+    found = resolve_m(files)
+    assert (str(found.environment), found.environment_origin) == ("/b2/python/e", manifest)
+    assert (str(found.python), found.python_origin) == ("==3.9.*", manifest)
+    assert str(resolve_m(files, **ALL).environment) == "/all.tar.gz"
+
+
+@pytest.mark.parametrize(
     ("text", "inside", "outside"),
     [
         ("3.10", ["3.10.0", "3.10.13"], ["3.1.0", "3.11.7", "3.9.18"]),
@@ -104,7 +167,7 @@ def test_a_version_of_python_that_is_none_is_refused():
     with pytest.raises(ResolutionError) as caught:
         resolve_m({OWN}, parameters={"PYTHON_VERSION": "python3"})
     assert caught.value.message == (
-        "parameter PYTHON_VERSION of model 'm': 'python3' is no version of Python: write a version as \"3.10\" or a "
+        "parameter PYTHON_VERSION of model 'm': 'python3' is not a version of Python: write a version as \"3.10\" or a "
         'range as ">=3.10,<3.12"'
     )
 
@@ -122,7 +185,7 @@ def test_the_models_version_of_python_wins_over_its_backends():
     [
         ("requires-python = ", f"{MANIFEST}: Invalid value"),
         ('python = "3.10"', f"{MANIFEST}: unknown key 'python'; there are: environment, requires-python"),
-        ('requires-python = "three"', f"{MANIFEST}: requires-python: 'three' is no version of Python"),
+        ('requires-python = "three"', f"{MANIFEST}: requires-python: 'three' is not a version of Python"),
         (b"\xff", f"{MANIFEST}: 'utf-8' codec can't decode"),
     ],
 )
@@ -233,3 +296,117 @@ def test_a_wish_for_a_python_that_no_stub_runs_under_is_told_what_is_supported(t
 @pytest.mark.parametrize("text", ["3.8", "3.14", ">=3.7", "<=3.8", "3.10.13", "~=3.11", ">3.13", "!=3.12"])
 def test_a_wish_that_a_stub_can_fulfil_is_taken(text):
     assert resolve_m({OWN}, parameters={"PYTHON_VERSION": text}).python is not None
+
+
+BLOCK = '# /// script\n# requires-python = ">=3.11"\n# dependencies = ["scikit-learn", "numpy"]\n# ///\n'
+
+
+def environment_step(found):
+    return next(step for step in found.steps if step.subject == "environment")
+
+
+@pytest.mark.parametrize(
+    ("files", "settings", "path"),
+    [
+        ({OWN: BLOCK}, {}, OWN),
+        ({SHARED: BLOCK}, {"backend": "x"}, SHARED),
+        ({OWN: BLOCK, "/e": ""}, {"backend_configs": {"python": {"execution-env-path": "/e"}}}, OWN),
+    ],
+)
+def test_the_script_block_of_the_code_is_the_models_environment(files, settings, path):
+    found = resolve_m(files, **settings)
+
+    assert (str(found.environment), found.environment_origin) == (path, f"the script block of {path}")
+    assert (str(found.python), found.python_origin) == (">=3.11", f"the script block of {path}")
+    step = environment_step(found)
+    assert "it requires scikit-learn, numpy" in step.reason
+    assert [(look.path.name, look.found) for look in step.searched] == [
+        ("model.py.lock", False),
+        ("pylock.toml", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("files", "settings", "path"),
+    [
+        ({OWN: BLOCK, "/repo/m/e.tar": ""}, {"parameters": {"EXECUTION_ENV_PATH": "e.tar"}}, "/repo/m/e.tar"),
+        ({SHARED: BLOCK, MANIFEST: 'environment = "e.tar"', "/b1/x/e.tar": ""}, {"backend": "x"}, "/b1/x/e.tar"),
+        ({SHARED: BLOCK, DEFAULT: ""}, {"backend": "x"}, DEFAULT),
+    ],
+)
+def test_what_names_an_environment_wins_over_the_block_and_says_so(files, settings, path):
+    found = resolve_m(files, **settings)
+
+    (code,) = (name for name in files if name.endswith("model.py"))
+    assert str(found.environment) == path
+    assert environment_step(found).reason.endswith(f"; it wins over the script block of {code}")
+    assert found.python is None
+
+
+def test_the_models_version_of_python_wins_over_that_of_the_block():
+    found = resolve_m({OWN: BLOCK}, parameters={"PYTHON_VERSION": "3.12"})
+
+    assert (str(found.environment), str(found.python)) == (OWN, "==3.12.*")
+
+
+def test_a_block_without_dependencies_asks_for_a_version_only():
+    found = resolve_m({OWN: '# /// script\n# requires-python = "==3.12.*"\n# dependencies = []\n# ///\n'})
+
+    assert (found.environment, str(found.python)) == (None, "==3.12.*")
+
+
+def test_an_invalid_block_is_an_error_of_the_model():
+    with pytest.raises(ResolutionError, match=r"the script block of /repo/m/1/model\.py is not valid TOML"):
+        resolve_m({OWN: "# /// script\n# dependencies = [\n# ///\n"})
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml", "pylock.toml"])
+def test_a_file_of_requirements_can_be_named(name):
+    found = resolve_m({OWN: "", f"/repo/m/{name}": ""}, parameters={"EXECUTION_ENV_PATH": name})
+    assert str(found.environment) == f"/repo/m/{name}"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("~/e.tar", "; '~' is not expanded; write the whole path;"),
+        ("$$TRITON_MODEL_DIR/e.tar", "; did you mean $$TRITON_MODEL_DIRECTORY?;"),
+        ("e.tar@md5:12", "'md5:12' is not a digest; write @sha256: and 64 hexadecimal digits"),
+    ],
+)
+def test_common_mistakes_in_a_path_get_a_hint(text, hint):
+    with pytest.raises(ResolutionError) as caught:
+        resolve_m({OWN}, parameters={"EXECUTION_ENV_PATH": text})
+    assert hint in caught.value.message
+
+
+def test_a_keyword_that_is_right_gets_no_hint():
+    with pytest.raises(ResolutionError) as caught:
+        resolve_m({OWN}, parameters={"EXECUTION_ENV_PATH": "$$TRITON_MODEL_DIRECTORY/e.tar"})
+    assert "did you mean" not in caught.value.message
+
+
+def test_parameters_that_nearly_name_an_environment_are_told():
+    config = ModelConfig(
+        name="m",
+        backend="python",
+        parameters={
+            "EXECUTION_ENV_PTH": "e",
+            "execution_env_path": "e",
+            "PYTHON_VERSIONS": "3.12",
+            "EXECUTION_ENV_PATH.2": "e",
+            "PATH": "e",
+        },
+    )
+
+    told = misspelt_parameters(config)
+
+    assert [text.partition("'")[2].partition("'")[0] for text in told] == [
+        "EXECUTION_ENV_PTH",
+        "execution_env_path",
+        "PYTHON_VERSIONS",
+    ]
+    assert told[0] == (
+        "parameter 'EXECUTION_ENV_PTH' of model 'm' does not name its environment or Python; did you mean "
+        "EXECUTION_ENV_PATH?"
+    )

@@ -18,6 +18,18 @@ CMDLINE = (
 )
 
 
+def joined_rows(table: str) -> list[list[str]]:
+    """The cells of each row, of which the table breaks long ones into lines."""
+    rows: list[list[str]] = []
+    for line in table.splitlines()[3:-1]:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0]:
+            rows.append(cells)
+        else:
+            rows[-1] = [before + more for before, more in zip(rows[-1], cells, strict=True)]
+    return rows
+
+
 @dataclasses.dataclass
 class Ready:
     prefix: Path = Path("/store/abc")
@@ -56,15 +68,29 @@ def test_versions_are_ordered_as_numbers():
 
 
 def test_a_shared_backend_brings_a_row_of_its_own_and_one_for_python():
-    rows = backend_table([resolve_m({SHARED}, backend="x"), resolve_m({SHARED}, backend="x")]).splitlines()[3:-1]
-    assert [[cell.strip() for cell in row.strip("|").split("|")] for row in rows] == [
+    rows = joined_rows(backend_table([resolve_m({SHARED}, backend="x"), resolve_m({SHARED}, backend="x")]))
+    assert rows == [
         ["python", f"/guest/artifacts/{STUB}", CMDLINE],
         ["x", "/b1/x/model.py", CMDLINE],
     ]
 
 
 def test_models_of_python_alone_have_one_row():
-    assert len(backend_table([resolve_m({OWN})]).splitlines()) == 5
+    assert [row[0] for row in joined_rows(backend_table([resolve_m({OWN})]))] == ["python"]
+
+
+def test_python_is_the_first_backend_with_the_stub_that_runs():
+    table = backend_table([resolve_m({"/b1/a/model.py"}, backend="a"), resolve_m({OWN, f"/repo/m/{STUB}"})])
+    rows = joined_rows(table)
+    assert [row[:2] for row in rows] == [
+        ["python", f"/repo/m/{STUB}/guest/artifacts/{STUB}"],
+        ["a", "/b1/a/model.py"],
+    ]
+
+
+def test_long_cells_of_the_backends_are_wrapped():
+    (line,) = {len(line) for line in backend_table([resolve_m({SHARED}, backend="x")]).splitlines()}
+    assert line < 160
 
 
 def test_an_explanation_says_what_was_looked_for_and_where_and_what_was_taken_and_why():

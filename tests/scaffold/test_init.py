@@ -228,6 +228,24 @@ def test_without_any_word_a_parameter_is_an_array_and_a_note_says_so(tmp_path):
     assert "'x' has no type hint: assumed an array of float32, see config.pbtxt" in scaffold.notes
 
 
+def test_a_shape_that_no_hint_gives_is_asked_for(tmp_path):
+    source = "import numpy as np\n\ndef f(x: np.ndarray, n: int) -> np.ndarray:\n%s    return x\n"
+    (asked,) = [note for note in function(tmp_path, source % "").notes if "dimensions" in note]
+    assert asked == (
+        "the number of dimensions of 'x', 'result' is assumed to be one: if it is another, write dims: [ -1, -1 ] or "
+        "the like in config.pbtxt, or document it as 'array of shape (n, 2)' and run this again"
+    )
+
+    docstring = '    """Do.\n\n    Args:\n        x: array of shape (n, 3)\n\n    Returns:\n        array of shape (n, 2)\n    """\n'
+    documented = function(tmp_path, source % docstring)
+
+    assert tensors(documented) == (
+        {"x": ("FP32", [-1, 3], False), "n": ("INT64", [1], False)},
+        {"result": ("FP32", [-1, 2])},
+    )
+    assert not [note for note in documented.notes if "dimensions" in note]
+
+
 @pytest.mark.parametrize(
     ("record", "result"),
     [

@@ -1,4 +1,4 @@
-"""Environments shared by the tests here: making one takes a second, and none of them is changed by a test."""
+"""Environments that many tests share. Making one takes a second; no test changes them."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory, minor: str) -> Path:
 
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Path:
-    """It, in an archive."""
+    """The environment `whole`, in an archive."""
     return makers.pack_plainly(whole, tmp_path_factory.mktemp("packed") / "whole.tar.gz")
 
 
 @pytest.fixture(scope="session")
 def filled(tmp_path_factory: pytest.TempPathFactory, archive: Path) -> Path:
-    """A store that holds the environment of `archive` already, for tests that change nothing in it."""
+    """A store with the environment of `archive`, for tests that do not change it."""
     root = tmp_path_factory.mktemp("filled") / "store"
     EnvironmentManager(root, reporter=Recorder()).prepare(archive)
     return root
@@ -61,5 +61,5 @@ def filled(tmp_path_factory: pytest.TempPathFactory, archive: Path) -> Path:
 def serving(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """An archive made by conda-pack with a real numpy in it, and the version of its Python."""
     made, minor = served.made_environment(once(tmp_path_factory, "environment-serving", served.packed_environment))
-    # A copy for each process: what is done to a file by a test must not show while that of another unpacks it.
+    # A copy for each process: a test may change a file that a test of another process is unpacking.
     return Path(shutil.copy2(made, tmp_path_factory.mktemp("serving"))), minor

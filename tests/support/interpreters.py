@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.once import once
+from support.packages import install_packages
 
 Version = tuple[int, int]
 
@@ -18,7 +20,7 @@ _OLDEST = 8
 
 
 def interpreters() -> list[tuple[Version, str]]:
-    """Pythons of 3.8 and newer by their version: ours, those on PATH, and pyenv's. By name: collecting starts nothing."""
+    """Pythons of 3.8 and newer by their version: ours, those on PATH, and pyenv's. Found by name, without starting them."""
     found: dict[Version, str] = {(sys.version_info[0], sys.version_info[1]): sys.executable}
     for minor in range(_OLDEST, 20):
         on_path = shutil.which(f"python3.{minor}")
@@ -32,21 +34,21 @@ def interpreters() -> list[tuple[Version, str]]:
 
 
 def numpy_environment(factory: pytest.TempPathFactory, version: Version, python: str) -> Path:
-    """A virtual environment of *python* with numpy, made once for a run of tests; skips if none can be had."""
+    """A virtual environment of *python* with numpy, made once for a run of tests; skips if it cannot be installed."""
 
     def make(folder: Path) -> None:
         make_environment(folder, version, python, _NUMPY.get(version, "numpy"))
+        # Guests write no bytecode of packages: without this each of them would compile numpy, for a second.
+        environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        subprocess.run([folder / "bin" / "python", "-c", "import numpy"], env=environ, check=True)
 
     return once(factory, f"python{version[0]}.{version[1]}-with-numpy", make)
 
 
 def make_environment(folder: Path, version: Version, python: str, *packages: str) -> None:
-    """A virtual environment of *python* with packages that need no compiling; skips if they cannot be had."""
+    """A virtual environment of *python* with packages that need no compiling; skips if they cannot be installed."""
     subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)
     site_packages = next(folder.glob("lib/python3*/site-packages"))
-    # By the tests' own pip: that of each Python would have to be installed first, and 3.8 gets no new one.
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:"]
-    chosen = ["--target", site_packages, "--python-version", f"{version[0]}.{version[1]}", *packages]
-    done = subprocess.run([*pip, *chosen], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no {' and '.join(packages)} for {python}: {done.stderr.strip()[-300:]}")
+    failure = install_packages(folder / "bin" / "python", site_packages, *packages)
+    if failure:
+        pytest.skip(f"{' and '.join(packages)} cannot be installed for {python}: {failure}")

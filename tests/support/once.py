@@ -1,4 +1,4 @@
-"""What is dear to make and changed by nobody: made once for all processes of a test run."""
+"""Folders that are expensive to make and that no test changes: made once for all processes of a test run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from filelock import FileLock
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """A folder of the run's own in which *make* has put something; whoever comes meanwhile waits.
+    """The folder of this name of the test run, filled by *make*; other processes that need it meanwhile wait.
 
     Args:
         factory: Where temporary folders come from.
-        name: The folder's, for this alone.
-        make: Gets a path at which nothing is. If it fails, the next one to ask tries anew.
+        name: The folder's name.
+        make: Called with the path, which does not exist yet. If it fails, the next caller tries again.
     """
     base = factory.getbasetemp()
     root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Any
 
 import psutil
+from support.forked_servers import ForkedServer
 from support.guests_of import give_environment
 
 HOST = "127.0.0.1"
@@ -33,7 +34,24 @@ EXIT_TIMEOUT = 30
 """Seconds for which a server waits for requests in flight when it is to end (--exit-timeout-secs)."""
 _FAMILY_SECONDS = 0.5
 """How often the processes below a server are listed while a condition is polled."""
+_REST_SECONDS = 0.3
+"""How long a server is given to come to rest before its log is read."""
+_STORE = Path("naiad", "environments")
+"""The store of environments in the user's cache."""
+shared_guests: list[Path] = []
+"""At most one: a directory for the guest's files, which then all servers share that have no store of their own.
+
+A user's servers share these files, too. Without that the guests of each server of a test compile 30 modules.
+"""
+FRONTENDS_VARIABLE = "NAIAD_TEST_FRONTENDS"
 TRITONSERVER = Path(sys.executable).with_name("tritonserver")
+
+
+def _frontends(program: str, options: Sequence[str]) -> list[str]:
+    """`--frontends` as the environment asks for (make test FRONTENDS=2), where the server can be started with it."""
+    count = os.environ.get(FRONTENDS_VARIABLE, "")
+    is_possible = program == str(TRITONSERVER) and not any(option.startswith("--frontends") for option in options)
+    return [f"--frontends={count}"] if count and is_possible else []
 
 
 class ServerError(AssertionError):
@@ -108,6 +126,27 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
+def _has_work(pid: int) -> bool:
+    """Whether a thread of the process runs, waits for a processor or for a disk; False if the process has ended."""
+    try:
+        stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:
+        return True  # a thread has just ended; or the process, which the next look shows
+    return any(stat.rpartition(")")[2].split()[0] in "RD" for stat in stats)
+
+
+def _is_sweeper(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any("sweeper_process.py" in argument for argument in process.cmdline())
+    return False
+
+
+def _is_frontend(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return "naiad-frontend" in process.cmdline()
+    return False
+
+
 class ServerProcess:
     """A server with HTTP, gRPC and metrics on loopback ports of its own.
 
@@ -120,6 +159,8 @@ class ServerProcess:
         wait: "live" or "ready": what entering waits for; "" returns at once (for starts that are to fail).
         timeout: Bound of every wait, in seconds.
         grace: How long guests may outlive the server, in seconds.
+        directory: The working directory of the server; that of the tests unless told.
+        is_fresh: Start a new interpreter. Most servers are forked from a process that has done the imports.
     """
 
     def __init__(
@@ -132,6 +173,8 @@ class ServerProcess:
         wait: str = "ready",
         timeout: float = 60,
         grace: float = 5,
+        directory: Path | None = None,
+        is_fresh: bool = False,
     ) -> None:
         repositories = [repository] if isinstance(repository, Path) else list(repository or ())
         self._repositories = repositories
@@ -144,17 +187,23 @@ class ServerProcess:
             f"--grpc-address={HOST}",
             f"--grpc-port={self.grpc_port}",
             f"--metrics-port={self.metrics_port}",
+            *_frontends(str(command[0]), options),
             *options,
         ]
         self.work = work
         self.log_path = work / f"server-{self.http_port}.log"
         self.timeout = timeout
         self.grace = grace
+        self._directory = directory
         self._wait = wait
         self._environ = self._child_environ(environ or {})
-        self._process: subprocess.Popen[bytes] | None = None
+        # An interpreter reads these when it starts.
+        of_interpreter = any(name.startswith(("PYTHON", "LD_", "MALLOC")) for name in environ or {})
+        self._is_forked = self.command[0] == str(TRITONSERVER) and not is_fresh and not of_interpreter
+        self._process: subprocess.Popen[bytes] | ForkedServer | None = None
         self._family: dict[int, psutil.Process] = {}
         self._family_read = 0.0
+        self._log_begin = 0
 
     def __repr__(self) -> str:
         state = "not started" if self._process is None else f"pid={self.pid} exit={self._process.poll()}"
@@ -179,8 +228,13 @@ class ServerProcess:
 
     @property
     def log(self) -> str:
-        """Everything the server and its guests have printed so far."""
-        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        """What the server and its guests have printed so far, since `begin_log` if that was called."""
+        self._let_lines_be_written()
+        return self.log_path.read_bytes()[self._log_begin :].decode(errors="replace") if self.log_path.exists() else ""
+
+    def begin_log(self) -> None:
+        """Let `log` begin here: for tests that share a server and count lines of its log."""
+        self._log_begin = self.log_path.stat().st_size
 
     def __enter__(self) -> ServerProcess:  # noqa: PYI034 - typing.Self is 3.11+
         self.start()
@@ -206,10 +260,20 @@ class ServerProcess:
     def start(self) -> None:
         """Start the process; waits for nothing."""
         self.work.mkdir(parents=True, exist_ok=True)
+        self._share_guests()
         give_environment(self._repositories)
+        if self._is_forked:
+            folder = self._directory or Path.cwd()
+            self._process = ForkedServer(self.command, self._environ, self.log_path, folder)
+            return
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self._environ
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environ,
+                cwd=self._directory,
             )
 
     def wait_health(self, kind: str) -> None:
@@ -239,9 +303,16 @@ class ServerProcess:
         self.wait_for(lambda: text in self.log, f"the log to say {text!r}")
 
     def children(self) -> list[psutil.Process]:
-        """The processes below the server now: its guests and what they started."""
+        """The processes below the server now: its guests and what they started, without its sweeper and frontends."""
+        return [process for process in self._below() if not _is_frontend(process)]
+
+    def processes(self) -> list[psutil.Process]:
+        """The server's own process, its frontend processes and its `children`: those that do its work."""
+        return [psutil.Process(self.pid), *self._below()]
+
+    def _below(self) -> list[psutil.Process]:
         self._remember_family()
-        return [process for process in self._family.values() if process.is_running()]
+        return [process for process in self._family.values() if process.is_running() and not _is_sweeper(process)]
 
     def stop(self) -> int:
         """End by SIGTERM as an operator does; must end in time and leave no process behind. Returns the exit code."""
@@ -293,6 +364,13 @@ class ServerProcess:
         environ: dict[str, str | None] = {**os.environ, **own, **changes}
         return {name: value for name, value in environ.items() if value is not None}
 
+    def _share_guests(self) -> None:
+        cache = self.work / "cache"
+        if shared_guests and self._environ.get("XDG_CACHE_HOME") == str(cache) and "NAIAD_STORE" not in self._environ:
+            (cache / _STORE).mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                (cache / _STORE / "guests").symlink_to(shared_guests[0])
+
     def _while_running(self, condition: Callable[[], Any]) -> Any:
         assert self._process is not None, "the server has not been started"
         # Reading the table of all processes takes several milliseconds, and conditions are polled every 40 ms.
@@ -302,6 +380,16 @@ class ServerProcess:
         if not value and self._process.poll() is not None:
             raise ServerError(f"the server ended with code {self._process.returncode}")
         return value
+
+    def _let_lines_be_written(self) -> None:
+        """Wait until no thread of the server has anything to do, or a third of a second.
+
+        The server writes its log on a thread, so a line may be written after the response of the request that caused
+        it. A busy server never comes to rest: its lines are those that were written by then.
+        """
+        deadline = time.monotonic() + _REST_SECONDS
+        while self._process is not None and _has_work(self._process.pid) and time.monotonic() < deadline:
+            time.sleep(0.002)
 
     def _health(self, kind: str) -> bool:
         try:

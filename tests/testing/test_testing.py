@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
 from naiad.testing import ConfigError, InvalidRequestError, LogRecord, ModelError, NaiadError, Request, load
+from naiad_stub.native.elf import write_library
 from testing.models import write_model
 
 DOUBLE = """
@@ -368,3 +369,18 @@ def test_a_failed_test_inside_a_model_is_the_tests_own():
 
     with load(Fails) as model, pytest.raises(pytest.fail.Exception, match="seen"):
         model.infer({"x": [1]})
+
+
+def test_a_native_backend_is_refused_with_the_library_and_what_to_do(tmp_path):
+    (tmp_path / "backends" / "own").mkdir(parents=True)
+    library = tmp_path / "backends" / "own" / "libtriton_own.so"
+    library.write_bytes(write_library(["TRITONBACKEND_ModelInstanceExecute"], library.name))
+    folder = write_model(tmp_path, "user", DOUBLE, more='backend: "own"')
+    (folder / "1" / "model.py").unlink()
+
+    with pytest.raises(NaiadError) as raised:
+        load(folder, backend_directories=[tmp_path / "backends"])
+    assert raised.value.message == (
+        f"cannot test model 'user' in this process: its backend is the native library '{library}'; run it with "
+        f"`naiad run {folder}`"
+    )

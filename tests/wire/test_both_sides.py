@@ -18,7 +18,16 @@ from naiad.workers.exchange import ModelInterface, read_responses, write_execute
 from naiad_stub import wire
 from naiad_stub.blocks import OutputBlocks
 from naiad_stub.calls import CallTexts, HostCalls, pack_call
-from naiad_stub.exchange import BatchReader, ResponseWriter, TensorWriter, responses_frame
+from naiad_stub.exceptions import TritonModelException
+from naiad_stub.exchange import (
+    Batch,
+    BatchReader,
+    ResponseWriter,
+    TensorWriter,
+    Ticket,
+    error_entry,
+    responses_frame,
+)
 from naiad_stub.messages import ReleaseOutputs
 from naiad_stub.request import InferenceRequest
 from naiad_stub.response import InferenceResponse
@@ -277,3 +286,21 @@ def test_what_has_no_room_is_told_with_its_size_and_what_fits_into_a_message_nee
     with pytest.raises(OutOfMemoryError, match=f"a response of 1025 bytes does not fit into .* of {caller} {in_use}"):
         answer(LIMIT + 1)
     inputs.release(everything)
+
+
+def test_many_long_responses_are_divided_among_messages_and_the_last_one_ends_the_batch(pair):
+    batch = Batch(7, -1, None)
+    entries = [error_entry(key, 1, "x" * 60_000, wire.FINAL) for key in range(300)]
+    frames = wire.FrameReader(wire.MAX_GUEST_FRAME).feed(responses_frame(batch, entries, wire.DONE, 9))
+    read = [read_responses(payload, pair.interface, pair.memory) for _, payload in frames]
+    assert len(read) == 3
+    assert [each.done for each in read] == [False, False, True]
+    assert [response.key for each in read for response in each.responses] == list(range(300))
+
+
+def test_parameters_that_are_too_long_fail_only_their_response(pair):
+    response = InferenceResponse([], parameters={"long": "x" * wire.MAX_PARAMETERS})
+    with pytest.raises(
+        TritonModelException, match=r"the parameters of a response have \d+ bytes; at most 4194304 can be"
+    ):
+        pair.writer.response(Ticket(1, [], Batch(7, -1, None)), response, wire.FINAL)

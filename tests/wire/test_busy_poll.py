@@ -84,6 +84,56 @@ def _lucky(poll: BusyPoll, now: int, times: int) -> None:
         poll.on_yield(now, now + 10 * US, found=True)
 
 
+def _follow(poll: BusyPoll, now: int, polled_us: int, slept_us: int, *, count: int) -> int:
+    """Let so many messages come, whose gap depends on whether they are polled for; returns the time then."""
+    for _ in range(count):
+        now += (polled_us if poll.is_on else slept_us) * US
+        poll.on_activity(now)
+    return now
+
+
+def _share_of_polling(poll: BusyPoll, now: int, polled_us: int, slept_us: int) -> float:
+    """How many of 30 s of messages are polled for."""
+    polled, end = 0, now + 30 * 1000 * MS
+    count = 0
+    while now < end:
+        polled += poll.is_on
+        count += 1
+        now = _follow(poll, now, polled_us, slept_us, count=1)
+    return polled / count
+
+
+@pytest.mark.parametrize(
+    ("polled_us", "slept_us", "is_most"),
+    [(50, 110, True), (50, 50, True), (150, 80, False), (80, 60, False)],
+)
+def test_polls_unless_messages_follow_each_other_more_closely_when_it_sleeps(
+    polled_us: int, slept_us: int, *, is_most: bool
+) -> None:
+    poll, now = _beating(50, 50), _now(50, 50)
+
+    share = _share_of_polling(poll, now, polled_us, slept_us)
+
+    assert share > 0.98 if is_most else share < 0.02
+
+
+def test_finds_out_when_polling_pays_again() -> None:
+    poll, now = _beating(50, 50), _now(50, 50)
+    now = _follow(poll, now, 150, 80, count=300_000)  # 24 s
+    now = _follow(poll, now, 50, 110, count=120_000)  # the longest pause, and a little more
+
+    assert _share_of_polling(poll, now, 50, 110) > 0.98
+
+
+def test_one_message_that_came_late_does_not_end_polling() -> None:
+    poll, now = _beating(50, 50), _now(50, 50)
+    now = _follow(poll, now, 50, 60, count=250)
+    poll.on_activity(now + 300 * US)
+    now = _follow(poll, now + 300 * US, 50, 60, count=100)
+
+    assert poll.is_on
+
+
 def test_rests_longer_each_time_polling_turns_out_badly_again_and_forgets_that_when_it_goes_well() -> None:
     poll, now = _beating(50, 50), _now(50, 50)
     rests = []
@@ -95,10 +145,8 @@ def test_rests_longer_each_time_polling_turns_out_badly_again_and_forgets_that_w
 
     assert rests == [100, 400, 1600, 6400, 10_000, 10_000]
 
-    _lucky(poll, now, 100)
-    for _ in range(3):
-        assert poll.is_on
-        poll.on_yield(now, now + MS, found=True)
+    now = _follow(poll, now, 50, 110, count=10_000)
+    poll.on_yield(now, now + MS, found=True)
     assert _rest_after(poll, now + MS) == 100
 
 

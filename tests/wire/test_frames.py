@@ -7,7 +7,8 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naiad_stub.wire import FRAME, FrameReader, Kind, WireError, frame
+from naiad_stub.messages import Failed, Log
+from naiad_stub.wire import FRAME, MAX_TEXT, FrameReader, Kind, WireError, bounded_text, frame
 
 FRAMES = st.tuples(st.integers(0, 2**16 - 1), st.binary(max_size=100))
 
@@ -44,3 +45,27 @@ def test_long_frame_costs_no_more_than_its_length():
 def test_frame_longer_than_any_message_is_rejected_before_it_is_read():
     with pytest.raises(WireError, match="a message of 4294967295 bytes is longer than any the protocol has"):
         FrameReader().feed(FRAME.pack(2**32 - 1, Kind.LOG, 0))
+
+
+def test_only_some_kinds_may_be_longer_than_others():
+    reader = FrameReader(10, {Kind.QUERY: 20})
+    assert reader.feed(frame(Kind.QUERY, bytes(20)) + frame(Kind.LOG, bytes(10))) == [
+        (Kind.QUERY, bytes(20)),
+        (Kind.LOG, bytes(10)),
+    ]
+    with pytest.raises(WireError, match="a message of 11 bytes"):
+        FrameReader(10, {Kind.QUERY: 20}).feed(frame(Kind.LOG, bytes(11)))
+    with pytest.raises(WireError, match="a message of 21 bytes"):
+        FrameReader(10, {Kind.QUERY: 20}).feed(frame(Kind.QUERY, bytes(21)))
+
+
+@pytest.mark.parametrize("more", [0, 1, 2000])
+def test_a_long_text_loses_its_middle(more):
+    text = "a" * (MAX_TEXT // 2) + "b" * more + "c" * (MAX_TEXT // 2)
+    bounded = bounded_text(text)
+    if not more:
+        assert bounded == text
+    else:
+        note = f" ... [{more} characters are left out here] ... "
+        assert bounded == "a" * (MAX_TEXT // 2) + note + "c" * (MAX_TEXT // 2)
+        assert Log(0, "", 0, text).text == Failed(0, text, "").message == bounded

@@ -39,7 +39,7 @@ TABLES = (
     TO_FORK_SERVER,
 )
 ALL = {kind: message for table in TABLES for kind, message in table.items()}
-HAND_PACKED = {Kind.EXECUTE, Kind.RESPONSES, Kind.CALL, Kind.RESULT}
+HAND_PACKED = {Kind.EXECUTE, Kind.REPORTS, Kind.RESPONSES, Kind.CALL, Kind.RESULT}
 
 NUMBERS = st.integers(0, 2**64 - 1)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -47,7 +47,7 @@ VALUES = {
     "u": NUMBERS,
     "b": st.booleans(),
     "s": TEXTS,
-    "q": st.lists(NUMBERS, max_size=20),
+    "q": st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20),
     "m": st.dictionaries(TEXTS, TEXTS, max_size=5),
 }
 ANNOTATIONS = {"u": "int", "b": "bool", "s": "str", "q": "List[int]", "m": "Dict[str, str]"}

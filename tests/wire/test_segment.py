@@ -202,3 +202,26 @@ def test_memory_that_cannot_be_had_is_refused_with_the_limits_to_look_at(monkeyp
 def test_next_tensor_starts_at_a_cache_line():
     assert [align(offset) for offset in (0, 1, 63, 64, 65)] == [0, 64, 64, 64, 128]
     assert resource.getpagesize() % ALIGNMENT == 0
+
+
+def test_a_closed_segment_is_unmapped_with_its_last_view_although_the_segment_itself_is_referenced():
+    """A guest that ended is part of reference cycles, which a server collects after minutes or hours."""
+    name = f"naiad-kept-{os.getpid()}"
+    descriptor, capacity = create_memory(name, CAPACITY)
+    made = Segment(descriptor, capacity)
+    os.close(descriptor)
+    block = made.allocate(5000)
+    part = made.view[block : block + 5000]
+    part[:4] = b"data"
+
+    def is_mapped():
+        return name in Path("/proc/self/maps").read_text()
+
+    made.close()
+    assert bytes(part[:4]) == b"data"
+    assert is_mapped()
+    made.release(block)
+    assert made.trim() == 0, "there is nothing left to trim"
+    del part
+    assert not is_mapped()
+    made.close()

@@ -35,6 +35,7 @@ IDENTITY = """
 class Owner:
     def __init__(self) -> None:
         self.answers: list[Any] = []
+        self.forwarded: list[Any] = []
         self.done: list[tuple[int, ...]] = []
         self.deaths: list[Any] = []
         self.lines: list[tuple[str, str]] = []
@@ -42,6 +43,10 @@ class Owner:
 
     def on_response(self, worker, answer, started, ended):
         self.answers.append(answer)
+
+    def on_forwarded_response(self, worker, response, batch):
+        self.forwarded.append(response)
+        self.done.append(tuple(batch.keys))
 
     def is_refill_urgent(self, took_ns):
         return False
@@ -85,6 +90,7 @@ def launch_spec(folder: Path, methods: str, *, start_timeout: float = 20, **load
         "outputs": "OUT",
         "model_config": "{}",
         "busy_poll_us": "0",
+        "writes_stacks": "1",
         "args.model_name": "m",
         **load,
     }

@@ -92,6 +92,20 @@ def test_guests_of_one_environment_come_from_one_process_and_are_apart(tmp_path)
     run(serve())
 
 
+def test_a_forked_guest_shows_its_instance_in_lists_of_processes(tmp_path):
+    async def serve():
+        with borrowed(ForkServerPool(), "numpy") as prewarmed:
+            worker, _ = await started(warm_spec(tmp_path, prewarmed, IDENTITY))
+            shown = psutil.Process(worker.pid)
+            assert shown.name() == "m_0_0"
+            assert shown.cmdline()[2:4] == ["--instance", "m_0_0"]
+            assert shown.cmdline()[:2] == parent_of(worker).cmdline()[:2]
+            assert "NAIAD_GUEST_ID" in shown.environ()  # the sweeper reads it, in the memory behind the command line
+            await worker.stop(5)
+
+    run(serve())
+
+
 @pytest.mark.parametrize(
     ("how", "status", "words"),
     [
@@ -156,6 +170,32 @@ def test_guests_end_with_the_process_they_were_forked_from_and_others_come_from_
             await worker.kill()
 
     run(kill_it())
+
+
+ENDS_ITS_FORK_SERVER = """
+import os, signal, sys
+from pathlib import Path
+here = Path(__file__).parent
+if "--fork-server" in sys.argv and len(list(here.glob("killed*"))) < {times}:
+    (here / f"killed{{os.getpid()}}").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(("times", "is_forked"), [(1, True), (99, False)])
+def test_a_fork_server_killed_while_it_imports_is_started_again_but_not_for_ever(tmp_path, caplog, times, is_forked):
+    async def serve():
+        with borrowed(ForkServerPool(), "slow_to_import") as prewarmed:
+            spec = warm_spec(tmp_path, prewarmed, modules=ENDS_ITS_FORK_SERVER.format(times=times))
+            for _ in range(5):
+                worker, _ = await started(spec)
+                parent = parent_of(worker).pid
+                await worker.kill()
+            assert (parent != os.getpid()) is is_forked
+
+    run(serve())
+    assert len(list((tmp_path / "packages").glob("killed*"))) == min(times, 3)
+    assert "was killed by SIGKILL (out of memory?); another one is started" in caplog.text
 
 
 def test_two_models_share_a_fork_server_until_the_last_of_them_goes(tmp_path):

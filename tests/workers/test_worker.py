@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import select
 import signal
+import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from naiad.errors import ProtocolError
+from naiad.protocol.datatypes import Datatype
 from naiad_stub import wire
 
-from .guests import IDENTITY, guest, is_running, launch_spec, request, run, started, until
+from .guests import IDENTITY, PLAN, guest, is_running, launch_spec, request, run, started, until
 
 pytestmark = pytest.mark.server
 
@@ -67,6 +70,42 @@ def execute(self, requests):
 """
 
 
+ERROR_FOR_NEGATIVE = """
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            if value[0] < 0:
+                answers.append(pb_utils.InferenceResponse([], pb_utils.TritonError("it is negative")))
+            else:
+                answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value)]))
+        return answers
+"""
+
+
+def test_bytes_that_are_forwarded_come_back_as_the_guest_wrote_them(tmp_path):
+    """The first response of a layout is checked like any other, and an error is one."""
+
+    async def forward():
+        worker, owner = await started(launch_spec(tmp_path, ERROR_FOR_NEGATIVE))
+        packed = PLAN.pack_inputs(request(1.0, 2.0))
+        for key, values in ((1, (1.0, 2.0)), (2, (3.0, 4.0)), (3, (-1.0, 0.0)), (4, (5.0, 6.0))):
+            worker.forward(key, b"id", packed[0], np.array(values, "<f4").tobytes(), 1, time.monotonic_ns())
+            await until(lambda key=key: (key,) in owner.done, "the batch")
+        assert [(answer.key, answer.response.error is None) for answer in owner.answers] == [(1, True), (3, False)]
+        assert owner.answers[1].response.error.message == "it is negative"
+        assert [each.key for each in owner.forwarded] == [2, 4]
+        assert [np.frombuffer(each.outputs, "<f4").tolist() for each in owner.forwarded] == [[3.0, 4.0], [5.0, 6.0]]
+        (entry,) = owner.forwarded[0].layout.entries
+        assert entry == ("OUT", Datatype.FP32, (2,), 0, 8)
+        assert not worker.open
+        assert not worker.forwarded
+        assert not worker.batches
+        await worker.kill()
+
+    run(forward())
+
+
 def test_death_amid_a_request_is_told_once_with_signal_and_last_lines(tmp_path):
     async def die():
         worker, owner = await started(launch_spec(tmp_path, DIES))
@@ -104,6 +143,7 @@ def test_request_sent_after_the_last_answer_of_a_guest_that_is_gone_counts_as_no
         await until(lambda: owner.deaths, "the death")
         assert [answer.key for answer in owner.answers] == [1]
         assert [(batch.keys, batch.sent) for batch in worker.batches.values()] == [([2], 0)]
+        assert worker.open == {2}  # else nobody would answer it
 
     run(die())
 
@@ -247,7 +287,7 @@ def initialize(self, args):
         err = [line for stream, line in owner.lines if stream == "stderr"]
         assert out == ["one", "two", "\u00e4\u00f6\ufffd", "unended"]
         assert err[0] == "three"
-        assert "".join(err[1:]) == "x" * 50_000
+        assert err[1:] == ["x" * 16384 + " ... [the line is cut after 16384 bytes]"]
         assert [(level, Path(file).name, text) for level, file, text in owner.logged] == [
             (1, "model.py", "careful \\ud800")
         ]
@@ -260,19 +300,19 @@ def test_guest_keeps_one_channel_through_a_million_bytes_of_messages(tmp_path):
     methods = """
 def execute(self, requests):
     for request in requests:
-        pb_utils.Logger.log_info(request.request_id() * 2)
-    return [pb_utils.InferenceResponse(error=pb_utils.TritonError("e" * 2_000_000)) for _ in requests]
+        pb_utils.Logger.log_info(request.request_id())
+    return [pb_utils.InferenceResponse(parameters={"long": "e" * 2_000_000}) for _ in requests]
 """
 
     async def serve():
         worker, owner = await started(launch_spec(tmp_path, methods))
         asked = request(1)
         asked.parameters = {"long": "p" * 3_000_000}
-        asked.request_id = "i" * 60_000
+        asked.request_id = "i" * 30_000
         worker.execute([(1, asked, None)], 1)
         await until(lambda: owner.done, "the answer")
-        assert owner.answers[0].response.error.message == "e" * 2_000_000
-        assert owner.logged[0][2] == "i" * 120_000
+        assert owner.answers[0].response.parameters == {"long": "e" * 2_000_000}
+        assert owner.logged[0][2] == f"[request id: {'i' * 128}...] {'i' * 30_000}"
         await worker.kill()
 
     run(serve())

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import platform
 import signal
+import sys
+from pathlib import Path
 
+import psutil
 import pytest
 from naiad.errors import GuestExitedError, ModelError
 from naiad_stub import wire
+from naiad_stub.process_title import process_name
 
 from .guests import IDENTITY, guest, is_running, launch_spec, run, started, until
 
@@ -26,6 +31,46 @@ def test_model_that_fails_to_initialize_says_why_with_its_traceback(tmp_path):
         return worker.pid
 
     assert not is_running(run(start()))
+
+
+def test_a_failed_import_names_the_interpreter_and_why_it_was_chosen(tmp_path):
+    async def start():
+        methods = "def initialize(self, args):\n    import not_installed_here\n"
+        worker, _ = guest(launch_spec(tmp_path, methods, environment="chosen by a flag"))
+        with pytest.raises(ModelError) as caught:
+            await worker.start()
+        return caught.value.message.splitlines()[0]
+
+    assert run(start()) == (
+        f"ModuleNotFoundError: No module named 'not_installed_here' (in Python {platform.python_version()}: "
+        f"{sys.executable}, chosen by a flag)"
+    )
+
+
+def test_lists_of_processes_show_the_instance_and_the_model(tmp_path):
+    async def start():
+        spec = launch_spec(tmp_path, IDENTITY)
+        worker, _ = await started(spec)
+        process = psutil.Process(worker.pid)
+        assert process.name() == "m_0_0"
+        assert process.cmdline()[2:6] == ["--instance", "m_0_0", "--model", spec.load["model_file"]]
+        await worker.stop(5)
+
+    run(start())
+
+
+@pytest.mark.parametrize(
+    ("instance", "name"),
+    [
+        ("m_0_0", "m_0_0"),
+        ("a_rather_long_model_0_12", "a_rather_l_0_12"),
+        ("a_rather_long_model_3", "a_rather_long_3"),
+        ("a_rather_long_model", "a_rather_long_m"),
+        ("\u00fc" * 8 + "_0_0", "\u00fc" * 5 + "_0_0"),
+    ],
+)
+def test_the_name_of_a_process_keeps_the_number_of_its_instance(instance, name):
+    assert process_name(instance) == name
 
 
 @pytest.mark.parametrize(
@@ -221,3 +266,22 @@ def initialize(self, args):
         await worker.stop(60)
 
     run(serve())
+
+
+OOM_SCORE = """
+    def initialize(self, args):
+        import subprocess
+        print(open("/proc/self/oom_score_adj").read().strip(), flush=True)
+        subprocess.run(["cat", "/proc/self/oom_score_adj"])
+"""
+
+
+def test_the_kernel_ends_a_guest_rather_than_the_host_when_memory_runs_out(tmp_path):
+    async def serve():
+        worker, owner = await started(launch_spec(tmp_path, OOM_SCORE))
+        await until(lambda: len(owner.lines) == 2, "both values")
+        await worker.kill()
+        return [int(line) for _, line in owner.lines]
+
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    assert run(serve()) == [min(own + 200, 1000)] * 2

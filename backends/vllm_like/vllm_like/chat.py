@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import uuid
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from vllm_like import keys
 from vllm_like.engines.base import CallerError, Delta
@@ -102,6 +103,36 @@ def forced_tool_call(conversation: Dict[str, Any]) -> Optional[ForcedToolCall]:
         for tool in tools
     ]
     return ForcedToolCall(_with_tools_in_prompt(conversation, tools), {"anyOf": calls}, "")
+
+
+def take_images(conversation: Dict[str, Any]) -> Tuple[Dict[str, Any], List[bytes]]:
+    """The conversation with `{"type": "image"}` in place of each image, as chat templates expect, and the images.
+
+    Raises:
+        CallerError: If an image is not a data URL in base64.
+    """
+    images: List[bytes] = []
+    messages = []
+    for message in conversation["messages"]:
+        content = message.get("content")
+        parts = [_without_image(part, images) for part in content] if isinstance(content, list) else content
+        messages.append({**message, "content": parts} if parts is not content else message)
+    return ({**conversation, "messages": messages} if images else conversation), images
+
+
+def _without_image(part: Any, images: List[bytes]) -> Any:
+    if not isinstance(part, dict) or part.get("type") != "image_url":
+        return part
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, dict) else image
+    head, _, data = str(url).partition(",")
+    try:
+        if not (head.startswith("data:image/") and head.endswith(";base64")):
+            raise ValueError
+        images.append(base64.b64decode(data, validate=True))
+    except ValueError:
+        raise CallerError("an image in 'messages' must be a data URL in base64: data:image/png;base64,...") from None
+    return {"type": "image"}
 
 
 def _functions(tools: Any) -> List[Dict[str, Any]]:

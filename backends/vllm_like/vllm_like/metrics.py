@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence
+import threading
+import time
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import triton_python_backend_utils as pb_utils
+
+from vllm_like.engines.base import Engine
 
 _UNSUPPORTED = "metrics not supported"
 _COUNTERS = (
     ("vllm:prompt_tokens_total", "Number of prefill tokens processed."),
     ("vllm:generation_tokens_total", "Number of generation tokens processed."),
 )
+RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
+CACHE_USAGE, THROUGHPUT = "vllm:kv_cache_usage_perc", "vllm:avg_generation_throughput_toks_per_s"
+_GAUGES = (
+    (RUNNING, "Number of requests in model execution batches."),
+    (WAITING, "Number of requests waiting to be processed."),
+    (CACHE_USAGE, "KV-cache usage. 1 means 100 percent usage."),
+    (THROUGHPUT, "Average generation throughput in tokens/s."),
+)
+_RATE_SECONDS = 1.0
+"""How often the usage of the cache and the throughput are measured while requests run."""
 _FIRST_TOKEN_SECONDS = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0]
 _PER_TOKEN_SECONDS = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5]
 _LATENCY_SECONDS = [1.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0]
@@ -28,6 +42,49 @@ def token_buckets(most: int) -> List[float]:
     return buckets
 
 
+class RequestProgress:
+    """One request in the gauges of its model. Without *metrics* it does nothing.
+
+    Attributes:
+        prompt_tokens: Tokens of its prompt, 0 while they are unknown.
+        tokens: Tokens that were generated for it.
+        choices: How many texts are generated at once; each has the prompt in its part of the cache.
+    """
+
+    def __init__(self, metrics: Optional[Metrics] = None, choices: int = 1) -> None:
+        self.prompt_tokens = self.tokens = 0
+        self.choices = choices
+        self._metrics = metrics
+        self._gauge = ""
+        self._count_in(WAITING)
+
+    def start(self) -> None:
+        """Count the request as running, if it is waiting."""
+        if self._gauge == WAITING:
+            self._count_in(RUNNING)
+            if self._metrics is not None:
+                self._metrics.on_start(self)
+
+    def add_tokens(self, count: int) -> None:
+        """Count new tokens."""
+        self.tokens += count
+        if self._metrics is not None:
+            self._metrics.on_tokens(count)
+
+    def end(self) -> None:
+        """Count the request no more."""
+        self._count_in("")
+        if self._metrics is not None:
+            self._metrics.on_end(self)
+
+    def _count_in(self, gauge: str) -> None:
+        before, self._gauge = self._gauge, gauge
+        if self._metrics is not None:
+            for name, step in ((before, -1), (gauge, 1)):
+                if name:
+                    self._metrics.increment(name, step)
+
+
 class Metrics:
     """The metrics of one model.
 
@@ -39,10 +96,17 @@ class Metrics:
         self.is_on = False
         self._families: List[Any] = []
         self._metrics: Dict[str, Any] = {}
+        self._engine: Any = None
+        self._lock = threading.Lock()
+        self._running: Set[RequestProgress] = set()
+        self._is_running = threading.Event()
+        self._is_closed = False
+        self._new_tokens = 0
 
-    def open(self, labels: Dict[str, str], max_model_len: int) -> bool:
-        """Register the metrics; return False if the server has metrics disabled."""
-        tokens = token_buckets(max_model_len or _UNKNOWN_LENGTH)
+    def open(self, labels: Dict[str, str], engine: Engine) -> bool:
+        """Register the metrics of *engine*; return False if the server has metrics disabled."""
+        self._engine = engine
+        tokens = token_buckets(engine.max_model_len or _UNKNOWN_LENGTH)
         histograms = (
             ("vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds.", _FIRST_TOKEN_SECONDS),
             (
@@ -63,6 +127,9 @@ class Metrics:
             for name, text in _COUNTERS:
                 family = self._family(name, text, pb_utils.MetricFamily.COUNTER)
                 self._metrics[name] = family.Metric(labels=labels)
+            for name, text in _GAUGES:
+                family = self._family(name, text, pb_utils.MetricFamily.GAUGE)
+                self._metrics[name] = family.Metric(labels=labels)
             for name, text, buckets in histograms:
                 family = self._family(name, text, pb_utils.MetricFamily.HISTOGRAM)
                 self._metrics[name] = family.Metric(labels=labels, buckets=buckets)
@@ -71,7 +138,62 @@ class Metrics:
                 raise
             return False
         self.is_on = True
+        threading.Thread(target=self._measure_rates, name="metrics", daemon=True).start()
         return True
+
+    def close(self) -> None:
+        """Measure no more."""
+        self._is_closed = True
+        self._is_running.set()
+
+    def new_request(self, choices: int = 1) -> RequestProgress:
+        """Count a request for text as waiting, until its progress is told otherwise."""
+        return RequestProgress(self if self.is_on else None, choices)
+
+    def increment(self, name: str, step: float) -> None:
+        """Add *step* to a gauge."""
+        self._metrics[name].increment(step)
+
+    def on_start(self, request: RequestProgress) -> None:
+        """A request runs from now on."""
+        with self._lock:
+            self._running.add(request)
+        self._is_running.set()
+
+    def on_end(self, request: RequestProgress) -> None:
+        """A request runs no more."""
+        with self._lock:
+            self._running.discard(request)
+
+    def on_tokens(self, count: int) -> None:
+        """Tokens were generated."""
+        with self._lock:  # engines have several threads
+            self._new_tokens += count
+
+    def _measure_rates(self) -> None:
+        """Measure throughput and the cache's usage each second while requests run, and once after the last one."""
+        while True:
+            self._is_running.wait()
+            if self._is_closed:
+                return
+            with self._lock:
+                self._new_tokens = 0
+            is_idle, since = False, time.monotonic()
+            while not is_idle and not self._is_closed:
+                time.sleep(_RATE_SECONDS)
+                is_idle, since = self._measure(since)
+
+    def _measure(self, since: float) -> Tuple[bool, float]:
+        """Set the gauges; return whether no request runs, and the time."""
+        with self._lock:
+            now, count, self._new_tokens = time.monotonic(), self._new_tokens, 0
+            running = list(self._running)
+            if not running:
+                self._is_running.clear()
+        self._metrics[THROUGHPUT].set(count / (now - since) if running else 0.0)
+        tokens = sum(each.prompt_tokens * each.choices + each.tokens for each in running)
+        self._metrics[CACHE_USAGE].set(self._engine.kv_cache_usage(tokens) if running else 0.0)
+        return not running, now
 
     def _family(self, name: str, text: str, kind: Any) -> Any:
         family = pb_utils.MetricFamily(name, text, kind)
@@ -79,17 +201,21 @@ class Metrics:
         return family
 
     def record_request(
-        self, *, prompt_tokens: int, tokens: Sequence[int], first_seconds: float, seconds: float
+        self,
+        *,
+        prompt_tokens: int,
+        tokens: Sequence[int],
+        token_seconds: Sequence[float],
+        first_seconds: float,
+        seconds: float,
     ) -> None:
-        """Record a completed request; *tokens* has one number for each choice."""
+        """Record a completed request; *tokens* has one number for each choice, *token_seconds* each token's latency."""
         total = sum(tokens)
         metrics = self._metrics
         metrics["vllm:prompt_tokens_total"].increment(prompt_tokens)
         metrics["vllm:generation_tokens_total"].increment(total)
         metrics["vllm:time_to_first_token_seconds"].observe(first_seconds)
-        longest = max(tokens)
-        if longest > 1:
-            each = (seconds - first_seconds) / (longest - 1)
+        for each in token_seconds:
             metrics["vllm:time_per_output_token_seconds"].observe(each)
         metrics["vllm:e2e_request_latency_seconds"].observe(seconds)
         metrics["vllm:request_prompt_tokens"].observe(prompt_tokens)

@@ -1,4 +1,4 @@
-"""Reads the input tensors of a request: a `Generation` with `ResponseOptions`, or an `EmbeddingRequest`."""
+"""Reads the input tensors of a request: for text, vectors, scores, or the tokenizer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import json
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Union
 
-from vllm_like import chat, sampling
-from vllm_like.engines.base import CallerError, EmbeddingRequest, Generation
+from vllm_like import chat, sampling, tokenizing
+from vllm_like.engines.base import CallerError, EmbeddingRequest, Generation, RankRequest
 from vllm_like.tensors import Inputs
+
+_MAX_TOKEN_ID = (1 << 31) - 1
+"""Engines store token ids in 32 bits; a larger number would select another token. Each engine checks its vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,14 @@ class TextRequest:
     options: ResponseOptions
 
 
-def read_request(request: Any, request_id: str) -> Union[TextRequest, EmbeddingRequest]:
+@dataclass(frozen=True)
+class TokenizerRequest:
+    """A request to the tokenizer; see `tokenizing`."""
+
+    given: Dict[str, Any]
+
+
+def read_request(request: Any, request_id: str) -> Union[TextRequest, EmbeddingRequest, RankRequest, TokenizerRequest]:
     """The request in the input tensors of *request*.
 
     Raises:
@@ -55,6 +65,12 @@ def read_request(request: Any, request_id: str) -> Union[TextRequest, EmbeddingR
     embedding = inputs.text("embedding_request")
     if embedding is not None:
         return _embedding(embedding, request_id, counts=bool(inputs.flag("return_num_input_tokens")))
+    ranking = inputs.text("rerank_request")
+    if ranking is not None:
+        return _ranking(ranking, request_id, counts=bool(inputs.flag("return_num_input_tokens")))
+    tokenizing_request = inputs.text("tokenizer_request")
+    if tokenizing_request is not None:
+        return TokenizerRequest(tokenizing.read_request(tokenizing_request))
     given = inputs.text("sampling_parameters")
     parameters = (
         sampling.parse(given, "'sampling_parameters'")
@@ -63,19 +79,25 @@ def read_request(request: Any, request_id: str) -> Union[TextRequest, EmbeddingR
     )
     lora = parameters.pop("lora_name", "")
     conversation, forced = _conversation(inputs, parameters)
-    prompt = inputs.text("text_input") or ""
-    if conversation is None and not prompt:
+    text = inputs.text("text_input") or ""
+    token_ids = inputs.integers("prompt_token_ids")
+    if conversation is None and not text and token_ids is None:
         raise CallerError("'text_input' must hold a prompt, or 'messages' a conversation")
-    options = _response_options(inputs, prompt, parameters.get("n", 1), forced, is_chat=conversation is not None)
+    if token_ids is not None:
+        _check_token_ids(token_ids, is_only_prompt=conversation is None and not text)
+    options = _response_options(
+        inputs, text, parameters.get("n", 1), forced, is_chat=conversation is not None, is_text=token_ids is None
+    )
     generation = Generation(
         request_id=request_id,
-        prompt=prompt,
+        prompt=text if token_ids is None else token_ids,
         chat=conversation,
         sampling=parameters,
         lora=lora,
         images=_images(inputs),
         wants_logprobs=options.logprobs or options.cumulative_logprob or "logprobs" in parameters,
         wants_counts=options.stream and (options.num_input_tokens or options.num_output_tokens),
+        is_stream=options.stream,
     )
     return TextRequest(generation, options)
 
@@ -94,17 +116,33 @@ def _conversation(inputs: Inputs, parameters: Dict[str, Any]) -> Any:
     return conversation, forced
 
 
+def _check_token_ids(token_ids: List[int], *, is_only_prompt: bool) -> None:
+    if not is_only_prompt:
+        raise CallerError("'prompt_token_ids' cannot be combined with 'text_input' or 'messages'")
+    wrong = next((token for token in token_ids if not 0 <= token <= _MAX_TOKEN_ID), None)
+    if wrong is not None:
+        raise CallerError(f"'prompt_token_ids' holds {wrong}; token ids are between 0 and {_MAX_TOKEN_ID}")
+
+
 def _response_options(
-    inputs: Inputs, prompt: str, choices: int, forced: Optional[chat.ForcedToolCall], *, is_chat: bool
+    inputs: Inputs,
+    prompt: str,
+    choices: int,
+    forced: Optional[chat.ForcedToolCall],
+    *,
+    is_chat: bool,
+    is_text: bool,
 ) -> ResponseOptions:
     stream = bool(inputs.flag("stream"))
     exclude = inputs.flag("exclude_input_in_output")
     if exclude is None:
-        exclude = stream or is_chat
+        exclude = stream or is_chat or not is_text
     if not exclude and stream:
         raise CallerError("When streaming, `exclude_input_in_output` = False is not allowed.")
     if not exclude and is_chat:
         raise CallerError("With `messages`, `exclude_input_in_output` = False is not allowed.")
+    if not exclude and not is_text:
+        raise CallerError("With `prompt_token_ids`, `exclude_input_in_output` = False is not allowed.")
     return ResponseOptions(
         stream=stream,
         echo="" if exclude else prompt,
@@ -145,6 +183,19 @@ def _embedding(text: str, request_id: str, *, counts: bool) -> EmbeddingRequest:
     if dimensions is not None and (not isinstance(dimensions, int) or dimensions < 1):
         raise CallerError("'dimensions' must be an integer of 1 or more")
     return EmbeddingRequest(request_id, _embedding_inputs(given["input"]), dimensions, counts)
+
+
+def _ranking(text: str, request_id: str, *, counts: bool) -> RankRequest:
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise CallerError(f"'rerank_request' is not valid JSON: {error}") from None
+    query, documents = (given.get("query"), given.get("documents")) if isinstance(given, dict) else (None, None)
+    if not isinstance(query, str) or not isinstance(documents, list) or not documents:
+        raise CallerError("'rerank_request' must be a JSON object with a 'query' and a list of 'documents'")
+    if not all(isinstance(document, str) for document in documents):
+        raise CallerError("'documents' must be a list of strings")
+    return RankRequest(request_id, query, documents, counts)
 
 
 def _embedding_inputs(given: Any) -> List[Any]:

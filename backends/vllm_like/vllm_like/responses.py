@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import triton_python_backend_utils as pb_utils
 
 from vllm_like import chat, tensors
-from vllm_like.engines.base import BusyError, CallerError, Delta, EmbeddingSink, Sink
+from vllm_like.engines.base import BusyError, CallerError, Delta, EmbeddingSink, RankSink, Sink
 from vllm_like.metrics import Metrics
 from vllm_like.requests import ResponseOptions
 
@@ -76,7 +76,23 @@ class ResponseSink(Sink):
         self._prompt_tokens = 0
         self._arrived = time.monotonic()
         self._first = 0.0
-        self._is_over = False
+        self._is_over = self._has_started = False
+        self._progress = metrics.new_request(options.choices)
+        _report(sender, "mark_queued")
+        self._last_tokens: Dict[int, float] = {}  # when each choice got its last token
+        self._token_seconds: List[float] = []
+
+    def on_start(self, at: float = 0.0) -> None:
+        """Count the request as running since *at*, by default now."""
+        if self._has_started:
+            return
+        self._has_started = True
+        self._progress.start()
+        _report(self._sender, "mark_started", int((at or time.monotonic()) * 1e9))
+
+    def discard(self) -> None:
+        """Count the request as ended; for one that its engine has rejected, which does not call `end`."""
+        self._progress.end()
 
     def is_cancelled(self) -> bool:
         """Whether the client has cancelled the request or disconnected."""
@@ -86,11 +102,16 @@ class ResponseSink(Sink):
         """Send the deltas, or keep them for the end; return False if the request is cancelled."""
         if self._sender.is_cancelled():
             return False
-        self._prompt_tokens = prompt_tokens or self._prompt_tokens
+        if prompt_tokens:
+            self._prompt_tokens = self._progress.prompt_tokens = prompt_tokens
         if not deltas:
             return True
         if not self._first:
             self._first = time.monotonic()
+            self.on_start()
+        if self._metrics.is_on:
+            self._progress.add_tokens(sum(delta.tokens for delta in deltas))
+            self._measure(deltas)
         keeps_message = self._options.message
         for delta in deltas:
             self._choices[delta.index].add(delta, keeps_message=keeps_message)
@@ -100,10 +121,22 @@ class ResponseSink(Sink):
         self._send(is_last=is_last)
         return True
 
+    def _measure(self, deltas: Sequence[Delta]) -> None:
+        """Note the latency of each new token but a choice's first, whose latency is another metric."""
+        now = time.monotonic()
+        for delta in deltas:
+            if not delta.tokens:
+                continue
+            before = self._last_tokens.get(delta.index)
+            self._last_tokens[delta.index] = now
+            if before is not None:  # an engine may push several tokens at once
+                self._token_seconds += [(now - before) / delta.tokens] * delta.tokens
+
     def end(self, error: Optional[BaseException] = None) -> None:
         """Send the final response, or *error*."""
         if self._is_over:
             return
+        self._progress.end()
         if self._sender.is_cancelled():
             self._is_over = True
             self._sender.send(tensors.error_response(CANCELLED_TEXT, pb_utils.TritonError.CANCELLED), flags=FINAL)
@@ -117,6 +150,7 @@ class ResponseSink(Sink):
         response = tensors.response(self._outputs())
         if is_last:
             self._is_over = True
+            self._progress.end()
             self._record_metrics()
         self._sender.send(response, flags=FINAL if is_last else 0)
         for choice in self._choices:
@@ -149,9 +183,31 @@ class ResponseSink(Sink):
         self._metrics.record_request(
             prompt_tokens=self._prompt_tokens,
             tokens=[choice.total for choice in self._choices],
+            token_seconds=self._token_seconds,
             first_seconds=(self._first or now) - self._arrived,
             seconds=now - self._arrived,
         )
+
+
+def _report(sender: Any, name: str, *arguments: int) -> None:
+    """Tell the server how far a request is. Triton's response senders have no such methods."""
+    method = getattr(sender, name, None)
+    if method is not None:
+        method(*arguments)
+
+
+def rank_sink(sender: Any, *, counts: bool) -> RankSink:
+    """A sink that sends each score as a number in one element of `text_output`."""
+
+    def send(scores: List[float], tokens: int, error: Optional[BaseException]) -> None:
+        embedding_sink(sender, counts=counts)(scores, tokens, error)  # type: ignore[arg-type] - each becomes JSON
+
+    return send
+
+
+def send_document(sender: Any, document: Dict[str, Any]) -> None:
+    """Send a JSON object in `text_output`, as the only response."""
+    sender.send(tensors.response({"text_output": [tensors.to_json(document)]}), flags=FINAL)
 
 
 def embedding_sink(sender: Any, *, counts: bool) -> EmbeddingSink:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, Mapping
 
 import triton_python_backend_utils as pb_utils
 
-from vllm_like import engines, requests, settings, tensors
-from vllm_like.engines.base import CallerError, EmbeddingRequest, EngineDeadError
+from vllm_like import engines, requests, settings, tensors, tokenizing
+from vllm_like.engines.base import CallerError, EmbeddingRequest, EngineDeadError, RankRequest
 from vllm_like.metrics import Metrics
-from vllm_like.responses import FINAL, ResponseSink, embedding_sink, send_error
+from vllm_like.responses import FINAL, ResponseSink, embedding_sink, rank_sink, send_document, send_error
 
 _DEAD_STATUS = 70
 """Exit status of a guest whose engine has died: EX_SOFTWARE of sysexits.h."""
@@ -39,10 +40,11 @@ class Service:
         self._settings = settings.read(directory, args, _parameter(config, "GPU_DEVICE_IDS"))
         self._checks_health = _is_set(config, "ENABLE_VLLM_HEALTH_CHECK")
         self._engine = engines.start(self._settings, _log, _exit_process)
+        self._tokenizer = ThreadPoolExecutor(1, "tokenizer")  # its thread starts with the first request
         self._metrics = Metrics()
         if _is_set(config, "REPORT_CUSTOM_METRICS") and not self._settings.flag("disable_log_stats"):
             labels = {"model": self._name, "version": args["model_version"]}
-            if not self._metrics.open(labels, self._engine.max_model_len):
+            if not self._metrics.open(labels, self._engine):
                 _log("REPORT_CUSTOM_METRICS has no effect: the server has metrics disabled")
 
     def submit(self, request: Any) -> None:
@@ -56,12 +58,29 @@ class Service:
             if isinstance(given, EmbeddingRequest):
                 self._engine.embed(given, embedding_sink(sender, counts=given.wants_counts))
                 return
+            if isinstance(given, RankRequest):
+                self._engine.rank(given, rank_sink(sender, counts=given.wants_counts))
+                return
+            if isinstance(given, requests.TokenizerRequest):
+                self._tokenizer.submit(self._tokenize, given.given, sender)
+                return
             self._check_lora(given.generation.lora)
-            self._engine.generate(given.generation, ResponseSink(sender, given.options, self._metrics))
+            sink = ResponseSink(sender, given.options, self._metrics)
+            try:
+                self._engine.generate(given.generation, sink)
+            except BaseException:
+                sink.discard()
+                raise
         except EngineDeadError as error:
             send_error(sender, error)
             _exit_process(str(error))
         except Exception as error:  # noqa: BLE001 - sent to the client; other requests go on
+            send_error(sender, error)
+
+    def _tokenize(self, given: Dict[str, Any], sender: Any) -> None:
+        try:
+            send_document(sender, tokenizing.respond(self._engine, given))
+        except Exception as error:  # noqa: BLE001 - sent to the client
             send_error(sender, error)
 
     def is_healthy(self) -> bool:
@@ -75,7 +94,9 @@ class Service:
 
     def close(self) -> None:
         """Wait for running requests, then stop the engine."""
+        self._tokenizer.shutdown(wait=True)
         self._engine.shutdown()
+        self._metrics.close()
 
     def _check_lora(self, name: str) -> None:
         if not name:

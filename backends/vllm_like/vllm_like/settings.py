@@ -25,6 +25,7 @@ class Settings:
         arguments: The keys of `model.json` that vLLM defines.
         options: Its `engine_options`, which are specific to the engine.
         chat_template: Text of its `chat_template`; "" for the model's own.
+        tool_call_parser: Name of the parser that extracts tool calls from the text (vLLM); "" for none.
         loras: Paths of the adapters in `multi_lora.json` by name.
         instance: Arguments of `initialize`, such as `model_instance_kind`.
         devices: The parameter `GPU_DEVICE_IDS` of `config.pbtxt`.
@@ -35,6 +36,7 @@ class Settings:
     arguments: Dict[str, Any]
     options: Dict[str, Any] = field(default_factory=dict)
     chat_template: str = ""
+    tool_call_parser: str = ""
     loras: Dict[str, str] = field(default_factory=dict)
     instance: Mapping[str, str] = field(default_factory=dict)
     devices: str = ""
@@ -94,6 +96,7 @@ def read(directory: str, instance: Mapping[str, str], devices: str = "") -> Sett
         arguments=arguments,
         options=options,
         chat_template=_template(document.get("chat_template", ""), directory),
+        tool_call_parser=_parser(document.get("tool_call_parser", ""), engine),
         loras=_loras(directory, arguments, engine),
         instance=instance,
         devices=devices,
@@ -134,6 +137,17 @@ def _template(given: Any, directory: str) -> str:
     if not given or "{" in given or "\n" in given:
         return given
     return Path(weights.find(given, directory, "chat_template")).read_text(encoding="utf-8")
+
+
+def _parser(given: Any, engine: str) -> str:
+    if not isinstance(given, str):
+        raise ValueError(f"'tool_call_parser' in {FILE} must be the name of a parser of vLLM, such as \"hermes\"")
+    if given and engine != "vllm":
+        raise ValueError(
+            f"'tool_call_parser' in {FILE} is for the engine vllm; remove it: llama.cpp extracts the tool calls of the "
+            "templates that it knows"
+        )
+    return given
 
 
 def _loras(directory: str, arguments: Mapping[str, Any], engine: str) -> Dict[str, str]:

@@ -27,8 +27,11 @@ INPUTS: Tuple[Tuple[str, str, int], ...] = (
     ("embedding_request", _STRING, 1),
     ("messages", _STRING, 1),
     ("return_message", _BOOL, 1),
+    ("prompt_token_ids", "TYPE_INT64", -1),
+    ("rerank_request", _STRING, 1),
+    ("tokenizer_request", _STRING, 1),
 )
-"""Names, types and sizes; all are optional. Triton's vLLM backend defines all but the last two, which are ours."""
+"""Names, types and sizes; all are optional. Triton's vLLM backend defines all but the last five, which are ours."""
 
 OUTPUTS: Tuple[Tuple[str, str, int], ...] = (
     ("text_output", _STRING, -1),
@@ -80,6 +83,14 @@ class Inputs:
         """All strings of an input; empty if the input is absent."""
         array = self._arrays.get(name)
         return [] if array is None else array.reshape(-1).tolist()
+
+    def integers(self, name: str) -> Optional[List[int]]:
+        """All integers of an input; None if the input is absent or empty."""
+        array = self._arrays.get(name)
+        if array is None or not array.size:
+            return None
+        numbers: List[int] = array.reshape(-1).tolist()
+        return numbers
 
     def flag(self, name: str) -> Optional[bool]:
         """The single boolean of an input; None if the input is absent."""

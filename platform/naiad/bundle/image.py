@@ -10,26 +10,23 @@ Format: https://github.com/opencontainers/image-spec (image-layout.md, manifest.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from naiad.bundle.host import HOST_FOLDER, interpreter_arguments
+from naiad.bundle.layers import ImageLayer, write_layer
 from naiad.bundle.make import Bundle
 from naiad.config.server.options import ServerOptions
-from naiad.environments.archives.archive_writer import MTIME, OutputMember
-from naiad.environments.archives.parallel_gzip import gzip_writer
+from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.building.elf import read_dynamic_section
 from naiad.errors import BundleError
 
-__all__ = ["check_base", "write_image"]
+__all__ = ["architecture_of", "blob_path", "check_base", "read_base", "write_image"]
 
 IMAGE_USER = "65532:0"
 """Not root. OpenShift replaces the user with an arbitrary uid in group 0, so folders are writable for group 0."""
@@ -40,24 +37,8 @@ _CREATED = "1980-01-01T00:00:00Z"  # constant, so that the image's digest depend
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _INDEX = "application/vnd.oci.image.index.v1+json"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
-_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _STOP = "SIGTERM"
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """One layer.
-
-    Attributes:
-        descriptor: The manifest's entry: media type, digest and size of the compressed tar.
-        diff_id: Digest of the uncompressed tar.
-        made_by: Text for the image's history.
-    """
-
-    descriptor: dict[str, Any]
-    diff_id: str
-    made_by: str
 
 
 def write_image(bundle: Bundle, options: ServerOptions, layout: Path, *, base: Path | None = None) -> str:
@@ -76,7 +57,7 @@ def write_image(bundle: Bundle, options: ServerOptions, layout: Path, *, base: P
         layout.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=layout.parent, prefix=f".{layout.name}.") as folder:
             unfinished = Path(folder, layout.name)
-            digest = _LayoutWriter(unfinished, _architecture(bundle.manifest.platform)).write(bundle, options, base)
+            digest = _LayoutWriter(unfinished, architecture_of(bundle.manifest.platform)).write(bundle, options, base)
             if layout.exists():
                 shutil.rmtree(layout)
             unfinished.replace(layout)
@@ -91,7 +72,7 @@ def check_base(base: Path, platform: str) -> None:
     Raises:
         BundleError: If the base cannot be used.
     """
-    _read_base(base, _architecture(platform))
+    read_base(base, architecture_of(platform))
 
 
 class _LayoutWriter:
@@ -125,7 +106,7 @@ class _LayoutWriter:
         return str(pointer["digest"])
 
     def _image(
-        self, base: dict[str, Any], layers: Sequence[_Layer], bundle: Bundle, options: ServerOptions
+        self, base: dict[str, Any], layers: Sequence[ImageLayer], bundle: Bundle, options: ServerOptions
     ) -> dict[str, Any]:
         ports = [options.http.port] * options.http.is_enabled + [options.grpc.port] * options.grpc.is_enabled
         ports += [options.metrics.port] * options.metrics.is_enabled
@@ -154,15 +135,15 @@ class _LayoutWriter:
             "history": history,
         }
 
-    def _system(self, bundle: Bundle) -> _Layer:
+    def _system(self, bundle: Bundle) -> ImageLayer:
         binaries = [member.source for member in bundle.host if member.source is not None]
         return self._layer("libraries of the system", _system_files(binaries), folders=_SYSTEM_FOLDERS, at="")
 
-    def _based(self, base: Path) -> tuple[dict[str, Any], list[_Layer]]:
+    def _based(self, base: Path) -> tuple[dict[str, Any], list[ImageLayer]]:
         """The configuration and the layers of another layout's image; copies its blobs."""
-        config, layers = _read_base(base, self._architecture)
+        config, layers = read_base(base, self._architecture)
         for layer in layers:
-            source = _blob(base, layer.descriptor["digest"])
+            source = blob_path(base, layer.descriptor["digest"])
             shutil.copyfile(source, self._blobs / source.name)
         return config, layers
 
@@ -173,21 +154,8 @@ class _LayoutWriter:
         *,
         folders: dict[str, int] | None = None,
         at: str = f"{_AT}/",
-    ) -> _Layer:
-        with tempfile.TemporaryFile(dir=self._layout) as unpacked:
-            _write_tar(unpacked, members, folders or {}, at)
-            diff_id = _digest(unpacked)
-            with tempfile.NamedTemporaryFile(dir=self._blobs, delete=False) as packed:
-                unpacked.seek(0)
-                with gzip_writer(cast("IO[bytes]", packed)) as stream:
-                    shutil.copyfileobj(unpacked, stream, 1 << 20)
-                size = packed.tell()
-        path = Path(packed.name)
-        with path.open("rb") as file:
-            digest = _digest(file)
-        path.chmod(0o644)
-        path.replace(self._blobs / digest.removeprefix("sha256:"))
-        return _Layer({"mediaType": _LAYER, "digest": digest, "size": size}, diff_id, f"naiad bundle: {made_by}")
+    ) -> ImageLayer:
+        return write_layer(self._blobs, members, folders=folders, at=at, made_by=f"naiad bundle: {made_by}")
 
     def _add_json(self, document: dict[str, Any], media_type: str) -> dict[str, Any]:
         data = _json(document)
@@ -196,18 +164,22 @@ class _LayoutWriter:
         return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}
 
 
-def _read_base(base: Path, architecture: str) -> tuple[dict[str, Any], list[_Layer]]:
-    """The configuration and the layers of a layout's image."""
+def read_base(base: Path, architecture: str) -> tuple[dict[str, Any], list[ImageLayer]]:
+    """The configuration and the layers of a layout's image.
+
+    Raises:
+        BundleError: If the layout has no image for the architecture.
+    """
     try:
         index = json.loads((base / "index.json").read_bytes())
         manifest = _chosen(base, index, architecture)
-        image = json.loads(_blob(base, manifest["config"]["digest"]).read_bytes())
+        image = json.loads(blob_path(base, manifest["config"]["digest"]).read_bytes())
         layers = [
-            _Layer(descriptor, diff_id, "base image")
+            ImageLayer(descriptor, diff_id, "base image")
             for descriptor, diff_id in zip(manifest["layers"], image["rootfs"]["diff_ids"], strict=True)
         ]
         for layer in layers:
-            _blob(base, layer.descriptor["digest"]).stat()
+            blob_path(base, layer.descriptor["digest"]).stat()
         return image.get("config") or {}, layers
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise BundleError(f"cannot build on --base={base}: it is not a usable OCI image layout: {error!r}") from error
@@ -218,74 +190,23 @@ def _chosen(base: Path, index: dict[str, Any], architecture: str) -> dict[str, A
     for entry in index["manifests"]:
         if entry.get("platform", {}).get("architecture", architecture) != architecture:
             continue
-        document: dict[str, Any] = json.loads(_blob(base, entry["digest"]).read_bytes())
+        document: dict[str, Any] = json.loads(blob_path(base, entry["digest"]).read_bytes())
         return _chosen(base, document, architecture) if "manifests" in document else document
     raise BundleError(f"cannot build on --base={base}: it has no image for {architecture}")
-
-
-def _write_tar(output: IO[bytes], members: Iterable[OutputMember], folders: dict[str, int], at: str) -> None:
-    """Write a tar with files of root; each folder precedes its files.
-
-    Args:
-        output: Receives the tar.
-        members: The files.
-        folders: Modes of additional folders, by path.
-        at: Prefix of the members' paths.
-    """
-    written: set[str] = set()
-
-    def add_folders(path: str) -> None:
-        for parent in reversed([str(folder) for folder in Path(path).parents if str(folder) != "."]):
-            add_folder(parent, 0o755)
-
-    def add_folder(path: str, mode: int) -> None:
-        if path not in written:
-            written.add(path)
-            info = _info(path, mode)
-            info.type = tarfile.DIRTYPE
-            tar.addfile(info)
-
-    with tarfile.open(fileobj=output, mode="w") as tar:
-        for path, mode in sorted(folders.items()):
-            add_folders(path)
-            add_folder(path, mode)
-        for member in sorted(members, key=lambda member: member.name):
-            name = f"{at}{member.name}"
-            add_folders(name)
-            info = _info(name, 0o755 if member.executable or member.link is not None else 0o644)
-            if member.link is not None:
-                info.type, info.linkname = tarfile.SYMTYPE, member.link
-                tar.addfile(info)
-                continue
-            info.size = member.size
-            with io.BytesIO(member.read()) if member.source is None else member.source.open("rb") as content:
-                tar.addfile(info, content)
-
-
-def _info(name: str, mode: int) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.mtime, info.mode = MTIME, mode
-    return info
-
-
-def _digest(file: IO[bytes]) -> str:
-    file.seek(0)
-    digest = hashlib.sha256()
-    while chunk := file.read(1 << 20):
-        digest.update(chunk)
-    return f"sha256:{digest.hexdigest()}"
 
 
 def _json(document: dict[str, Any]) -> bytes:
     return json.dumps(document, indent=1).encode()
 
 
-def _blob(layout: Path, digest: str) -> Path:
+def blob_path(layout: Path, digest: str) -> Path:
+    """The file of a blob in a layout."""
     algorithm, _, value = digest.partition(":")
     return layout / "blobs" / algorithm / value
 
 
-def _architecture(platform: str) -> str:
+def architecture_of(platform: str) -> str:
+    """The name of a platform's processor in images: `amd64` for `linux-x86_64`."""
     machine = platform.partition("-")[2]
     return _MACHINES.get(machine, machine)
 

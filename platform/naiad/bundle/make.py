@@ -23,6 +23,8 @@ from naiad.config.server.options import ServerOptions
 from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.archives.manifest import Manifest, host_platform
 from naiad.environments.building.elf import newest_glibc
+from naiad.environments.manager import EnvironmentManager
+from naiad.environments.policy import store_policy
 from naiad.environments.progress import ProgressReporter
 from naiad.errors import BundleError
 
@@ -30,9 +32,11 @@ __all__ = ["LOCK_NAME", "Bundle", "BundleRequest", "make_bundle"]
 
 LOCK_NAME = "naiad.lock"
 _KEYS = "keys.toml"
-# The bundle replaces the values of these flags with its own folders; the store is chosen on the other machine.
+# The bundle replaces the values of these flags with its own folders; the store is chosen on the other machine. Declared
+# environments are built already, from wheels of this machine.
 _REPLACED_FLAGS = frozenset(
     {"model-repository", "model-store", "backend-directory", "env-directory", "env-store", "env-trust"}
+    | {"env-build", "env-wheels"}
 )
 
 
@@ -109,8 +113,9 @@ def make_bundle(
     # Copied libraries may need a newer glibc and are checked below, after minutes of copying. The interpreter is
     # checked first, because an interpreter that is too new fails every time.
     _check_glibc(request.glibc, {HOST_FOLDER: newest_glibc((Path(sys.executable).resolve(),))})
+    manager = EnvironmentManager(options.environments.store, reporter=reporter, policy=store_policy(options))
     environments = BundledEnvironments(
-        scratch / "environments", reporter, signed=options.environments.trusted_keys is not None
+        scratch / "environments", reporter, manager, signed=options.environments.trusted_keys is not None
     )
     collected = collect_models(options, environments, sys.version_info[:3])
     (scratch / HOST_FOLDER).mkdir()
@@ -131,7 +136,7 @@ def make_bundle(
         files=digests_of((*models, *packed, *host)),
     )
     first = OutputMember(name=MANIFEST_NAME, data=manifest.as_bytes())
-    notes = tuple(_notes(collected, described, flags))
+    notes = (*environments.notes, *_notes(collected, described, flags))
     return Bundle(manifest=manifest, host=tuple(host), environments=packed, models=(first, *models), notes=notes)
 
 

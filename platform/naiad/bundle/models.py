@@ -1,15 +1,16 @@
 """The models and backends of a bundle, copied with configurations that name the environments in the bundle.
 
 Every repository becomes a folder `models`, `models-2`, ... and every parent folder of backends a folder `backends`,
-`backends-2`, ... of the bundle. `config.pbtxt` and `backend.toml` name environments by paths or URIs of this machine;
-`rewrite_config` and `rewrite_backend` replace these with relative paths into the bundle.
+`backends-2`, ... of the bundle; the names are those of a `CollectedLayout`. `config.pbtxt` and `backend.toml` name
+environments by paths or URIs of this machine; `rewrite_config` and `rewrite_backend` replace these with relative paths
+into the bundle.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from google.protobuf import text_format
 from packaging.specifiers import SpecifierSet
 
 from naiad.bundle.environments import BundledEnvironments
-from naiad.config.model.model_config import freeze
+from naiad.config.model.declared_environment import is_declaration
+from naiad.config.model.environment_source import EnvironmentSource
+from naiad.config.model.model_config import ModelConfig, freeze
 from naiad.config.model.text import parse_text
 from naiad.config.server.backend_settings import shipped_backends
 from naiad.config.server.options import ServerOptions
@@ -26,19 +29,41 @@ from naiad.errors import BundleError
 from naiad.interpreters.versions import PythonVersion, matches, version_text
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
 from naiad.repository.read import read_config
-from naiad.repository.repositories import open_repositories
-from naiad.resolution.decision import Resolution
-from naiad.resolution.environment import EnvironmentSearch, locate_environment
+from naiad.repository.repositories import open_repositories_of
+from naiad.resolution.decision import MODEL_FILENAME, Resolution
+from naiad.resolution.environment import (
+    DEFAULT_ENVIRONMENT,
+    ENVIRONMENT_PARAMETER,
+    PYTHON_PARAMETER,
+    EnvironmentSearch,
+    locate_environment,
+    read_script,
+)
 from naiad.resolution.files import RealFiles
-from naiad.resolution.manifest import BACKEND_MANIFEST, read_backend_manifest
+from naiad.resolution.manifest import BACKEND_MANIFEST, BackendManifest, read_backend_manifest
 from naiad.resolution.resolve import ResolutionSettings, resolution_settings, resolve
 
-__all__ = ["CollectedModels", "collect_models", "rewrite_backend", "rewrite_config"]
+__all__ = ["CollectedLayout", "CollectedModels", "collect_models", "rewrite_backend", "rewrite_config"]
 
 _SKIPPED_FOLDERS = frozenset({"__pycache__", ".git"})
 _KEEP = ".keep"
 """Empty file that keeps an otherwise empty folder in an archive, which has no entries for folders."""
 _CONFIGURATION = "config.pbtxt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectedLayout:
+    """Folders of the result.
+
+    Attributes:
+        models: Folder of the first repository.
+        backends: Folder of the first folder of backends.
+        has_one_backends_folder: Whether all backends are in that folder, wherever they come from.
+    """
+
+    models: str = "models"
+    backends: str = "backends"
+    has_one_backends_folder: bool = False
 
 
 @dataclass(slots=True)
@@ -47,6 +72,7 @@ class CollectedModels:
 
     Attributes:
         members: Files, by path in the bundle.
+        uses: Paths of the environments and folders of the backends that each model needs, by its folder.
         repositories: Folders of model repositories in the bundle, in the order of the server's flags.
         backends: Folders of backends in the bundle.
         models: Versions of each model.
@@ -54,6 +80,7 @@ class CollectedModels:
     """
 
     members: dict[str, OutputMember] = field(default_factory=dict)
+    uses: dict[str, list[str]] = field(default_factory=dict)
     repositories: list[str] = field(default_factory=list)
     backends: list[str] = field(default_factory=list)
     models: dict[str, list[int]] = field(default_factory=dict)
@@ -61,17 +88,26 @@ class CollectedModels:
 
 
 def collect_models(
-    options: ServerOptions, environments: BundledEnvironments, host_python: PythonVersion
+    options: ServerOptions,
+    environments: BundledEnvironments,
+    host_python: PythonVersion | None,
+    layout: CollectedLayout | None = None,
 ) -> CollectedModels:
     """All models of a server's repositories and the backends they use; their environments go into *environments*.
+
+    Args:
+        options: The server's options.
+        environments: Receives the environments.
+        host_python: The Python that runs models without an environment; None if it is not known here.
+        layout: Folders of the result.
 
     Raises:
         BundleError: If a model would not run from the bundle.
         NaiadError: If a model cannot be read; the server would report the same error.
     """
     settings = resolution_settings(options)
-    collector = _ModelCollector(options, settings, environments, host_python)
-    repositories = open_repositories(options.models.repositories)
+    collector = _ModelCollector(options, settings, environments, host_python, layout or CollectedLayout())
+    repositories = open_repositories_of(options)
     try:
         scan = repositories.scan()
         if scan.duplicates:
@@ -96,23 +132,39 @@ class _ModelCollector:
         options: ServerOptions,
         settings: ResolutionSettings,
         environments: BundledEnvironments,
-        host_python: PythonVersion,
+        host_python: PythonVersion | None,
+        layout: CollectedLayout,
     ) -> None:
         self.collected = CollectedModels()
         self._options = options
         self._settings = settings
         self._environments = environments
         self._host_python = host_python
+        self._layout = layout
+        self._used: list[str] = []
         self._repositories: dict[Path, str] = {}
         self._backends: dict[Path, str] = {}
 
     def add_model(self, files: ModelFiles) -> None:
-        repository = self._folder(self._repositories, files.repository, "models", self.collected.repositories)
+        listed = self.collected.repositories
+        repository = self._folder(self._repositories, files.repository, self._layout.models, listed)
         versions = list(available_versions(files))
         folder = f"{repository}/{files.directory.name}"
-        texts = dict(self._configurations(files, folder, versions))
+        self._used = []
+        pythons: dict[int, SpecifierSet | None] = {}
+        declared = self._resolve(files, pythons)
+        texts = dict(self._configurations(files, folder, versions, pythons))
         self.collected.models[files.name] = versions
-        self._resolve(files)
+        if declared:
+            path = files.directory / _CONFIGURATION
+            old = texts.get(path) or (path.read_text(encoding="utf-8") if path.is_file() else "")
+            texts[path] = old + "".join(
+                f'\nparameters {{ key: "{ENVIRONMENT_PARAMETER}.{version}" value {{ string_value: '
+                f'"$$TRITON_MODEL_DIRECTORY/{os.path.relpath(archive, folder)}" }} }}\n'
+                for version, archive in declared.items()
+            )
+            self._add(f"{folder}/{_CONFIGURATION}", path, texts[path].encode())
+        self.collected.uses[folder] = sorted(set(self._used))
         for path, name in _files_in(files.directory, self._environments.sources):
             target = f"{folder}/{name}"
             text = texts.get(path)
@@ -120,7 +172,9 @@ class _ModelCollector:
             data = path.read_bytes() if files.uri else None
             self._add(target, path, data if text is None else text.encode())
 
-    def _configurations(self, files: ModelFiles, folder: str, versions: list[int]) -> Iterator[tuple[Path, str]]:
+    def _configurations(
+        self, files: ModelFiles, folder: str, versions: list[int], pythons: Mapping[int, SpecifierSet | None]
+    ) -> Iterator[tuple[Path, str]]:
         """Paths and new texts of the configuration files that name an environment."""
 
         def place(key: str, text: str, version: int) -> str:
@@ -131,9 +185,11 @@ class _ModelCollector:
                 version=version,
                 model_uri=files.uri,
                 directories=self._settings.environment_directories,
+                repository=files.directory.parent,
             )
             source, _ = locate_environment(text, origin, places, RealFiles())
-            return f"$$TRITON_MODEL_DIRECTORY/{_path_to_top(folder)}{self._environments.add(source, origin)}"
+            archive = self._add_environment(source, origin, pythons.get(version))
+            return f"$$TRITON_MODEL_DIRECTORY/{os.path.relpath(archive, folder)}"
 
         for path in (files.directory / _CONFIGURATION, *sorted(files.directory.glob("configs/*.pbtxt"))):
             if path.is_file():
@@ -142,21 +198,34 @@ class _ModelCollector:
                 if new != old:
                     yield path, new
 
-    def _resolve(self, files: ModelFiles) -> None:
+    def _resolve(self, files: ModelFiles, pythons: dict[int, SpecifierSet | None]) -> dict[int, str]:
+        """Check what runs each version; returns the archives of environments that its configuration must name.
+
+        Those are declared by the model's own code, or by its backend while the model asks for a Python version.
+        *pythons* receives the required Python of each version.
+        """
+        declared: dict[int, str] = {}
         options = self._options
         config = freeze(
             read_config(files, strict=not options.models.auto_complete, config_name=options.models.config_name)
         )
         if config.platform == "ensemble":
-            return
+            return declared
         for version in versions_to_load(config.version_policy, available_versions(files), files.name):
             resolution = resolve(
                 config, model_dir=files.directory, version=version, settings=self._settings, model_uri=files.uri
             )
+            pythons[version] = resolution.python
             if resolution.environment is None:
                 self._require_host_python(resolution)
-            if resolution.backend_dir is not None and not resolution.backend_dir.is_relative_to(shipped_backends()):
-                self._add_backend(resolution.backend_dir)
+            elif _is_to_be_named(resolution, config):
+                declared[version] = self._add_environment(
+                    resolution.environment, resolution.environment_origin, resolution.python
+                )
+            outside = resolution.outside_dir
+            if outside is not None and not outside.is_relative_to(shipped_backends()):
+                self._add_backend(outside)
+        return declared
 
     def _require_host_python(self, resolution: Resolution) -> None:
         """Record a model without an environment, and reject it unless the bundle's own interpreter can run it.
@@ -164,6 +233,8 @@ class _ModelCollector:
         A server would search this machine for another interpreter; the machine that runs the bundle may have none.
         """
         required: SpecifierSet | None = resolution.python
+        if self._host_python is None:
+            return
         if not matches(required, self._host_python):
             raise BundleError(
                 f"cannot bundle model '{resolution.model}': it requires Python {required} "
@@ -173,19 +244,42 @@ class _ModelCollector:
         if resolution.model not in self.collected.on_host:
             self.collected.on_host.append(resolution.model)
 
+    def _add_environment(
+        self, source: Path | EnvironmentSource, origin: str, python: SpecifierSet | None = None
+    ) -> str:
+        path = self._environments.add(source, origin, python)
+        self._used.append(path)
+        return path
+
     def _add_backend(self, directory: Path) -> None:
-        parent = self._folder(self._backends, directory.parent, "backends", self.collected.backends)
+        # Names do not collide: a backend is the first of its name in the search path.
+        place = Path() if self._layout.has_one_backends_folder else directory.parent
+        parent = self._folder(self._backends, place, self._layout.backends, self.collected.backends)
         folder = f"{parent}/{directory.name}"
+        self._used.append(folder)
         manifest = read_backend_manifest(directory, RealFiles())
         text: str | None = None
         if manifest is not None and manifest.environment:
             places = EnvironmentSearch(base=directory, directories=self._settings.environment_directories)
             source, _ = locate_environment(manifest.environment, str(manifest.path), places, RealFiles())
-            new = f"{_path_to_top(folder)}{self._environments.add(source, str(manifest.path))}"
+            archive = self._add_environment(source, str(manifest.path), manifest.requires_python)
+            new = os.path.relpath(archive, folder)
             text = rewrite_backend(manifest.path.read_text(encoding="utf-8"), new)
+        elif (declared := self._declared_of_backend(directory, manifest)) is not None:
+            own = manifest.path.read_text(encoding="utf-8") if manifest is not None else ""
+            text = f'environment = "{os.path.relpath(declared, folder)}"\n{own}'
+            self._add(f"{folder}/{BACKEND_MANIFEST}", directory / BACKEND_MANIFEST, text.encode())
         for path, name in _files_in(directory, self._environments.sources):
             is_manifest = text is not None and name == BACKEND_MANIFEST
             self._add(f"{folder}/{name}", path, text.encode() if is_manifest and text is not None else None)
+
+    def _declared_of_backend(self, directory: Path, manifest: BackendManifest | None) -> str | None:
+        """The archive of the environment that a shared backend's code declares; None if it has another one, or none."""
+        script = read_script(directory / MODEL_FILENAME, RealFiles())
+        if script is None or not script.block.dependencies or (directory / DEFAULT_ENVIRONMENT).exists():
+            return None
+        python = None if manifest is None else manifest.requires_python
+        return self._add_environment(script.path, f"the script block of {script.path}", python)
 
     def _add(self, name: str, path: Path, data: bytes | None) -> None:
         executable = os.access(path, os.X_OK)
@@ -204,9 +298,16 @@ class _ModelCollector:
         return known[place]
 
 
-def _path_to_top(folder: str) -> str:
-    """The relative path from a folder of the bundle to its top: `../../` for `models/name`."""
-    return "../" * len(folder.split("/"))
+def _is_to_be_named(resolution: Resolution, config: ModelConfig) -> bool:
+    """Whether a model's configuration must name the environment in the bundle, because nothing else there does."""
+    source = resolution.environment
+    if isinstance(source, EnvironmentSource) or source is None or not is_declaration(source):
+        return False
+    if not resolution.is_shared:
+        return source == resolution.model_file
+    # The bundled backend names one environment; this model may need one with another Python.
+    names_own = any(_is_environment(key) and value for key, value in config.parameters.items())
+    return not names_own and bool(config.parameters.get(PYTHON_PARAMETER))
 
 
 def _files_in(directory: Path, without: set[Path]) -> Iterator[tuple[Path, str]]:

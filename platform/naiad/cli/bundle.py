@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,23 +12,20 @@ from naiad.bundle.archive import SUFFIXES, verify_bundle, write_bundle
 from naiad.bundle.host import RUN
 from naiad.bundle.image import check_base, write_image
 from naiad.bundle.make import Bundle, BundleRequest, make_bundle
-from naiad.cli.command_line import (
-    CommandLine,
-    own_flags,
-    parse_command_line,
-    report_option_error,
-    usage,
-    with_help,
-)
+from naiad.cli.command_line import CommandLine, own_flags, run_command, with_help
+from naiad.cli.json_output import JSON_FLAG, print_json
+from naiad.cli.serve import with_default_build
+from naiad.config.model.environment_source import redact
 from naiad.config.server.command_line import read_options
+from naiad.config.server.env_build import EnvBuild
 from naiad.config.server.flag import Flag, Kind, UsageError
-from naiad.config.server.quantities import size_text
+from naiad.config.server.quantities import counted, size_text
 from naiad.config.server.store_location import store_path
 from naiad.environments.archives.manifest import host_platform
 from naiad.environments.progress import default_reporter
 from naiad.environments.store.archive_digest import digest_of
 from naiad.environments.store.placement import spread
-from naiad.errors import BundleError, NaiadError
+from naiad.errors import BundleError
 
 __all__ = ["bundle"]
 
@@ -44,33 +40,28 @@ _GLIBC = Flag("glibc", Kind.STRING, "", "Fail unless all files run with this ver
 _WITH = Flag("with", Kind.STRING, "", "Additional package of the server's interpreter to include.", repeatable=True)
 _FORCE = Flag("force", Kind.NOTHING, "", "Replace an existing archive or layout.")
 _VERIFY = Flag("verify", Kind.STRING, "", "Check the files of this bundle; write nothing.")
-_OWN_FLAGS = own_flags(_GROUP, _OUTPUT, _OCI, _BASE, _NAME, _PLATFORM, _GLIBC, _WITH, _FORCE, _VERIFY)
-_SHOWN_FLAGS = with_help(_OWN_FLAGS, _GROUP)
+OWN_FLAGS = own_flags(_GROUP, _OUTPUT, _OCI, _BASE, _NAME, _PLATFORM, _GLIBC, _WITH, _FORCE, _VERIFY, JSON_FLAG)
+_SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 
 
 def bundle(arguments: Sequence[str]) -> int:
     """Make or check a bundle; returns the exit code."""
-    try:
-        line = parse_command_line(arguments, _OWN_FLAGS, _PROGRAM)
-        if line.is_help_requested:
-            print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
-            return 0
-        if line.positional:
-            raise UsageError(f"Unexpected argument: {line.positional[0]}")
-        return _verify(line) if line.has(_VERIFY) else _make(line)
-    except UsageError as error:
-        return report_option_error(error, _PROGRAM, _SHOWN_FLAGS)
-    except NaiadError as error:
-        print(error.message, file=sys.stderr)
-    except OSError as error:
-        print(f"cannot make the bundle: {error}", file=sys.stderr)
-    return 1
+    return run_command(arguments, OWN_FLAGS, _SHOWN_FLAGS, _PROGRAM, "make the bundle", _bundle)
+
+
+def _bundle(line: CommandLine) -> int:
+    if line.positional:
+        raise UsageError(f"Unexpected argument: {redact(line.positional[0])}")
+    return _verify(line) if line.has(_VERIFY) else _make(line)
 
 
 def _verify(line: CommandLine) -> int:
     store = next((text for flag, text in line.server if flag.name == "env-store"), "")
     place = Path(line.last(_VERIFY))
     differences = verify_bundle(place, store_path(store, os.environ), default_reporter())
+    if line.has(JSON_FLAG):
+        print_json({"bundle": place, "differences": differences})
+        return 1 if differences else 0
     for difference in differences:
         print(difference)
     print(
@@ -96,7 +87,7 @@ def _make(line: CommandLine) -> int:
         glibc=line.last(_GLIBC),
         packages=line.all(_WITH),
     )
-    options = read_options(line.server, environ=os.environ)
+    options = with_default_build(read_options(line.server, environ=os.environ), EnvBuild.ALLOWED)
     reporter = default_reporter()
     logging.getLogger("naiad").setLevel(logging.WARNING)
     # Scratch files are hundreds of megabytes, and are moved into place at the end: they need the output's file system.
@@ -104,22 +95,49 @@ def _make(line: CommandLine) -> int:
     output_folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output_folder, prefix=".naiad-bundle-") as scratch:
         spread(Path(scratch))
+        digest = image = ""
         made = make_bundle(options, line.server, request, Path(scratch), reporter)
         if archive is not None:
             write_bundle(made, archive, reporter)
             digest = digest_of(archive.absolute(), Path(scratch, "index"), reporter=reporter)
-            print(f"wrote {archive} ({size_text(archive.stat().st_size)}), sha256:{digest}")
+            if not line.has(JSON_FLAG):
+                print(f"wrote {archive} ({size_text(archive.stat().st_size)}), sha256:{digest}")
         if layout is not None:
-            print(f"wrote {layout}: image {write_image(made, options, layout, base=base)}")
-        _print_summary(made, archive)
+            image = str(write_image(made, options, layout, base=base))
+            if not line.has(JSON_FLAG):
+                print(f"wrote {layout}: image {image}")
+        if line.has(JSON_FLAG):
+            _print_json(made, archive, digest, layout, image)
+        else:
+            _print_summary(made, archive)
     return 0
+
+
+def _print_json(made: Bundle, archive: Path | None, digest: str, layout: Path | None, image: str) -> None:
+    manifest = made.manifest
+    print_json(
+        {
+            "archive": archive,
+            "size": None if archive is None else archive.stat().st_size,
+            "digest": digest or None,
+            "layout": layout,
+            "image": image or None,
+            "models": manifest.models,
+            "environments": len(manifest.environments),
+            "python": manifest.python,
+            "platform": manifest.platform,
+            "glibc": manifest.glibc,
+            "notes": made.notes,
+        }
+    )
 
 
 def _print_summary(made: Bundle, archive: Path | None) -> None:
     manifest = made.manifest
     glibc = f", glibc {manifest.glibc} or newer" if manifest.glibc else ""
     print(
-        f"{len(manifest.models)} models, {len(manifest.environments)} environments, Python {manifest.python}, "
+        f"{counted(len(manifest.models), 'model')}, {counted(len(manifest.environments), 'environment')}, "
+        f"Python {manifest.python}, "
         f"for {manifest.platform}{glibc}"
     )
     for note in made.notes:

@@ -2,22 +2,48 @@
 
 `naiad run`, `explain`, `doctor`, `bundle` and `deploy` have flags of their own and accept all flags of the server too.
 `parse_command_line` separates the two, so that a command reads its own values and hands the others to `options_from`.
+
+All commands of `naiad` exit with 2 for a wrong command line and with 1 for a failure. `tritonserver` keeps the form and
+the exit code of Triton (docs/decisions/0042-command-line.md).
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 
 from naiad.config.server.flag import Flag, UsageError
 from naiad.config.server.getopt import HELP, split_arguments
 from naiad.config.server.options import SERVER_FLAGS
-from naiad.errors import OptionError
+from naiad.config.server.store_location import store_path
+from naiad.errors import NaiadError, OptionError
 
-__all__ = ["CommandLine", "own_flags", "parse_command_line", "report_option_error", "server_flag", "usage", "with_help"]
+__all__ = [
+    "EXIT_FAILURE",
+    "EXIT_INTERRUPTED",
+    "EXIT_USAGE",
+    "CommandLine",
+    "exit_code_of",
+    "own_flags",
+    "parse_command_line",
+    "report_error",
+    "report_option_error",
+    "run_command",
+    "server_flag",
+    "store_of",
+    "usage",
+    "with_help",
+]
 
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+"""128 + SIGINT, as shells report it."""
+_TRITONSERVER = "tritonserver"
 _HELP_COLUMN = 52
 
 
@@ -60,7 +86,7 @@ def parse_command_line(arguments: Sequence[str], own: Sequence[Flag], program: s
     Raises:
         UsageError: If a flag is unknown or ambiguous, lacks a value or has an unexpected one.
     """
-    found, positional = split_arguments(arguments, (*own, *SERVER_FLAGS), program)
+    found, positional = split_arguments(arguments, (*own, *SERVER_FLAGS), _command_name(program))
     names = {flag.name for flag in own}
     values: dict[str, list[str]] = {}
     for flag, text in found:
@@ -74,9 +100,64 @@ def parse_command_line(arguments: Sequence[str], own: Sequence[Flag], program: s
     )
 
 
+def run_command(
+    arguments: Sequence[str],
+    own: Sequence[Flag],
+    shown: Sequence[Flag],
+    program: str,
+    purpose: str,
+    run: Callable[[CommandLine], int],
+) -> int:
+    """Parse a command line and run the command, or print its usage; errors are printed to stderr.
+
+    Args:
+        arguments: The arguments after the command's name.
+        own: The command's own flags.
+        shown: The flags in its usage.
+        program: The program's name, with its positional arguments.
+        purpose: What the command does, as in "cannot <purpose>: the system's reason".
+        run: Runs the command; returns the exit code.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        line = parse_command_line(arguments, own, program)
+        if line.is_help_requested:
+            print(usage(program, shown), end="")
+            return 0
+        return run(line)
+    except NaiadError as error:
+        return report_error(error, program)
+    except OSError as error:
+        print(f"cannot {purpose}: {error}", file=sys.stderr)
+        return EXIT_FAILURE
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def exit_code_of(error: NaiadError) -> int:
+    """The exit code of a command that failed with this error: 2 for a wrong command line, else 1."""
+    return EXIT_USAGE if isinstance(error, OptionError) else EXIT_FAILURE
+
+
+def report_error(error: NaiadError, program: str) -> int:
+    """Print the error of a command to stderr; returns the exit code."""
+    if isinstance(error, OptionError):
+        return report_option_error(error, program)
+    print(error.message, file=sys.stderr)
+    return EXIT_FAILURE
+
+
 def own_flags(group: str, *flags: Flag) -> tuple[Flag, ...]:
     """The flags of a command, marked as unknown to Triton and listed under *group* in the usage."""
     return tuple(replace(flag, group=group, own=True) for flag in flags)
+
+
+def store_of(line: CommandLine) -> Path:
+    """The store of environments that a command line names, or the default one."""
+    return store_path(next((text for flag, text in reversed(line.server) if flag.name == "env-store"), ""), os.environ)
 
 
 def server_flag(name: str) -> Flag:
@@ -103,17 +184,32 @@ def with_help(flags: Iterable[Flag], group: str) -> tuple[Flag, ...]:
     return (*flags, replace(server_flag(HELP), group=group))
 
 
-def report_option_error(error: OptionError, program: str, flags: Iterable[Flag] = SERVER_FLAGS) -> int:
+def report_option_error(error: OptionError, program: str) -> int:
     """Print the error of a command line to stderr; returns the exit code.
 
-    An error of the command line's form is preceded by the usage with *flags*, as Triton does; a wrong value is not.
+    `tritonserver` prints its usage before an error of form, as Triton does. All others print what is wrong, and as the
+    last line what to do.
     """
-    if isinstance(error, UsageError):
-        if error.preface:
-            print(error.preface, file=sys.stderr)
-        print(usage(program, flags), file=sys.stderr)
-    print(error.message, file=sys.stderr)
-    return 1
+    if program == _TRITONSERVER:
+        if isinstance(error, UsageError):
+            if error.preface:
+                print(error.preface, file=sys.stderr)
+            print(usage(program, SERVER_FLAGS), file=sys.stderr)
+        print(error.message, file=sys.stderr)
+        return EXIT_FAILURE
+    if not isinstance(error, UsageError):
+        print(error.message, file=sys.stderr)
+        return EXIT_USAGE
+    # Without preface, the value of a flag is wrong, or there is a positional argument too many or too few.
+    print(error.preface or error.message, file=sys.stderr)
+    if error.preface:
+        print(error.hint or f"`{_command_name(program)} --help` lists the flags", file=sys.stderr)
+    return EXIT_USAGE
+
+
+def _command_name(program: str) -> str:
+    """The program's name without its positional arguments: `naiad explain` of `naiad explain MODEL`."""
+    return "naiad serve" if program == "naiad" else " ".join(program.split(" ")[:2])
 
 
 def _usage_line(flag: Flag) -> str:

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 import click
 
 from naiad import __version__
+from naiad.cli.command_line import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, exit_code_of
+from naiad.cli.completion import CompletedFlagCommand, completion_command
+from naiad.cli.declared import DECLARED_COMMANDS
 from naiad.cli.env.commands import ENV_COMMANDS
-from naiad.cli.flag_commands import FLAG_COMMANDS, FlagCommand
+from naiad.cli.flag_commands import FLAG_COMMANDS
 from naiad.cli.init import INIT_COMMANDS
+from naiad.cli.top.command import top_command
 from naiad.errors import NaiadError
 
 __all__ = ["naiad_group", "run"]
-
-_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 class _OrderedGroup(click.Group):
@@ -35,7 +37,7 @@ def naiad_group() -> None:
 
 @naiad_group.group("init", cls=_OrderedGroup)
 def _init() -> None:
-    """Write the first files of a model, a shared backend or a recipe."""
+    """Write the first files of a model, a backend or a recipe."""
 
 
 @naiad_group.group("env", cls=_OrderedGroup)
@@ -43,26 +45,12 @@ def _env() -> None:
     """Build, pack, check and clean up execution environments."""
 
 
-def _overview_entry(name: str, command: FlagCommand) -> click.Command:
-    """A click command that passes all its arguments on; `naiad.cli.main` runs these commands without click."""
-
-    def run_command(arguments: tuple[str, ...]) -> int:
-        return command.run(arguments)
-
-    return click.Command(
-        name,
-        callback=run_command,
-        params=[
-            click.Argument(["arguments"], metavar=command.arguments, nargs=-1, type=click.UNPROCESSED),
-        ],
-        help=command.summary,
-        short_help=command.summary,
-        context_settings={"ignore_unknown_options": True, "help_option_names": []},
-    )
-
-
 for _name, _flag_command in FLAG_COMMANDS.items():
-    naiad_group.add_command(_overview_entry(_name, _flag_command))
+    naiad_group.add_command(CompletedFlagCommand(_name, _flag_command))
+for _command in DECLARED_COMMANDS:
+    naiad_group.add_command(_command)
+naiad_group.add_command(top_command)
+naiad_group.add_command(completion_command)
 for _command in INIT_COMMANDS:
     _init.add_command(_command)
 for _command in ENV_COMMANDS:
@@ -75,11 +63,27 @@ def run(arguments: Sequence[str]) -> int:
         result = naiad_group.main(args=list(arguments), prog_name="naiad", standalone_mode=False)
     except click.exceptions.Abort:
         click.echo("interrupted", err=True)
-        return _INTERRUPTED
+        return EXIT_INTERRUPTED
+    except click.UsageError as error:
+        _print_usage_error(error)
+        return EXIT_USAGE
     except click.ClickException as error:
         error.show()
-        return error.exit_code
+        return EXIT_FAILURE
     except NaiadError as error:
         click.echo(error.message, err=True)
-        return 1
+        return exit_code_of(error)
     return result if isinstance(result, int) else 0
+
+
+def _print_usage_error(error: click.UsageError) -> None:
+    """Print what is wrong with a command line, and as the last line what to do, as `command_line` does."""
+    command = "naiad" if error.ctx is None else error.ctx.command_path
+    # Newer versions of click raise the help of a group that is called without a command.
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        error.show()
+        return
+    near = getattr(error, "possibilities", None)
+    text = error.message if near else error.format_message()
+    click.echo(f"{command}: {text[:1].lower()}{text[1:].removesuffix('.')}", err=True)
+    click.echo(f"did you mean {near[0]}?" if near else f"`{command} --help` lists arguments and flags", err=True)

@@ -14,7 +14,7 @@ from naiad.cli.command_line import (
     CommandLine,
     own_flags,
     parse_command_line,
-    report_option_error,
+    report_error,
     usage,
     with_help,
 )
@@ -22,16 +22,20 @@ from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind, UsageError
 from naiad.config.server.getopt import split_arguments
 from naiad.config.server.options import SERVER_FLAGS
+from naiad.deploy.autoscaling import Targets, horizontal_pod_autoscaler, pod_monitor, recording_rules, scaled_object
 from naiad.deploy.kserve import MODELS, inference_service, serving_runtime
-from naiad.deploy.kubernetes import Pod, deployment, service
+from naiad.deploy.kubernetes import Pod, deployment, disruption_budget, network_policy, service
 from naiad.deploy.server import DeployedServer, describe_server
 from naiad.deploy.systemd import unit
 from naiad.deploy.yaml import documents
 from naiad.errors import DeploymentError, NaiadError
 
-__all__ = ["deploy"]
+__all__ = ["deploy", "with_absolute_path", "write_output"]
 
 _PROGRAM = "naiad deploy systemd|kubernetes|kserve"
+_DRAIN = next(flag for flag in SERVER_FLAGS if flag.name == "drain-seconds")
+_DRAIN_SECONDS = "15"
+"""Three readiness probes of Kubernetes fail within 15 s (`kubernetes.container`)."""
 _GROUP = "Deployment (also takes all flags of the server; the server starts with them)"
 _NAME = Flag("name", Kind.STRING, "naiad", "Name of the unit or of the Kubernetes objects.")
 _OUTPUT = Flag("output", Kind.STRING, "", "File to write; default: standard output.")
@@ -43,18 +47,49 @@ _BUNDLE = Flag(
     "unpacked-bundle", Kind.STRING, "", "Start this bundle; systemd: its folder; else: what the image contains."
 )
 _IMAGE = Flag("image", Kind.STRING, "", "Container image; an image of `naiad bundle --oci` has its own flags.")
-_REPLICAS = Flag("replicas", Kind.INTEGER, "1", "Number of pods (kubernetes).", low=0)
+_REPLICAS = Flag("replicas", Kind.INTEGER, "1", "Number of pods; with --max-replicas the smallest number.", low=0)
+_MAX_REPLICAS = Flag(
+    "max-replicas",
+    Kind.INTEGER,
+    "0",
+    "Largest number of pods; adds an autoscaler by queue time and pending requests.",
+    low=0,
+)
+_TARGET_QUEUE = Flag("target-queue-ms", Kind.INTEGER, "50", "Mean queue time at which a pod is added.", low=1)
+_TARGET_PENDING = Flag(
+    "target-pending", Kind.INTEGER, "8", "Pending requests of each pod at which one is added.", low=1
+)
+_KEDA = Flag("keda", Kind.NOTHING, "", "Scale with KEDA instead of a HorizontalPodAutoscaler; needs --prometheus-url.")
+_PROMETHEUS = Flag("prometheus-url", Kind.STRING, "", "Prometheus that KEDA queries.")
+_MONITOR = Flag("pod-monitor", Kind.NOTHING, "", "Add a PodMonitor of the Prometheus operator (kubernetes).")
+_POLICY = Flag(
+    "network-policy", Kind.NOTHING, "", "Add a NetworkPolicy: only pods of the same namespace may connect (kubernetes)."
+)
+_ALLOW = Flag(
+    "allow-namespace", Kind.STRING, "", "Namespace that may connect, too; implies --network-policy.", repeatable=True
+)
+_NO_SURGE = Flag(
+    "no-surge",
+    Kind.NOTHING,
+    "",
+    "A new release stops each pod before it starts the next: for the last GPU (kubernetes).",
+)
 _MODELS_CLAIM = Flag("models-claim", Kind.STRING, "", "PersistentVolumeClaim with the repositories (kubernetes).")
 _STORE_CLAIM = Flag("store-claim", Kind.STRING, "", "PersistentVolumeClaim for the store; default: an emptyDir.")
 _UID = Flag("uid", Kind.INTEGER, "", "User id to run as; default: the image's user.", low=1)
 _CLUSTER = Flag("cluster", Kind.NOTHING, "", "Write a ClusterServingRuntime (kserve).")
 _STORAGE_URI = Flag("storage-uri", Kind.STRING, "", "Add an InferenceService of these models (kserve).")
-_OWN_FLAGS = own_flags(
+_STANDARD = Flag("standard", Kind.NOTHING, "", "The InferenceService uses Deployments instead of Knative (kserve).")
+_CANARY = Flag(
+    "canary-percent", Kind.INTEGER, "", "Share of the requests for the newest revision (kserve).", low=0, high=100
+)
+OWN_FLAGS = own_flags(
     _GROUP,
     *(_NAME, _OUTPUT, _FORCE, _MEMORY, _CPUS, _GPUS, _BUNDLE, _IMAGE, _REPLICAS),
-    *(_MODELS_CLAIM, _STORE_CLAIM, _UID, _CLUSTER, _STORAGE_URI),
+    *(_MAX_REPLICAS, _TARGET_QUEUE, _TARGET_PENDING, _KEDA, _PROMETHEUS, _MONITOR, _POLICY, _ALLOW, _NO_SURGE),
+    *(_MODELS_CLAIM, _STORE_CLAIM, _UID, _CLUSTER, _STORAGE_URI, _STANDARD, _CANARY),
 )
-_SHOWN_FLAGS = with_help(_OWN_FLAGS, _GROUP)
+_SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 # The ports and the folder with which KServe's documentation starts Triton.
 _KSERVE_FLAGS = (f"--model-repository={MODELS}", "--http-port=8080", "--grpc-port=9000")
 
@@ -62,7 +97,7 @@ _KSERVE_FLAGS = (f"--model-repository={MODELS}", "--http-port=8080", "--grpc-por
 def deploy(arguments: Sequence[str]) -> int:
     """Write the files for one way to start a server; returns the exit code."""
     try:
-        line = parse_command_line(arguments, _OWN_FLAGS, _PROGRAM)
+        line = parse_command_line(arguments, OWN_FLAGS, _PROGRAM)
         if line.is_help_requested:
             print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
             return 0
@@ -71,18 +106,15 @@ def deploy(arguments: Sequence[str]) -> int:
                 f"cannot write a deployment: expected one of {', '.join(_WRITERS)}, "
                 f"got {' '.join(line.positional) or 'none'}"
             )
-        _write(_WRITERS[line.positional[0]](line), line)
-    except UsageError as error:
-        return report_option_error(error, _PROGRAM, _SHOWN_FLAGS)
+        write_output(_WRITERS[line.positional[0]](line), line.last(_OUTPUT), replace=line.has(_FORCE))
     except NaiadError as error:
-        print(error.message, file=sys.stderr)
-        return 1
+        return report_error(error, _PROGRAM)
     return 0
 
 
 def _systemd(line: CommandLine) -> str:
     server = _server(line, line.server)
-    server = replace(server, flags=tuple(_with_absolute_path(flag) for flag in server.flags))
+    server = replace(server, flags=tuple(with_absolute_path(flag) for flag in server.flags))
     command = [str(Path(sys.executable).with_name("naiad")), "serve"]
     if line.has(_BUNDLE):
         command = [str(Path(line.last(_BUNDLE)).absolute() / RUN)]
@@ -91,15 +123,58 @@ def _systemd(line: CommandLine) -> str:
 
 def _kubernetes(line: CommandLine) -> str:
     server = _server(line, line.server)
-    return documents([deployment(server, _pod(line, server)), service(server)])
+    pod = _pod(line, server)
+    made = [deployment(server, pod), service(server), disruption_budget(server)]
+    if line.has(_POLICY) or line.has(_ALLOW):
+        made.append(network_policy(server, line.all(_ALLOW)))
+    if pod.is_monitored:
+        made.append(pod_monitor(server))
+    if line.has(_KEDA):
+        _require_max_replicas(pod)
+        made.append(scaled_object(server, pod, _targets(line)))
+    elif pod.max_replicas:
+        made += [recording_rules(server), horizontal_pod_autoscaler(server, pod, _targets(line))]
+    return documents(made)
 
 
 def _kserve(line: CommandLine) -> str:
     # Flags that the user gives come last, so that they override KServe's.
     server = _server(line, [*split_arguments(_KSERVE_FLAGS, SERVER_FLAGS, _PROGRAM)[0], *line.server])
-    runtime = serving_runtime(server, _pod(line, server), cluster=line.has(_CLUSTER))
+    pod = _pod(line, server)
+    made = [serving_runtime(server, pod, cluster=line.has(_CLUSTER))]
     storage = line.last(_STORAGE_URI)
-    return documents([runtime, *([inference_service(server, storage)] if storage else [])])
+    of_services = [flag for flag in (_MAX_REPLICAS, _KEDA, _STANDARD, _CANARY) if line.has(flag)]
+    if of_services and not storage:
+        raise DeploymentError(
+            f"cannot use --{of_services[0].name}: it is a setting of an InferenceService; add --storage-uri=URI"
+        )
+    if line.has(_KEDA):
+        _require_max_replicas(pod)
+    if storage:
+        made.append(
+            inference_service(
+                server,
+                pod,
+                storage,
+                is_standard=line.has(_STANDARD) or line.has(_KEDA),
+                canary_percent=int(line.last(_CANARY)) if line.has(_CANARY) else None,
+                targets=_targets(line) if line.has(_KEDA) else None,
+            )
+        )
+    return documents(made)
+
+
+def _targets(line: CommandLine) -> Targets:
+    return Targets(
+        queue_milliseconds=int(line.last(_TARGET_QUEUE)),
+        pending=int(line.last(_TARGET_PENDING)),
+        prometheus=line.last(_PROMETHEUS),
+    )
+
+
+def _require_max_replicas(pod: Pod) -> None:
+    if not pod.max_replicas:
+        raise DeploymentError("cannot use --keda: the largest number of pods is missing; add --max-replicas=N")
 
 
 _WRITERS: dict[str, Callable[[CommandLine], str]] = {
@@ -112,6 +187,8 @@ _WRITERS: dict[str, Callable[[CommandLine], str]] = {
 def _server(line: CommandLine, flags: Sequence[tuple[Flag, str]]) -> DeployedServer:
     """The server to deploy.
 
+    It drains, unless the flags say otherwise: load balancers need time to notice that it is not ready any more.
+
     A bundle starts with its own flags. They determine the ports, so they count as options here, but the deployment does
     not repeat them.
     """
@@ -119,6 +196,8 @@ def _server(line: CommandLine, flags: Sequence[tuple[Flag, str]]) -> DeployedSer
     if line.has(_BUNDLE):
         folder = Path(line.last(_BUNDLE)).absolute()
         bundled = split_arguments(read_manifest(folder).flags_in(folder), SERVER_FLAGS, _PROGRAM)[0]
+    if not any(flag.name == _DRAIN.name for flag, _ in (*bundled, *flags)):
+        flags = [*flags, (_DRAIN, _DRAIN_SECONDS)]
     return describe_server(line.last(_NAME), read_options([*bundled, *flags], environ=os.environ), flags)
 
 
@@ -132,6 +211,10 @@ def _pod(line: CommandLine, server: DeployedServer) -> Pod:
         args=server.flags,
         gpus=int(line.last(_GPUS)),
         replicas=int(line.last(_REPLICAS)),
+        max_replicas=int(line.last(_MAX_REPLICAS)),
+        # Autoscalers need the metrics of the pods.
+        is_monitored=line.has(_MONITOR) or int(line.last(_MAX_REPLICAS)) > 0,
+        has_surge=not line.has(_NO_SURGE),
         models_claim=line.last(_MODELS_CLAIM),
         store_claim=line.last(_STORE_CLAIM),
         uid=int(line.last(_UID)) if line.last(_UID) else None,
@@ -139,7 +222,7 @@ def _pod(line: CommandLine, server: DeployedServer) -> Pod:
     return replace(pod, cpus=line.last(_CPUS) or pod.cpus, memory=line.last(_MEMORY) or pod.memory)
 
 
-def _with_absolute_path(flag: str) -> str:
+def with_absolute_path(flag: str) -> str:
     """The flag with an absolute path; systemd starts services in the root folder."""
     name, _, text = flag.partition("=")
     is_path = name.removeprefix("--") in _PATH_FLAGS and "://" not in text
@@ -153,13 +236,17 @@ _PATH_FLAGS = frozenset(
 )
 
 
-def _write(text: str, line: CommandLine) -> None:
-    output = line.last(_OUTPUT)
+def write_output(text: str, output: str, *, replace: bool) -> None:
+    """Write to a file, or to standard output if *output* is empty; *replace* allows that the file exists.
+
+    Raises:
+        DeploymentError: If the file cannot be written.
+    """
     if not output:
         print(text, end="")
         return
     try:
-        with Path(output).open("w" if line.has(_FORCE) else "x", encoding="utf-8") as file:
+        with Path(output).open("w" if replace else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
         raise DeploymentError(f"cannot write {output}: it exists; choose another file, or add --force") from None

@@ -8,19 +8,31 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from naiad.cli.command_line import own_flags, parse_command_line, report_option_error, server_flag, usage, with_help
+from naiad.cli.command_line import own_flags, parse_command_line, report_error, server_flag, usage, with_help
+from naiad.cli.json_output import JSON_FLAG, print_json
 from naiad.cli.serve import log_settings, open_log
-from naiad.config.model.model_config import ModelConfig, freeze
+from naiad.config.model.model_config import freeze
 from naiad.config.server.command_line import read_options
-from naiad.config.server.flag import Flag, Kind, UsageError, parse_value
+from naiad.config.server.flag import Flag, Kind, parse_value
 from naiad.config.server.options import ServerOptions
 from naiad.errors import NaiadError, OptionError, RepositoryError, ResolutionError
 from naiad.repository.layout import ModelFiles, available_versions, models_named, versions_to_load
 from naiad.repository.read import read_config
-from naiad.repository.repositories import Repositories, open_repositories
+from naiad.repository.repositories import Repositories, open_repositories_of
 from naiad.resolution.decision import Decision, Resolution
-from naiad.resolution.explain import PreparedEnvironment, explain_plainly, explain_richly, explain_steps
-from naiad.resolution.resolve import ResolutionSettings, check_stub_supports, resolution_settings, resolve
+from naiad.resolution.explain import (
+    PreparedEnvironment,
+    explain_plainly,
+    explain_richly,
+    explain_steps,
+    resolution_as_json,
+    steps_as_json,
+)
+from naiad.resolution.preparation import check_interpreter, prepare_environment
+from naiad.resolution.resolve import (
+    resolution_settings,
+    resolve,
+)
 
 __all__ = ["explain"]
 
@@ -29,14 +41,15 @@ _GROUP = "Explain (also takes all flags of the server; --model-repository is req
 _PREPARE = Flag("prepare", Kind.NOTHING, "", "Prepare the environment, too, and show its contents.")
 _VERSION = Flag("version", Kind.INTEGER, "", "Explain this version; default: all versions that a server would load.")
 _REPOSITORY = "model-repository"
-_OWN_FLAGS = own_flags(_GROUP, _PREPARE, _VERSION)
-_SHOWN_FLAGS = with_help((*_OWN_FLAGS, replace(server_flag(_REPOSITORY), group=_GROUP)), _GROUP)
+OWN_FLAGS = own_flags(_GROUP, _PREPARE, _VERSION, JSON_FLAG)
+_SHOWN_FLAGS = with_help((*OWN_FLAGS, replace(server_flag(_REPOSITORY), group=_GROUP)), _GROUP)
 
 
 def explain(arguments: Sequence[str]) -> int:
     """Print what would run a model under the flags of a server; returns the exit code."""
+    as_json = False
     try:
-        line = parse_command_line(arguments, _OWN_FLAGS, _PROGRAM)
+        line = parse_command_line(arguments, OWN_FLAGS, _PROGRAM)
         if line.is_help_requested:
             print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
             return 0
@@ -45,33 +58,40 @@ def explain(arguments: Sequence[str]) -> int:
         if not line.has_server_flag(_REPOSITORY):
             raise OptionError(f"{_PROGRAM}: no repository is named; add --model-repository=DIRECTORY")
         options = read_options(line.server, environ=os.environ)
+        as_json = line.has(JSON_FLAG)
         version = int(parse_value(_VERSION, line.last(_VERSION))) if line.has(_VERSION) else None
         # Preparing an environment may take minutes, so its progress is shown.
         with open_log(replace(log_settings(options), info=line.has(_PREPARE))):
-            return _explain(line.positional[0], options, version=version, prepare=line.has(_PREPARE))
-    except UsageError as error:
-        return report_option_error(error, _PROGRAM, _SHOWN_FLAGS)
+            return _explain(line.positional[0], options, version=version, prepare=line.has(_PREPARE), as_json=as_json)
     except NaiadError as error:
-        if isinstance(error, ResolutionError) and error.decided:
-            print(explain_steps(step for step in error.decided if isinstance(step, Decision)), flush=True)
-        print(error.message, file=sys.stderr)
-        return 1
+        decided = error.decided if isinstance(error, ResolutionError) else ()
+        steps = [step for step in decided if isinstance(step, Decision)]
+        if as_json:
+            print_json({"error": error.message, "decisions": steps_as_json(steps)})
+        elif steps:
+            print(explain_steps(steps), flush=True)
+        return report_error(error, _PROGRAM)
 
 
-def _explain(model: str, options: ServerOptions, *, version: int | None, prepare: bool) -> int:
-    repositories = open_repositories(options.models.repositories, is_namespaced=options.models.is_namespaced)
+def _explain(model: str, options: ServerOptions, *, version: int | None, prepare: bool, as_json: bool) -> int:
+    repositories = open_repositories_of(options)
     try:
-        _explain_files(_find_model(model, repositories), options, version=version, prepare=prepare)
+        _explain_files(_find_model(model, repositories), options, version=version, prepare=prepare, as_json=as_json)
     finally:
         repositories.close()
     return 0
 
 
-def _explain_files(files: ModelFiles, options: ServerOptions, *, version: int | None, prepare: bool) -> None:
+def _explain_files(
+    files: ModelFiles, options: ServerOptions, *, version: int | None, prepare: bool, as_json: bool
+) -> None:
     model = files.name
     config = freeze(read_config(files, strict=not options.models.auto_complete, config_name=options.models.config_name))
     if config.platform == "ensemble":
-        print(f"model '{model}' is an ensemble: other models run it")
+        if as_json:
+            print_json({"model": model, "is_ensemble": True, "versions": []})
+        else:
+            print(f"model '{model}' is an ensemble: other models run it")
         return
     available = available_versions(files)
     if version is not None and version not in available:
@@ -81,8 +101,16 @@ def _explain_files(files: ModelFiles, options: ServerOptions, *, version: int | 
         )
     versions = (version,) if version is not None else versions_to_load(config.version_policy, available, model)
     settings = resolution_settings(options)
+    explained = []
     for number in versions:
-        _explain_version(config, files, number, settings, options if prepare else None)
+        found = resolve(config, model_dir=files.directory, version=number, settings=settings, model_uri=files.uri)
+        environment = _prepare(found, options) if prepare else None
+        if as_json:
+            explained.append(resolution_as_json(found, environment))
+        else:
+            _print_version(found, environment)
+    if as_json:
+        print_json({"model": model, "is_ensemble": False, "versions": explained})
 
 
 def _find_model(model: str, repositories: Repositories) -> ModelFiles:
@@ -106,11 +134,7 @@ def _find_model(model: str, repositories: Repositories) -> ModelFiles:
     raise RepositoryError(f"cannot find model '{model}' in {', '.join(repositories.locations)}{hint}")
 
 
-def _explain_version(
-    config: ModelConfig, files: ModelFiles, version: int, settings: ResolutionSettings, preparing: ServerOptions | None
-) -> None:
-    resolution = resolve(config, model_dir=files.directory, version=version, settings=settings, model_uri=files.uri)
-    environment = None if preparing is None else _prepare(resolution, preparing)
+def _print_version(resolution: Resolution, environment: PreparedEnvironment | None) -> None:
     if sys.stdout.isatty():
         from rich.console import Console
 
@@ -125,8 +149,7 @@ def _prepare(resolution: Resolution, options: ServerOptions) -> PreparedEnvironm
     from naiad.environments.policy import store_policy
 
     manager = EnvironmentManager(options.environments.store, policy=store_policy(options))
-    ready: PreparedEnvironment = manager.prepare(
-        resolution.environment, python=resolution.python, label=resolution.model
-    )
-    check_stub_supports(resolution, ".".join(map(str, ready.version)))
+    ready: PreparedEnvironment = prepare_environment(resolution, manager, resolution.model)
+    if warning := check_interpreter(resolution, ready.version):
+        print(f"warning: {warning}", file=sys.stderr)
     return ready

@@ -49,13 +49,36 @@ FLAG_COMMANDS = {
         "MODEL_REPOSITORY [FLAGS]...",
         "Find what would fail if this machine served a repository.",
     ),
+    "bench": FlagCommand(
+        "naiad.cli.bench.command:bench",
+        "MODEL|MODEL_DIR [FLAGS]...",
+        "Send a load to a model, and print its rates and latencies.",
+    ),
     "bundle": FlagCommand(
         "naiad.cli.bundle:bundle", "[FLAGS]...", "Write a server and its models into one archive or image."
+    ),
+    "push": FlagCommand(
+        "naiad.cli.push:push",
+        "oci://REGISTRY/NAME:TAG MODEL_REPOSITORY [FLAGS]...",
+        "Send a model repository with its environments to a registry.",
+    ),
+    "pull": FlagCommand(
+        "naiad.cli.pull:pull",
+        "oci://REGISTRY/NAME:TAG [FLAGS]...",
+        "Bring a model repository from a registry into the store or a folder.",
+    ),
+    "verify": FlagCommand(
+        "naiad.cli.verify:verify",
+        "oci://REGISTRY/NAME:TAG|FOLDER [FLAGS]...",
+        "Show who signed a model repository, and what was changed since.",
     ),
     "deploy": FlagCommand(
         "naiad.cli.deploy:deploy",
         "systemd|kubernetes|kserve [FLAGS]...",
         "Write a systemd unit, or manifests for Kubernetes or KServe.",
+    ),
+    "ray": FlagCommand(
+        "naiad.cli.ray:ray", "up|yaml [FLAGS]...", "Run servers on a Ray cluster, or write a RayService for Kubernetes."
     ),
 }
 """In the order of the overview."""

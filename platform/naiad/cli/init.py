@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from naiad.cli.click_options import json_option
+from naiad.cli.json_output import print_json
+
 if TYPE_CHECKING:
     from naiad.scaffold.project import Scaffold
 
@@ -31,7 +34,8 @@ _repository = click.option(
 @click.option("--from", "function", metavar="MODULE:FUNCTION", help="Serve this function; its type hints are read.")
 @_repository
 @_directory
-def _model(name: str, function: str | None, repository: str, root: Path) -> None:
+@json_option
+def _model(name: str, function: str | None, repository: str, root: Path, json: bool) -> None:  # noqa: FBT001 - click passes options by name
     """Write the model NAME: code, config.pbtxt, a client and a test."""
     from naiad.scaffold.templates import function_model, plain_model
 
@@ -39,7 +43,7 @@ def _model(name: str, function: str | None, repository: str, root: Path) -> None
         scaffold = plain_model(name, repository)
     else:
         scaffold = function_model(name, repository, function, [os.fspath(root), str(Path.cwd()), *sys.path])
-    _write(scaffold, root)
+    _write(scaffold, root, json=json)
 
 
 @click.command("backend", short_help="Write the shared backend NAME, and a model that uses it.")
@@ -49,11 +53,12 @@ def _model(name: str, function: str | None, repository: str, root: Path) -> None
 )
 @_repository
 @_directory
-def _backend(name: str, backends: str, repository: str, root: Path) -> None:
+@json_option
+def _backend(name: str, backends: str, repository: str, root: Path, json: bool) -> None:  # noqa: FBT001 - click passes options by name
     """Write the shared backend NAME, and a model that uses it, with a client and a test."""
     from naiad.scaffold.templates import backend
 
-    _write(backend(name, repository, backends), root)
+    _write(backend(name, repository, backends), root, json=json)
 
 
 @click.command("recipe")
@@ -61,17 +66,22 @@ def _backend(name: str, backends: str, repository: str, root: Path) -> None:
 @click.option("--envs", default="envs", show_default=True, help="Folder of recipes in the project.")
 @click.option("--python", default=">=3.10", show_default=True, help="Versions of Python that the recipe supports.")
 @_directory
-def _recipe(name: str, envs: str, python: str, root: Path) -> None:
+@json_option
+def _recipe(name: str, envs: str, python: str, root: Path, json: bool) -> None:  # noqa: FBT001 - click passes options by name
     """Write the recipe NAME of an environment."""
     from naiad.scaffold.templates import recipe
 
-    _write(recipe(name, envs, python), root)
+    _write(recipe(name, envs, python), root, json=json)
 
 
-def _write(scaffold: Scaffold, root: Path) -> None:
+def _write(scaffold: Scaffold, root: Path, *, json: bool) -> None:
     from naiad.scaffold.project import write
 
-    for path in write(scaffold, root):
+    written = write(scaffold, root)
+    if json:
+        print_json({"folder": root, "files": written, "notes": scaffold.notes, "next": scaffold.commands})
+        return
+    for path in written:
         click.echo(f"wrote {path}")
     for note in scaffold.notes:
         click.echo(f"note: {note}")

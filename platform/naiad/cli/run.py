@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 import sys
 import time
@@ -21,19 +20,21 @@ import numpy as np
 import orjson
 
 from naiad.cli.command_line import (
+    EXIT_FAILURE,
+    EXIT_INTERRUPTED,
     CommandLine,
     own_flags,
     parse_command_line,
-    report_option_error,
-    server_flag,
+    report_error,
     usage,
     with_help,
 )
+from naiad.cli.json_output import JSON_FLAG, print_json
+from naiad.cli.model_options import QUIET_LOGGERS, options_for_model
 from naiad.cli.run_input import read_request
 from naiad.cli.serve import log_settings, open_log
-from naiad.config.server.command_line import read_options
-from naiad.config.server.flag import Flag, Kind, UsageError, parse_value
-from naiad.config.server.options import ModelControlMode, ServerOptions
+from naiad.config.server.flag import Flag, Kind, parse_value
+from naiad.config.server.options import ServerOptions
 from naiad.errors import NaiadError, OptionError
 from naiad.frontends.kserve_http.json_tensors import split_strings
 from naiad.protocol.datatypes import Datatype
@@ -57,16 +58,15 @@ _VERSION = Flag("version", Kind.INTEGER, "", "Run this version; default: the hig
 _WITH = Flag(
     "with", Kind.STRING, "", "Load this model of the same repository, too, for the model to call.", repeatable=True
 )
-_JSON = Flag("json", Kind.NOTHING, "", "Print one JSON object.")
 _DEBUG = Flag("debug", Kind.STRING, "pdb", "Run under a debugger, without time limits: pdb, or debugpy[:port].")
-_OWN_FLAGS = own_flags(_GROUP, _INPUT, _VERSION, _WITH, _JSON, _DEBUG)
-_SHOWN_FLAGS = with_help(_OWN_FLAGS, _GROUP)
+OWN_FLAGS = own_flags(_GROUP, _INPUT, _VERSION, _WITH, JSON_FLAG, _DEBUG)
+_SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 _DEBUGGER = re.compile(r"pdb|debugpy(:\d{1,5})?")
-_FAILED, _REQUEST_FAILED, _INTERRUPTED = 1, 2, 130
 _NO_TIME_LIMIT_SECONDS = 1_000_000
-_QUIET_LOGGERS = ("naiad.engine", "naiad.app", "naiad.environments")
 _SHOWN_ELEMENTS = 24
 _NS_PER_MS = 1e6
+_ROUNDED_SECOND_MS = 999.5
+"""What rounds to a second with three digits."""
 _BF16_SHIFT = 16
 
 
@@ -132,11 +132,11 @@ class _RunResult:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a model once; returns the exit code: 1 if it cannot be loaded or asked, 2 if a response is an error."""
+    """Run a model once; returns the exit code: 1 if it cannot be loaded or asked, or a response is an error."""
     try:
         # `--debug` alone means `--debug=pdb`. getopt's long flags either require a value or take none.
         spelled = ["--debug=pdb" if argument == "--debug" else argument for argument in arguments]
-        line = parse_command_line(spelled, _OWN_FLAGS, _PROGRAM)
+        line = parse_command_line(spelled, OWN_FLAGS, _PROGRAM)
         if line.is_help_requested:
             print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
             return 0
@@ -146,19 +146,16 @@ def run(arguments: Sequence[str]) -> int:
         options = _server_options(wanted, line)
         # Lines of the model are printed as it wrote them: a person reads this log.
         with open_log(replace(log_settings(options), escape=False)):
-            for name in _QUIET_LOGGERS:
+            for name in QUIET_LOGGERS:
                 logging.getLogger(name).setLevel(logging.WARNING)
             result = asyncio.run(_load_and_infer(wanted, options))
             (_print_json if wanted.as_json else _print_plainly)(result)
             sys.stdout.flush()
-            return _REQUEST_FAILED if result.has_failed else 0
-    except UsageError as error:
-        return report_option_error(error, _PROGRAM, _SHOWN_FLAGS)
+            return EXIT_FAILURE if result.has_failed else 0
     except NaiadError as error:
-        print(error.message, file=sys.stderr)
-        return _FAILED
+        return report_error(error, _PROGRAM)
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return EXIT_INTERRUPTED
 
 
 def _run_arguments(directory: Path, line: CommandLine) -> _RunArguments:
@@ -171,25 +168,16 @@ def _run_arguments(directory: Path, line: CommandLine) -> _RunArguments:
         directory=directory,
         inputs=line.all(_INPUT),
         version=int(parse_value(_VERSION, line.last(_VERSION))) if line.has(_VERSION) else -1,
-        as_json=line.has(_JSON),
+        as_json=line.has(JSON_FLAG),
         debugger=debugger,
     )
 
 
 def _server_options(wanted: _RunArguments, line: CommandLine) -> ServerOptions:
     """The options of a server that loads this model, and those of `--with`, from the model's repository."""
-    repository = (server_flag("model-repository"), str(wanted.directory.parent))
-    options = read_options([repository, *line.server], environ=os.environ)
+    options = options_for_model(wanted.directory, line.server, line.all(_WITH))
     exit_timeout = _NO_TIME_LIMIT_SECONDS if wanted.debugger else options.general.exit_timeout_secs
-    return replace(
-        options,
-        general=replace(options.general, exit_timeout_secs=exit_timeout),
-        models=replace(
-            options.models,
-            control_mode=ModelControlMode.EXPLICIT,
-            startup_models=tuple(dict.fromkeys((wanted.directory.name, *line.all(_WITH)))),
-        ),
-    )
+    return replace(options, general=replace(options.general, exit_timeout_secs=exit_timeout))
 
 
 # -- the request ------------------------------------------------------------------------------------------------------
@@ -303,9 +291,16 @@ def _print_plainly(result: _RunResult) -> None:
         print(f"{len(result.responses)} responses")
     for number, response in enumerate(result.responses, 1):
         if is_numbered:
-            print(f"response {number} after {response.after_ms:.3g} ms")
+            print(f"response {number} after {duration(response.after_ms)}")
         _print_response(response)
-    print("  ".join(f"{name} {ms:.3g} ms" for name, ms in result.timings_ms.items()))
+    print("  ".join(f"{name} {duration(ms)}" for name, ms in result.timings_ms.items()))
+
+
+def duration(ms: float) -> str:
+    """A duration with three digits, in seconds from one second on."""
+    if ms < _ROUNDED_SECOND_MS:
+        return f"{ms:.3g} ms"
+    return f"{ms / 1000:#.3g} s" if ms < 1000 * _ROUNDED_SECOND_MS else f"{ms / 1000:.0f} s"
 
 
 def _print_response(response: _PrintedResponse) -> None:
@@ -327,7 +322,7 @@ def _print_json(result: _RunResult) -> None:
         "responses": [_as_json(response) for response in result.responses],
         "timings_ms": result.timings_ms,
     }
-    print(orjson.dumps(document).decode())
+    print_json(document, is_indented=False)
 
 
 def _as_json(response: _PrintedResponse) -> dict[str, Any]:

@@ -6,11 +6,15 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from naiad import garbage_collection
 from naiad.cli.command_line import report_option_error, usage
+from naiad.config.model.environment_source import redact
 from naiad.config.server.command_line import read_options
+from naiad.config.server.env_build import EnvBuild
 from naiad.config.server.flag import Flag, UsageError, format_flag
 from naiad.config.server.getopt import HELP, split_arguments
 from naiad.config.server.options import SERVER_FLAGS, LogFormat, ServerOptions
@@ -18,7 +22,10 @@ from naiad.config.server.store_location import store_path
 from naiad.errors import NaiadError, OptionError
 from naiad.logs import ActiveLog, LogSettings, configure, escapes_messages
 
-__all__ = ["log_settings", "naiad_serve", "open_log", "serve"]
+if TYPE_CHECKING:
+    from naiad.app import Supervisor
+
+__all__ = ["log_settings", "naiad_serve", "open_log", "serve", "with_default_build"]
 
 _log = logging.getLogger("naiad.cli")
 _BUNDLE = "bundle"
@@ -31,30 +38,45 @@ def naiad_serve(arguments: Sequence[str]) -> int:
     return serve(arguments, "naiad serve")
 
 
-def serve(arguments: Sequence[str], program: str) -> int:
-    """Run the server that a command line describes until it stops; returns the exit code."""
+def serve(arguments: Sequence[str], program: str, supervisor: Supervisor | None = None) -> int:
+    """Run the server that a command line describes until it stops; returns the exit code.
+
+    Args:
+        arguments: The server's flags.
+        program: The program's name, for errors of the command line.
+        supervisor: The program that started the server, if that is told of it.
+    """
     try:
         found, positional = split_arguments(arguments, SERVER_FLAGS, program)
         if any(flag.name == HELP for flag, _ in found):
             print(usage(program, SERVER_FLAGS), end="")
             return 0
         if positional:
-            raise UsageError(f"Unexpected argument: {positional[0]}")
+            raise UsageError(f"Unexpected argument: {redact(positional[0])}")
         bundles = [text for flag, text in found if flag.name == _BUNDLE]
         if bundles:
             return _exec_bundle(Path(bundles[-1]), [(flag, text) for flag, text in found if flag.name != _BUNDLE])
         options = read_options(found, environ=os.environ)
-        log = open_log(log_settings(options))
+        # A person at a terminal tries models; a server in production must never resolve requirements on its own.
+        is_tried = program != "tritonserver" and sys.stdin.isatty() and sys.stderr.isatty()
+        options = with_default_build(options, EnvBuild.ALLOWED if is_tried else EnvBuild.LOCKED)
+        _limit_blas_threads()
+        log = open_log(log_settings(options), is_queued=True)
     except OptionError as error:
         return report_option_error(error, program)
     with log:
         _log_notices(options)
         garbage_collection.pause()  # `app` resumes it
-        _limit_blas_threads()
         # Imported here, so that `--help` and errors of the command line do not pay for it.
         from naiad.app import serve as run_server
 
-        return run_server(options, log)
+        return run_server(options, log, supervisor)
+
+
+def with_default_build(options: ServerOptions, build: EnvBuild) -> ServerOptions:
+    """The options with a value for `--env-build` if it was not given."""
+    environments = options.environments
+    return replace(options, environments=replace(environments, build=environments.build or build))
 
 
 def _exec_bundle(archive: Path, flags: Sequence[tuple[Flag, str]]) -> int:
@@ -86,14 +108,16 @@ def _limit_blas_threads() -> None:
     os.putenv(_BLAS_THREADS, "1")
 
 
-def open_log(settings: LogSettings) -> ActiveLog:
+def open_log(settings: LogSettings, *, is_queued: bool = False) -> ActiveLog:
     """The log, opened with these settings; close it to restore the previous one.
+
+    With *is_queued*, a thread writes the lines (`logs.configure`).
 
     Raises:
         OptionError: If the log file cannot be opened.
     """
     try:
-        return configure(settings)
+        return configure(settings, is_queued=is_queued)
     except OSError as error:
         raise OptionError(f"--log-file={settings.file}: cannot be opened: {error.strerror or error}") from error
 
@@ -113,6 +137,6 @@ def log_settings(options: ServerOptions) -> LogSettings:
 
 def _log_notices(options: ServerOptions) -> None:
     """Log the given flags, and the notices about flags without effect, before the server starts."""
-    _log.debug("started with %s", " ".join(options.command_line) or "no flags")
+    _log.debug("started with %s", " ".join(map(redact, options.command_line)) or "no flags")
     for notice in options.notices:
         _log.info("%s", notice)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from naiad.deploy.kubernetes import Pod, container, pod_security, volumes
+from naiad.deploy.autoscaling import Targets, kserve_metrics
+from naiad.deploy.kubernetes import Pod, container, pod_security, topology_spread, volumes
 from naiad.deploy.server import DeployedServer
+from naiad.errors import DeploymentError
 
 __all__ = ["MODELS", "MODEL_FORMAT", "inference_service", "serving_runtime"]
 
@@ -40,22 +42,58 @@ def serving_runtime(server: DeployedServer, pod: Pod, *, cluster: bool = False) 
     }
 
 
-def inference_service(server: DeployedServer, storage: str) -> dict[str, Any]:
-    """An InferenceService that serves the models at *storage*, such as `s3://bucket/models`, with this runtime."""
+def inference_service(
+    server: DeployedServer,
+    pod: Pod,
+    storage: str,
+    *,
+    is_standard: bool = False,
+    canary_percent: int | None = None,
+    targets: Targets | None = None,
+) -> dict[str, Any]:
+    """An InferenceService that serves the models at *storage*, such as `s3://bucket/models`, with this runtime.
+
+    Args:
+        server: The server.
+        pod: Its pod; of it the numbers of replicas count here.
+        storage: URI of the models.
+        is_standard: Whether KServe uses Deployments (`RawDeployment`) instead of Knative.
+        canary_percent: Share of the requests for the newest revision; None for all.
+        targets: When KEDA adds pods; None to leave scaling to KServe's default.
+
+    Raises:
+        DeploymentError: If the mode of deployment lacks one of these.
+    """
+    name = f"{server.name}-models"
+    if canary_percent is not None and is_standard:
+        raise DeploymentError(
+            "cannot use --canary-percent with --standard or --keda: only Knative splits requests between revisions; "
+            "use a model of the remote backend with weights instead"
+        )
+    annotations = {"serving.kserve.io/deploymentMode": "RawDeployment"} if is_standard else {}
+    predictor: dict[str, Any] = {"minReplicas": pod.replicas}
+    if pod.max_replicas:
+        predictor["maxReplicas"] = pod.max_replicas
+    if canary_percent is not None:
+        predictor["canaryTrafficPercent"] = canary_percent
+    if targets is not None:
+        annotations["serving.kserve.io/autoscalerClass"] = "keda"
+        predictor["autoScaling"] = {"metrics": kserve_metrics(name, targets)}
+    if is_standard:
+        # Knative rejects these two settings of pods.
+        predictor["terminationGracePeriodSeconds"] = server.grace
+        predictor["topologySpreadConstraints"] = topology_spread({"serving.kserve.io/inferenceservice": name})
+    predictor["model"] = {
+        "modelFormat": {"name": MODEL_FORMAT},
+        "runtime": server.name,
+        "protocolVersion": "v2",
+        "storageUri": storage,
+    }
     return {
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": "InferenceService",
-        "metadata": {"name": f"{server.name}-models"},
-        "spec": {
-            "predictor": {
-                "model": {
-                    "modelFormat": {"name": MODEL_FORMAT},
-                    "runtime": server.name,
-                    "protocolVersion": "v2",
-                    "storageUri": storage,
-                }
-            }
-        },
+        "metadata": {"name": name, **({"annotations": annotations} if annotations else {})},
+        "spec": {"predictor": predictor},
     }
 
 

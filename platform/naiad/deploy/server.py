@@ -84,7 +84,7 @@ def describe_server(name: str, options: ServerOptions, flags: Sequence[tuple[Fla
         flags=tuple(format_flag(flag, text) for flag, text in flags if flag.name != "env-store"),
         ports=ports,
         uses_tls=options.http.tls is not None,
-        grace=options.general.exit_timeout_secs + _STOP_MARGIN_SECONDS,
+        grace=options.general.drain_seconds + options.general.exit_timeout_secs + _STOP_MARGIN_SECONDS,
         # The others are URIs of remote repositories.
         folders=tuple(path for path in places if isinstance(path, Path)),
     )

@@ -26,6 +26,9 @@ RestartSec=2
 KillMode=mixed
 TimeoutStopSec={grace}
 TimeoutStartSec=infinity
+# When memory runs out, the kernel kills a model's process, which the server restarts; by default systemd would then
+# stop the service.
+OOMPolicy=continue
 
 # The service has a user of its own; the only folder that the user may write to is /var/lib/{name}.
 DynamicUser=yes

@@ -20,9 +20,10 @@ import tokenize
 import warnings
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
-MARK = "naiad-code:"
+MARK = "naiad-doctor:"
 CLASS = "TritonPythonModel"
 REQUIRED, OPTIONAL, DEFERRED = "required", "optional", "deferred"
+ELSEWHERE = "elsewhere"
 IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 ARGUMENTS = {"execute": ("self", "requests"), "initialize": ("self", "args"), "finalize": ("self",)}
 OLDER_DIALECT = "triton_python_backend."
@@ -105,7 +106,9 @@ class CodeReader:
     # -- imports --------------------------------------------------------------------------------------------------
 
     def _imports(self, path: str, tree: ast.Module) -> None:
-        for node, kind in imports_in(tree, REQUIRED):
+        # The folders are known only when the code runs, so a module that is missing here may be found then.
+        changes_path = any(map(is_change_of_path, ast.walk(tree)))
+        for node, kind in imports_in(tree, ELSEWHERE if changes_path else REQUIRED):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     self._import(path, node.lineno, kind, alias.name, [])
@@ -185,9 +188,39 @@ def find_spec(top: str) -> Optional[importlib.machinery.ModuleSpec]:
         return None
 
 
+def is_absent(module: str) -> bool:
+    """Whether a module or one of its packages does not exist; nothing is imported."""
+    name, _, rest = module.partition(".")
+    spec = find_spec(name)
+    parts = rest.split(".") if rest else []
+    while spec is not None and spec.submodule_search_locations is not None and parts:
+        name += "." + parts.pop(0)
+        spec = importlib.machinery.PathFinder.find_spec(name, spec.submodule_search_locations)
+    return spec is None
+
+
 def is_compiled(folder: str, name: str) -> bool:
     """Whether a folder has a compiled module of this name."""
     return any(os.path.isfile(os.path.join(folder, name + end)) for end in importlib.machinery.EXTENSION_SUFFIXES)
+
+
+def is_change_of_path(node: ast.AST) -> bool:
+    """Whether a node changes `sys.path`: a call of one of its methods, or an assignment."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Attribute) and is_path(node.func.value)
+    if isinstance(node, ast.Assign):
+        return any(is_path(target.value if isinstance(target, ast.Subscript) else target) for target in node.targets)
+    return isinstance(node, ast.AugAssign) and is_path(node.target)
+
+
+def is_path(node: ast.AST) -> bool:
+    """Whether a node is `sys.path`."""
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr == "path"
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "sys"
+    )
 
 
 def imports_in(node: ast.AST, kind: str) -> Iterator[Tuple[ast.AST, str]]:
@@ -283,10 +316,11 @@ def main() -> None:
     """Print the problems and the missing imports."""
     request = json.loads(sys.argv[1])
     warnings.simplefilter("ignore")
+    absent = [name for name in request["modules"] if is_absent(name)]  # imported before the model's folders are known
     sys.path += request["folders"]  # as the guest does: the environment's own modules come first
     reader = CodeReader(request["folders"], request["known"], is_package=request["is_package"])
     reader.read(request["file"])
-    print(MARK + json.dumps({"problems": reader.problems, "missing": reader.missing}))
+    print(MARK + json.dumps({"problems": reader.problems, "missing": reader.missing, "absent": absent}))
 
 
 main()

@@ -18,7 +18,7 @@ from naiad.doctor.findings import Finding, Severity
 from naiad.environments.building.elf import required_versions
 from naiad.environments.ready_environment import ReadyEnvironment
 
-__all__ = ["examine_binaries", "examine_own_modules"]
+__all__ = ["examine_binaries", "examine_file", "examine_own_modules"]
 
 _RUNTIMES = {"libstdc++.so.6": "libstdcxx-ng", "libgcc_s.so.1": "libgcc-ng", "libgomp.so.1": "libgomp"}
 """Runtime libraries of compilers, and the conda packages that install them in an environment."""
@@ -57,6 +57,11 @@ def examine_own_modules(folder: Path, environment: ReadyEnvironment) -> Iterator
                 advice="compile it with the Python of the model's environment",
                 where=str(file),
             )
+
+
+def examine_file(file: Path, environment: ReadyEnvironment) -> Iterator[Finding]:
+    """Findings about symbol versions that one compiled file requires."""
+    yield from _examine([file], environment.prefix)
 
 
 def _compiled_in(prefix: Path) -> Iterator[Path]:

@@ -6,28 +6,33 @@ syntax it parses and which modules it finds. The script imports nothing of the m
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from naiad.config.server.prewarm import PARAMETER
 from naiad.doctor.findings import Finding, Severity
+from naiad.doctor.in_environment import run_in_environment
 from naiad.environments.ready_environment import ReadyEnvironment
-from naiad.interpreters.scripts import run_script
+from naiad.interpreters.distributions import package_of
 from naiad.interpreters.versions import version_text
 from naiad.resolution.decision import Resolution
 
 __all__ = ["examine_code"]
 
-_MARK = "naiad-code:"
-_TIME_LIMIT = 60.0
 # Modules that the guest provides; the environment need not have them.
 _GUEST_MODULES = ("c_python_backend_utils", "triton_python_backend", "naiad_stub")
-_SEVERITIES = {"required": Severity.ERROR, "deferred": Severity.WARNING, "optional": Severity.NOTE}
+_SEVERITIES = {
+    "required": Severity.ERROR,
+    "deferred": Severity.WARNING,
+    "optional": Severity.NOTE,
+    "elsewhere": Severity.NOTE,
+}
 _KINDS = {
     "required": "imports {name}, which is not {place}",
     "deferred": "a function imports {name}, which is not {place}",
     "optional": "imports {name} if it is installed, and it is not {place}",
+    "elsewhere": "imports {name}, which is not {place}; the code changes sys.path, so it may find it elsewhere",
 }
 _ADVICE = {
     "syntax": "correct it, or give the model a newer Python if it is written for one",
@@ -38,21 +43,17 @@ _ADVICE = {
     "generator": "return a list of responses; a decoupled model sends them with request.get_response_sender()",
     "relative-import": "write it without the dot: the backend's folder is on sys.path",
 }
-_PACKAGES = {
-    "PIL": "pillow",
-    "bs4": "beautifulsoup4",
-    "cv2": "opencv-python-headless",
-    "dateutil": "python-dateutil",
-    "sentence_transformers": "sentence-transformers",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
-}
-"""Packages whose name is not the name of their module."""
 
 
-def examine_code(resolution: Resolution, environment: ReadyEnvironment) -> Iterator[Finding]:
+def examine_code(
+    resolution: Resolution, environment: ReadyEnvironment, prewarmed: Sequence[str] = ()
+) -> Iterator[Finding]:
     """Findings about the code of a model's version: syntax, the class, its methods, missing imports.
+
+    Args:
+        resolution: What runs the version.
+        environment: Its environment.
+        prewarmed: The modules that are imported once for all its instances.
 
     Raises:
         ExecutionEnvironmentError: If the interpreter does not run the script.
@@ -62,16 +63,9 @@ def examine_code(resolution: Resolution, environment: ReadyEnvironment) -> Itera
         "folders": [str(folder) for folder in _folders(resolution)],
         "known": _GUEST_MODULES,
         "is_package": not resolution.is_shared,
+        "modules": list(prewarmed),
     }
-    result = run_script(
-        environment.python,
-        Path(__file__).with_name("_code_script.py"),
-        mark=_MARK,
-        options=("-E", "-B") if environment.user_site else ("-I", "-B"),
-        arguments=[json.dumps(request)],
-        library_path=environment.library_path,
-        time_limit=_TIME_LIMIT,
-    )
+    result = run_in_environment(environment, "_code_script.py", request)
     for problem in result["problems"]:
         yield Finding(
             severity=Severity.ERROR,
@@ -84,6 +78,13 @@ def examine_code(resolution: Resolution, environment: ReadyEnvironment) -> Itera
         )
     for missing in result["missing"]:
         yield _missing_import(missing, environment)
+    for name in result["absent"]:
+        yield Finding(
+            severity=Severity.WARNING,
+            code="prewarm",
+            message=f"{PARAMETER} names {name}, which is not in {environment}, so its instances are not prewarmed",
+            advice=f"correct the name, or add {package_of(name.partition('.')[0])} to the environment",
+        )
 
 
 def _folders(resolution: Resolution) -> tuple[Path, ...]:
@@ -97,7 +98,7 @@ def _missing_import(missing: dict[str, Any], environment: ReadyEnvironment) -> F
     name, kind = missing["name"], missing["kind"]
     return Finding(
         severity=_SEVERITIES[kind],
-        code="missing-import" if kind != "optional" else "optional-import",
+        code="missing-import" if _SEVERITIES[kind] is not Severity.NOTE else "optional-import",
         message=_KINDS[kind].format(name=name, place=_place(missing, environment)),
         advice=_advice(missing, environment),
         where=_where(missing),
@@ -113,7 +114,7 @@ def _advice(missing: dict[str, Any], environment: ReadyEnvironment) -> str:
     if missing["wanted"]:
         return "put that file there, or import it by its right name"
     near = f"correct it to {missing['near']} if it is misspelled; else " if missing["near"] else ""
-    package = _PACKAGES.get(top, top)
+    package = package_of(top)
     if environment.is_host:
         return f"{near}install {package} beside naiad, or name an environment that has it (EXECUTION_ENV_PATH)"
     return f"{near}add {package} to the environment and pack it again"

@@ -8,27 +8,39 @@ examined in parallel, because most of the time is spent in interpreters of their
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 
 from naiad.config.server.options import ServerOptions
 from naiad.doctor.ensembles import examine_ensembles
 from naiad.doctor.findings import Examination, Finding, Severity
 from naiad.doctor.machine import examine_memory, examine_ports, examine_store, examine_temporary
+from naiad.doctor.migration import migration_items
 from naiad.doctor.model import ExaminationContext, ExaminedModel, examine_model
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
 from naiad.environments.progress import ProgressReporter
 from naiad.errors import RepositoryError
 from naiad.repository.layout import ModelFiles, RepositoryScan, models_named
-from naiad.repository.repositories import Repositories, open_repositories
+from naiad.repository.repositories import Repositories, open_repositories_of
 from naiad.resolution.resolve import resolution_settings
 
 __all__ = ["examine"]
 
+_SILENT_SECONDS = 5.0
+"""An interpreter that hangs is waited for a minute; a person who sees nothing gives up earlier."""
+_LONGEST_SILENCE = 80.0
+"""Environments of some gigabytes are installed for minutes: a line every five seconds would hide the findings."""
+
 
 def examine(
-    options: ServerOptions, reporter: ProgressReporter, *, only: Sequence[str] = (), can_unpack: bool = True
+    options: ServerOptions,
+    reporter: ProgressReporter,
+    *,
+    only: Sequence[str] = (),
+    can_unpack: bool = True,
+    on_waiting: Callable[[Mapping[str, str]], None] | None = None,
 ) -> Examination:
     """The findings about a server with these options: its models, its store, its ports and its memory.
 
@@ -37,17 +49,20 @@ def examine(
         reporter: Receives the progress.
         only: Names of models; empty for all models.
         can_unpack: Whether archives may be unpacked into the store, as a server would do.
+        on_waiting: Called with the names of unfinished models after some seconds in which none was finished, and
+            less and less often while they stay the same. The values say what is being done to build their environments;
+            they are empty for models whose environments are not being built.
 
     Raises:
         NaiadError: If nothing can be examined: a repository cannot be read, or the guest's files cannot be written.
     """
-    repositories = open_repositories(options.models.repositories, is_namespaced=options.models.is_namespaced)
+    repositories = open_repositories_of(options)
     try:
         examination = Examination(tuple(map(str, repositories.locations)))
         examination.findings += examine_store(options.environments.store)
-        if examination.findings:
+        if examination.count(Severity.ERROR):
             return examination  # without a store, no environment can be prepared
-        _examine_models(examination, repositories, _context(options, reporter, can_unpack=can_unpack), only)
+        _examine_models(examination, repositories, _context(options, reporter, can_unpack=can_unpack), only, on_waiting)
     finally:
         repositories.close()
     examination.findings += [*examine_temporary(), *examine_ports(options)]
@@ -55,7 +70,9 @@ def examine(
 
 
 def _context(options: ServerOptions, reporter: ProgressReporter, *, can_unpack: bool) -> ExaminationContext:
-    environments = EnvironmentManager(options.environments.store, reporter=reporter, policy=store_policy(options))
+    environments = EnvironmentManager(
+        options.environments.store, reporter=reporter, policy=store_policy(options), waits=False
+    )
     resolution = resolution_settings(options)
     return ExaminationContext(
         options=options, resolution=resolution, environments=environments, reporter=reporter, can_unpack=can_unpack
@@ -63,19 +80,30 @@ def _context(options: ServerOptions, reporter: ProgressReporter, *, can_unpack: 
 
 
 def _examine_models(
-    examination: Examination, repositories: Repositories, context: ExaminationContext, only: Sequence[str]
+    examination: Examination,
+    repositories: Repositories,
+    context: ExaminationContext,
+    only: Sequence[str],
+    on_waiting: Callable[[Mapping[str, str]], None] | None,
 ) -> None:
     scan = repositories.scan()
     wanted = _wanted(scan, only)
-    # All models are examined, also those that are not wanted: a wanted ensemble may contain them.
+    # All models are examined, also those that are not wanted: a wanted ensemble may contain them. Their archives stay
+    # packed, because an ensemble needs nothing of them.
+    packed = replace(context, can_unpack=False)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        examined = pool.map(lambda files: _fetch_and_examine(files, repositories, context), scan.models.values())
-        models = dict(zip(scan.models, examined, strict=True))
+        running = {
+            pool.submit(_fetch_and_examine, files, repositories, context if key in wanted else packed): key
+            for key, files in scan.models.items()
+        }
+        _report_waiting(running, context.environments.activity, on_waiting)
+        models = {key: examined.result() for examined, key in running.items()}
     examine_ensembles(models)
     examination.models = len(wanted)
     examination.findings += _duplicates(scan, only)
     for key in wanted:
         examination.findings += models[key].findings
+    examination.migration = migration_items({key: models[key] for key in wanted})
     if not scan.models and not scan.duplicates:
         examination.findings.append(
             Finding(
@@ -86,7 +114,25 @@ def _examine_models(
                 where=", ".join(examination.repositories),
             )
         )
-    examination.findings += examine_memory(sum(models[key].guests for key in wanted))
+    examination.findings += examine_memory(sum(models[key].guests for key in wanted), context.options.general.frontends)
+
+
+def _report_waiting(
+    running: Mapping[Future[ExaminedModel], str],
+    activity: Callable[[], Mapping[str, str]],
+    on_waiting: Callable[[Mapping[str, str]], None] | None,
+) -> None:
+    """Wait until all models are examined."""
+    pending, silence = set(running), _SILENT_SECONDS
+    while pending:
+        done, pending = wait(pending, timeout=silence, return_when=FIRST_COMPLETED)
+        if done:
+            silence = _SILENT_SECONDS
+            continue
+        silence = min(2 * silence, _LONGEST_SILENCE)
+        if on_waiting is not None:
+            steps = activity()
+            on_waiting({name: steps.get(name, "") for name in sorted(running[examined] for examined in pending)})
 
 
 def _fetch_and_examine(files: ModelFiles, repositories: Repositories, context: ExaminationContext) -> ExaminedModel:

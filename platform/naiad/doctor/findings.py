@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-__all__ = ["Examination", "Finding", "Severity"]
+__all__ = ["Examination", "Finding", "MigrationItem", "MigrationState", "Severity"]
 
 
 class Severity(enum.Enum):
@@ -44,6 +44,40 @@ class Finding:
     where: str = ""
 
 
+class MigrationState(enum.Enum):
+    """Whether models of the reference can be served here."""
+
+    READY = "ready"
+    """As they are."""
+
+    ACTION = "action"
+    """After the finding or the change that the item names."""
+
+    UNSUPPORTED = "unsupported"
+    """Not by this server; the item names alternatives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationItem:
+    """One item of the checklist for a repository of the reference.
+
+    Attributes:
+        kind: The kind of models; scripts may rely on these words (docs/reference/doctor.md).
+        state: Whether these models can be served.
+        title: The kind in words.
+        message: What naiad does with such models.
+        advice: What to do.
+        models: Names of the models.
+    """
+
+    kind: str
+    state: MigrationState
+    title: str
+    message: str
+    advice: str
+    models: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class Examination:
     """The result of one examination.
@@ -52,11 +86,13 @@ class Examination:
         repositories: The examined repositories.
         models: Number of examined models.
         findings: The findings, in the order of the models; those about the machine are last.
+        migration: What each kind of model needs if the repository was served by the reference.
     """
 
     repositories: tuple[str, ...]
     models: int = 0
     findings: list[Finding] = field(default_factory=list)
+    migration: tuple[MigrationItem, ...] = ()
 
     def count(self, severity: Severity) -> int:
         """The number of findings of a severity."""

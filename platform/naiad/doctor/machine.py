@@ -13,17 +13,16 @@ import psutil
 
 from naiad.config.server.options import ServerOptions
 from naiad.doctor.findings import Finding, Severity
-from naiad.environments.archives.manifest import read_manifest
 from naiad.environments.progress import ProgressReporter
+from naiad.environments.store.room import free_room, needed_room, unused_bytes
 from naiad.environments.store.store import Store
 
 __all__ = ["examine_memory", "examine_ports", "examine_store", "examine_temporary", "missing_room"]
 
 GUEST_BYTES = 40 << 20
 """Memory of a guest that has imported only numpy (measured: 30 to 45 MB)."""
-
-_UNPACKED_RATIO = 4
-"""Assumed ratio of unpacked to packed size, for archives without a manifest; conda-pack's archives have 3 to 4."""
+FRONTEND_BYTES = 32 << 20
+"""Memory of a frontend process without connections (PSS, measured)."""
 
 
 def examine_ports(options: ServerOptions) -> Iterator[Finding]:
@@ -60,12 +59,25 @@ def _listen_error(address: str, port: int) -> OSError | None:
 
 
 def examine_store(root: Path) -> Iterator[Finding]:
-    """A finding if the store of environments cannot be written."""
+    """A finding if the store of environments cannot be written.
+
+    A store that can only be read is a warning: a server starts with it, and uses the environments that it has.
+    """
     try:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=root):
             pass
     except OSError as error:
+        if root.is_dir() and os.access(root, os.R_OK | os.X_OK):
+            yield Finding(
+                severity=Severity.WARNING,
+                code="store",
+                message=f"the store of environments cannot be written: {error.strerror or error}; only the "
+                "environments that it has can be used",
+                advice="put others into it with `naiad env prefetch`, as a user who may write there",
+                where=str(root),
+            )
+            return
         yield Finding(
             severity=Severity.ERROR,
             code="store",
@@ -75,8 +87,14 @@ def examine_store(root: Path) -> Iterator[Finding]:
         )
 
 
-def missing_room(archive: Path, root: Path, reporter: ProgressReporter) -> Finding | None:
+def missing_room(archive: Path, root: Path, reporter: ProgressReporter, *, evicts: bool) -> Finding | None:
     """A finding if the store's disk has no room to unpack an archive; None if it has, or has the archive unpacked.
+
+    Args:
+        archive: The file.
+        root: Folder of the store.
+        reporter: Receives the progress.
+        evicts: Whether the server removes unused environments for a new one.
 
     Raises:
         ExecutionEnvironmentError: If the archive cannot be read.
@@ -84,14 +102,12 @@ def missing_room(archive: Path, root: Path, reporter: ProgressReporter) -> Findi
     store = Store(root, reporter)
     if store.get(store.identify(archive).digest) is not None:
         return None
-    manifest = read_manifest(archive)
-    needed = manifest.size if manifest is not None else archive.stat().st_size * _UNPACKED_RATIO
-    free, files = _free(root)
-    if free < needed:
-        about = "" if manifest is not None else "about "
-        reason = f"takes {about}{_megabytes(needed)}, and {root} has {_megabytes(free)} left"
-    elif manifest is not None and files is not None and files < manifest.files:
-        reason = f"has {manifest.files} files, and the file system of {root} can store {files} more"
+    needed, free = needed_room(archive), free_room(root)
+    if free.size + (unused_bytes(root) if evicts else 0) < needed.size:
+        about = "" if needed.is_stated else "about "
+        reason = f"takes {about}{_megabytes(needed.size)}, and {root} has {_megabytes(free.size)} left"
+    elif needed.files is not None and free.files is not None and free.files < needed.files:
+        reason = f"has {needed.files} files, and the file system of {root} can store {free.files} more"
     else:
         return None
     return Finding(
@@ -101,16 +117,6 @@ def missing_room(archive: Path, root: Path, reporter: ProgressReporter) -> Findi
         advice="free disk space (`naiad env gc`), or name another --env-store",
         where=str(archive),
     )
-
-
-def _free(root: Path) -> tuple[int, int | None]:
-    """Free bytes and free inodes of a folder's file system; None where inodes are not limited.
-
-    The folder need not exist: its closest existing parent counts. Btrfs and some others report 0 inodes in total,
-    because they allocate them as needed.
-    """
-    status = os.statvfs(next(folder for folder in (root, *root.parents) if folder.is_dir()))
-    return status.f_bavail * status.f_frsize, status.f_favail if status.f_files else None
 
 
 def examine_temporary() -> Iterator[Finding]:
@@ -127,16 +133,16 @@ def examine_temporary() -> Iterator[Finding]:
         )
 
 
-def examine_memory(guests: int) -> Iterator[Finding]:
-    """A finding if the memory is too small for this number of guests, assuming that each imports only numpy."""
-    needed, available = guests * GUEST_BYTES, psutil.virtual_memory().available
+def examine_memory(guests: int, frontends: int) -> Iterator[Finding]:
+    """A finding if the memory is too small for so many guests, assuming that each imports only numpy, and frontends."""
+    needed, available = guests * GUEST_BYTES + frontends * FRONTEND_BYTES, psutil.virtual_memory().available
     if needed > available:
+        processes = f"{guests} model processes" + (f" and {frontends} of --frontends" if frontends else "")
         yield Finding(
             severity=Severity.WARNING,
             code="memory",
-            message=f"{guests} model processes take at least {_megabytes(needed)}, and {_megabytes(available)} are "
-            "available",
-            advice="lower the counts of instance groups, or load fewer models (--model-control-mode=explicit)",
+            message=f"{processes} take at least {_megabytes(needed)}, and {_megabytes(available)} are available",
+            advice="lower the counts of instance groups, or load fewer models (--model-control-mode=demand)",
         )
 
 

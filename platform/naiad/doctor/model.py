@@ -9,27 +9,37 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.declared_environment import is_declaration
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.config.model.model_config import ModelConfig, freeze, freeze_version_policy, instance_names
+from naiad.config.model.scaling import scaling_policy
 from naiad.config.model.validate import validate
-from naiad.config.server.options import ServerOptions
+from naiad.config.server.demand import IDLE_PARAMETER, demand_idle_seconds, is_on_demand
+from naiad.config.server.demand import PARAMETER as DEMAND
+from naiad.config.server.hang import PARAMETER as HANG_PARAMETER
+from naiad.config.server.hang import hang_seconds
+from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.config.server.prewarm import PARAMETER, modules_to_prewarm
+from naiad.doctor.backend import examine_by_backend
 from naiad.doctor.binaries import examine_binaries, examine_own_modules
 from naiad.doctor.code import examine_code
 from naiad.doctor.findings import Finding, Severity
 from naiad.doctor.machine import missing_room
+from naiad.doctor.native_library import examine_native_library
 from naiad.engine.loading.introspect import may_auto_complete
 from naiad.engine.loading.warmup import read_samples
 from naiad.engine.serving.sequence_states import read_states
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.ready_environment import ReadyEnvironment
-from naiad.errors import NaiadError, ResolutionError
+from naiad.errors import ConfigError, EnvironmentBusyError, NaiadError, ResolutionError
 from naiad.repository.labels import read_labels
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
 from naiad.repository.read import config_path, explain_missing_tensors, read_config
 from naiad.resolution.decision import Decision, Resolution
-from naiad.resolution.resolve import ResolutionSettings, check_stub_supports, resolve
+from naiad.resolution.environment import misspelt_parameters
+from naiad.resolution.preparation import check_interpreter, prepare_environment
+from naiad.resolution.resolve import ResolutionSettings, resolve
 
 __all__ = ["ExaminationContext", "ExaminedModel", "examine_model"]
 
@@ -83,17 +93,25 @@ class ExaminedModel:
         message: The configuration, None if it cannot be read.
         versions: The versions that a server would load.
         findings: The findings.
+        resolution: What runs the last of these versions; None if nothing does, and for ensembles.
+        guests_each: The number of processes that would serve a version at the same time, at most; 0 for a model that is
+            loaded on demand, since the server limits how many of these are loaded. None if it is unknown.
     """
 
     files: ModelFiles
     message: pb.ModelConfig | None = None
     versions: tuple[int, ...] = ()
     findings: list[Finding] = field(default_factory=list)
+    resolution: Resolution | None = None
+    guests_each: int | None = None
 
     @property
     def guests(self) -> int:
         """The number of processes that would serve the model."""
-        return 0 if self.message is None else len(instance_names(freeze(self.message))) * len(self.versions)
+        if self.message is None:
+            return 0
+        each = len(instance_names(freeze(self.message))) if self.guests_each is None else self.guests_each
+        return each * len(self.versions)
 
     def add_error(self, code: str, error: NaiadError, *, where: str = "", version: int | None = None) -> None:
         """Add a finding for an error that the server's code raised."""
@@ -150,12 +168,18 @@ def _examine_version(
             _undecided_subject(error), error, version=version, where=str(examined.files.directory / str(version))
         )
         return
+    examined.resolution = resolution
+    for misspelt in misspelt_parameters(config):
+        where = str(config_path(examined.files, context.options.models.config_name))
+        advice = "correct the name, or rename the parameter if it is the model's own"
+        finding = Finding(severity=Severity.WARNING, code="parameter", message=misspelt, advice=advice, where=where)
+        examined.add_findings([finding], version)
     _examine_configuration(examined, config, resolution, version, context)
     environment = _prepare_environment(examined, resolution, version, context)
     if environment is None:
         return
     try:
-        examined.add_findings(_examine_environment(resolution, environment, context), version)
+        examined.add_findings(_examine_environment(resolution, environment, context, config), version)
     except NaiadError as error:
         examined.add_error("python", error, version=version, where=str(environment.python))
     finally:
@@ -179,9 +203,17 @@ def _examine_configuration(
     path = str(config_path(examined.files, context.options.models.config_name))
     try:
         modules_to_prewarm(config.name, config.parameters.get(PARAMETER, ""), context.options.guests.prewarm)
+        hang_seconds(config.name, config.parameters.get(HANG_PARAMETER, ""), 0)
+        demand_idle_seconds(config.name, config.parameters.get(IDLE_PARAMETER, ""), 0)
+        policy = scaling_policy(config, is_native=resolution.library is not None)
+        examined.guests_each = len(instance_names(config)) if policy is None else policy.most
+        default = context.options.models.control_mode is ModelControlMode.DEMAND
+        if is_on_demand(config.name, config.parameters.get(DEMAND, ""), default):
+            examined.guests_each = 0
+            examined.add_findings(_examine_demand(config, resolution, path, context), version)
     except NaiadError as error:
         examined.add_error("config", error, where=path, version=version)
-    if context.options.models.auto_complete and may_auto_complete(resolution.model_file):
+    if context.options.models.auto_complete and _may_complete(resolution):
         return
     try:
         validate(config.message, with_io=True)
@@ -200,6 +232,28 @@ def _examine_configuration(
             examined.add_error("files", error, where=path, version=version)
 
 
+def _examine_demand(
+    config: ModelConfig, resolution: Resolution, path: str, context: ExaminationContext
+) -> Iterator[Finding]:
+    """What makes loading a model on demand dearer than it need be."""
+    is_incomplete = not (config.message.input and config.message.output)
+    if is_incomplete and context.options.models.auto_complete and _may_complete(resolution):
+        yield Finding(
+            severity=Severity.NOTE,
+            code="asked-at-start",
+            message="it is loaded on demand and its code completes the configuration, so each start of the server runs "
+            "that code",
+            advice="write its inputs and outputs into config.pbtxt",
+            where=path,
+        )
+
+
+def _may_complete(resolution: Resolution) -> bool:
+    if resolution.library is not None:
+        return resolution.library.may_complete
+    return may_auto_complete(resolution.model_file)
+
+
 def _prepare_environment(
     examined: ExaminedModel, resolution: Resolution, version: int, context: ExaminationContext
 ) -> ReadyEnvironment | None:
@@ -207,29 +261,73 @@ def _prepare_environment(
     archive = _archive(resolution.environment)
     try:
         if archive is not None:
-            finding = missing_room(archive, context.options.environments.store, context.reporter)
+            stored = context.options.environments
+            finding = missing_room(archive, stored.store, context.reporter, evicts=bool(stored.store_max_bytes))
             if finding is not None:
                 examined.add_findings([finding], version)
                 return None
-        if not context.can_unpack and (archive is not None or isinstance(resolution.environment, EnvironmentSource)):
+        is_remote = isinstance(resolution.environment, EnvironmentSource)
+        if not context.can_unpack and (archive is not None or is_remote or _is_declared(resolution.environment)):
             return None
-        return context.environments.prepare(resolution.environment, python=resolution.python, label=examined.files.key)
+        return prepare_environment(resolution, context.environments, examined.files.key)
+    except EnvironmentBusyError as error:
+        message, _, _ = error.message.partition("; ")
+        finding = Finding(
+            severity=Severity.WARNING,
+            code="environment-busy",
+            message=message,
+            advice="examine the model again when that has ended; most of its checks need the environment",
+            where=str(resolution.environment or ""),
+        )
+        examined.add_findings([finding], version)
+        return None
     except NaiadError as error:
         code = "python" if resolution.environment is None else "environment"
-        examined.add_error(code, error, where=str(resolution.environment or ""), version=version)
+        # What to do depends on the cause, so that most of these errors end with it.
+        message, _, advice = error.message.partition("; ") if code == "environment" else (error.message, "", "")
+        finding = Finding(
+            severity=Severity.ERROR,
+            code=code,
+            message=message,
+            advice=advice or _ADVICE[code],
+            where=str(resolution.environment or ""),
+        )
+        examined.add_findings([finding], version)
         return None
 
 
 def _archive(source: Path | EnvironmentSource | None) -> Path | None:
     path = source.path if isinstance(source, EnvironmentSource) else source
-    return path if path is not None and path.is_file() else None
+    return path if path is not None and path.is_file() and not is_declaration(path) else None
+
+
+def _is_declared(source: Path | EnvironmentSource | None) -> bool:
+    return isinstance(source, Path) and is_declaration(source)
 
 
 def _examine_environment(
-    resolution: Resolution, environment: ReadyEnvironment, context: ExaminationContext
+    resolution: Resolution,
+    environment: ReadyEnvironment,
+    context: ExaminationContext,
+    config: ModelConfig,
 ) -> Iterator[Finding]:
-    check_stub_supports(resolution, ".".join(map(str, environment.version)))
-    yield from examine_code(resolution, environment)
+    if warning := check_interpreter(resolution, environment.version):
+        message, _, advice = warning.partition("; ")
+        where = "" if resolution.linked is None else str(resolution.linked.path)
+        yield Finding(severity=Severity.WARNING, code="compiled-stub", message=message, advice=advice, where=where)
+    if resolution.library is not None:
+        yield from examine_native_library(resolution.library, environment)
+        return
+    yield from examine_code(resolution, environment, _prewarmed(config, context))
+    yield from examine_by_backend(resolution, environment, config.parameters)
     yield from examine_own_modules(resolution.model_file.parent, environment)
     if not environment.is_host:  # this process has loaded the binaries of its own interpreter
         yield from context.binary_findings(environment)
+
+
+def _prewarmed(config: ModelConfig, context: ExaminationContext) -> tuple[str, ...]:
+    """The modules that are imported once for all instances; none for an invalid parameter, which is a finding."""
+    try:
+        return modules_to_prewarm(config.name, config.parameters.get(PARAMETER, ""), context.options.guests.prewarm)
+    except ConfigError:
+        return ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from naiad.protocol.inference import InferRequest, Sink
+from naiad.protocol.inference import Buffer, InferRequest, Sink
 from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
 from naiad.protocol.model_names import LATEST
 
@@ -50,8 +50,12 @@ class EngineDoor(Protocol):
     async def repository_index(self) -> Sequence[IndexEntry]:
         """All models of the repositories, with their states."""
 
-    async def load(self, name: str, parameters: Mapping[str, str | bytes]) -> None:
-        """Load or reload a model (explicit control mode only)."""
+    async def load(self, name: str, parameters: Mapping[str, str | Buffer]) -> bool:
+        """Load or reload a model (explicit control mode only).
+
+        Returns:
+            Whether instances that were replaced still finish their requests, and end after these.
+        """
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Start to unload a model (explicit control mode only)."""

@@ -11,18 +11,21 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import naiad
 from naiad.engine.calls.services import ModelServices
+from naiad.engine.loading.demand import DemandLoads
 from naiad.engine.loading.load_order import LoadOrder
 from naiad.engine.loading.loader import Loader
 from naiad.engine.loading.model_loads import ModelLoads
 from naiad.engine.loading.model_source import ModelSource, find_sources, not_found
 from naiad.engine.loading.polling import Poller
+from naiad.engine.loading.scaling import InstanceScaling
 from naiad.engine.registry import Registry
 from naiad.engine.response_cache import ResponseCache
+from naiad.engine.served import ServedVersion
 from naiad.engine.serving.readiness import are_ready
 from naiad.engine.settings import EngineSettings
 from naiad.engine.statistics.model_metrics import ModelMetrics
@@ -37,12 +40,20 @@ from naiad.errors import (
 )
 from naiad.lifecycle.polling import Snapshot
 from naiad.lifecycle.states import UNLOADED
-from naiad.protocol.inference import InferRequest, Sink
-from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelMetadata, ModelStatistics, ServerMetadata
+from naiad.protocol.inference import Buffer, InferRequest, Sink
+from naiad.protocol.metadata import (
+    DemandStatus,
+    IndexEntry,
+    InstanceStatus,
+    ModelMetadata,
+    ModelStatistics,
+    ServerMetadata,
+)
 from naiad.protocol.model_names import LATEST, model_key
 from naiad.protocol.request_plan import error_prefix
 from naiad.repository.layout import DUPLICATE_REASON, ModelFiles, models_named
 from naiad.repository.repositories import Repositories
+from naiad.workers.sweeper import sweeper
 
 logger = logging.getLogger("naiad.engine")
 
@@ -67,7 +78,8 @@ class Engine:
         services: What models can use of the server.
         metrics: Metrics that models create.
         response_cache: The response cache; None if it is disabled.
-        is_reachable: False while a port for clients is not open yet; the server is not ready then.
+        is_reachable: Whether clients should connect: False while a port for clients is not open yet, and when the
+            server is about to stop. The server is not ready then.
     """
 
     def __init__(self, settings: EngineSettings, loader: Loader) -> None:
@@ -80,13 +92,15 @@ class Engine:
         self.response_cache = ResponseCache(size) if size else None
         loads = ModelLoads(settings, loader, self._registry, self.services, self.response_cache)
         self._order = LoadOrder(settings, loads, self._registry)
+        self._demand = DemandLoads(settings, loads, self._order, self._registry)
+        self._scaling = InstanceScaling(loads, self._order, self._registry)
         seconds = settings.poll_seconds
         self._poller = None if seconds is None else Poller(self._repositories, self._order, self._registry, seconds)
         self._polling: asyncio.Task[None] | None = None
         self._state = _EngineState.STARTING
         self.is_reachable = True
         self._is_finishing = False  # whether sequences may continue while the server exits
-        self._releasing = asyncio.get_running_loop().create_task(self._release_idle_memory())
+        self._releasing = asyncio.get_running_loop().create_task(self._maintain())
 
     @property
     def repositories(self) -> Repositories:
@@ -129,11 +143,18 @@ class Engine:
         return failures
 
     async def finish_sequences(self) -> None:
-        """Reject all requests except those of sequences in progress, until these end or the exit timeout expires."""
+        """Reject all requests except those of sequences in progress, until these end or the exit timeout expires.
+
+        Without a sequence in progress, only new sequences are rejected: requests that were sent before their clients
+        could know of the stop are still answered.
+        """
+        versions = self._registry.by_number.values()
+        if not sum(version.finish_sequences() for version in versions):
+            return
         self._state, self._is_finishing = _EngineState.EXITING, True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.exit_timeout
-        while sum(version.finish_sequences() for version in self._registry.by_number.values()):
+        while sum(version.finish_sequences() for version in versions):
             if loop.time() >= deadline:
                 break
             await asyncio.sleep(_FINISH_SECONDS)
@@ -146,8 +167,11 @@ class Engine:
         if self._polling is not None:
             self._polling.cancel()
             await asyncio.gather(self._polling, return_exceptions=True)
+        await self._scaling.stop()
+        await self._demand.stop()
         await self._order.stop()
         await asyncio.to_thread(self._repositories.close)
+        await asyncio.to_thread(sweeper.close)
 
     async def poll(self) -> None:
         """Poll the repositories now (poll control mode only); returns once the changes are loaded and unloaded."""
@@ -185,9 +209,19 @@ class Engine:
         return self._state is not _EngineState.STARTING
 
     def is_live(self) -> bool:
-        """Whether the server has started and not begun to exit."""
+        """Whether the server has started, not begun to exit, and is of use: see `are_models_lost`."""
         self._reject_if_exiting()
-        return True
+        return not self.are_models_lost()
+
+    def are_models_lost(self) -> bool:
+        """Whether only another server could help: every model is given up, recovery fails, and nobody can load one.
+
+        False unless models are loaded at the start alone. There, clients and polling may replace them.
+        """
+        if self._settings.is_explicit or self._poller is not None:
+            return False
+        lost = [version.is_lost for version in self._registry.ready_versions()]
+        return bool(lost) and all(lost)
 
     def is_ready(self) -> bool:
         """Whether the server takes requests, and (strict readiness) every model with it."""
@@ -294,6 +328,35 @@ class Engine:
             for instance in loaded.instances
         ]
 
+    def demand_status(self) -> DemandStatus | None:
+        """The models that are loaded on demand, for metrics; None if there are none."""
+        return self._demand.status()
+
+    def demand_states(self) -> Mapping[str, str]:
+        """The state of each model that is loaded on demand, by its key: dormant, loading, loaded, failed."""
+        return self._demand.states()
+
+    def call_counts(self) -> Mapping[tuple[str, str], int]:
+        """How many calls models made to models since the start, by the names of both."""
+        return dict(self.services.calls.made)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the server still serves, while clients should connect to other servers."""
+        return self._state is _EngineState.EXITING or (self.is_started and not self.is_reachable)
+
+    def find_version(self, name: str, version: int = LATEST) -> ServedVersion:
+        """The loaded version that serves a request now.
+
+        Raises:
+            NaiadError: If there is none.
+        """
+        return self._registry.find(name, version)
+
+    def on_routes_changed(self, callback: Callable[[], None]) -> None:
+        """Call *callback* whenever a name may be served by another version than before."""
+        self._registry.on_change = callback
+
     # -- requests -----------------------------------------------------------------------------------------------
 
     def reserve_input(self, name: str, version: int, size: int, ahead: int) -> memoryview | None:
@@ -306,6 +369,21 @@ class Engine:
             self._reject_new_sequences(request)
         version = self._registry.find(request.model_name, request.model_version)
         return version.number << _KEY_BITS | version.submit(request, sink)
+
+    @property
+    def is_exiting(self) -> bool:
+        """Whether requests are rejected because the server ends."""
+        return self._state is _EngineState.EXITING
+
+    @staticmethod
+    def ticket_of(number: int, key: int) -> int:
+        """The ticket of a request that was forwarded to a version.
+
+        Args:
+            number: Number of the version's load.
+            key: Key of the request there.
+        """
+        return number << _KEY_BITS | key
 
     def cancel(self, ticket: int) -> None:
         """See `EngineDoor.cancel`."""
@@ -321,15 +399,18 @@ class Engine:
 
     # -- loading ------------------------------------------------------------------------------------------------
 
-    async def load(self, name: str, parameters: Mapping[str, str | bytes], *, is_nested: bool = False) -> None:
+    async def load(self, name: str, parameters: Mapping[str, str | Buffer], *, is_nested: bool = False) -> bool:
         """Load or reload a model (explicit control mode only).
 
         With *is_nested*, do not wait for a free slot among the loads: another load waits for this one.
+
+        Returns:
+            Whether instances that were replaced still finish their requests, and end after these.
         """
         self._require_explicit()
         strict = self._settings.strict_config
         sources = await asyncio.to_thread(find_sources, name, parameters, self._repositories, strict=strict)
-        await self._order.load(sources, is_nested=is_nested)
+        return await self._order.load(sources, is_nested=is_nested)
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Start to unload a model; unknown names are a success, as in the reference. See `LoadOrder.unload`."""
@@ -341,6 +422,10 @@ class Engine:
         self._reject_if_exiting()
         if not self.is_started:
             raise NotReadyError("Server not ready")
+        if self._settings.is_demand:
+            raise NotReadyError(
+                "explicit model load / unload is not allowed with --model-control-mode=demand: requests load models"
+            )
         if not self._settings.is_explicit:
             raise NotReadyError("explicit model load / unload is not allowed if polling is enabled")
 
@@ -357,11 +442,11 @@ class Engine:
         if self._state is _EngineState.EXITING:
             raise NotReadyError("Server exiting")
 
-    async def _release_idle_memory(self) -> None:
+    async def _maintain(self) -> None:
         while True:
             await asyncio.sleep(_RELEASE_SECONDS)
             try:
                 for version in self._registry.ready_versions():
-                    version.release_idle_memory()
+                    version.maintain()
             except Exception:
-                logger.exception("cannot release idle memory")
+                logger.exception("cannot release idle memory or change the log level of guests")

@@ -5,7 +5,7 @@ A version that was loaded once stays in the index with its state and reason. Tex
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from naiad.engine.served import ServedVersion
@@ -50,6 +50,7 @@ class ModelRecord:
         name: Its name within the namespace.
         versions: All versions that were ever loaded, or failed to load.
         reason: Why its configuration could not be used; empty if it could.
+        is_on_demand: Whether its first request loads it.
     """
 
     key: str
@@ -57,6 +58,7 @@ class ModelRecord:
     name: str
     versions: dict[int, VersionRecord] = field(default_factory=dict)
     reason: str = ""
+    is_on_demand: bool = False
 
     @property
     def is_wanted(self) -> bool:
@@ -81,6 +83,7 @@ class Registry:
     Attributes:
         is_namespaced: Whether several namespaces may have models of the same name.
         by_number: Versions that serve or still finish their requests, by `ServedVersion.number`.
+        on_change: Called after the version that serves a name may have changed.
     """
 
     def __init__(self, *, is_namespaced: bool = False) -> None:
@@ -88,6 +91,7 @@ class Registry:
         self.by_number: dict[int, ServedVersion] = {}
         self._models: dict[str, ModelRecord] = {}
         self._ready: dict[tuple[str, int], ServedVersion] = {}
+        self.on_change: Callable[[], None] = lambda: None
 
     def __iter__(self) -> Iterator[ModelRecord]:
         return iter(self._models.values())
@@ -133,6 +137,7 @@ class Registry:
         names = {key, self.name_of(key)}
         for asked in [asked for asked in self._ready if asked[0] in names]:
             del self._ready[asked]
+        self.on_change()
 
     def ready_versions(self) -> Iterator[ServedVersion]:
         """Every version that serves."""

@@ -8,9 +8,11 @@ from typing import Any, Protocol
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.engine.response_cache import ResponseCache
+from naiad.engine.serving.forwarding import Forwarding
 from naiad.engine.serving.instance import Instance
 from naiad.engine.statistics.counters import Statistics
 from naiad.errors import NaiadError
+from naiad.memory.frontend_memory import SharedInputs
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import ModelMetadata, ModelStatistics, TensorMetadata
 from naiad.workers.worker import Worker
@@ -44,7 +46,19 @@ class ServedVersion(Protocol):
 
     @property
     def reason(self) -> str:
-        """Why it cannot serve any more; empty while it can."""
+        """Why it cannot serve now; empty while it can."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was given up and its recovery has failed several times, or is not tried at all."""
+
+    @property
+    def shared_inputs(self) -> SharedInputs | None:
+        """The inputs that frontend processes share with its guests; None without such processes or guests."""
+
+    @property
+    def forwarding(self) -> Forwarding | None:
+        """Forwards requests to its guests; None if its requests cannot take that way."""
 
     @property
     def instances(self) -> Sequence[Instance]:
@@ -67,6 +81,13 @@ class ServedVersion(Protocol):
     def finish_sequences(self) -> int:
         """Let no further sequence start; the number of those in progress."""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is in progress: no request, cancelled ones included, no sequence, no call of its guests."""
+
+    def is_finishing_requests(self) -> bool:
+        """Whether clients still wait for what was replaced: this version, or the instances removed from it."""
+
     def has_sequence(self, correlation_id: int | str) -> bool:
         """Whether a sequence with that id is in progress."""
 
@@ -79,8 +100,8 @@ class ServedVersion(Protocol):
     def statistics(self) -> ModelStatistics:
         """Its statistics as they are now."""
 
-    def release_idle_memory(self) -> None:
-        """Return memory that is not in use; called periodically."""
+    def maintain(self) -> None:
+        """Return memory that is not in use, and pass on a changed log level to guests; called periodically."""
 
     def reserve_input(self, size: int, ahead: int) -> memoryview | None:
         """See `EngineDoor.reserve_input`."""

@@ -75,12 +75,13 @@ class BytecodeTarget(NamedTuple):
     magic: bytes
 
 
-def compile_environment(python: Path, prefix: Path, cache_tag: str) -> None:
-    """Compile every source without usable bytecode.
+def compile_environment(python: Path, prefix: Path, cache_tag: str, *, left_out: frozenset[str] = frozenset()) -> None:
+    """Compile every source without usable bytecode, but those in folders with the names of *left_out*.
 
     Bytecode halves the start time of a guest, and a read-only environment can never add it later.
     """
-    sources = sorted(source for folder in prefix.glob("lib*") if not folder.is_symlink() for source in _sources(folder))
+    libraries = (folder for folder in prefix.glob("lib*") if not folder.is_symlink())
+    sources = sorted(source for folder in libraries for source in _sources(folder, left_out))
     jobs = (CompileJob(source, bytecode_path(source, cache_tag), str(source.relative_to(prefix))) for source in sources)
     compile_files(python, [job for job in jobs if not is_fresh(job.source, job.target)])
 
@@ -188,5 +189,7 @@ def _was_fresh(
     return magic == target.magic and (bool(flags) or (mtime, size) == (seconds & 0xFFFFFFFF, source.size & 0xFFFFFFFF))
 
 
-def _sources(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*.py") if path.is_file())
+def _sources(folder: Path, left_out: frozenset[str]) -> Iterator[Path]:
+    return (
+        path for path in folder.rglob("*.py") if path.is_file() and left_out.isdisjoint(path.relative_to(folder).parts)
+    )

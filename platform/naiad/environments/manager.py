@@ -8,11 +8,15 @@ import os
 import site
 import sys
 import sysconfig
+import threading
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 
+from naiad.config.model.declared_environment import is_declaration
 from naiad.config.model.environment_source import EnvironmentSource, redact
 from naiad.environments.entry_provider import EntryProvider
 from naiad.environments.policy import StorePolicy
@@ -20,11 +24,15 @@ from naiad.environments.progress import ProgressReporter, default_reporter
 from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.environments.store.leases import Lease
 from naiad.environments.store.record import ReadyEntry
-from naiad.errors import ExecutionEnvironmentError
+from naiad.environments.store.store import Store
+from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError
 from naiad.interpreters.discovery import find_interpreter
 from naiad.interpreters.prefix import probe_with_libraries, require_interpreter, require_numpy
 from naiad.interpreters.probe import Interpreter, probe_cached
 from naiad.interpreters.versions import matches, version_text
+
+if TYPE_CHECKING:
+    from naiad.environments.declared.provider import DeclaredEnvironments
 
 _log = logging.getLogger("naiad.environments")
 
@@ -36,6 +44,7 @@ class EnvironmentManager:
         store_root: Folder of the store, created when first needed.
         reporter: Receives progress events; the log, and a bar on a terminal, if None.
         policy: The operator's rules for archives.
+        waits: Whether to wait for an environment that another process is creating; `EnvironmentBusyError` otherwise.
     """
 
     def __init__(
@@ -44,39 +53,60 @@ class EnvironmentManager:
         *,
         reporter: ProgressReporter | None = None,
         policy: StorePolicy | None = None,
+        waits: bool = True,
     ) -> None:
         self._root = store_root.expanduser().absolute()
         self._policy = policy or StorePolicy()
-        self._entries = EntryProvider(self._root, self._policy, reporter or default_reporter())
+        self._reporter = reporter or default_reporter()
+        self._store = Store(self._root, self._reporter, waits=waits)
+        self._entries = EntryProvider(self._root, self._policy, self._reporter, self._store)
+        self._declared: DeclaredEnvironments | None = None
+        self._declared_lock = threading.Lock()
 
     @property
     def store_root(self) -> Path:
         """Folder of the store."""
         return self._root
 
+    def activity(self) -> Mapping[str, str]:
+        """What is being done now to build environments, by the name of the model."""
+        return {} if self._declared is None else self._declared.activity()
+
     def prepare(
-        self, source: Path | EnvironmentSource | None, *, python: SpecifierSet | None = None, label: str = ""
+        self,
+        source: Path | EnvironmentSource | None,
+        *,
+        python: SpecifierSet | None = None,
+        python_origin: str = "",
+        preferred: SpecifierSet | None = None,
+        label: str = "",
     ) -> ReadyEnvironment:
         """Prepare an environment for starting guests. Blocks; a new archive takes seconds.
 
         The result has a lease on its store entry until the lease is released or the result is garbage collected.
 
         Args:
-            source: An archive or a directory; None for an interpreter of the machine, preferably the host's.
+            source: An archive, a directory, or a file that declares packages; None for an interpreter of the
+                machine, preferably the host's.
             python: Versions that the model supports.
+            python_origin: The parameter or file that requires these versions, for errors.
+            preferred: Versions to use if an interpreter of them is installed and neither *source* nor *python* is
+                given.
             label: Name of the model, for the log.
 
         Raises:
             ExecutionEnvironmentError: If it does not exist or cannot be used here.
         """
         if source is None:
-            return self._prepare_installed(python)
+            return self._prepare_preferred(preferred) if python is None else self._prepare_installed(python)
         named = source if isinstance(source, EnvironmentSource) else EnvironmentSource(path=source)
+        if named.path is not None and is_declaration(named.path):
+            return self._prepare_declared(named, python, label)
         ready = self._prepare_named(named, label)
         if not matches(python, ready.version):
             raise ExecutionEnvironmentError(
                 f"the execution environment {source} has Python {version_text(ready.version)}, but "
-                f"{f'model {label!r}' if label else 'the model'} asks for Python {python}; "
+                f"{python_origin or (f'model {label!r}' if label else 'the model')} asks for Python {python}; "
                 "provide an environment of that version, or change the requirement"
             )
         return ready
@@ -84,6 +114,14 @@ class EnvironmentManager:
     def accept_changed(self, uri: str) -> None:
         """Accept the current content of a URI at its next use, even if it changed since the first use."""
         self._entries.accept_changed(uri)
+
+    def explain_changed(self, source: Path | EnvironmentSource) -> str:
+        """How the content of a URI differs from the first one, which is used; empty if it does not. Blocks.
+
+        Raises:
+            ExecutionEnvironmentError: If the URI cannot be reached.
+        """
+        return self._entries.explain_changed(source) if isinstance(source, EnvironmentSource) else ""
 
     def _prepare_named(self, named: EnvironmentSource, label: str) -> ReadyEnvironment:
         if named.path is None:
@@ -100,6 +138,33 @@ class EnvironmentManager:
                 f"and signatures; pack it with `naiad env pack`, or remove {_violated_rule(named)}"
             )
         return self._prepare_directory(path)
+
+    def _prepare_preferred(self, preferred: SpecifierSet | None) -> ReadyEnvironment:
+        """An interpreter of the *preferred* version, else the host's."""
+        try:
+            return self._prepare_installed(preferred)
+        except InterpreterNotFoundError as error:
+            _log.debug("%s", error.message)
+            return self._prepare_installed(None)
+
+    def _prepare_declared(self, named: EnvironmentSource, python: SpecifierSet | None, label: str) -> ReadyEnvironment:
+        """An environment that a file declares by its requirements."""
+        assert named.path is not None
+        if named.digest:
+            raise ExecutionEnvironmentError(
+                f"the execution environment {named} is refused: {named.path} declares packages, and only archives have "
+                "a digest; remove @sha256, the lock has the digests of the packages"
+            )
+        if not named.path.is_file():
+            raise _missing_error(named.path, named.path)
+        self._entries.remove_leftovers()
+        with self._declared_lock:
+            if self._declared is None:
+                # Imported here: most servers have no such model, and these modules parse locks and markers.
+                from naiad.environments.declared.provider import DeclaredEnvironments
+
+                self._declared = DeclaredEnvironments(self._root, self._policy, self._reporter, self._store)
+        return _from_entry(named.path, *self._declared.acquire(named.path, python=python, label=label))
 
     def _prepare_installed(self, python: SpecifierSet | None) -> ReadyEnvironment:
         host = host_environment(self._root)
@@ -118,7 +183,7 @@ class EnvironmentManager:
             found, library_path = probe_with_libraries(python, path, probe)
         except ExecutionEnvironmentError as error:
             raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
-        require_numpy(found, where=where)
+        require_numpy(found, where=where, advice=f"install it there (`{found.python} -m pip install numpy`)")
         return self._ready(found, source=path, prefix=path, library_path=library_path)
 
     def _ready(

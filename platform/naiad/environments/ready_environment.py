@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from naiad import json_cache
 from naiad.environments.store.leases import Lease
+from naiad.interpreters.prefix import find_interpreter_in
 from naiad.interpreters.versions import PythonVersion, version_text
 
 # Variables of the server that guests do not inherit:
@@ -37,9 +39,30 @@ _DROPPED = (
     "CONDA_DEFAULT_ENV",
     "CONDA_PROMPT_MODIFIER",
     "CONDA_SHLVL",
+    # Secrets of the server itself.
+    "NAIAD_OPENAI_API_KEYS",
+    "NAIAD_ADMIN_KEY",
     # Without it, `python` in a model runs the guest's interpreter instead of the one that pyenv selects for the host.
     "PYENV_VERSION",
 )
+
+
+_NEEDED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LC_*")
+"""What processes need of the server's variables, besides those that are named by `--guest-env`."""
+
+
+def inherited_variables(base: Mapping[str, str], named: Sequence[str] | None) -> dict[str, str]:
+    """The variables of *base* that guests may inherit.
+
+    Args:
+        base: The server's variables.
+        named: Names, or patterns such as `AWS_*`, of variables that guests inherit beside those that every process
+            needs; None for all.
+    """
+    if named is None:
+        return dict(base)
+    patterns = (*_NEEDED, *named)
+    return {name: text for name, text in base.items() if any(fnmatchcase(name, pattern) for pattern in patterns)}
 
 
 def withheld_variables(base: Mapping[str, str]) -> Iterator[str]:
@@ -54,6 +77,23 @@ def withheld_variables(base: Mapping[str, str]) -> Iterator[str]:
             f"LD_PRELOAD={base['LD_PRELOAD']} does not reach models: a model may load libraries itself, with "
             "ctypes.CDLL(PATH, ctypes.RTLD_GLOBAL)"
         )
+
+
+def activated_environment(base: Mapping[str, str]) -> Iterator[str]:
+    """A warning if the shell of the server has activated an environment that models do not use.
+
+    Triton's stub runs with the libraries of an activated environment of its own Python version.
+    """
+    own = {os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)}
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        folder = base.get(name, "")
+        if folder and os.path.realpath(folder) not in own and find_interpreter_in(Path(folder)) is not None:
+            yield (
+                f"{name}={folder} is activated and does not reach models, which run with {sys.executable}: pass "
+                f"--backend-config=python,execution-env-path={folder} to run all models in it, or name it as "
+                "EXECUTION_ENV_PATH of a model"
+            )
+            return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from naiad.config.server.access import Restrictions
 from naiad.errors import InvalidRequestError
-from naiad.protocol.inference import InferRequest
+from naiad.protocol.inference import CALL_CHAIN, InferRequest
 
-TRACE_HEADERS = ("traceparent", "tracestate")
-"""Headers that name the trace of a request (W3C Trace Context), in lower case."""
+PROPAGATED_HEADERS = ("traceparent", "tracestate", CALL_CHAIN)
+"""Headers that every request caused by this one carries on, in lower case.
+
+They are the trace of the request (W3C Trace Context), and the servers that it came through (`backends/remote`).
+"""
 
 _MAX_NAMES = 1024
 """Header names whose match with the pattern is remembered."""
@@ -35,11 +38,23 @@ class Access:
     forward: re.Pattern[str] | None = None
 
 
-def has_value(given: str | bytes | None, expected: bytes) -> bool:
-    """Whether a header has the expected value. The time it takes does not depend on how many bytes are right."""
-    if given is None:
-        return False
-    return hmac.compare_digest(given.encode() if isinstance(given, str) else given, expected)
+def restriction_denial(what: str, header: str, given: Sequence[str | bytes], expected: bytes) -> str:
+    """Why a request may not use a restricted part of a protocol; empty if it may.
+
+    A repeated header is denied: programs between client and server may have checked another of its values.
+
+    Args:
+        what: What is restricted, `API` or `protocol`. Text: SRV src/http_server.cc, src/grpc/.
+        header: The required header.
+        given: Its values in the request.
+        expected: The value that it must have. The time to compare does not depend on how many bytes are right.
+    """
+    if len(given) > 1:
+        return f"This {what} is restricted, and header '{header}' is repeated; send it once"
+    for value in given:
+        if hmac.compare_digest(value.encode() if isinstance(value, str) else value, expected):
+            return ""
+    return f"This {what} is restricted, expecting header '{header}'"
 
 
 class HeaderForwarder:

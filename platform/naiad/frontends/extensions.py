@@ -6,7 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from naiad.frontends.log_settings import NullLog, ServerLog
-from naiad.frontends.regions import ClientRegions
+from naiad.frontends.offload.background import Background
+from naiad.frontends.regions import ClientRegions, RegionRegistry
+from naiad.frontends.request_memory import RequestMemory
+from naiad.frontends.tracing.request_tracer import RequestTracer
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.protocol.model_metrics import ModelMetricFamily
 
@@ -20,9 +23,13 @@ class Extensions:
         log: The server's log.
         tracer: Decides which requests are traced.
         model_metrics: The models' own metrics; each iteration gives the current ones.
+        background: Runs what would hold the event loop for too long. The server closes it.
+        memory: Budget and buffers of long bodies and messages.
     """
 
-    regions: ClientRegions = field(default_factory=ClientRegions)
+    regions: RegionRegistry = field(default_factory=ClientRegions)
     log: ServerLog = field(default_factory=NullLog)
-    tracer: Tracer = field(default_factory=Tracer)
+    tracer: RequestTracer = field(default_factory=Tracer)
     model_metrics: Iterable[ModelMetricFamily] = ()
+    background: Background = field(default_factory=Background)
+    memory: RequestMemory = field(default_factory=RequestMemory)

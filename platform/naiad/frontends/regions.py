@@ -1,8 +1,8 @@
 """Regions of shared memory that clients register, so that tensors need not pass through a socket.
 
 One registry serves all frontends. A region is mapped once. An input is a view of the mapping, from which the engine
-copies into the guest's segment; an output is copied into the mapping. The mapping is freed with its last view, so a
-region may be unregistered while a request uses it.
+copies into the guest's segment; an output is copied into the mapping. The mapping is freed with its last view. So a
+region may be unregistered while a request uses it, and as in the reference stays listed until the request has ended.
 
 The feature is off unless the server was started with --allow-client-shm=true. A client that registers a region makes
 this process read and write that memory. If the client shrinks the file, an access behind its end kills the process with
@@ -17,8 +17,10 @@ from __future__ import annotations
 import _posixshmem  # type: ignore[import-not-found] # typeshed does not describe private modules
 import mmap
 import os
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from naiad.errors import Code, InvalidRequestError, NaiadError, UnsupportedRequestError
 from naiad.protocol.inference import Buffer
@@ -44,8 +46,24 @@ class Region:
     key: str
     offset: int
     byte_size: int
-    _map: mmap.mmap
+    _map: Callable[[], mmap.mmap | None]
     _start: int
+
+    @property
+    def is_unmapped(self) -> bool:
+        """Whether it was unregistered, and the last request that used it has ended."""
+        return self._map() is None
+
+    @property
+    def is_released(self) -> bool:
+        """Whether it was unregistered; requests may still use it."""
+        return isinstance(self._map, weakref.ref)
+
+    def release(self) -> None:
+        """Unmap it once no request uses it."""
+        mapping = self._map()
+        if mapping is not None:
+            self._map = weakref.ref(mapping)
 
     def view(self, offset: int, byte_size: int) -> memoryview:
         """A part of the region.
@@ -57,22 +75,26 @@ class Region:
             raise InvalidRequestError(f"Invalid offset for shared memory region: '{self.name}'")
         if offset + byte_size > self.byte_size:
             raise InvalidRequestError(f"Invalid offset + byte size for shared memory region: '{self.name}'")
-        if self._map.size() < self.offset + offset + byte_size:
+        mapping = self._map()
+        if mapping is None:
+            raise _unknown(self.name)
+        if mapping.size() < self.offset + offset + byte_size:
             raise InvalidRequestError(
                 f"cannot use shared memory region '{self.name}': '{self.key}' has shrunk and ends before byte "
                 f"{self.offset + offset + byte_size}; unregister the region and register it again"
             )
         start = self._start + offset
-        return memoryview(self._map)[start : start + byte_size]
+        return memoryview(mapping)[start : start + byte_size]
 
 
 @dataclass(frozen=True, slots=True)
 class OutputRegion:
-    """The part of a region that an output is written to."""
+    """The part of a region that an output is written to; its view keeps the region mapped."""
 
     region: Region
     offset: int
     byte_size: int
+    view: memoryview = field(repr=False, compare=False)
 
     def write(self, output: str, data: Buffer) -> None:
         """Copy an output into the region.
@@ -89,6 +111,41 @@ class OutputRegion:
             )
         if size:
             self.region.view(self.offset, size)[:] = data
+
+
+class TensorRegions(Protocol):
+    """What tensors of requests need of regions. Every method raises `NaiadError` for a region that cannot be used."""
+
+    def view(self, name: str, offset: int, byte_size: int) -> Buffer:
+        """The bytes of an input."""
+
+    def output_region(self, name: str, offset: int, byte_size: int) -> OutputRegion:
+        """Where to write an output."""
+
+    def check(self, name: str) -> None:
+        """Reject a region that is not registered."""
+
+
+class RegionRegistry(TensorRegions, Protocol):
+    """The regions of a server's clients. See `ClientRegions` for its methods."""
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Map a region of the system's shared memory."""
+
+    def register_cuda(self, name: str) -> None:
+        """Reject the region: the server does not use device memory."""
+
+    def status(self, name: str = "") -> list[Region]:
+        """All regions in the order of their names, or only the one called *name*."""
+
+    def check_cuda_status(self, name: str = "") -> None:
+        """Reject the status of a single CUDA region, since none can be registered."""
+
+    def unregister(self, name: str = "") -> None:
+        """Unregister one region, or all of them (no name)."""
+
+    def check_allowed(self) -> None:
+        """Reject every use of shared memory unless the server allows it."""
 
 
 class ClientRegions:
@@ -110,9 +167,12 @@ class ClientRegions:
             NaiadError: If it cannot be mapped, or the name is in use.
         """
         self.check_allowed()
-        if name.startswith(_RESERVED) or key.removeprefix("/").startswith(_RESERVED):
+        # `shm_open` ignores any number of leading slashes.
+        if name.lstrip("/").startswith(_RESERVED) or key.lstrip("/").startswith(_RESERVED):
             raise _invalid(name)
-        if name in self._regions:
+        self._forget_unmapped()
+        # A client that has its response may use the name again, even while the server still drops the request.
+        if name in self._regions and not self._regions[name].is_released:
             raise NaiadError(f"shared memory region '{name}' already in manager", code=Code.ALREADY_EXISTS)
         try:
             descriptor = _open_region(key, os.O_RDWR, mode=0)
@@ -127,7 +187,9 @@ class ClientRegions:
             raise InvalidRequestError(f"failed to register shared memory region '{name}': {problem}") from None
         finally:
             os.close(descriptor)
-        self._regions[name] = Region(name=name, key=key, offset=offset, byte_size=byte_size, _map=mapping, _start=start)
+        self._regions[name] = Region(
+            name=name, key=key, offset=offset, byte_size=byte_size, _map=lambda: mapping, _start=start
+        )
 
     def register_cuda(self, name: str) -> None:
         """Reject the region: the server does not use device memory.
@@ -144,6 +206,7 @@ class ClientRegions:
         Raises:
             NaiadError: If *name* is not registered.
         """
+        self._forget_unmapped()
         if not name:
             return [region for _, region in sorted(self._regions.items())]
         if name not in self._regions:
@@ -166,10 +229,16 @@ class ClientRegions:
 
     def unregister(self, name: str = "") -> None:
         """Unregister one region, or all of them (no name). An unknown name is not an error."""
-        if name:
-            self._regions.pop(name, None)
-        else:
-            self._regions.clear()
+        for region in list(self._regions.values()):
+            if not name or region.name == name:
+                region.release()
+        self._forget_unmapped()
+
+    def _forget_unmapped(self) -> None:
+        """Remove regions that were unregistered while requests used them, if these have ended."""
+        for region in list(self._regions.values()):
+            if region.is_unmapped:
+                del self._regions[region.name]
 
     def view(self, name: str, offset: int, byte_size: int) -> memoryview:
         """The bytes of an input.
@@ -186,8 +255,7 @@ class ClientRegions:
             NaiadError: If the region is not registered, or does not contain that part.
         """
         region = self._find(name)
-        region.view(offset, byte_size)
-        return OutputRegion(region, offset, byte_size)
+        return OutputRegion(region, offset, byte_size, region.view(offset, byte_size))
 
     def check(self, name: str) -> None:
         """Reject a region that cannot be used.
@@ -200,8 +268,8 @@ class ClientRegions:
     def _find(self, name: str) -> Region:
         self.check_allowed()
         region = self._regions.get(name)
-        if region is None:
-            raise NaiadError(f"Unable to find shared memory region: '{name}'", code=Code.NOT_FOUND)
+        if region is None or region.is_unmapped:
+            raise _unknown(name)
         return region
 
     def check_allowed(self) -> None:
@@ -212,6 +280,10 @@ class ClientRegions:
         """
         if not self._is_allowed:
             raise UnsupportedRequestError(SHARED_MEMORY_IS_OFF)
+
+
+def _unknown(name: str) -> NaiadError:
+    return NaiadError(f"Unable to find shared memory region: '{name}'", code=Code.NOT_FOUND)
 
 
 def _invalid(name: str) -> InvalidRequestError:

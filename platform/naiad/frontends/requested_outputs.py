@@ -5,7 +5,7 @@ Texts and forms: SRV src/classification.cc, docs/protocol/extension_classificati
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from naiad.frontends.regions import OutputRegion
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 from naiad.protocol.metadata import ModelMetadata
+from naiad.protocol.steps import finish
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +24,14 @@ _CLASSIFIABLE = frozenset({Datatype.FP32, Datatype.FP64}) | {
     datatype for datatype in Datatype if datatype.name.startswith(("INT", "UINT"))
 }
 _MAX_ELEMENTS = 1_000_000
-"""Largest output that is sorted. Sorting blocks the event loop: a million elements take a few tenths of a second."""
+"""Largest output that is sorted."""
+_LONG_OUTPUT = 64 << 10
+"""Bytes of an output from which its classes take longer than some milliseconds."""
+_TEXTS_PER_STEP = 2000
+"""Classes that one step makes, about a millisecond's worth; other work is counted in classes, too."""
+_ROW_COST = 10
+_SELECTED_FROM = 4096
+"""Elements from which the greatest ones are selected before they are sorted."""
 
 
 @dataclass(slots=True)
@@ -56,13 +64,25 @@ class RequestedOutputs:
         Raises:
             NaiadError: If an output has no classes, or does not fit into its region.
         """
-        outputs = [self._apply_to(tensor) for tensor in response.outputs]
+        return finish(self.apply_steps(response))
+
+    def apply_steps(self, response: InferResponse) -> Generator[None, None, InferResponse]:
+        """As `apply`, in steps of a few milliseconds."""
+        outputs = []
+        for tensor in response.outputs:
+            output = yield from self._apply_to(tensor)
+            outputs.append(output)
         return replace(response, outputs=outputs, layout=None)
 
-    def _apply_to(self, tensor: OutputTensor) -> OutputTensor:
+    def is_long(self, response: InferResponse) -> bool:
+        """Whether `apply` would take long: classes of long outputs are requested."""
+        return any(len(tensor.data) >= _LONG_OUTPUT and tensor.name in self.classes for tensor in response.outputs)
+
+    def _apply_to(self, tensor: OutputTensor) -> Generator[None, None, OutputTensor]:
         count = self.classes.get(tensor.name, 0)
         if count:
-            return classify(tensor, count, self.labels.get(tensor.name, ()), is_batched=self.is_batched)
+            labels = self.labels.get(tensor.name, ())
+            return (yield from classify_steps(tensor, count, labels, is_batched=self.is_batched))
         region = self.regions.get(tensor.name)
         if region is None:
             return tensor
@@ -71,6 +91,13 @@ class RequestedOutputs:
 
 
 def classify(tensor: OutputTensor, count: int, labels: Sequence[str], *, is_batched: bool) -> OutputTensor:
+    """As `classify_steps`, all at once."""
+    return finish(classify_steps(tensor, count, labels, is_batched=is_batched))
+
+
+def classify_steps(
+    tensor: OutputTensor, count: int, labels: Sequence[str], *, is_batched: bool
+) -> Generator[None, None, OutputTensor]:
     """The *count* greatest elements of each batch item as strings `<value>:<index>[:<label>]`, greatest first.
 
     Raises:
@@ -93,18 +120,52 @@ def classify(tensor: OutputTensor, count: int, labels: Sequence[str], *, is_batc
 
     values = np.frombuffer(tensor.data, NUMPY_TYPES[tensor.datatype]).reshape(items, length)
     count = min(count, length)
-    texts = [text for row in values for text in _top_classes(row, count, labels)]
-    data = b"".join([len(text).to_bytes(4, "little") + text for text in texts])
+    parts = []
+    done = 0
+    for row in values:
+        order = _top_classes(row, count)
+        done += _ROW_COST + (length >> 6)
+        for start in range(0, count, _TEXTS_PER_STEP):
+            if done >= _TEXTS_PER_STEP:
+                yield
+                done = 0
+            indices = order[start : start + _TEXTS_PER_STEP]
+            parts.append(_class_texts(row, indices, labels))
+            done += len(indices)
+    data = b"".join(parts)
     return OutputTensor(tensor.name, Datatype.BYTES, (items, count) if is_batched else (count,), data)
 
 
-def _top_classes(row: np.ndarray[tuple[int], np.dtype[np.generic]], count: int, labels: Sequence[str]) -> list[bytes]:
+def _top_classes(
+    row: np.ndarray[tuple[int], np.dtype[np.generic]], count: int
+) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """The indices of the *count* greatest elements, greatest first."""
+    import numpy as np  # imported late: see `protocol.numpy_types`
+
+    if len(row) < _SELECTED_FROM or count > len(row) // 8:
+        return _descending(row)[:count]
+    # Selecting the greatest elements takes a tenth of the time of sorting all. NaN counts as greater than all others.
+    least = np.partition(row, len(row) - count)[len(row) - count]
+    greatest = np.flatnonzero(np.isnan(row) if np.isnan(least) else ~(row < least))
+    return greatest[_descending(row[greatest])[:count]]
+
+
+def _descending(row: np.ndarray[tuple[int], np.dtype[np.generic]]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
     # numpy sorts ascending only. Reversing the row before a stable sort and the order after it gives descending values,
     # equal elements by ascending index, and NaN first.
-    order = len(row) - 1 - row[::-1].argsort(kind="stable")[::-1][:count]
-    texts = []
-    for index in order.tolist():
-        value = row[index].item()
+    order: np.ndarray[tuple[int], np.dtype[np.intp]] = len(row) - 1 - row[::-1].argsort(kind="stable")[::-1]
+    return order
+
+
+def _class_texts(
+    row: np.ndarray[tuple[int], np.dtype[np.generic]],
+    indices: np.ndarray[tuple[int], np.dtype[np.intp]],
+    labels: Sequence[str],
+) -> bytes:
+    """Some classes as elements of a BYTES tensor."""
+    parts: list[bytes] = []
+    for index, value in zip(indices.tolist(), row[indices].tolist(), strict=True):
         text = f"{value:.6f}:{index}" if isinstance(value, float) else f"{value}:{index}"
-        texts.append((f"{text}:{labels[index]}" if index < len(labels) else text).encode())
-    return texts
+        data = (f"{text}:{labels[index]}" if index < len(labels) else text).encode()
+        parts += (len(data).to_bytes(4, "little"), data)
+    return b"".join(parts)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import Any
 
 from naiad.config.server.access import TlsFiles
 from naiad.errors import OptionError
+
+_SHUTDOWN_SECONDS = 1.0
+"""How long a connection that is closed here waits for the client's close_notify. The default of event loops is 30 s, in
+which a client that keeps an idle connection, and does not look at it, would hold up the end of the server."""
 
 
 def http_context(files: TlsFiles) -> ssl.SSLContext:
@@ -28,6 +33,12 @@ def grpc_context(files: TlsFiles) -> ssl.SSLContext:
     # HTTP/2 forbids all other cipher suites of TLS 1.2 (RFC 9113, 9.2.2). This call does not affect those of TLS 1.3.
     context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")
     return context
+
+
+def listening_options(context: ssl.SSLContext | None) -> dict[str, Any]:
+    """The arguments for TLS of `create_server` and `connect_accepted_socket`; none without a context."""
+    # A dictionary, because asyncio has the second argument only since Python 3.11; uvloop always has it.
+    return {} if context is None else {"ssl": context, "ssl_shutdown_timeout": _SHUTDOWN_SECONDS}
 
 
 def _context(files: TlsFiles, protocol: str) -> ssl.SSLContext:

@@ -22,11 +22,15 @@ __all__ = [
 
 
 class ModelControlMode(enum.IntEnum):
-    """How models are chosen for loading: all at the start, by polling, or by calls."""
+    """How models are chosen for loading: all at the start, by polling, by calls, or by their first request.
+
+    The package has no `DEMAND`.
+    """
 
     NONE = 0
     POLL = 1
     EXPLICIT = 2
+    DEMAND = 3
 
 
 class RateLimitMode(enum.IntEnum):

@@ -126,6 +126,7 @@ _CONTROL = {
     ModelControlMode.NONE: "none",
     ModelControlMode.POLL: "poll",
     ModelControlMode.EXPLICIT: "explicit",
+    ModelControlMode.DEMAND: "demand",
 }
 
 

@@ -103,6 +103,7 @@ class RunningServer:
         self.engine = build_engine(self.options, build_loader(self.options))
         self._has_engine = True
         self._stack.push_async_callback(self.engine.stop)
+        self._stack.push_async_callback(self.extensions.background.close)
         return await self.engine.start()
 
     def stop(self, grace: float | None = None) -> None:
@@ -188,7 +189,7 @@ def _open_log(options: Options) -> ActiveLog | None:
     if settings is None:
         return None
     try:
-        return configure(settings, of_libraries=False)
+        return configure(settings, of_libraries=False, is_queued=True)
     except OSError as error:
         raise InvalidArgumentError(
             f"Options.log_file={options.log_file}: cannot be opened: {error.strerror or error}"

@@ -17,6 +17,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError
+from naiad.interpreters.prefix import find_interpreter_in
 from naiad.interpreters.probe import Interpreter, probe_cached
 from naiad.interpreters.versions import matches, version_text
 
@@ -29,10 +30,19 @@ def candidate_paths(cache: Path, environ: Mapping[str, str] | None = None, home:
     """Paths of all interpreters on PATH and in the usual folders; one path per real file."""
     environ = os.environ if environ is None else environ
     home = _home() if home is None else home
-    seen: dict[str, Path] = {}
+    # An activated venv is a link to its base; both are candidates, since they have different packages.
+    activated = activated_interpreters(environ)
+    seen: dict[str, Path] = {str(path): path for path in activated}
     for path in (*iterate_installations(environ, home), *_on_path(cache, environ)):
         seen.setdefault(os.path.realpath(path), path)
     return list(seen.values())
+
+
+def activated_interpreters(environ: Mapping[str, str]) -> list[Path]:
+    """The interpreters of the environments that the server's shell has activated."""
+    folders = (environ.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX"))
+    found = (find_interpreter_in(Path(folder)) for folder in folders if folder)
+    return [path for path in found if path is not None]
 
 
 def _home() -> Path:
@@ -61,7 +71,7 @@ def _on_path(cache: Path, environ: Mapping[str, str]) -> Iterator[Path]:
 def find_interpreter(
     required: SpecifierSet, cache: Path, *, need_numpy: bool = True, paths: Callable[[], Iterable[Path]] | None = None
 ) -> Interpreter:
-    """The newest installed interpreter of a required version.
+    """An activated environment of a required version, else the newest installed interpreter of that version.
 
     Args:
         required: The accepted versions.
@@ -73,9 +83,11 @@ def find_interpreter(
         InterpreterNotFoundError: If none is suitable; lists the interpreters that were found.
     """
     found = list_interpreters(cache, paths)
+    # The user has chosen an activated environment for its packages; only the version of others matters.
+    activated = set(map(str, activated_interpreters(os.environ)))
     matching = sorted(
         (interpreter for interpreter in found if matches(required, interpreter.version)),
-        key=lambda interpreter: interpreter.version,
+        key=lambda interpreter: (str(interpreter.python) in activated, interpreter.version),
         reverse=True,
     )
     usable = [interpreter for interpreter in matching if interpreter.numpy or not need_numpy]
@@ -104,6 +116,12 @@ def _probe_or_none(python: Path, cache: Path) -> Interpreter | None:
         return None
 
 
+def first_minor(required: SpecifierSet) -> str:
+    """The oldest minor version, `3.12`, that has a version in a range; empty if there is none."""
+    minors = (minor for minor in _MINORS if any(matches(required, (3, minor, patch)) for patch in range(_PATCHES)))
+    return next((f"3.{minor}" for minor in minors), "")
+
+
 def _not_found(
     required: SpecifierSet, found: list[Interpreter], matching: list[Interpreter], *, for_model: bool
 ) -> InterpreterNotFoundError:
@@ -116,13 +134,18 @@ def _not_found(
             f"{best.python}: {best.numpy_error}); run `{best.python} -m pip install numpy`, or give the model an "
             f"EXECUTION_ENV_PATH. Looked at: {looked_at}"
         )
-    advice = "install one with numpy, or give the model an EXECUTION_ENV_PATH" if for_model else "install one"
+    minor = first_minor(required)
+    example = f", for example with `uv python install {minor}`" if minor else ""
+    advice = f"install one{example}"
+    if for_model:
+        advice = "install one with numpy, or give the model an EXECUTION_ENV_PATH"
     return InterpreterNotFoundError(
         f"no Python {required} on this machine: looked at {looked_at} (on PATH, in /usr, /opt and the folders of "
         f"pyenv, uv, mise, asdf and conda); {advice}"
     )
 
 
+_MINORS, _PATCHES = range(8, 30), 40  # of CPython; more than any branch has had
 _EXECUTABLE = re.compile(r"python3(\.\d+)?")
 
 # Folders with one installation per sub-folder: variable with the root, default root in the home, sub-folder.

@@ -82,8 +82,13 @@ def probe_with_libraries(
     return probe_interpreter(python, library_path=own), own
 
 
-def require_numpy(found: Interpreter, *, where: str) -> None:
+def require_numpy(found: Interpreter, *, where: str, advice: str) -> None:
     """Reject an interpreter without numpy: the stub passes tensors to models as numpy arrays.
+
+    Args:
+        found: The interpreter.
+        where: Name of its environment in the error.
+        advice: How to add numpy to it.
 
     Raises:
         ExecutionEnvironmentError: If numpy cannot be imported; contains the cause.
@@ -91,6 +96,5 @@ def require_numpy(found: Interpreter, *, where: str) -> None:
     if found.numpy is None:
         raise ExecutionEnvironmentError(
             f"{where} cannot be used: its Python {'.'.join(map(str, found.version))} cannot import numpy "
-            f"({found.numpy_error}); install it there (`{found.python} -m pip install numpy`) and, if this is an "
-            "archive, pack it again"
+            f"({found.numpy_error}); {advice}"
         )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,20 +65,35 @@ def run_clean(
     if library_path is not None:
         environ["LD_LIBRARY_PATH"] = str(library_path)
     try:
-        return subprocess.run(
+        process = subprocess.Popen(
             argv,
             env=environ,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            timeout=time_limit,
-            check=False,
+            # A group of its own, because processes that the command starts must end with it, too.
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired as error:
-        raise ExecutionEnvironmentError(f"{argv[0]} did not finish within {time_limit:g} s of its start") from error
     except OSError as error:
-        raise ExecutionEnvironmentError(f"{argv[0]} cannot be started: {error.strerror or error}") from error
+        # The missing file need not be the command: without /dev/null, stdin cannot be opened.
+        other = "" if error.filename in {None, argv[0]} else f": {error.filename}"
+        raise ExecutionEnvironmentError(f"{argv[0]} cannot be started: {error.strerror or error}{other}") from error
+    with process:
+        try:
+            out, errors = process.communicate(timeout=time_limit)
+        except BaseException as error:
+            # The command was not waited for yet, so its process id is not reused.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise ExecutionEnvironmentError(
+                    f"{argv[0]} did not finish within {time_limit:g} s of its start; start it by hand to see what it "
+                    "waits for"
+                ) from error
+            raise
+    return subprocess.CompletedProcess(argv, process.returncode, out, errors)
 
 
 def describe_failure(run: subprocess.CompletedProcess[str]) -> str:

@@ -1,15 +1,19 @@
-"""When a guest that exited is restarted: exponential back-off and a limit, as a pure decision.
+"""When a guest that exited is restarted: exponential back-off, a limit, and recovery after it, as a pure decision.
 
-Restarts follow 0.1 s, 0.2 s, 0.4 s ... up to 10 s after the exit. More exits than the limit within the window
-(`--stub-restart-limit`, `--stub-restart-window-secs`) make the instance fail for good.
+Restarts follow 0.1 s, 0.2 s, 0.4 s ... up to 10 s after the exit. After more exits than the limit within the window
+(`--stub-restart-limit`, `--stub-restart-window-secs`) the instance is given up. It recovers by itself: after a pause
+(`--stub-recovery-secs`) one guest is tried. If that guest fails to start, or exits before it has served for a whole
+window, the instance is given up again, for a pause twice as long, up to ten minutes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 FIRST_DELAY = 0.1
 LONGEST_DELAY = 10.0
+LONGEST_PAUSE = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +21,14 @@ class RestartPolicy:
     """How often an instance may be restarted.
 
     Attributes:
-        limit: Restarts allowed within the window.
+        limit: Restarts allowed within the window; 0 for never, and no recovery either.
         window: Length of the window in seconds.
+        recovery: Seconds until an instance that was given up is tried again for the first time; 0 for never.
     """
 
     limit: int = 5
     window: float = 60.0
+    recovery: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +40,15 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Decision: do not restart the instance; its guests exited *exits* times within the window."""
+    """Decision: give the instance up.
+
+    Attributes:
+        exits: How often its guests exited within the window; 1 if that was the guest with which recovery was tried.
+        pause: Seconds until one guest is to be tried; None for never.
+    """
 
     exits: int
+    pause: float | None
 
 
 class RestartTracker:
@@ -45,12 +57,33 @@ class RestartTracker:
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
         self._exits: list[float] = []
+        self._pause = 0.0  # before the recovery that is being tried; 0 if none is
+        self._serves_since: float | None = None  # since when the guest of that recovery serves
 
     def on_exit(self, now: float) -> Restart | GiveUp:
         """Decide what follows an exit at *now* (seconds of any monotonic clock)."""
-        self._exits = [time for time in self._exits if now - time < self._policy.window]
+        policy = self._policy
+        if self._pause and (self._serves_since is None or now - self._serves_since < policy.window):
+            self._exits = []
+            return GiveUp(1, self._next_pause(2 * self._pause))
+        self._pause = 0.0
+        self._exits = [time for time in self._exits if now - time < policy.window]
         self._exits.append(now)
         exits = len(self._exits)
-        if exits > self._policy.limit:
-            return GiveUp(exits)
+        if exits > policy.limit:
+            self._exits = []
+            return GiveUp(exits, self._next_pause(policy.recovery) if policy.limit else None)
         return Restart(min(FIRST_DELAY * 2 ** (exits - 1), LONGEST_DELAY))
+
+    def excuse(self, times: Collection[float]) -> None:
+        """Forget exits at these times: a request that is refused from now on caused them."""
+        self._exits = [time for time in self._exits if time not in times]
+
+    def on_recovered(self, now: float) -> None:
+        """The guest with which recovery is tried serves since *now*."""
+        self._serves_since = now
+
+    def _next_pause(self, pause: float) -> float | None:
+        self._pause = min(pause, LONGEST_PAUSE)
+        self._serves_since = None
+        return self._pause or None

@@ -1,7 +1,8 @@
 """The states of a model version, and the allowed transitions.
 
-A version serves requests only in READY. LOADING ends in READY or UNAVAILABLE. A READY version becomes UNAVAILABLE when
-all its instances have failed for good; while they restart, it stays READY in the index and its readiness is false.
+A version serves requests only in READY. LOADING ends in READY or UNAVAILABLE. While its guests restart, a version stays
+READY in the index and its readiness is false. While all its instances are given up, the index shows it as UNAVAILABLE;
+it recovers by itself, and its state here stays READY.
 UNLOADING ends in UNAVAILABLE with the reason "unloaded", or in LOADING if the version is loaded again meanwhile.
 """
 

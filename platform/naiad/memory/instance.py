@@ -18,6 +18,7 @@ from naiad_stub.segment import DEFAULT_CAPACITY, Segment, create_memory
 from naiad_stub.wire import INLINE_LIMIT
 
 from naiad.errors import OutOfMemoryError
+from naiad.memory.frontend_memory import FrontendMemory
 from naiad.memory.reservations import InputReservations
 from naiad.memory.tracking import Bytes, track
 
@@ -37,12 +38,15 @@ class InstanceMemory:
         outputs: The output segment as bytes.
         released: Offsets of output blocks that the guest may free, not yet sent to it. Filled by the thread that drops
             the last reference.
+        copy_limit: Outputs up to this many bytes are copied out of their segment.
         has_large_released: Whether a borrowed block is among them: sent soon, so that the guest uses its pages again
             before it touches others.
     """
 
-    def __init__(self, name: str, *, capacity: int = DEFAULT_CAPACITY) -> None:
+    def __init__(self, name: str, *, capacity: int = DEFAULT_CAPACITY, shared: FrontendMemory | None = None) -> None:
         """Create and map both segments; *name* shows in /proc/PID/maps.
+
+        With *shared*, frontend processes read the outputs, and nothing is copied here.
 
         Raises:
             OutOfMemoryError: If the system refuses even small segments.
@@ -64,6 +68,10 @@ class InstanceMemory:
         self.released: deque[int] = deque()
         self.has_large_released = False
         self._borrowed: dict[int, weakref.ref[Bytes]] = {}  # by block
+        self.copy_limit = COPY_LIMIT if shared is None else 0
+        self._shared = shared
+        if shared is not None:
+            shared.add_outputs(self.output_descriptor, self.outputs)
 
     @property
     def output_capacity(self) -> int:
@@ -137,5 +145,7 @@ class InstanceMemory:
         self.close_descriptors()
         self.reservations.close()
         self.inputs.close()
+        if self._shared is not None:
+            self._shared.remove_outputs(self.outputs)
         self.outputs = memoryview(b"")
         self._outputs.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from naiad.errors import NaiadError
 from naiad.protocol.datatypes import Datatype
@@ -20,6 +20,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 Parameter: TypeAlias = bool | int | float | str
 
 NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+CALL_CHAIN = "naiad-call-chain"
+"""Header with the servers that a request came through, in lower case; see `backends/remote`."""
 
 
 def _no_parameters() -> Mapping[str, Parameter]:
@@ -27,8 +30,24 @@ def _no_parameters() -> Mapping[str, Parameter]:
     return NO_PARAMETERS
 
 
+def _no_headers() -> Mapping[str, str]:
+    return NO_HEADERS
+
+
 SEQUENCE_START = 1
 SEQUENCE_END = 2
+
+
+class StringScan(NamedTuple):
+    """How far the elements of a BYTES tensor could be counted (`naiad.protocol.strings`).
+
+    Attributes:
+        elements: Number of complete elements, at most the limit that was given.
+        position: Where they end; the tensor's size in bytes if nothing follows them.
+    """
+
+    elements: int
+    position: int
 
 
 @dataclass(slots=True)
@@ -40,12 +59,15 @@ class InputTensor:
         datatype: Datatype that the client declared.
         shape: Dimensions, batch dimension included.
         data: The elements; where possible a view of the received body.
+        strings: The elements of BYTES as they were counted up to the number that the shape has, where that was
+            done before the request is checked; otherwise None.
     """
 
     name: str
     datatype: Datatype
     shape: tuple[int, ...]
     data: Buffer
+    strings: StringScan | None = None
 
 
 class Trace(Protocol):
@@ -87,6 +109,10 @@ class InferRequest:
             check of one of them found holds for all; None if unknown. Frontends use a fresh `object()` for each form of
             request they recognise.
         trace: Its trace; None for requests that are not traced.
+        place: Where its inputs are in memory that the model's guests map (`memory.frontend_memory.InputPlace`), laid
+            out as the guests expect them; None if they must be copied.
+        propagated: Headers of the client's request that the requests caused by it carry on: its trace context and its
+            chain of servers. Models find them in the context of the request's trace.
     """
 
     model_name: str
@@ -101,6 +127,8 @@ class InferRequest:
     timeout_us: int = 0
     layout_key: Hashable | None = None
     trace: Trace | None = None
+    place: object = None
+    propagated: Mapping[str, str] = field(default_factory=_no_headers)
 
 
 @dataclass(slots=True)
@@ -143,6 +171,18 @@ class InferResponse:
     parameters: Mapping[str, Parameter] = field(default_factory=_no_parameters)
     error: NaiadError | None = None
     layout: object = None
+
+
+@runtime_checkable
+class RejectableSink(Protocol):
+    """A sink that handles a rejected request in another way than one that has failed.
+
+    An engine in another process can reject a request only after `submit` has returned. Other sinks get the error as a
+    response.
+    """
+
+    def reject(self, error: NaiadError) -> None:
+        """The engine has rejected the request; no call follows."""
 
 
 class Sink(Protocol):

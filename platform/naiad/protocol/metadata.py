@@ -76,6 +76,27 @@ def with_labels(metadata: ModelMetadata, labels: Mapping[str, tuple[str, ...]]) 
     return replace(metadata, outputs=outputs)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandStatus:
+    """Models that are loaded on demand, for metrics.
+
+    Attributes:
+        states: State of each such model, by its key: dormant, loading, loaded, failed.
+        sizes: Bytes that the guests of each loaded model use, by the model's key, pinned models included.
+        limit: Bytes that all guests may use together; 0 for any.
+        loads: Loads on demand that succeeded, by the model's key.
+        failures: Loads on demand that failed, by the model's key.
+        evictions: How often a model was unloaded, by the model's key and the cause: idle, or memory.
+    """
+
+    states: Mapping[str, str]
+    sizes: Mapping[str, int]
+    limit: int
+    loads: Mapping[str, int]
+    failures: Mapping[str, int]
+    evictions: Mapping[tuple[str, str], int]
+
+
 class ModelState(enum.Enum):
     """State of one model version, as the repository index prints it."""
 
@@ -160,6 +181,21 @@ class ResponseStatistics:
     cancel: Duration
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Memory that a native backend reported.
+
+    Attributes:
+        type: CPU, CPU_PINNED or GPU.
+        id: Number of the memory among those of its type.
+        byte_size: Bytes in use.
+    """
+
+    type: str
+    id: int
+    byte_size: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatistics:
     """Statistics of one model version (extension_statistics).
@@ -188,7 +224,12 @@ class ModelStatistics:
         cache_hit: Requests answered from the response cache.
         cache_miss: Requests that were not in the response cache.
         batch_stats: Per batch size.
-        responses: Per position of a response in its request; decoupled models only.
+        responses: Per position of a response in its request, with that position; decoupled models, and native
+            backends that report responses.
+        memory_usage: Memory that native backends reported, by type and id.
+        running_count: Requests that instances have now.
+        latencies: Successful requests by their duration in microseconds, rounded; empty unless enabled.
+        first_latencies: The same until the first response; decoupled models only.
     """
 
     name: str
@@ -214,7 +255,11 @@ class ModelStatistics:
     cache_hit: Duration = Duration()
     cache_miss: Duration = Duration()
     batch_stats: tuple[BatchStatistics, ...] = field(default=())
-    responses: Iterable[ResponseStatistics] = ()
+    responses: Iterable[tuple[int, ResponseStatistics]] = ()
+    memory_usage: tuple[MemoryUse, ...] = ()
+    running_count: int = 0
+    latencies: Mapping[int, int] = field(default_factory=dict)
+    first_latencies: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +297,7 @@ class InstanceStatus:
         version: Its version as a string.
         name: The instance.
         pid: Process id of its guest; 0 while it has none.
+        state: "ready", "hung", "restarting" or "given up".
         restarts: How often its guest was replaced, by the exit status of the one before.
         input_byte_size: Bytes of its input segment that hold requests now.
         borrowed_outputs: Blocks of its output segment that responses in flight borrow.
@@ -262,6 +308,7 @@ class InstanceStatus:
     version: str
     name: str
     pid: int
+    state: str = "ready"
     restarts: Mapping[str, int]
     input_byte_size: int
     borrowed_outputs: int

@@ -1,7 +1,8 @@
 """What a loaded version accepts, compiled once, and the check of a request against it.
 
 A `RequestPlan` is compiled when a version is loaded (`engine.serving.compile_plan`). It is immutable plain data: it can
-be pickled, sent to another process and used there, because this module needs neither protobuf nor numpy.
+be pickled, sent to another process and used there, because this module needs no protobuf, and numpy only for long
+BYTES tensors.
 
 `RequestPlan.check` is a pure function. It takes a request and returns a `CheckedRequest` or raises; it changes neither.
 A checked request consists of the request as the model sees it and a `CheckedLayout`: the batch size and the packed
@@ -28,10 +29,13 @@ from naiad_stub.segment import align
 
 from naiad.errors import InvalidRequestError, UnsupportedRequestError
 from naiad.protocol.datatypes import Datatype
-from naiad.protocol.inference import Buffer, InferRequest, InputTensor
+from naiad.protocol.inference import Buffer, InferRequest, InputTensor, StringScan
+from naiad.protocol.strings import scan_strings
 
 _ID_LIMIT = 0xFFFE  # the message to the guest has 16 bits for the length
 _CORRELATION_ID_LIMIT = 128
+_LENGTH_SIZE = 4
+"""Bytes of the length before each element of BYTES."""
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
     "input shape. If you want to specify the full shape including the batch dim in your input dims config, try setting "
@@ -247,7 +251,8 @@ class RequestPlan:
                     f"'{self.model_name}'. Expected {expected}, got {len(tensor.data)}"
                 )
         else:
-            check_strings(tensor.name, self.model_name, tensor.data, prod(tensor.shape), error_prefix(request))
+            expected = prod(tensor.shape)
+            check_strings(tensor.name, self.model_name, tensor.data, expected, error_prefix(request), tensor.strings)
 
     def _reshaped_inputs(self, inputs: Sequence[InputTensor], rules: Iterable[InputRule]) -> tuple[InputTensor, ...]:
         """The inputs with the shapes that the model sees."""
@@ -325,7 +330,9 @@ def error_prefix(request: InferRequest) -> str:
     return f"[request id: {request.request_id or '<id_unknown>'}] "
 
 
-def check_strings(name: str, model: str, data: Buffer, expected: int, start: str) -> None:
+def check_strings(
+    name: str, model: str, data: Buffer, expected: int, start: str, scan: StringScan | None = None
+) -> None:
     """Check that *data* holds exactly *expected* length-prefixed elements.
 
     Args:
@@ -334,42 +341,44 @@ def check_strings(name: str, model: str, data: Buffer, expected: int, start: str
         data: The tensor's bytes.
         expected: Number of elements that its shape has.
         start: How errors begin.
+        scan: The elements, if they were counted up to *expected* before.
 
     Raises:
         InvalidRequestError: With the reference's text (CORE src/infer_request.cc, `ValidateBytesInputs`).
     """
-    position, size, count = 0, len(data), 0
-    while position < size:
-        if count >= expected:
-            raise InvalidRequestError(
-                f"{start}unexpected number of string elements {count + 1} for inference input '{name}' for model "
-                f"'{model}', expecting {expected}"
-            )
-        if position + 4 > size:
-            raise InvalidRequestError(
-                f"{start}incomplete string length indicator for inference input '{name}' for model '{model}', "
-                f"expecting 4 bytes but only {size - position} bytes available. Please make sure the string length "
-                "indicator is in one buffer."
-            )
-        length = int.from_bytes(data[position : position + 4], "little")
-        position += 4
-        if position + length > size:
-            raise InvalidRequestError(
-                f"{start}incomplete string data for inference input '{name}' for model '{model}', expecting string of "
-                f"length {length} but only {size - position} bytes available"
-            )
-        position += length
-        count += 1
-    if count != expected:
+    count, position = scan or scan_strings(data, expected)
+    rest = len(data) - position
+    if count == expected and not rest:
+        return
+    if not rest:
         raise InvalidRequestError(
             f"{start}expected {expected} string elements for inference input '{name}' for model '{model}', got {count}"
         )
+    if count >= expected:
+        raise InvalidRequestError(
+            f"{start}unexpected number of string elements {count + 1} for inference input '{name}' for model "
+            f"'{model}', expecting {expected}"
+        )
+    if rest < _LENGTH_SIZE:
+        raise InvalidRequestError(
+            f"{start}incomplete string length indicator for inference input '{name}' for model '{model}', "
+            f"expecting 4 bytes but only {rest} bytes available. Please make sure the string length "
+            "indicator is in one buffer."
+        )
+    length = int.from_bytes(data[position : position + _LENGTH_SIZE], "little")
+    raise InvalidRequestError(
+        f"{start}incomplete string data for inference input '{name}' for model '{model}', expecting string of "
+        f"length {length} but only {rest - _LENGTH_SIZE} bytes available"
+    )
 
 
 def _first_repeated(names: Sequence[str]) -> str | None:
-    if len(set(names)) == len(names):
-        return None
-    return next(name for index, name in enumerate(names) if name in names[:index])
+    seen = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
 
 
 def _match(dims: tuple[int, ...], expected: tuple[int, ...]) -> bool:

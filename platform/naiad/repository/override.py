@@ -16,6 +16,7 @@ from google.protobuf import text_format
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.text import parse_json
 from naiad.errors import InvalidRequestError
+from naiad.protocol.inference import Buffer
 from naiad.repository.layout import ModelFiles, make_temporary_directory
 from naiad.repository.read import CONFIG_FILENAME, prepare_config
 
@@ -23,6 +24,8 @@ __all__ = ["LoadOverride", "TemporaryModelDirectory", "check_model_name", "parse
 
 _FILE = "file:"
 _NAME_LIMIT = 255  # NAME_MAX of Linux file systems, in bytes
+_DEPTH_LIMIT = 64
+"""Folders above a file. Creating and deleting them takes a stack frame each, and a path has at most 4096 bytes."""
 
 
 class TemporaryModelDirectory:
@@ -32,7 +35,7 @@ class TemporaryModelDirectory:
         files: The model's files.
     """
 
-    def __init__(self, name: str, contents: Mapping[str, bytes]) -> None:
+    def __init__(self, name: str, contents: Mapping[str, Buffer]) -> None:
         root = make_temporary_directory("naiad-model-")
         weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
         self.files = ModelFiles(name=name, repository=root, directory=root / name)
@@ -55,7 +58,7 @@ class LoadOverride:
 
     name: str
     config: pb.ModelConfig
-    contents: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    contents: Mapping[str, Buffer] = field(default_factory=dict, repr=False)
 
     def make_directory(self) -> TemporaryModelDirectory:
         """Write the files to a temporary directory; blocks.
@@ -94,7 +97,7 @@ def check_model_name(name: str) -> None:
         )
 
 
-def parse_override(name: str, parameters: Mapping[str, str | bytes]) -> LoadOverride | None:
+def parse_override(name: str, parameters: Mapping[str, str | Buffer]) -> LoadOverride | None:
     """Parse the parameters of a load request; None if there are none.
 
     Raises:
@@ -102,12 +105,12 @@ def parse_override(name: str, parameters: Mapping[str, str | bytes]) -> LoadOver
             the model's directory.
         ConfigError: If the configuration cannot be parsed.
     """
-    contents: dict[str, bytes] = {}
+    contents: dict[str, Buffer] = {}
     config: str | None = None
     for key, value in parameters.items():
         if key == "config" and isinstance(value, str):
             config = value
-        elif key.startswith(_FILE) and isinstance(value, bytes):
+        elif key.startswith(_FILE) and not isinstance(value, str):
             contents[_path_inside(key)] = value
         else:
             kind = "STRING" if isinstance(value, str) else "BYTES"
@@ -120,10 +123,15 @@ def parse_override(name: str, parameters: Mapping[str, str | bytes]) -> LoadOver
 
 
 def _path_inside(key: str) -> str:
-    path = posixpath.normpath(key[len(_FILE) :])
-    if path in {".", ".."} or path.startswith(("/", "../")) or "\0" in path:
+    # Clients of the reference send `file:1/x`, `file:/1/x` and `file://1/x`: it appends each to the model's directory.
+    path = posixpath.normpath(key[len(_FILE) :].lstrip("/"))
+    if path in {".", ".."} or key.endswith("/") or path.startswith("../") or "\0" in path:
         raise InvalidRequestError(
             f"Invalid file parameter '{key}' with normalized path '{path}' must stay within model directory."
+        )
+    if path.count("/") > _DEPTH_LIMIT:
+        raise InvalidRequestError(
+            f"Invalid file path '{path[:40]}...': it has {path.count('/')} folders; at most {_DEPTH_LIMIT} are allowed"
         )
     longest = max(path.split("/"), key=lambda name: len(name.encode()))
     if len(longest.encode()) > _NAME_LIMIT:

@@ -12,6 +12,7 @@ from naiad.config.model.normalise import normalise, normalise_instance_groups
 from naiad.config.model.text import parse_text
 from naiad.config.model.validate import validate, validate_instance_groups, validate_name
 from naiad.errors import Code, ConfigError
+from naiad.gpus import find_gpus
 from naiad.repository.layout import ModelFiles, subdirectories, version_number
 
 __all__ = ["CONFIG_FILENAME", "config_path", "explain_missing_tensors", "prepare_config", "read_config"]
@@ -60,9 +61,13 @@ def prepare_config(message: pb.ModelConfig, files: ModelFiles, *, strict: bool) 
     _reject_agents(message)
     validate(message, with_io=strict)
     validate_name(message, files.name)
-    normalise_instance_groups(message)
-    validate_instance_groups(message)
+    normalise_instance_groups(message, _gpu_count)
+    validate_instance_groups(message, _gpu_count)
     return message
+
+
+def _gpu_count() -> int:
+    return len(find_gpus())
 
 
 def _reject_agents(message: pb.ModelConfig) -> None:

@@ -37,7 +37,7 @@ class RemoteRepository:
     """A `naiad.repository.repositories.Repository` in an object store."""
 
     def __init__(self, storage: Storage, environ: Mapping[str, str]) -> None:
-        self.location = storage.uri
+        self.location = self.base_uri = storage.uri
         self._storage = storage
         self._names: list[str] = []
         self._copied: dict[str, dict[str, StoredFile]] = {}
@@ -63,7 +63,11 @@ class RemoteRepository:
                 models[name][rest] = file
         return {name: _signature(files) for name, files in models.items()}
 
-    def fetch(self, name: str) -> None:
+    def has_directory(self, directory: Path) -> bool:
+        """See `Repository.has_directory`."""
+        return directory == self.directory
+
+    def fetch(self, name: str, directory: Path | None = None) -> None:  # noqa: ARG002 - the protocol's
         """See `Repository.fetch`."""
         with self._locks.setdefault(name, threading.Lock()):
             files = {path: file for path, file in self._list(name).items() if not _is_ignored(file, path)}

@@ -1,20 +1,35 @@
-"""All model repositories of a server: directories of this machine, and object stores (`remote`)."""
+"""All model repositories of a server: directories of this machine, object stores (`remote`), and registries."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from naiad.artifacts.policy import ArtifactPolicy, artifact_policy
+from naiad.artifacts.repository import ArtifactRepository
+from naiad.artifacts.verification import require_signed_model
+from naiad.config.server.options import ServerOptions
+from naiad.environments.archives.signatures import TrustedKeys
 from naiad.errors import RepositoryError
 from naiad.lifecycle.polling import Signature, Snapshot, is_ignored
+from naiad.registry.references import is_reference
 from naiad.repository.layout import ModelFiles, RepositoryScan, combine, model_directories
 from naiad.repository.remote import RemoteRepository
-from naiad.storage.locations import has_scheme
 from naiad.storage.opening import open_storage
 
-__all__ = ["LocalRepository", "Repositories", "Repository", "directory_signature", "open_repositories"]
+__all__ = [
+    "LocalRepository",
+    "Repositories",
+    "Repository",
+    "directory_signature",
+    "open_repositories",
+    "open_repositories_of",
+]
+
+_log = logging.getLogger("naiad.repository")
 
 
 class Repository(Protocol):
@@ -23,6 +38,10 @@ class Repository(Protocol):
     @property
     def location(self) -> str:
         """Path or URI as given by the operator; with `--model-namespacing`, the namespace of its models."""
+
+    @property
+    def base_uri(self) -> str:
+        """URI that environments with relative paths are below; empty if fetching a model brings them."""
 
     @property
     def directory(self) -> Path:
@@ -41,12 +60,19 @@ class Repository(Protocol):
     def snapshot(self) -> Snapshot:
         """The signatures of all its models; raises as `model_names`."""
 
-    def fetch(self, name: str) -> None:
-        """Bring the files of a model in `directory` up to date.
+    def fetch(self, name: str, directory: Path | None = None) -> None:
+        """Bring the files of a model up to date.
+
+        Args:
+            name: Name of the model's directory.
+            directory: The directory to bring it into, one that `directory` was; the present one by default.
 
         Raises:
             NaiadError: If they cannot be copied.
         """
+
+    def has_directory(self, directory: Path) -> bool:
+        """Whether `directory` is or was this one."""
 
     def close(self) -> None:
         """Delete the files that were copied to this machine."""
@@ -55,9 +81,12 @@ class Repository(Protocol):
 class LocalRepository:
     """A `Repository` in a directory of this machine, or in one that is mounted here."""
 
-    def __init__(self, directory: Path) -> None:
+    base_uri = ""
+
+    def __init__(self, directory: Path, required_keys: TrustedKeys | None = None) -> None:
         self.location = str(directory)
         self.directory = directory
+        self._required_keys = required_keys
 
     def model_names(self) -> list[str]:
         """See `Repository.model_names`."""
@@ -74,8 +103,15 @@ class LocalRepository:
         """See `Repository.snapshot`."""
         return {name: directory_signature(self.directory / name) for name in self.model_names()}
 
-    def fetch(self, name: str) -> None:
-        """Do nothing: the files are in place."""
+    def fetch(self, name: str, directory: Path | None = None) -> None:  # noqa: ARG002 - the protocol's
+        """Check the signature of the model's files, if one is required: the files are in place."""
+        if self._required_keys is not None:
+            signer = require_signed_model(self.directory, name, self._required_keys)
+            _log.info("model '%s' in %s is signed by '%s'", name, self.directory, signer)
+
+    def has_directory(self, directory: Path) -> bool:
+        """See `Repository.has_directory`."""
+        return directory == self.directory
 
     def close(self) -> None:
         """Do nothing: no files were copied."""
@@ -89,19 +125,21 @@ class Repositories:
 
     Attributes:
         is_namespaced: Whether each repository is a namespace, so that models of several may have the same name.
+        requires_signatures: Whether models that are in no repository are rejected: nothing signs them.
     """
 
-    def __init__(self, repositories: Iterable[Repository] = (), *, is_namespaced: bool = False) -> None:
+    def __init__(
+        self, repositories: Iterable[Repository] = (), *, is_namespaced: bool = False, requires_signatures: bool = False
+    ) -> None:
         self.is_namespaced = is_namespaced
+        self.requires_signatures = requires_signatures
         # A repository that was named twice counts once.
         self._repositories = list({each.location: each for each in repositories}.values())
-        self._by_directory = {each.directory: each for each in self._repositories}
         self._aliases: dict[str, Mapping[str, str]] = {}
 
     def add(self, repository: Repository, names: Mapping[str, str] | None = None) -> None:
         """Add a repository. *names* maps names of its directories to the names that their models get instead."""
         self._aliases[repository.location] = names or {}
-        self._by_directory = {**self._by_directory, repository.directory: repository}
         self._repositories = [*self._repositories, repository]
 
     def remove(self, location: str) -> bool:
@@ -109,7 +147,6 @@ class Repositories:
         removed = [each for each in self._repositories if each.location == location]
         self._repositories = [each for each in self._repositories if each.location != location]
         for repository in removed:
-            self._by_directory = {key: each for key, each in self._by_directory.items() if each is not repository}
             repository.close()
         self._aliases.pop(location, None)
         return bool(removed)
@@ -149,9 +186,15 @@ class Repositories:
         Raises:
             NaiadError: If they cannot be copied.
         """
-        repository = self._by_directory.get(files.repository)
-        if repository is not None:
-            repository.fetch(files.directory.name)
+        for repository in self._repositories:
+            if repository.has_directory(files.repository):
+                repository.fetch(files.directory.name, files.repository)
+                return
+        if self.requires_signatures:
+            raise RepositoryError(
+                f"model '{files.name}' is refused: its files came with a load request, and --require-signature accepts "
+                "models of signed repositories only"
+            )
 
     def close(self) -> None:
         """Delete the files that were copied to this machine."""
@@ -166,31 +209,59 @@ class Repositories:
             repository=repository.directory,
             directory=repository.directory / name,
             namespace=repository.location if self.is_namespaced else "",
-            uri=f"{repository.location}/{name}" if has_scheme(repository.location) else "",
+            uri=f"{repository.base_uri}/{name}" if repository.base_uri else "",
         )
 
 
+def open_repositories_of(options: ServerOptions) -> Repositories:
+    """Open the repositories that a server's options name.
+
+    Raises:
+        NaiadError: If a URI or the trusted keys cannot be used.
+    """
+    models = options.models
+    return open_repositories(models.repositories, is_namespaced=models.is_namespaced, policy=artifact_policy(options))
+
+
 def open_repositories(
-    locations: Iterable[Path | str], *, is_namespaced: bool = False, environ: Mapping[str, str] | None = None
+    locations: Iterable[Path | str],
+    *,
+    is_namespaced: bool = False,
+    environ: Mapping[str, str] | None = None,
+    policy: ArtifactPolicy | None = None,
 ) -> Repositories:
     """Open repositories: a `Path` is a directory, a text is a URI.
 
+    Args:
+        locations: The repositories.
+        is_namespaced: Whether each is a namespace of models.
+        environ: Variables with credentials; those of this process by default.
+        policy: Store of repositories in registries, and required signatures.
+
     Raises:
-        StorageError: If a URI cannot be used.
+        NaiadError: If a URI cannot be used, or no signature can be required of it.
     """
+    required_keys = None if policy is None else policy.required_keys
     environ = os.environ if environ is None else environ
     repositories: list[Repository] = []
     try:
         for location in locations:
             if isinstance(location, Path):
-                repositories.append(LocalRepository(location.absolute()))
+                repositories.append(LocalRepository(location.absolute(), required_keys))
+            elif policy is not None and is_reference(location):
+                repositories.append(ArtifactRepository(location, policy))
+            elif required_keys is not None:
+                raise RepositoryError(
+                    f"cannot use the repository {location} with --require-signature: signatures are of folders and of "
+                    "repositories in registries; push it with `naiad push --key`"
+                )
             else:
                 repositories.append(RemoteRepository(open_storage(location, environ), environ))
     except BaseException:
         for repository in repositories:
             repository.close()
         raise
-    return Repositories(repositories, is_namespaced=is_namespaced)
+    return Repositories(repositories, is_namespaced=is_namespaced, requires_signatures=required_keys is not None)
 
 
 def directory_signature(directory: Path) -> Signature | None:

@@ -6,15 +6,17 @@ directory then replaces the stub alone (PB src/stub_launcher.cc).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from naiad_stub.native.elf import ElfError, read_shared_object
 from packaging.specifiers import SpecifierSet
 
 from naiad.errors import Code, ResolutionError
-from naiad.resolution.decision import STUB_FILENAME, UTILS_FILENAME, Decision, GuestLayout, SearchedPath
+from naiad.resolution.decision import STUB_FILENAME, UTILS_FILENAME, Decision, GuestLayout, LinkedStub, SearchedPath
 from naiad.resolution.files import Files
-from naiad.resolution.manifest import read_stub_manifest
+from naiad.resolution.manifest import STUB_MANIFEST, read_stub_manifest
 
 __all__ = ["Artifacts", "choose_artifacts", "is_compiled"]
 
@@ -28,6 +30,7 @@ _EXECUTABLE_MAGIC = (
     b"MZ",
 )
 _MAGIC_SIZE = 4
+_LIBPYTHON = re.compile(r"libpython(3\.\d+)\w*\.so")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,8 @@ class Artifacts:
         stub: The guest's program.
         utils_dir: Directory of the utils.
         requires_python: Python versions that the stub supports.
+        requires_origin: The manifest that says so; empty for a stub without one.
+        linked: The compiled stub that the reference would run, if it is known to which Python it is linked.
         steps: The decisions.
         notices: Sentences about files that were found and not used.
     """
@@ -45,6 +50,8 @@ class Artifacts:
     stub: Path
     utils_dir: Path
     requires_python: SpecifierSet
+    requires_origin: str
+    linked: LinkedStub | None
     steps: tuple[Decision, ...]
     notices: tuple[str, ...]
 
@@ -65,15 +72,21 @@ def choose_artifacts(
         ResolutionError: If there is no stub.
     """
     own = () if backend_dir is None else (backend_dir,)
-    notices: list[str] = []
-    utils_dir, pair_step = _choose_pair((*own, *python_dirs), default, files, notices)
-    stub, stub_step = _choose_stub(model_dir, utils_dir, files, notices)
+    foreign: list[Path] = []
+    utils_dir, pair_step = _choose_pair((*own, *python_dirs), default, files, foreign)
+    stub, stub_step = _choose_stub(model_dir, utils_dir, files, foreign)
+    linked = {path: _linked_python(path, files) for path in foreign}
+    # The model's own stub was looked at last, and takes precedence.
+    by_precedence = sorted(foreign, key=lambda path: path.parent != model_dir)
+    required = read_stub_manifest(stub.parent, files) if stub.parent != default.artifacts_dir else None
     return Artifacts(
         stub=stub,
         utils_dir=utils_dir,
-        requires_python=read_stub_manifest(stub.parent, files) or default.requires_python,
+        requires_python=required or default.requires_python,
+        requires_origin=str(stub.parent / STUB_MANIFEST) if required else "",
         steps=(pair_step, stub_step),
-        notices=tuple(notices),
+        linked=next((LinkedStub(path, linked[path]) for path in by_precedence if linked[path]), None),
+        notices=tuple(_foreign_notice(path, linked[path]) for path in foreign),
     )
 
 
@@ -86,7 +99,7 @@ def is_compiled(path: Path, files: Files) -> bool:
 
 
 def _choose_pair(
-    directories: tuple[Path, ...], default: GuestLayout, files: Files, notices: list[str]
+    directories: tuple[Path, ...], default: GuestLayout, files: Files, foreign: list[Path]
 ) -> tuple[Path, Decision]:
     """The first directory with both files whose stub is a script."""
     searched: list[SearchedPath] = []
@@ -94,7 +107,7 @@ def _choose_pair(
     for directory in directories:
         stub, utils = (_search(directory / name, files) for name in (STUB_FILENAME, UTILS_FILENAME))
         searched += (stub, utils)
-        if stub.found and utils.found and not _is_foreign(stub.path, files, notices):
+        if stub.found and utils.found and not _is_foreign(stub.path, files, foreign):
             return directory, Decision("utils", str(directory), "stub and utils are both there", tuple(searched))
         if stub.found != utils.found:
             half.append(directory)
@@ -108,10 +121,10 @@ def _choose_pair(
     return default.artifacts_dir, Decision("utils", str(default.artifacts_dir), why, (*searched, stub))
 
 
-def _choose_stub(model_dir: Path, pair_dir: Path, files: Files, notices: list[str]) -> tuple[Path, Decision]:
+def _choose_stub(model_dir: Path, pair_dir: Path, files: Files, foreign: list[Path]) -> tuple[Path, Decision]:
     """The model's own stub, else the one beside the utils."""
     own = _search(model_dir / STUB_FILENAME, files)
-    if own.found and not _is_foreign(own.path, files, notices):
+    if own.found and not _is_foreign(own.path, files, foreign):
         return own.path, Decision("stub", str(own.path), "the model's directory has a stub of its own", (own,))
     why = "the stub that belongs to the utils"
     if own.found:
@@ -119,15 +132,33 @@ def _choose_stub(model_dir: Path, pair_dir: Path, files: Files, notices: list[st
     return pair_dir / STUB_FILENAME, Decision("stub", str(pair_dir / STUB_FILENAME), why, (own,))
 
 
-def _is_foreign(stub: Path, files: Files, notices: list[str]) -> bool:
-    """Whether a stub is a binary, and so belongs to the reference; if it is, add a notice."""
+def _is_foreign(stub: Path, files: Files, foreign: list[Path]) -> bool:
+    """Whether a stub is a binary, and so belongs to the reference; if it is, add it to *foreign*."""
     if not is_compiled(stub, files):
         return False
-    notices.append(
-        f"'{stub}' is a compiled stub of another implementation and is not used: naiad's own stub runs under any "
-        "interpreter it supports and needs no compiling"
-    )
+    foreign.append(stub)
     return True
+
+
+def _foreign_notice(stub: Path, python: str) -> str:
+    linked = (
+        f". It is linked to Python {python}: a model for which nothing else is chosen runs under this version if it is "
+        "installed"
+    )
+    return (
+        f"'{stub}' is a compiled stub of another implementation and is not used: naiad's own stub runs under any "
+        f"interpreter it supports and needs no compiling{linked if python else ''}"
+    )
+
+
+def _linked_python(stub: Path, files: Files) -> str:
+    """The Python version that a compiled stub is linked to; empty if that is not known."""
+    try:
+        needed = read_shared_object(files.read(stub)).needed
+    except (OSError, ElfError):
+        return ""
+    found = next(filter(None, map(_LIBPYTHON.match, needed)), None)
+    return "" if found is None else found[1]
 
 
 def _search(path: Path, files: Files) -> SearchedPath:

@@ -1,33 +1,37 @@
-"""Finds the code that runs a model: its own `model.py`, or that of a shared backend.
+"""Finds the code that runs a model: its own `model.py`, that of a shared backend, or a native backend's library.
 
 The rules are the reference's (CORE src/backend_model.cc): a native library in the version's, the model's or the
-backend's directory takes precedence over `<backend directory>/<backend>/model.py`. naiad runs no native libraries: one
-that the reference would choose is an error that names it.
+backend's directory takes precedence over `<backend directory>/<backend>/model.py`. One exception: backend `python` is
+naiad itself, and another implementation of it runs only where the configuration's `runtime` names its library.
 """
 
 from __future__ import annotations
 
 import difflib
 import os.path
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.errors import Code, ResolutionError
 from naiad.resolution.decision import MODEL_FILENAME, Decision, SearchedPath, describe_searched
 from naiad.resolution.files import Files
+from naiad.resolution.native_library import NativeLibrary, examine_library
 
-__all__ = ["PYTHON", "Backend", "find_backend"]
+__all__ = ["NATIVE_BACKENDS", "PYTHON", "Backend", "find_backend"]
 
 PYTHON = "python"
 """The backend of models with their own `model.py`."""
 
-# Native backends that ship with the reference.
-_NATIVE = frozenset(
+NATIVE_BACKENDS = frozenset(
     {"dali", "fil", "onnxruntime", "openvino", "pytorch", "tensorflow", "tensorrt", "tensorrtllm"},
 )
+"""Native backends that ship with the reference."""
+
 _PYTHON_LIBRARY = "libtriton_python.so"
 _TORCH_PLATFORM = "pytorch"
+_STRATEGY_PARAMETER, _STRATEGY_LIBRARY = "TRITON_BATCH_STRATEGY_PATH", "batchstrategy.so"
+_NAMED = "named by the configuration's runtime"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +39,12 @@ class Backend:
     """The code of a model.
 
     Attributes:
-        directory: Directory of a shared backend; None for the model's own code.
-        model_file: The Python file that defines the model.
+        directory: Directory of a shared backend; None for the model's own code and for native backends.
+        model_file: The Python file that defines the model, or the library.
         runtime: `runtime` of the effective configuration.
         steps: The decisions.
         notices: Sentences about files and settings that were found and have no effect.
+        library: The library of a native backend; None for code in Python.
     """
 
     directory: Path | None
@@ -47,6 +52,7 @@ class Backend:
     runtime: str
     steps: tuple[Decision, ...]
     notices: tuple[str, ...] = ()
+    library: NativeLibrary | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +76,7 @@ def find_backend(
     """Find the code that runs a model.
 
     Raises:
-        ResolutionError: If there is no code, or it is a native library.
+        ResolutionError: If there is no code.
     """
     if not config.backend:
         raise ResolutionError(f"must specify 'backend' for '{config.name}'")
@@ -87,12 +93,32 @@ def find_backend(
         model_dir=model_dir,
         backend_dirs=tuple(directory / config.backend for directory in directories),
     )
+    backend = _choose(config, search, files)
+    strategy = _batching_strategy(config, search, files)
+    if not strategy:
+        return backend
+    unused = (
+        f"the batching strategy '{strategy}' is not used: batches are formed by the configuration alone "
+        "(dynamic_batching)"
+    )
+    return replace(backend, notices=(*backend.notices, unused))
+
+
+def _batching_strategy(config: ModelConfig, search: _SearchPath, files: Files) -> str:
+    """The library that would form the model's batches in the reference; empty without one."""
+    named = config.parameters.get(_STRATEGY_PARAMETER, "")
+    return named or str(_found(_find_file(_STRATEGY_LIBRARY, search.libraries, files)) or "")
+
+
+def _choose(config: ModelConfig, search: _SearchPath, files: Files) -> Backend:
     if config.runtime == MODEL_FILENAME:
         return _named_python_based(search, files)
     if config.backend == PYTHON and config.runtime in {"", _PYTHON_LIBRARY}:
-        return _own_code(config, search, files)
+        named = _find_file(_PYTHON_LIBRARY, search.libraries, files) if config.runtime else ()
+        library = _found(named)
+        return _own_code(config, search, files) if library is None else _native(library, search, named, files, _NAMED)
     if config.runtime:
-        raise _named_library(config.runtime, search, files)
+        return _named_library(config.runtime, search, files)
     return _search(search, files)
 
 
@@ -149,28 +175,38 @@ def _search(search: _SearchPath, files: Files) -> Backend:
     """Without `runtime`: any native library takes precedence over the code of a shared backend."""
     library = f"libtriton_{search.backend}.so"
     libraries = _find_file(library, search.libraries, files)
-    _reject_native(libraries, search)
+    native = _found(libraries)
+    if native is not None:
+        return _native(native, search, libraries, files, f"the first {library} that was found")
     codes = _find_file(MODEL_FILENAME, search.backend_dirs, files)
-    found = next((look.path for look in codes if look.found), None)
+    found = _found(codes)
     if found is None:
         raise ResolutionError(
             f"unable to find backend library for backend '{search.backend}', try specifying runtime on the model "
-            f"configuration. ({describe_searched(libraries + codes)}){_hint(search.backend)}"
+            f"configuration. ({describe_searched(libraries + codes)}){_hint(search, files)}"
         )
     return _shared(found, search, libraries + codes, f"there is no {library}, and this is the first {MODEL_FILENAME}")
 
 
-def _hint(backend: str) -> str:
+def _hint(search: _SearchPath, files: Files) -> str:
     """A hint about the name of a backend that does not exist."""
-    if backend in _NATIVE:
-        return f"; naiad runs models in Python only: '{backend}' is a library that a model.py may import"
-    return "; did you mean 'python'?" if difflib.get_close_matches(backend, [PYTHON], cutoff=0.7) else ""
+    backend = search.backend
+    if backend in NATIVE_BACKENDS:
+        return (
+            f"; '{backend}' is a native backend: put its libtriton_{backend}.so into one of these directories, or "
+            "import the library in a model.py of backend 'python'"
+        )
+    installed = (name for directory in search.backend_dirs for name in files.names(directory.parent))
+    near = difflib.get_close_matches(
+        backend, dict.fromkeys([PYTHON, *installed, *sorted(NATIVE_BACKENDS)]), n=1, cutoff=0.7
+    )
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def _named_python_based(search: _SearchPath, files: Files) -> Backend:
     """`runtime: "model.py"`: only the backend's directories are searched."""
     looks = _find_file(MODEL_FILENAME, search.backend_dirs, files)
-    found = next((look.path for look in looks if look.found), None)
+    found = _found(looks)
     if found is None:
         searched = " ".join(f"'{look.path}'" for look in looks)
         raise ResolutionError(
@@ -180,21 +216,23 @@ def _named_python_based(search: _SearchPath, files: Files) -> Backend:
     return _shared(found, search, looks, f"the configuration's runtime is {MODEL_FILENAME}")
 
 
-def _named_library(runtime: str, search: _SearchPath, files: Files) -> ResolutionError:
-    """The error about any other `runtime`: it names a native library, which naiad cannot run."""
+def _named_library(runtime: str, search: _SearchPath, files: Files) -> Backend:
+    """Any other `runtime` names a native library."""
     for place in search.libraries:
         # Compared as text, because the file need not exist.
         if not os.path.normpath(place / runtime).startswith(os.path.normpath(place) + os.sep):
-            return ResolutionError(
+            raise ResolutionError(
                 f"backend library name '{runtime}' escapes backend directory '{place}', for model '{search.model}', "
                 "check model config runtime field."
             )
     looks = _find_file(runtime, search.libraries, files)
-    _reject_native(looks, search)
-    searched = " ".join(f"'{place}'" for place in search.libraries)
-    return ResolutionError(
-        f"unable to find backend library '{runtime}' for model '{search.model}', searched: {searched}"
-    )
+    found = _found(looks)
+    if found is None:
+        searched = " ".join(f"'{place}'" for place in search.libraries)
+        raise ResolutionError(
+            f"unable to find backend library '{runtime}' for model '{search.model}', searched: {searched}"
+        )
+    return _native(found, search, looks, files, _NAMED)
 
 
 def _find_file(filename: str, directories: tuple[Path, ...], files: Files) -> tuple[SearchedPath, ...]:
@@ -208,15 +246,29 @@ def _find_file(filename: str, directories: tuple[Path, ...], files: Files) -> tu
     return tuple(looks)
 
 
-def _reject_native(looks: tuple[SearchedPath, ...], search: _SearchPath) -> None:
-    for look in looks:
-        if look.found:
-            raise ResolutionError(
-                f"backend '{search.backend}' of model '{search.model}' is the native library '{look.path}', and naiad "
-                f"runs Python backends only: serve this model with Triton, or remove the library and put a "
-                f"{MODEL_FILENAME} into a directory '{search.backend}' of a backend directory",
-                code=Code.UNSUPPORTED,
-            )
+def _found(looks: tuple[SearchedPath, ...]) -> Path | None:
+    return next((look.path for look in looks if look.found), None)
+
+
+def _native(path: Path, search: _SearchPath, looks: tuple[SearchedPath, ...], files: Files, why: str) -> Backend:
+    library = examine_library(path, files)
+    beside = tuple(
+        f"'{place / MODEL_FILENAME}' is not used: the native library '{path}' takes precedence; runtime: "
+        f'"{MODEL_FILENAME}" in the configuration chooses the code in Python'
+        for place in search.backend_dirs
+        if files.exists(place / MODEL_FILENAME)
+    )
+    return Backend(
+        directory=None,
+        model_file=path,
+        runtime="",
+        steps=(
+            Decision("backend", f"{search.backend} (native)", why, looks),
+            Decision("library", str(path), library.describe()),
+        ),
+        notices=beside,
+        library=library,
+    )
 
 
 def _shared(found: Path, search: _SearchPath, looks: tuple[SearchedPath, ...], why: str) -> Backend:

@@ -9,6 +9,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from naiad.config.model.environment_source import EnvironmentSource
+from naiad.resolution.native_library import NativeLibrary
 
 __all__ = [
     "MODEL_FILENAME",
@@ -78,6 +79,19 @@ def describe_searched(searched: tuple[SearchedPath, ...]) -> str:
     return "looked at: " + ", ".join(map(str, searched)) if searched else "there was no place to look at"
 
 
+@dataclass(frozen=True, slots=True)
+class LinkedStub:
+    """A compiled stub of the reference.
+
+    Attributes:
+        path: Its file.
+        python: The Python version that it is linked to, such as `3.10`.
+    """
+
+    path: Path
+    python: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
     """What runs one version of a model.
@@ -87,9 +101,10 @@ class Resolution:
         version: The version.
         model_dir: The model's directory; it contains the version's directory.
         backend: Name of the backend.
-        backend_dir: Directory of a shared backend; None where the model brings its own code.
+        backend_dir: Directory of a shared backend; None where the model brings its own code, and for native backends.
+        library: The library of a native backend; None for code in Python.
         runtime: `runtime` of the effective configuration: `model.py` for a shared backend.
-        model_file: The Python file that defines the model.
+        model_file: The Python file that defines the model, or the library.
         stub: The guest program.
         utils_dir: Directory of `triton_python_backend_utils.py`.
         guest: The default guest, whose library every stub uses.
@@ -99,6 +114,7 @@ class Resolution:
         environment_origin: The parameter or file that names the environment; empty without one.
         python: The Python version that the model or its backend requires; None for any.
         python_origin: The parameter or file that requires it; empty without one.
+        linked: The compiled stub whose Python version is used if it is installed; None without such a preference.
         backend_config: The settings that the backend reads as `cmdline` of its configuration.
         steps: All decisions in order.
         notices: Sentences to log, for example about a file that was found and not used.
@@ -122,6 +138,21 @@ class Resolution:
     backend_config: Mapping[str, str]
     steps: tuple[Decision, ...] = field(repr=False)
     notices: tuple[str, ...] = ()
+    library: NativeLibrary | None = None
+    linked: LinkedStub | None = None
+
+    @property
+    def preferred_python(self) -> SpecifierSet | None:
+        """The versions that are used if an interpreter of them is installed; None without a preference."""
+        return None if self.linked is None else SpecifierSet(f"=={self.linked.python}.*") & self.stub_requires
+
+    @property
+    def outside_dir(self) -> Path | None:
+        """Directory of code that is outside the model's directory; None if all code is in it."""
+        if self.library is None:
+            return self.backend_dir
+        directory = self.library.path.parent
+        return None if directory.is_relative_to(self.model_dir) else directory
 
     @property
     def is_shared(self) -> bool:

@@ -6,21 +6,29 @@ name in an environment directory, a URI, each with an optional digest.
 
 from __future__ import annotations
 
+import difflib
 import os.path
 import posixpath
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from packaging.specifiers import SpecifierSet
 
+from naiad.config.model.environment_pins import PINS_FILE, parse_pins
 from naiad.config.model.environment_source import ENVIRONMENT_SCHEME, EnvironmentSource, is_uri, split_digest
 from naiad.config.model.model_config import ModelConfig
+from naiad.config.server.backend_settings import ENVIRONMENT_SETTING, PYTHON_SETTING
 from naiad.errors import Code, ConfigError, ResolutionError
 from naiad.resolution.decision import MODEL_FILENAME, Decision, SearchedPath, describe_searched
 from naiad.resolution.files import Files
 from naiad.resolution.manifest import BACKEND_MANIFEST, BackendManifest, parse_python_version
+
+if TYPE_CHECKING:
+    from naiad.config.model.declared_environment import ScriptBlock
 
 __all__ = [
     "MODEL_DIRECTORY_KEYWORD",
@@ -28,9 +36,14 @@ __all__ = [
     "EnvironmentChoice",
     "EnvironmentSearch",
     "PythonChoice",
+    "PythonDefaults",
+    "Script",
     "choose_environment",
     "choose_python",
     "locate_environment",
+    "misspelt_parameters",
+    "python_defaults",
+    "read_script",
 ]
 
 ENVIRONMENT_PARAMETER = "EXECUTION_ENV_PATH"
@@ -69,6 +82,63 @@ class PythonChoice:
     step: Decision
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """The code of a model, with the block that declares its environment."""
+
+    path: Path
+    block: ScriptBlock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonDefaults:
+    """What the operator has set for all models that do not choose themselves.
+
+    Attributes:
+        environment: The environment as written; empty for none.
+        environment_origin: The flag or file that names it.
+        base: Directory of relative paths.
+        python: The Python version; None for any.
+        python_origin: The flag or file that asks for it.
+    """
+
+    environment: str = ""
+    environment_origin: str = ""
+    base: Path = Path()
+    python: SpecifierSet | None = None
+    python_origin: str = ""
+
+
+def python_defaults(settings: Mapping[str, str], manifest: BackendManifest | None) -> PythonDefaults:
+    """The defaults of the flag --backend-config, else of the `backend.toml` of backend `python`.
+
+    Args:
+        settings: The effective settings of backend `python`.
+        manifest: Its manifest; None without one.
+
+    Raises:
+        ResolutionError: If the setting is not a version of Python.
+    """
+    environment, environment_origin, base = "", "", Path.cwd()
+    python, python_origin = None, ""
+    if manifest is not None:
+        environment, environment_origin, base = manifest.environment, str(manifest.path), manifest.path.parent
+        python, python_origin = manifest.requires_python, str(manifest.path)
+    if settings.get(ENVIRONMENT_SETTING):
+        environment, base = settings[ENVIRONMENT_SETTING], Path.cwd()
+        environment_origin = f"--backend-config=python,{ENVIRONMENT_SETTING}"
+    if settings.get(PYTHON_SETTING):
+        python_origin = f"--backend-config=python,{PYTHON_SETTING}"
+        python = parse_python_version(settings[PYTHON_SETTING], python_origin)
+    return PythonDefaults(
+        environment=environment,
+        environment_origin=environment_origin,
+        base=base,
+        python=python,
+        python_origin=python_origin,
+    )
+
+
 def choose_environment(
     config: ModelConfig,
     *,
@@ -76,8 +146,15 @@ def choose_environment(
     backend_dir: Path | None,
     manifest: BackendManifest | None,
     files: Files,
+    defaults: PythonDefaults,
+    script: Script | None = None,
 ) -> EnvironmentChoice:
     """Choose the environment: parameter of the version, of the model, the backend's manifest, the backend's archive.
+
+    Then the script block of the code. A block that has no effect is named in the reason.
+
+    The operator's default comes last, and only for models that do not ask for a Python version: its Python would
+    contradict most of them.
 
     Raises:
         ResolutionError: If the named environment does not exist.
@@ -85,24 +162,97 @@ def choose_environment(
     for parameter in (f"{ENVIRONMENT_PARAMETER}.{search.version}", ENVIRONMENT_PARAMETER):
         text = config.parameters.get(parameter, "")
         if text:
-            return _named(text, f"parameter {parameter} of model '{config.name}'", search, files)
+            named = _named(text, f"parameter {parameter} of model '{config.name}'", search, files)
+            return _over_script(named, script)
     if manifest is not None and manifest.environment:
-        beside = EnvironmentSearch(base=manifest.path.parent, directories=search.directories)
-        return _named(manifest.environment, str(manifest.path), beside, files)
-    if backend_dir is None:
-        return _none("the model names none", ())
-    look = SearchedPath(backend_dir / DEFAULT_ENVIRONMENT, files.exists(backend_dir / DEFAULT_ENVIRONMENT))
-    if not look.found:
-        return _none("neither the model nor its backend names one", (look,))
+        beside = replace(search, base=manifest.path.parent, model_dir=None, model_uri="")
+        return _over_script(_named(manifest.environment, str(manifest.path), beside, files), script)
+    look = None
+    if backend_dir is not None:
+        look = SearchedPath(backend_dir / DEFAULT_ENVIRONMENT, files.exists(backend_dir / DEFAULT_ENVIRONMENT))
+    if look is None or not look.found:
+        if script is not None and script.block.dependencies:
+            return _declared(script, files)
+        return _default_environment(config, manifest, defaults, search, files, look)
     origin = f"default of backend '{config.backend}'"
     why = f"{origin}: an archive of that name in its directory"
-    return EnvironmentChoice(
+    found = EnvironmentChoice(
         source=look.path, origin=origin, step=Decision("environment", str(look.path), why, (look,))
+    )
+    return _over_script(found, script)
+
+
+def read_script(path: Path, files: Files) -> Script | None:
+    """The script block of a model's code; None without one.
+
+    Raises:
+        ResolutionError: If the block is invalid.
+    """
+    try:
+        text = files.read(path).decode()
+        if "# ///" not in text:
+            return None
+        # Imported here: most models have no block.
+        from naiad.config.model.declared_environment import read_script_block
+
+        block = read_script_block(text, str(path))
+    except (OSError, UnicodeDecodeError):
+        return None  # loading the code will report it
+    except ConfigError as error:
+        raise ResolutionError(error.message) from None
+    return None if block is None else Script(path=path, block=block)
+
+
+def _declared(script: Script, files: Files) -> EnvironmentChoice:
+    from naiad.config.model.declared_environment import lock_candidates
+
+    looks = tuple(SearchedPath(path, files.exists(path)) for path in lock_candidates(script.path))
+    origin = f"the script block of {script.path}"
+    why = f"{origin}, for nothing else names an environment; it requires {', '.join(script.block.dependencies)}"
+    return EnvironmentChoice(
+        source=script.path, origin=origin, step=Decision("environment", str(script.path), why, looks)
     )
 
 
-def choose_python(config: ModelConfig, manifest: BackendManifest | None) -> PythonChoice:
-    """Choose the required Python version: the model's parameter, else its backend's manifest.
+def _over_script(choice: EnvironmentChoice, script: Script | None) -> EnvironmentChoice:
+    """The choice, with a reason that says that the script block has no effect."""
+    if script is None or not script.block.dependencies:
+        return choice
+    step = replace(choice.step, reason=f"{choice.step.reason}; it wins over the script block of {script.path}")
+    return replace(choice, step=step)
+
+
+def _default_environment(
+    config: ModelConfig,
+    manifest: BackendManifest | None,
+    defaults: PythonDefaults,
+    search: EnvironmentSearch,
+    files: Files,
+    look: SearchedPath | None,
+) -> EnvironmentChoice:
+    searched = () if look is None else (look,)
+    why = "the model names none" if look is None else "neither the model nor its backend names one"
+    if not defaults.environment:
+        return _none(why, searched)
+    chosen = config.parameters.get(PYTHON_PARAMETER, "") or (manifest is not None and manifest.requires_python)
+    if chosen:
+        return _none(f"{why}; the default '{defaults.environment}' is not for models that ask for a version", searched)
+    beside = replace(search, base=defaults.base, model_dir=None, model_uri="")
+    return _named(defaults.environment, defaults.environment_origin, beside, files)
+
+
+def choose_python(
+    config: ModelConfig,
+    manifest: BackendManifest | None,
+    defaults: PythonDefaults,
+    environment: EnvironmentChoice,
+    script: Script | None = None,
+) -> PythonChoice:
+    """Choose the required Python version: the model's parameter, else its backend's manifest, its code, the default.
+
+    `requires-python` of a script block counts unless something other than the block names the environment.
+
+    The default is for models that run in no environment, or in the default one.
 
     Raises:
         ResolutionError: If the parameter is not a version.
@@ -116,8 +266,31 @@ def choose_python(config: ModelConfig, manifest: BackendManifest | None) -> Pyth
         origin = str(manifest.path)
         step = Decision("python", f"Python {manifest.requires_python}", f"requires-python of {origin}")
         return PythonChoice(required=manifest.requires_python, origin=origin, step=step)
+    if script is not None and script.block.requires_python and environment.source in {None, script.path}:
+        origin = f"the script block of {script.path}"
+        step = Decision("python", f"Python {script.block.requires_python}", f"requires-python of {origin}")
+        return PythonChoice(required=script.block.requires_python, origin=origin, step=step)
+    if defaults.python is not None and environment.origin in {"", defaults.environment_origin}:
+        origin = defaults.python_origin
+        step = Decision("python", f"Python {defaults.python}", f"{origin}, the default for all models")
+        return PythonChoice(required=defaults.python, origin=origin, step=step)
     why = f"neither parameter {PYTHON_PARAMETER} nor a {BACKEND_MANIFEST} asks for a version"
     return PythonChoice(required=None, origin="", step=Decision("python", "any", why))
+
+
+def misspelt_parameters(config: ModelConfig) -> tuple[str, ...]:
+    """A sentence for each parameter of a model that is probably a misspelt name of one that is read here."""
+    known = {name.lower(): name for name in (ENVIRONMENT_PARAMETER, PYTHON_PARAMETER)}
+    found = []
+    for name in config.parameters:
+        stem = name.partition(".")[0]
+        near = difflib.get_close_matches(stem.lower(), known, n=1, cutoff=0.85)
+        if near and stem not in known.values():
+            found.append(
+                f"parameter '{name}' of model '{config.name}' does not name its environment or Python; did you mean "
+                f"{known[near[0]]}?"
+            )
+    return tuple(found)
 
 
 def _none(why: str, searched: tuple[SearchedPath, ...]) -> EnvironmentChoice:
@@ -153,6 +326,7 @@ class EnvironmentSearch:
         version: The version, for its directory.
         model_uri: URI from which the model's directory was copied; empty for a directory of this machine.
         directories: Directories of `env://` names, in order.
+        repository: The repository, whose `environments.lock` may pin remote archives; None for none.
     """
 
     base: Path
@@ -160,6 +334,7 @@ class EnvironmentSearch:
     version: int = 0
     model_uri: str = ""
     directories: tuple[Path, ...] = ()
+    repository: Path | None = None
 
 
 def locate_environment(
@@ -177,7 +352,7 @@ def locate_environment(
     if name.startswith(ENVIRONMENT_SCHEME):
         path, searched = _find_named(name.removeprefix(ENVIRONMENT_SCHEME), text, origin, search, files)
     elif is_uri(name) and not name.lower().startswith("file://"):
-        return EnvironmentSource(uri=name, digest=digest), ()
+        return _remote(name, digest, search, files)
     else:
         path = _path(name, text, origin, search)
         look = SearchedPath(path, files.exists(path))
@@ -187,10 +362,50 @@ def locate_environment(
             if uri:
                 return EnvironmentSource(uri=uri, digest=digest, is_mutable=True), searched
             raise ResolutionError(
-                f"{origin} names the execution environment '{text}', but '{path}' does not exist; {_RULES}",
+                f"{origin} names the execution environment '{text}', but '{path}' does not exist"
+                f"{_similar(name, path, search, files)}; {_RULES}",
                 code=Code.NOT_FOUND,
             )
     return (EnvironmentSource(path=path, digest=digest) if digest else path), searched
+
+
+def _remote(
+    uri: str, digest: str, search: EnvironmentSearch, files: Files
+) -> tuple[EnvironmentSource, tuple[SearchedPath, ...]]:
+    """A remote archive, pinned by its name or else by the repository's `environments.lock`."""
+    if digest or search.repository is None:
+        return EnvironmentSource(uri=uri, digest=digest), ()
+    file = search.repository / PINS_FILE
+    look = SearchedPath(file, files.exists(file))
+    if not look.found:
+        return EnvironmentSource(uri=uri), (look,)
+    try:
+        pins = parse_pins(files.read(file).decode(), str(file))
+    except ConfigError as error:
+        raise ResolutionError(error.message) from None
+    except (OSError, UnicodeDecodeError) as error:
+        # Without its pin, another content would be accepted than the one that was reviewed.
+        raise ResolutionError(f"cannot read {file}: {error}; correct the file or its permissions") from None
+    return EnvironmentSource(uri=uri, digest=pins.get(uri, "")), (look,)
+
+
+def _similar(name: str, path: Path, search: EnvironmentSearch, files: Files) -> str:
+    """What a path that does not exist may have meant: a name of an environment directory, or a name in the folder."""
+    if _NAME.fullmatch(name):
+        places = [directory / f"{name}{ending}" for directory in search.directories for ending in _ENDINGS]
+        if any(files.exists(place) for place in places):
+            return f"; did you mean '{ENVIRONMENT_SCHEME}{name}'?"
+    if name.startswith("~"):
+        return "; '~' is not expanded; write the whole path"
+    if name.startswith("$"):
+        word = name.partition("/")[0]
+        keyword = difflib.get_close_matches(word, [known for known, _ in _keywords(search)], n=1)
+        if keyword and keyword[0] != word:
+            return f"; did you mean {keyword[0]}?"
+    near = difflib.get_close_matches(path.name, files.names(path.parent), n=1, cutoff=0.7)
+    if near and near[0] != path.name:  # else it is a dangling link
+        return f"; did you mean '{path.with_name(near[0])}'?"
+    return ""
 
 
 def _find_named(
@@ -198,13 +413,13 @@ def _find_named(
 ) -> tuple[Path, tuple[SearchedPath, ...]]:
     if not _NAME.fullmatch(name):
         raise ResolutionError(
-            f"{origin}: '{text}': '{name}' is no name of an environment: letters, digits and ._+- in parts between "
-            f"slashes, none of which begins with a dot; {_RULES}"
+            f"{origin}: '{text}': '{name}' is not a name of an environment: use letters, digits and ._+-, and '/' "
+            f"between parts, which must not begin with a dot; {_RULES}"
         )
     if not search.directories:
         raise ResolutionError(
-            f"{origin} names the execution environment '{text}', and there is no directory to look in; name the one "
-            f"that holds '{name}' with --env-directory",
+            f"{origin} names the execution environment '{text}', but --env-directory is missing; name the "
+            f"directory that holds '{name}' with --env-directory",
             code=Code.NOT_FOUND,
         )
     searched: list[SearchedPath] = []
@@ -236,7 +451,9 @@ def _path(name: str, text: str, origin: str, search: EnvironmentSearch) -> Path:
         if not found:
             continue
         if before or (rest and not rest.startswith("/")):
-            raise ResolutionError(f"{origin}: '{text}': {keyword} must stand alone or before a '/'; {_RULES}")
+            raise ResolutionError(
+                f"{origin}: '{text}': {keyword} must be the whole value or its beginning before a '/'; {_RULES}"
+            )
         return directory / rest.lstrip("/")
     return search.base / name
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +15,15 @@ from rich.text import Text
 
 from naiad.resolution.decision import Decision, Resolution
 
-__all__ = ["PreparedEnvironment", "explain_plainly", "explain_richly", "explain_steps", "prepared_step"]
+__all__ = [
+    "PreparedEnvironment",
+    "explain_plainly",
+    "explain_richly",
+    "explain_steps",
+    "prepared_step",
+    "resolution_as_json",
+    "steps_as_json",
+]
 
 _INDENT = " " * 14
 
@@ -75,6 +83,36 @@ def explain_richly(resolution: Resolution, console: Console, environment: Prepar
     for notice in resolution.notices:
         table.add_row("note", Text(notice, style="yellow"))
     console.print(table)
+
+
+def resolution_as_json(resolution: Resolution, environment: PreparedEnvironment | None = None) -> dict[str, Any]:
+    """All decisions as plain values for JSON."""
+    prepared = environment and {
+        "prefix": str(environment.prefix),
+        "python": str(environment.python),
+        "version": ".".join(map(str, environment.version)),
+        "numpy": environment.numpy_version,
+    }
+    return {
+        "version": resolution.version,
+        "directory": str(resolution.model_dir),
+        "decisions": steps_as_json(resolution.steps),
+        "notices": list(resolution.notices),
+        "environment": prepared,
+    }
+
+
+def steps_as_json(steps: Iterable[Decision]) -> list[dict[str, Any]]:
+    """Decisions as plain values for JSON, also those before the failure of a resolution."""
+    return [
+        {
+            "subject": step.subject,
+            "choice": step.choice,
+            "reason": step.reason,
+            "searched": [{"path": str(look.path), "found": look.found} for look in step.searched],
+        }
+        for step in steps
+    ]
 
 
 def prepared_step(environment: PreparedEnvironment) -> Decision:

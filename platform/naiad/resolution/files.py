@@ -19,6 +19,10 @@ class Files(Protocol):
         """Whether the path is a directory."""
         ...
 
+    def names(self, path: Path) -> list[str]:
+        """Names in a directory, sorted; none if it cannot be read."""
+        ...
+
     def read(self, path: Path, size: int = -1) -> bytes:
         """The first `size` bytes of a file, all of them if negative; raises OSError."""
         ...
@@ -34,6 +38,13 @@ class RealFiles:
     def is_dir(self, path: Path) -> bool:
         """Whether the path is a directory or a link to one."""
         return path.is_dir()
+
+    def names(self, path: Path) -> list[str]:
+        """Names in a directory, sorted; none if it cannot be read."""
+        try:
+            return sorted(entry.name for entry in path.iterdir())
+        except OSError:
+            return []
 
     def read(self, path: Path, size: int = -1) -> bytes:
         """The first `size` bytes of a file."""

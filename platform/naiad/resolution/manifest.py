@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 BACKEND_MANIFEST = "backend.toml"
+REPOSITORY_BACKENDS = ".naiad/backends"
+"""Folder of a model repository with backends of its own; `naiad push` writes it."""
 STUB_MANIFEST = "stub.toml"
 STUB_PROTOCOL = 1
 """Version of the protocol between host and guest that this host implements."""
@@ -65,7 +67,7 @@ def parse_python_version(text: str, origin: str) -> SpecifierSet:
         return SpecifierSet(text)
     except InvalidSpecifier:
         raise ResolutionError(
-            f'{origin}: \'{text}\' is no version of Python: write a version as "3.10" or a range as ">=3.10,<3.12"'
+            f'{origin}: \'{text}\' is not a version of Python: write a version as "3.10" or a range as ">=3.10,<3.12"'
         ) from None
 
 

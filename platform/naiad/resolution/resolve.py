@@ -5,23 +5,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.config.server.backend_settings import BackendConfigs, effective_settings
 from naiad.config.server.options import ServerOptions
-from naiad.errors import ExecutionEnvironmentError, ResolutionError
+from naiad.errors import ResolutionError
 from naiad.resolution.artifacts import Artifacts, choose_artifacts
-from naiad.resolution.backend import PYTHON, find_backend
-from naiad.resolution.decision import Decision, GuestLayout, Resolution
-from naiad.resolution.environment import EnvironmentSearch, PythonChoice, choose_environment, choose_python
+from naiad.resolution.backend import PYTHON, Backend, find_backend
+from naiad.resolution.decision import STUB_FILENAME, Decision, GuestLayout, LinkedStub, Resolution
+from naiad.resolution.environment import (
+    EnvironmentChoice,
+    EnvironmentSearch,
+    PythonChoice,
+    choose_environment,
+    choose_python,
+    python_defaults,
+    read_script,
+)
 from naiad.resolution.files import Files, RealFiles
 from naiad.resolution.layout import lay_out_guest
-from naiad.resolution.manifest import read_backend_manifest
+from naiad.resolution.manifest import REPOSITORY_BACKENDS, BackendManifest, read_backend_manifest
 
-__all__ = ["ResolutionSettings", "check_stub_supports", "resolution_settings", "resolve"]
+__all__ = ["ResolutionSettings", "resolution_settings", "resolve"]
 
 _MIN_COMPUTE_CAPABILITY = "6.000000"
 _DEFAULT_MAX_BATCH_SIZE = "4"
@@ -101,18 +110,21 @@ def _resolve(
     decided: list[Decision],
     model_uri: str,
 ) -> Resolution:
+    directories = settings.backend_directories
+    # A repository that `naiad push` wrote brings the backends of its models.
+    own = model_dir.parent / REPOSITORY_BACKENDS
+    if files.is_dir(own):
+        directories = (own, *directories)
     backend = find_backend(
-        config,
-        model_dir=model_dir,
-        version_dir=model_dir / str(version),
-        directories=settings.backend_directories,
-        files=files,
+        config, model_dir=model_dir, version_dir=model_dir / str(version), directories=directories, files=files
     )
     decided += backend.steps
+    if backend.library is not None:
+        return _resolve_native(config, model_dir, version, settings, backend, decided)
     artifacts = choose_artifacts(
         model_dir=model_dir,
         backend_dir=backend.directory,
-        python_dirs=tuple(directory / PYTHON for directory in settings.backend_directories),
+        python_dirs=tuple(directory / PYTHON for directory in directories),
         default=settings.guest,
         files=files,
     )
@@ -124,12 +136,27 @@ def _resolve(
         version=version,
         model_uri=model_uri,
         directories=settings.environment_directories,
+        repository=model_dir.parent,
     )
+    defaults = python_defaults(
+        effective_settings(settings.backend_configs, PYTHON), _default_manifest(settings.backend_directories, files)
+    )
+    script = read_script(backend.model_file, files)
     environment = choose_environment(
-        config, search=search, backend_dir=backend.directory, manifest=manifest, files=files
+        config,
+        search=search,
+        backend_dir=backend.directory,
+        manifest=manifest,
+        files=files,
+        defaults=defaults,
+        script=script,
     )
     decided.append(environment.step)
-    python = choose_python(config, manifest)
+    python = choose_python(config, manifest, defaults, environment, script)
+    python = _as_stub_requires(python, environment, artifacts)
+    linked = _linked(python, environment, artifacts)
+    if linked is not None:
+        python = replace(python, step=_preference_step(linked))
     decided += [python.step, _settings_step(config, settings)]
     _check_python_supported(config.name, python, artifacts)
     return Resolution(
@@ -148,23 +175,79 @@ def _resolve(
         environment_origin=environment.origin,
         python=python.required,
         python_origin=python.origin,
-        backend_config=MappingProxyType(_cmdline(settings, backend.directory)),
+        backend_config=MappingProxyType(
+            _cmdline(settings, None if backend.directory is None else backend.directory.parent, PYTHON)
+        ),
         steps=tuple(decided),
         notices=(*backend.notices, *artifacts.notices),
+        linked=linked,
     )
 
 
-def check_stub_supports(resolution: Resolution, version: str) -> None:
-    """Check that the stub supports the interpreter's version, before a guest is started.
+def _linked(python: PythonChoice, environment: EnvironmentChoice, artifacts: Artifacts) -> LinkedStub | None:
+    """The compiled stub that decides about the Python version; None if something else does."""
+    return artifacts.linked if python.required is None and environment.source is None else None
 
-    Raises:
-        ExecutionEnvironmentError: If it does not, with both versions.
-    """
-    if not resolution.stub_requires.contains(version, prereleases=True):
-        raise ExecutionEnvironmentError(
-            f"model '{resolution.model}' would run under Python {version}, but the stub '{resolution.stub}' needs "
-            f"Python {resolution.stub_requires}; give the model another environment or a stub of its own"
-        )
+
+def _preference_step(linked: LinkedStub) -> Decision:
+    why = f"the compiled stub {linked.path} is linked to it; otherwise the host's interpreter"
+    return Decision("python", f"Python {linked.python} if it is installed", why)
+
+
+def _as_stub_requires(python: PythonChoice, environment: EnvironmentChoice, artifacts: Artifacts) -> PythonChoice:
+    """The choice, or the versions that the model's own stub supports if nothing else asks for one."""
+    if python.required is not None or environment.source is not None or not artifacts.requires_origin:
+        return python
+    required, origin = artifacts.requires_python, artifacts.requires_origin
+    step = Decision("python", f"Python {required}", f"requires-python of {origin}: what the stub supports")
+    return PythonChoice(required=required, origin=origin, step=step)
+
+
+def _default_manifest(directories: tuple[Path, ...], files: Files) -> BackendManifest | None:
+    """The first `backend.toml` of backend `python`, which is the default of all models."""
+    found = (read_backend_manifest(directory / PYTHON, files) for directory in directories)
+    return next(filter(None, found), None)
+
+
+def _resolve_native(
+    config: ModelConfig,
+    model_dir: Path,
+    version: int,
+    settings: ResolutionSettings,
+    backend: Backend,
+    decided: list[Decision],
+) -> Resolution:
+    """The same for a native backend: its guest needs no Python of the model's, so it runs on the host's."""
+    assert backend.library is not None, "the backend is native"
+    given = effective_settings(settings.backend_configs, config.backend)
+    decided += [
+        Decision("environment", "the host's interpreter", "a native backend needs no Python of its own"),
+        Decision("settings", _joined(given), f"settings for all backends, then those of '{config.backend}'"),
+    ]
+    guest = settings.guest
+    library_dir = backend.library.path.parent
+    directory = next((each for each in settings.backend_directories if each == library_dir.parent), None)
+    return Resolution(
+        model=config.name,
+        version=version,
+        model_dir=model_dir,
+        backend=config.backend,
+        backend_dir=None,
+        library=backend.library,
+        runtime=config.runtime,
+        model_file=backend.model_file,
+        stub=guest.artifacts_dir / STUB_FILENAME,
+        utils_dir=guest.artifacts_dir,
+        guest=guest,
+        stub_requires=guest.requires_python,
+        environment=None,
+        environment_origin="",
+        python=None,
+        python_origin="",
+        backend_config=MappingProxyType(_cmdline(settings, directory, config.backend)),
+        steps=tuple(decided),
+        notices=backend.notices,
+    )
 
 
 def _check_python_supported(model: str, python: PythonChoice, artifacts: Artifacts) -> None:
@@ -182,15 +265,19 @@ def _check_python_supported(model: str, python: PythonChoice, artifacts: Artifac
     )
 
 
-def _cmdline(settings: ResolutionSettings, backend_dir: Path | None) -> dict[str, str]:
-    """The settings that a backend reads as `cmdline`, in the order in which the reference prints them."""
-    directory = settings.backend_directories[0] if backend_dir is None else backend_dir.parent
+def _cmdline(settings: ResolutionSettings, directory: Path | None, backend: str) -> dict[str, str]:
+    """The settings that a backend reads as `cmdline`, in the order in which the reference prints them.
+
+    Args:
+        settings: The server's settings.
+        directory: The backend directory that the backend was found in; None if it is in none.
+        backend: The backend whose settings apply. For shared backends `python`, which runs them.
+    """
     cmdline = {
         "auto-complete-config": "true" if settings.auto_complete else "false",
-        "backend-directory": str(directory),
+        "backend-directory": str(directory or settings.backend_directories[0]),
         "min-compute-capability": _MIN_COMPUTE_CAPABILITY,
-        # Backend `python` runs shared backends, too: they read its settings, not those under their own names.
-        **effective_settings(settings.backend_configs, PYTHON),
+        **effective_settings(settings.backend_configs, backend),
     }
     cmdline.setdefault("default-max-batch-size", _DEFAULT_MAX_BATCH_SIZE)
     return cmdline
@@ -202,4 +289,8 @@ def _settings_step(config: ModelConfig, settings: ResolutionSettings) -> Decisio
     ignored = settings.backend_configs.get(config.backend) if config.backend != PYTHON else None
     if ignored:
         why += f"; those of '{config.backend}' have no effect on a shared backend"
-    return Decision("settings", ", ".join(f"{key}={value}" for key, value in given.items()) or "none given", why)
+    return Decision("settings", _joined(given), why)
+
+
+def _joined(given: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in given.items()) or "none given"

@@ -6,23 +6,39 @@ import json
 from collections.abc import Iterable, Sequence
 
 from naiad.resolution.backend import PYTHON
-from naiad.resolution.decision import STUB_FILENAME, Resolution
+from naiad.resolution.decision import Resolution
 
 __all__ = ["agent_table", "backend_table", "model_table", "text_table"]
 
+_CELL_WIDTH = 80
+"""Characters in a line of the table of backends: a path and a configuration fit beside each other on most screens."""
 NO_VERSION = "Not loaded: No model version was found"
 
 
 def backend_table(resolutions: Iterable[Resolution]) -> str:
-    """The backends in use, one row each. `python` always has a row, because it also runs shared backends."""
+    """The backends in use, one row each, `python` first. `python` also runs shared backends, so these add its row.
+
+    The path of `python` is the stub that runs: one line for each stub, if models bring their own.
+    """
     rows: dict[str, tuple[str, str, str]] = {}
+    stubs: dict[str, None] = {}
     # Models of `python` itself first: only without any, the row of `python` shows the settings of a shared backend.
     for resolution in sorted(resolutions, key=lambda resolution: (resolution.is_shared, resolution.backend)):
         config = _cmdline_json(resolution)
-        rows.setdefault(PYTHON, (PYTHON, str(resolution.guest.artifacts_dir / STUB_FILENAME), config))
+        if resolution.library is not None:
+            key = f"{resolution.backend}\0{resolution.model_file}"  # models may bring libraries of one name
+            rows.setdefault(key, (resolution.backend, _wrapped(str(resolution.model_file)), config))
+            continue
+        stubs.setdefault(_wrapped(str(resolution.stub)))
+        rows.setdefault(PYTHON, (PYTHON, "", config))
         if resolution.is_shared:
-            rows.setdefault(resolution.backend, (resolution.backend, str(resolution.model_file), config))
-    return text_table(("Backend", "Path", "Config"), [row for _, row in sorted(rows.items())])
+            rows.setdefault(resolution.backend, (resolution.backend, _wrapped(str(resolution.model_file)), config))
+    if PYTHON in rows:
+        rows[PYTHON] = (PYTHON, "\n".join(stubs), rows[PYTHON][2])
+    ordered = sorted(rows.items(), key=lambda item: (item[0] != PYTHON, item[0]))
+    return text_table(
+        ("Backend", "Path", "Config"), [(name, path, _wrapped(config)) for _, (name, path, config) in ordered]
+    )
 
 
 def model_table(models: Iterable[tuple[str, int | None, str]]) -> str:
@@ -38,7 +54,7 @@ def model_table(models: Iterable[tuple[str, int | None, str]]) -> str:
 
 
 def agent_table() -> str:
-    """The repository agents: always empty, because naiad loads no native libraries."""
+    """The repository agents: always empty, because naiad loads no agents."""
     return text_table(("Repository Agent", "Path"), ())
 
 
@@ -58,6 +74,11 @@ def _row_lines(row: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]
         "| " + " | ".join(lines[index].ljust(width) for lines, width in zip(padded, widths, strict=True)) + " |"
         for index in range(height)
     ]
+
+
+def _wrapped(text: str) -> str:
+    """The text in lines of at most _CELL_WIDTH, as the reference breaks cells at the width of the terminal."""
+    return "\n".join(text[start : start + _CELL_WIDTH] for start in range(0, len(text), _CELL_WIDTH))
 
 
 def _cmdline_json(resolution: Resolution) -> str:

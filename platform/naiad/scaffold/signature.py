@@ -61,11 +61,13 @@ class TensorType:
         datatype: Datatype of the elements.
         dims: The shape as in `config.pbtxt`, with -1 for any size.
         form: The type as which the function takes or returns it.
+        has_shape: Whether the author has stated the shape; hints of arrays have none.
     """
 
     datatype: Datatype
     dims: tuple[int, ...]
     form: PythonForm
+    has_shape: bool = False
 
 
 UNKNOWN = TensorType(datatype=Datatype.FP32, dims=(-1,), form=PythonForm.ARRAY)
@@ -119,7 +121,8 @@ def of_docstring(kind: str, text: str = "") -> TensorType | None:
     if shape is None:
         return replace(tensor, datatype=datatype)
     sizes = [size.strip() for size in shape[1].split(",") if size.strip()]
-    return replace(tensor, datatype=datatype, dims=tuple(int(size) if size.isdigit() else -1 for size in sizes))
+    dims = tuple(int(size) if size.isdigit() else -1 for size in sizes)
+    return replace(tensor, datatype=datatype, dims=dims, has_shape=True)
 
 
 def _of_phrase(base: str, element: str) -> TensorType | None:
@@ -266,7 +269,20 @@ def read_signature(source: FunctionSource) -> Signature:
         raise ScaffoldError(
             f"cannot serve {_where(source)}: it has no parameters, and a request has at least one input; add one"
         )
-    return Signature(parameters=parameters, results=tuple(_results(source, notes)), notes=tuple(notes))
+    results = tuple(_results(source, notes))
+    tensors = {**{one.name: one.tensor for one in parameters}, **{one.name: one.tensor for one in results}}
+    if assumed := [name for name, tensor in tensors.items() if _has_assumed_shape(tensor)]:
+        # Type hints of arrays have no shape, and calling the function to see one would run the author's code.
+        notes.append(
+            f"the number of dimensions of {', '.join(map(repr, assumed))} is assumed to be one: if it is another, "
+            "write dims: [ -1, -1 ] or the like in config.pbtxt, or document it as 'array of shape (n, 2)' and run "
+            "this again"
+        )
+    return Signature(parameters=parameters, results=results, notes=tuple(notes))
+
+
+def _has_assumed_shape(tensor: TensorType) -> bool:
+    return tensor.form is PythonForm.ARRAY and tensor.dims == UNKNOWN.dims and not tensor.has_shape
 
 
 def _parameters(source: FunctionSource, notes: list[str]) -> Iterator[Parameter]:
@@ -303,7 +319,7 @@ def _tensor(source: FunctionSource, argument: ast.arg, default: ast.expr | None,
         if said is None or said.form is not PythonForm.ARRAY or hinted.form is not PythonForm.ARRAY:
             return hinted
         # A hint gives no shape of an array, and often no datatype. The docstring may give both.
-        return said if hinted == UNKNOWN else replace(hinted, dims=said.dims)
+        return said if hinted == UNKNOWN else replace(hinted, dims=said.dims, has_shape=said.has_shape)
     known = said or of_literal(default)
     if known is None:
         notes.append(f"'{argument.arg}' has no type hint: assumed an array of float32, see config.pbtxt")
@@ -347,7 +363,11 @@ def _results(source: FunctionSource, notes: list[str]) -> Iterator[Result]:
             for field, (kind, place) in fields.items():
                 yield Result(name=field, tensor=_returned(source, kind), part=place)
         case _:
-            yield Result(name="result", tensor=_returned(source, hint))
+            hinted = _returned(source, hint)
+            said = _documented_result(ast.get_docstring(source.function) or "")
+            if hinted.form is PythonForm.ARRAY and said is not None and said.form is PythonForm.ARRAY:
+                hinted = said if hinted == UNKNOWN else replace(hinted, dims=said.dims, has_shape=said.has_shape)
+            yield Result(name="result", tensor=hinted)
 
 
 def _is_open(parts: list[ast.expr]) -> bool:

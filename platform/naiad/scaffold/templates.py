@@ -132,7 +132,11 @@ def _shape(sizes: list[int]) -> str:
     return f"({', '.join(map(str, sizes))}{',' if len(sizes) == 1 else ''})"
 
 
-_DOUBLING_MODEL = '''"""Doubles numbers; replace this with the model's own code."""
+_DOUBLING_MODEL = '''# /// script
+# requires-python = ">=3.10"
+# dependencies = []
+# ///
+"""Doubles numbers; replace this with the model's own code."""
 
 import triton_python_backend_utils as pb_utils
 
@@ -151,7 +155,11 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", numbers * self._factor)])
 '''
 
-_FUNCTION_MODEL = '''"""Serves `{module}.{function}`: each request is one call of it."""
+_FUNCTION_MODEL = '''# /// script
+# requires-python = ">=3.10"
+# dependencies = []
+# ///
+"""Serves `{module}.{function}`: each request is one call of it."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -277,7 +285,11 @@ def _origin(source: FunctionSource, repository: str, name: str) -> str:
     return f"'{source.module}' is installed here: the model's environment needs it, too (by default naiad's own)"
 
 
-_CODE = '''"""Adds a prefix to texts. All models of this backend share this file; each has a file with its prefix."""
+_CODE = '''# /// script
+# requires-python = ">=3.10"
+# dependencies = []
+# ///
+"""Adds a prefix to texts. All models of this backend share this file; each has a file with its prefix."""
 
 import json
 from pathlib import Path

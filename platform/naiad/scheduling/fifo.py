@@ -60,10 +60,18 @@ class FifoScheduler(Generic[Instance, Item]):
 
     def enqueue(self, item: Item, now_ns: int = 0, *, needs_idle: bool = False) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - `Scheduler` has it
         """A request arrived. With *needs_idle*, it is dispatched only to an instance that holds no other request."""
+        if not self.waiting and not needs_idle:  # most requests: nothing to order
+            instance = self._instances.dispatch_to_least_loaded()
+            if instance is not None:
+                return [Dispatch(instance, (item,))]
         self.waiting.append(item)
         if needs_idle:
             self._needs_idle.add(item)
         return self._dispatch()
+
+    def dispatch_at_once(self) -> Instance | None:
+        """Count a dispatch of a request that has just arrived; the instance. None if it has to be enqueued."""
+        return None if self.waiting else self._instances.dispatch_to_least_loaded()
 
     def requeue(self, items: tuple[Item, ...], now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - `Scheduler` has it
         """Queue dispatched requests whose execution did not begin, before all others and in their order."""

@@ -46,6 +46,14 @@ class InstanceLoads(Generic[Instance]):
         if instance in self._load:
             self._load[instance] -= 1
 
+    def dispatch_to_least_loaded(self) -> Instance | None:
+        """Count a dispatch to the instance of least load, and return that; None if all are full."""
+        found = self.least_loaded()
+        if found is None:
+            return None
+        self._load[found[0]] = found[1] + 1
+        return found[0]
+
     def least_loaded(self) -> tuple[Instance, int] | None:
         """The instance of least load among those below their depth, with its load; None if all are full."""
         best, least = None, 1 << 30

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from naiad.config.model.environment_source import redact
 from naiad.errors import StorageError
 
 __all__ = ["Location", "has_scheme", "parse_location"]
@@ -52,13 +53,13 @@ def parse_location(uri: str) -> Location:
     """
     match = _SCHEME.match(uri)
     if match is None:
-        raise StorageError(f"'{uri}' is not a URI: it must begin with a scheme such as s3://")
+        raise StorageError(f"'{redact(uri)}' is not a URI: it must begin with a scheme such as s3://")
     scheme = match[1].lower()
     uri = uri.rstrip("/") if uri.rstrip("/") != uri[: match.end()].rstrip("/") else uri
     rest = uri[match.end() :]
     location = _READERS.get(scheme, _read_plain)(uri, scheme, rest)
     if scheme in _BUCKETS and not location.path.strip("/"):
-        raise StorageError(f"'{uri}' names no bucket: {_FORMS[scheme]}")
+        raise StorageError(f"'{redact(uri)}' names no bucket: {_FORMS[scheme]}")
     return location
 
 

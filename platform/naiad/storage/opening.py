@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
+from naiad.config.model.environment_source import redact
 from naiad.errors import Code, NaiadError, StorageError
 from naiad.storage.credentials import driver_options
 from naiad.storage.locations import Location, parse_location
@@ -86,8 +87,10 @@ def open_storage(uri: str, environ: Mapping[str, str] | None = None) -> Storage:
     except ImportError as error:
         raise _not_installed(location, error) from error
     except ValueError as error:
-        raise StorageError(f"cannot open '{uri}': no driver of fsspec knows its scheme") from error
-    with translate_storage_errors(f"cannot open '{location.uri}'"):
+        raise StorageError(
+            f"cannot open '{redact(uri)}': no driver of fsspec knows its scheme; correct the scheme"
+        ) from error
+    with translate_storage_errors(f"cannot open '{redact(location.uri)}'"):
         return Storage(location.uri, kind(**options), kind._strip_protocol(location.path))  # noqa: SLF001 - fsspec's documented way to get the path
 
 
@@ -96,7 +99,8 @@ def _not_installed(location: Location, error: ImportError) -> StorageError:
     advice = f"install it with: pip install 'naiad[{extra}]'" if extra else str(error)
     scheme = location.uri.partition("://")[0]
     return StorageError(
-        f"cannot open '{location.uri}': the driver for {scheme}:// is not installed; {advice}", code=Code.UNSUPPORTED
+        f"cannot open '{redact(location.uri)}': the driver for {scheme}:// is not installed; {advice}",
+        code=Code.UNSUPPORTED,
     )
 
 

@@ -79,6 +79,11 @@ def source_of_directory(
         directories=tuple(path.absolute() for path in backend_directories),
         files=RealFiles(),
     )
+    if backend.library is not None:
+        raise RepositoryError(
+            f"cannot test model '{message.name}' in this process: its backend is the native library "
+            f"'{backend.library.path}'; run it with `naiad run {directory}`"
+        )
     return TestedModel(
         message=message,
         model_dir=directory,
@@ -128,12 +133,12 @@ def complete(message: pb.ModelConfig, model_class: Any, model_config_class: Call
 
 def arguments(config: ModelConfig, source: TestedModel) -> dict[str, str]:
     """What `initialize` gets."""
-    instance, kind = instance_names(config)[0]
+    instance = instance_names(config)[0]
     return {
         "model_config": json.dumps(to_json(config.message)),
-        "model_instance_kind": kind.value,
-        "model_instance_name": instance,
-        "model_instance_device_id": "0",
+        "model_instance_kind": instance.kind.value,
+        "model_instance_name": instance.name,
+        "model_instance_device_id": str(instance.device_id),
         "model_repository": str(source.model_dir),
         "model_version": str(source.version),
         "model_name": config.name,

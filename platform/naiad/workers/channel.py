@@ -16,6 +16,7 @@ class Channel:
 
     Attributes:
         was_cut: Whether the guest closed its end with unread data in it: the kernel reports that as a reset.
+        is_broken: Whether the guest sent a malformed frame, or one that is too long.
     """
 
     def __init__(
@@ -40,8 +41,8 @@ class Channel:
         self._on_frame = on_frame
         self._on_end = on_end
         self._on_activity = on_activity
-        self.was_cut = self._is_broken = False
-        self._reader = wire.FrameReader()
+        self.was_cut = self.is_broken = False
+        self._reader = wire.FrameReader(wire.MAX_GUEST_FRAME, {wire.Kind.QUERY: wire.MAX_QUERY})
         # One buffer for all reads: socket.recv(n) allocates n bytes each time, which costs three system calls.
         self._buffer = bytearray(_RECEIVE)
         self._view = memoryview(self._buffer)
@@ -89,7 +90,7 @@ class Channel:
 
     def drain(self) -> None:
         """Read what has arrived by now."""
-        while self._socket is not None and not self._is_broken and self._read():
+        while self._socket is not None and not self.is_broken and self._read():
             pass
 
     def close(self) -> None:
@@ -135,7 +136,7 @@ class Channel:
             frames = self._reader.feed(bytes(self._view[:size]))
         except wire.WireError as error:
             self._loop.remove_reader(self._socket)
-            self._is_broken = True
+            self.is_broken = True
             self._on_end(f"it broke the protocol: {error}")
             return False
         for kind, payload in frames:

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from naiad.errors import GuestExitedError, NaiadError
-from naiad.protocol.inference import InferResponse, Trace
+from naiad.protocol.inference import InferRequest, InferResponse
 from naiad.protocol.request_plan import RequestPlan
 from naiad.workers.calls import ModelCall
-from naiad.workers.exchange import ExecutingBatch, GuestResponse, ModelInterface
+from naiad.workers.exchange import ExecutingBatch, ExecutionReport, ForwardedResponse, GuestResponse, ModelInterface
 from naiad.workers.launch import LaunchSpec
 from naiad.workers.worker import Worker
 
@@ -40,7 +40,10 @@ class _CompletionOwner:
     def on_response(self, worker: Worker, response: GuestResponse, started: int, ended: int) -> None:
         """Cannot happen: no request is sent."""
 
-    def trace_of(self, key: int) -> Trace | None:  # noqa: ARG002 - the signature of the protocol
+    def on_forwarded_response(self, worker: Worker, response: ForwardedResponse, batch: ExecutingBatch) -> None:
+        """Cannot happen: no request is sent."""
+
+    def request_of(self, key: int) -> InferRequest | None:  # noqa: ARG002 - the signature of the protocol
         """None: no request is sent."""
         return None
 
@@ -49,6 +52,16 @@ class _CompletionOwner:
         return False
 
     def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None:
+        """Cannot happen: no request is sent."""
+
+    def is_held_back(self, worker: Worker) -> bool:  # noqa: ARG002 - the signature of the protocol
+        """False: no request is sent."""
+        return False
+
+    def on_reports(self, reports: Sequence[ExecutionReport]) -> None:
+        """Cannot happen: no request is sent."""
+
+    def on_progress(self, key: int, started: int) -> None:
         """Cannot happen: no request is sent."""
 
     def on_exit(self, worker: Worker, error: GuestExitedError) -> None:
@@ -78,6 +91,10 @@ class NoServices:
 
     def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
         """Cannot happen: there are no calls."""
+
+    def is_calling(self, worker: Worker) -> bool:  # noqa: ARG002 - the signature of the protocol
+        """False: there are no calls."""
+        return False
 
     def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:  # noqa: ARG002 - the signature of the protocol
         """Respond with an error."""

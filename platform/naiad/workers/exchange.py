@@ -23,8 +23,10 @@ from naiad_stub.messages import pack as pack_message
 from naiad_stub.segment import align
 
 from naiad.errors import Code, ModelError, ProtocolError
+from naiad.memory.frontend_memory import InputPlace, SharedInputs
 from naiad.memory.instance import InstanceMemory
-from naiad.protocol.inference import NO_PARAMETERS, InferRequest, InferResponse, OutputTensor, Trace
+from naiad.protocol.inference import NO_PARAMETERS, InferRequest, InferResponse, OutputTensor
+from naiad.protocol.metadata import MemoryUse
 from naiad.protocol.request_plan import PackedInputs, RequestPlan
 from naiad.workers.tensors import TensorLayout, check_layout, copy_or_borrow, inline_tensors
 
@@ -87,19 +89,36 @@ class ExecutingBatch(NamedTuple):
 
     Attributes:
         keys: Keys of its requests.
-        block: Their input block, less than 0 if there is none.
+        block: Their input block, less than 0 without one.
         sent: When its inputs began to be copied (monotonic ns); 0 if the guest exited before it read the message.
         size: Rows of its requests together.
+        places: Where the inputs are that frontend processes wrote; they stay there while something refers to this.
     """
 
     keys: Sequence[int]
     block: int
     sent: int
     size: int
+    places: Sequence[InputPlace | None] = ()
+
+
+def shared_places(batch: Sequence[KeyedRequest], shared: SharedInputs) -> Sequence[InputPlace | None]:
+    """Where the inputs of each request are in *shared*, None where they are elsewhere; empty if all are."""
+    places = [
+        request.place
+        if packed is not None and isinstance(request.place, InputPlace) and request.place.shared is shared
+        else None
+        for _, request, packed in batch
+    ]
+    return places if any(places) else ()
 
 
 def write_execute(
-    number: int, batch: Sequence[KeyedRequest], interface: ModelInterface, memory: InstanceMemory
+    number: int,
+    batch: Sequence[KeyedRequest],
+    interface: ModelInterface,
+    memory: InstanceMemory,
+    places: Sequence[InputPlace | None] = (),
 ) -> tuple[bytes, int]:
     """Copy the inputs of a batch into the input segment, or into the message if they have few bytes, and pack EXECUTE.
 
@@ -108,6 +127,7 @@ def write_execute(
         batch: The requests, checked against the model.
         interface: The model's interface.
         memory: The instance's memory.
+        places: As `shared_places` gives them: these inputs are not copied.
 
     Returns:
         The EXECUTE frame, after a frame that releases output blocks if there are any; and the input block to release
@@ -116,24 +136,80 @@ def write_execute(
     Raises:
         OutOfMemoryError: If the inputs do not fit into the free part of the segment.
     """
+    if len(batch) == 1 and not memory.reservations.waiting:
+        key, request, packed = batch[0]
+        layout = packed or interface.plan.pack_inputs(request)
+        if layout[2] <= wire.INLINE_LIMIT:
+            return _inline_frames(number, key, request, layout, memory), -1 - layout[2]
     layouts = [packed or interface.plan.pack_inputs(request) for _, request, packed in batch]
+    if places:
+        return _write_shared(number, batch, layouts, places, interface, memory)
+    # A body that a frontend read into the segment need not be copied. Only a batch of one can use it unchanged: the
+    # guest expects the inputs of a batch in one block, one after the other.
     if memory.reservations.waiting and len(batch) == 1:
         frames = _write_reserved(number, batch[0], layouts[0], memory)
         if frames is not None:
             return frames
+    # The inputs of a batch share one block, so that one release frees them. Each request begins at an aligned offset.
+    # Its packed layout counts from there, so it is the same in any batch and can be taken from a memo.
     size = layouts[0][2] if len(layouts) == 1 else sum([align(layout[2]) for layout in layouts])
+    room = memory.allocate_input(size)
+    if room is None:
+        raise memory.full_error(f"inputs of {size} bytes do not fit into the input segment of '{interface.model_name}'")
+    block, segment = room
+    # Inputs that travel in the message come before its requests; the guest counts their offsets from 0.
+    base = max(block, 0)
+    requests = b""
+    for (key, request, _), layout in zip(batch, layouts):  # noqa: B905 - equal by construction, on the request path
+        requests += _pack_request(key, request, layout[0], base)
+        for tensor, offset in zip(request.inputs, layout[1]):  # noqa: B905 - equal by construction, on the request path
+            # The only copy that the host makes of an input: between memoryviews, without an object in between.
+            data = tensor.data
+            start = base + offset
+            segment[start : start + len(data)] = data
+        base += align(layout[2])
+    rest = b"".join((segment, requests)) if block < 0 else requests
+    return _execute_frames(number, len(batch), block, rest, memory), block
+
+
+def _inline_frames(number: int, key: int, request: InferRequest, layout: PackedInputs, memory: InstanceMemory) -> bytes:
+    """EXECUTE of one request whose inputs travel in the message, which most small requests are."""
+    size = layout[2]
+    inputs = b"".join([tensor.data for tensor in request.inputs])
+    if len(inputs) != size:  # there is room between them
+        block = bytearray(size)
+        for tensor, offset in zip(request.inputs, layout[1]):  # noqa: B905 - equal by construction, on the request path
+            block[offset : offset + len(tensor.data)] = tensor.data
+        inputs = bytes(block)
+    rest = inputs + _pack_request(key, request, layout[0], 0)
+    head = wire.EXECUTE_FRAME.pack(wire.EXECUTE_HEAD.size + len(rest), wire.Kind.EXECUTE, 0, number, 1, -1 - size)
+    return _with_released(head + rest, memory)
+
+
+def _write_shared(
+    number: int,
+    batch: Sequence[KeyedRequest],
+    layouts: Sequence[PackedInputs],
+    places: Sequence[InputPlace | None],
+    interface: ModelInterface,
+    memory: InstanceMemory,
+) -> tuple[bytes, int]:
+    """The same for a batch with inputs that frontend processes wrote to memory of their own."""
+    size = sum([align(layout[2]) for layout, place in zip(layouts, places, strict=True) if place is None])
     room = memory.allocate_input(size)
     if room is None:
         raise memory.full_error(f"inputs of {size} bytes do not fit into the input segment of '{interface.model_name}'")
     block, segment = room
     base = max(block, 0)
     requests = b""
-    for (key, request, _), layout in zip(batch, layouts):  # noqa: B905 - equal by construction, on the request path
+    for (key, request, _), layout, place in zip(batch, layouts, places, strict=True):
+        if place is not None:
+            requests += _pack_request(key, request, layout[0], place.start, wire.SHARED_INPUTS)
+            continue
         requests += _pack_request(key, request, layout[0], base)
-        for tensor, offset in zip(request.inputs, layout[1]):  # noqa: B905 - equal by construction, on the request path
-            data = tensor.data
+        for tensor, offset in zip(request.inputs, layout[1], strict=True):
             start = base + offset
-            segment[start : start + len(data)] = data
+            segment[start : start + len(tensor.data)] = tensor.data
         base += align(layout[2])
     rest = b"".join((segment, requests)) if block < 0 else requests
     return _execute_frames(number, len(batch), block, rest, memory), block
@@ -152,8 +228,15 @@ def _write_reserved(
 
 
 def _execute_frames(number: int, count: int, block: int, rest: bytes, memory: InstanceMemory) -> bytes:
-    payload = wire.EXECUTE_HEAD.pack(number, count, block) + rest
-    frames = wire.FRAME.pack(len(payload), wire.Kind.EXECUTE, 0) + payload
+    size = wire.EXECUTE_HEAD.size + len(rest)
+    return _with_released(wire.EXECUTE_FRAME.pack(size, wire.Kind.EXECUTE, 0, number, count, block) + rest, memory)
+
+
+def _with_released(frames: bytes, memory: InstanceMemory) -> bytes:
+    """*frames* behind one that releases output blocks, if that is due."""
+    # The guest can use a released block only after it was told, which costs a message. So small blocks wait until there
+    # are several. A large one is released at once: the guest would otherwise touch new pages for its next output, and
+    # the kernel would have to clear each of them.
     if (
         memory.has_large_released or len(memory.released) >= _SMALL_BLOCKS_TOGETHER
     ):  # small blocks go back many at a time
@@ -162,23 +245,24 @@ def _execute_frames(number: int, count: int, block: int, rest: bytes, memory: In
 
 
 def pack_released(memory: InstanceMemory) -> bytes:
-    """The frame that releases output blocks that were read; empty if there are none."""
+    """The frame that releases output blocks that were read; empty without such blocks."""
     memory.has_large_released = False
     released = memory.released
     offsets = [released.popleft() for _ in range(len(released))]
     return pack_message(ReleaseOutputs(offsets)) if offsets else b""
 
 
-def _pack_request(key: int, request: InferRequest, layout: bytes, base: int) -> bytes:
+def _pack_request(key: int, request: InferRequest, layout: bytes, base: int, host_flags: int = 0) -> bytes:
     request_id = request.request_id.encode() if request.request_id else b""
     parameters = orjson.dumps(dict(request.parameters)) if request.parameters else b""
     correlation, correlation_text, correlation_size = request.correlation_id, b"", wire.NO_STRING
     if isinstance(correlation, str):
         correlation_text = correlation.encode()
         correlation, correlation_size = 0, len(correlation_text)
-    flags, rest = request.flags, layout
-    if request.trace is not None:
-        flags, rest = _traced(flags, request.trace, layout)
+    flags, rest = request.flags | host_flags, layout
+    # Few requests are traced, so the head has no field for it: a flag says that a context comes before the layout.
+    if request.trace is not None or request.propagated:
+        flags, rest = _traced(flags, request, layout)
     head = wire.REQUEST_HEAD.pack(
         key,
         correlation,
@@ -193,11 +277,67 @@ def _pack_request(key: int, request: InferRequest, layout: bytes, base: int) -> 
     return head + request_id + correlation_text + parameters + rest
 
 
-def _traced(flags: int, trace: Trace, layout: bytes) -> tuple[int, bytes]:
-    context = trace.context
+def _traced(flags: int, request: InferRequest, layout: bytes) -> tuple[int, bytes]:
+    context = None if request.trace is None else request.trace.context
+    if request.propagated:  # the server's own span, if there is one, is the parent of what the model causes
+        context = orjson.dumps({**request.propagated, **(orjson.loads(context) if context else {})})
     if context is None:
         return flags, layout
     return flags | wire.TRACED, wire.TRACE_SIZE.pack(len(context)) + context + layout
+
+
+_SINGLE_RESPONSE = struct.Struct(wire.RESPONSES_HEAD.format + wire.RESPONSE_HEAD.format[1:])
+
+
+class ForwardedResponse(NamedTuple):
+    """A RESPONSES message with one final response, whose outputs are in the message and nothing else is.
+
+    Attributes:
+        number: The batch.
+        key: Key of the request.
+        started: When `execute` began (monotonic ns).
+        ended: When it returned.
+        layout: The layout of the outputs.
+        outputs: Their bytes, as *layout* places them.
+    """
+
+    number: int
+    key: int
+    started: int
+    ended: int
+    layout: TensorLayout
+    outputs: bytes
+
+
+def write_forwarded(
+    number: int, key: int, request_id: bytes, layout: bytes, inputs: bytes, memory: InstanceMemory
+) -> bytes:
+    """EXECUTE of one request that has nothing but an id and inputs, which are in *inputs* as *layout* says."""
+    head = wire.REQUEST_HEAD.pack(key, 0, 0, 0, 0, len(request_id), wire.NO_STRING, 0, len(layout))
+    rest = b"".join((inputs, head, request_id, layout))
+    size = wire.EXECUTE_HEAD.size + len(rest)
+    frame = wire.EXECUTE_FRAME.pack(size, wire.Kind.EXECUTE, 0, number, 1, -1 - len(inputs))
+    return _with_released(frame + rest, memory)
+
+
+def read_forwarded(payload: bytes, interface: ModelInterface) -> ForwardedResponse | None:
+    """Decode RESPONSES whose outputs can be passed on unchanged; None if it has anything else.
+
+    The layout must be one that was checked before, so everything that could be malformed has been looked at.
+    """
+    start = _SINGLE_RESPONSE.size
+    if len(payload) < start:
+        return None
+    number, count, flags, started, ended, key, kind, _, blocks, text_size, layout_size = _SINGLE_RESPONSE.unpack_from(
+        payload
+    )
+    if count != 1 or flags != wire.DONE or kind != wire.FINAL or blocks or text_size:
+        return None
+    end = start + layout_size
+    layout = interface.layouts.get(payload[start:end])
+    if layout is None or layout.unknown_output or end + layout.end != len(payload):
+        return None
+    return ForwardedResponse(number, key, started, ended, layout, payload[end:])
 
 
 class Responses(NamedTuple):
@@ -207,6 +347,7 @@ class Responses(NamedTuple):
         number: The batch.
         done: Whether its `execute` has returned.
         kept: Whether the model still refers to its inputs.
+        kept_shared: Whether it still refers to those that frontend processes wrote.
         started: When `execute` began (monotonic ns).
         ended: When it returned, or the response was sent.
         responses: The responses.
@@ -215,6 +356,7 @@ class Responses(NamedTuple):
     number: int
     done: bool
     kept: bool
+    kept_shared: bool
     started: int
     ended: int
     responses: list[GuestResponse]
@@ -237,7 +379,8 @@ def read_responses(payload: bytes, interface: ModelInterface, memory: InstanceMe
         raise ProtocolError(f"'{interface.model_name}' sent a malformed response: {error}") from error
     if position != len(payload):
         raise ProtocolError(f"'{interface.model_name}' sent a response of {len(payload)} bytes that ends at {position}")
-    return Responses(number, bool(flags & wire.DONE), bool(flags & wire.KEPT), started, ended, responses)
+    done, kept, kept_shared = bool(flags & wire.DONE), bool(flags & wire.KEPT), bool(flags & wire.KEPT_SHARED)
+    return Responses(number, done, kept, kept_shared, started, ended, responses)
 
 
 def _read_response(
@@ -247,6 +390,8 @@ def _read_response(
     position += wire.RESPONSE_HEAD.size
     text_at = position + 8 * count
     end = text_at + text_size + layout_size
+    # The guest chose these sizes. With their sum checked, no slice below can leave the payload; a wrong split between
+    # text and layout shows as a layout that cannot be unpacked.
     if end > len(payload):
         raise ProtocolError(f"'{interface.model_name}' sent a response that runs past its message")
     final = bool(flags & wire.FINAL)
@@ -255,10 +400,13 @@ def _read_response(
     text = str(payload[text_at : text_at + text_size], "utf-8") if text_size else ""
     name, version = interface.model_name, interface.model_version
     if flags & wire.ERROR:
+        text = wire.bounded_text(text)  # the stub does that, too, but a model may have a stub of its own
         error = ModelError(text, code=CODES[code], is_model_response=bool(flags & wire.ANSWERED))
         return GuestResponse(key, InferResponse(name, version, "", (), NO_PARAMETERS, error), final), end
     parameters = _parameters(text, interface) if text else NO_PARAMETERS
     data = payload[text_at + text_size : end]
+    # Most responses of a model have the same names, datatypes and shapes. A layout is checked when its bytes are first
+    # seen. Equal bytes need no second check: a layout does not say where in the segment the tensors are.
     layout = interface.layouts.get(data) or _read_layout(data, interface)
     if count:
         blocks = struct.unpack_from(f"<{count}Q", payload, position)
@@ -266,6 +414,7 @@ def _read_response(
     else:
         buffers = inline_tensors(payload, end, layout, name)
         end += layout.end
+    # Only now, after the outputs were read: their blocks are released, and the next response is found, in any case.
     if layout.unknown_output:
         # CORE src/infer_response.cc, AddOutput
         text = f"unexpected inference output '{layout.unknown_output}' for model '{name}'"
@@ -276,6 +425,68 @@ def _read_response(
         for (output, datatype, shape, _, _), buffer in zip(layout.entries, buffers)  # noqa: B905 - by construction
     ]
     return GuestResponse(key, InferResponse(name, version, "", outputs, parameters, None, layout), final), end
+
+
+_LATEST_NS = 1 << 63
+"""No monotonic clock gets there: larger times are negative numbers."""
+
+
+class ExecutionReport(NamedTuple):
+    """What a native backend reports about one request, one batch or one response. Times are monotonic ns.
+
+    Attributes:
+        kind: `wire.REPORT_BATCH`, `REPORT_SUCCESS` and so on.
+        subject: The key of the request, the rows of the batch, or the position of the response.
+        exec_start: When Execute began.
+        compute_start: When the computation began.
+        compute_end: When it ended.
+        exec_end: When Execute ended.
+    """
+
+    kind: int
+    subject: int
+    exec_start: int
+    compute_start: int
+    compute_end: int
+    exec_end: int
+
+
+_MEMORY_TYPES = ("CPU", "CPU_PINNED", "GPU")
+
+
+def read_reports(payload: bytes) -> list[ExecutionReport]:
+    """Decode REPORTS.
+
+    Raises:
+        ProtocolError: If it is malformed.
+    """
+    if len(payload) % wire.REPORT.size:
+        raise ProtocolError(f"reports of {len(payload)} bytes are not whole records of {wire.REPORT.size}")
+    reports = []
+    for kind, subject, *times in wire.REPORT.iter_unpack(payload):
+        if kind > wire.REPORT_CANCELLED_RESPONSE:
+            raise ProtocolError(f"unknown kind of report: {kind}")
+        # Backends report anything with a failure, and some confuse their clocks: durations must not become negative.
+        ordered = sorted(times)
+        reports.append(ExecutionReport(kind, subject, *(ordered if ordered[-1] < _LATEST_NS else (0, 0, 0, 0))))
+    return reports
+
+
+def read_memory_usage(usage: Sequence[int]) -> tuple[MemoryUse, ...]:
+    """Decode the field of MEMORY_USAGE.
+
+    Raises:
+        ProtocolError: If it is malformed.
+    """
+    if len(usage) % 3:
+        raise ProtocolError(f"{len(usage)} numbers are not whole records of memory in use")
+    found = []
+    for kind, memory_id, size in zip(*[iter(usage)] * 3, strict=True):
+        if kind >= len(_MEMORY_TYPES):
+            raise ProtocolError(f"unknown type of memory: {kind}")
+        signed = memory_id - (1 << 64) if memory_id >> 63 else memory_id
+        found.append(MemoryUse(_MEMORY_TYPES[kind], signed, size))
+    return tuple(found)
 
 
 def _parameters(text: str, interface: ModelInterface) -> dict[str, Any]:

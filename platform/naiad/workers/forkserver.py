@@ -35,11 +35,13 @@ from naiad_stub.messages import (
 )
 
 from naiad.errors import GuestExitedError, NaiadError
+from naiad.memory.frontend_memory import SharedInputs
 from naiad.memory.instance import InstanceMemory
 from naiad.workers.compat import assert_never
 from naiad.workers.launch import LaunchedGuest, LaunchSpec, start_stub
-from naiad.workers.output import LineReader
+from naiad.workers.output import GuestLog, LineReader, describe_dropped
 from naiad.workers.process import PROGRESS_CHECK_SECONDS, ProgressMonitor, describe_exit
+from naiad.workers.sweeper import sweeper
 
 logger = logging.getLogger("naiad.workers")
 
@@ -55,7 +57,7 @@ class ForkServer:
 
     Attributes:
         pid: Its process id.
-        is_gone: Whether it exited after it was ready: another one may replace it.
+        is_replaceable: Whether another one may replace it.
     """
 
     def __init__(self, spec: LaunchSpec, modules: Sequence[str]) -> None:
@@ -72,19 +74,23 @@ class ForkServer:
         self._forks: dict[int, asyncio.Future[int]] = {}
         self._reaps: dict[int, Callable[[int, str], None]] = {}
         self._end = ""  # how it ended, once it has
+        self._was_killed = False  # by a signal that this object did not send
         self._begun = self._loop.time()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         arguments: dict[str, int | str] = {"--fork-server": theirs.fileno(), "--modules": ",".join(modules)}
         try:
-            self._process = start_stub(spec, arguments, (theirs.fileno(),))
+            self._guest_id = sweeper.new_id()
+            self._process = start_stub(spec, arguments, (theirs.fileno(),), self._guest_id)
         except GuestExitedError:
             self._socket.close()
             raise
         finally:
             theirs.close()
         self.pid = self._process.pid
+        self._log = GuestLog(spec.log_rate, self._on_lines_dropped, self._loop)
+        sweeper.watch(self._guest_id, f"prewarming {self._modules}")
         self._lines = [
-            LineReader(pipe, lambda line, name=name: self._printed(name, line), self._loop)  # type: ignore[misc]  # mypy cannot infer a lambda with a default value
+            LineReader(pipe, lambda line, name=name: self._printed(name, line), self._log, self._loop)  # type: ignore[misc]  # mypy cannot infer a lambda with a default value
             for name, pipe in (("stdout", self._process.stdout), ("stderr", self._process.stderr))
             if pipe is not None
         ]
@@ -96,16 +102,29 @@ class ForkServer:
         return f"<ForkServer {self._modules} {state} pid={self.pid}>"
 
     @property
-    def is_gone(self) -> bool:
-        """Whether it exited after it was ready: another one may replace it."""
-        return bool(self._end) and self._is_ready
+    def is_replaceable(self) -> bool:
+        """Whether another one may replace it: it ended after it was ready, or a signal killed it before.
+
+        One whose import fails, hangs or exits is not replaced: another one would do the same.
+        """
+        return bool(self._end) and (self._is_ready or self._was_killed)
+
+    @property
+    def has_been_ready(self) -> bool:
+        """Whether its modules were imported."""
+        return self._is_ready
+
+    @property
+    def end(self) -> str:
+        """How it ended; empty while it runs."""
+        return self._end
 
     @property
     def _is_ready(self) -> bool:
         return self._outcome.done() and not self._outcome.result()
 
-    async def fork(self, memory: InstanceMemory) -> LaunchedGuest:
-        """Fork a guest, once all modules are imported.
+    async def fork(self, memory: InstanceMemory, shared: SharedInputs | None = None) -> LaunchedGuest:
+        """Fork a guest, once all modules are imported; *shared* is what frontend processes write its inputs to.
 
         Raises:
             CannotForkError: If that is not possible.
@@ -117,11 +136,14 @@ class ForkServer:
         host_side, guest_side = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         (out, guest_out), (err, guest_err) = os.pipe(), os.pipe()
         inputs, outputs = memory.input_descriptor, memory.output_descriptor
-        descriptors = (guest_end.fileno(), guest_side.fileno(), inputs, outputs, guest_out, guest_err)
+        descriptors: tuple[int, ...] = (guest_end.fileno(), guest_side.fileno(), inputs, outputs, guest_out, guest_err)
+        if shared is not None:
+            descriptors += (shared.descriptor,)
+        shared_size = 0 if shared is None else shared.capacity
         output: tuple[tuple[str, IO[bytes]], ...]
         output = (("stdout", os.fdopen(out, "rb", 0)), ("stderr", os.fdopen(err, "rb", 0)))
         try:
-            pid = await self._request_fork(memory, descriptors)
+            pid, guest_id = await self._request_fork(memory, shared_size, descriptors)
         except BaseException:
             host_end.close()
             host_side.close()
@@ -136,7 +158,12 @@ class ForkServer:
         host_end.setblocking(False)
         host_side.setblocking(False)
         return LaunchedGuest(
-            pid=pid, output=output, channel=host_end, side=host_side, reap=lambda ended: self._reap(pid, ended)
+            pid=pid,
+            output=output,
+            channel=host_end,
+            side=host_side,
+            guest_id=guest_id,
+            reap=lambda ended: self._reap(pid, ended),
         )
 
     def close(self) -> None:
@@ -157,17 +184,21 @@ class ForkServer:
                 )
         return self._outcome.result() or self._end
 
-    async def _request_fork(self, memory: InstanceMemory, descriptors: Sequence[int]) -> int:
+    async def _request_fork(
+        self, memory: InstanceMemory, shared_size: int, descriptors: Sequence[int]
+    ) -> tuple[int, str]:
+        """The forked guest's process id and its id for the sweeper."""
         self._number = number = self._number + 1
         answer: asyncio.Future[int] = self._loop.create_future()
         self._forks[number] = answer
-        message = pack(Fork(number, memory.inputs.capacity, memory.output_capacity))
+        message = pack(Fork(number, memory.inputs.capacity, memory.output_capacity, shared_size))
         try:
             self._socket.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))])
         except OSError as error:
             del self._forks[number]
             raise CannotForkError(f"asking for a guest: {error.strerror or error}") from error
-        return await answer  # if this is cancelled, `_on_forked` kills the guest
+        guest_id = f"{self._guest_id.partition('.')[0]}.{number:06d}"
+        return await answer, guest_id  # if this is cancelled, `_on_forked` kills the guest
 
     def _reap(self, pid: int, ended: Callable[[int, str], None]) -> None:
         self._reaps[pid] = ended
@@ -237,6 +268,10 @@ class ForkServer:
     def _printed(self, stream: str, line: str) -> None:
         logger.info("[prewarming %s, pid %d %s] %s", self._modules, self.pid, stream, line)
 
+    def _on_lines_dropped(self, lines: int, size: int) -> None:
+        dropped = describe_dropped(lines, size, self._spec.log_rate)
+        logger.warning("prewarming %s, pid %d: %s", self._modules, self.pid, dropped)
+
     # -- its end ------------------------------------------------------------------------------------------------
 
     def _stop(self, reason: str) -> None:
@@ -249,9 +284,12 @@ class ForkServer:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
         status = self._wait()
+        sweeper.on_exit(self._guest_id)
+        self._was_killed = not reason and status < 0
         self._end = reason or f"the fork server ended: {describe_exit(self.pid, status)}"
         for lines in self._lines:
             lines.close()
+        self._log.close()
         if not self._outcome.done():
             words = "\n".join(self._lines[1].last_lines)
             self._outcome.set_result(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,15 +21,24 @@ from naiad.workers.launch import LaunchedGuest, LaunchSpec
 
 logger = logging.getLogger("naiad.workers")
 
+_MAX_KILLED_IMPORTS = 3
+"""So many fork servers in a row may be killed while they import: a module may crash its process each time."""
+
 _Key = tuple[Path, Path, Path, tuple[tuple[str, str], ...], tuple[str, ...]]
 
 
 class ForkServerPool:
-    """The fork servers of a host, and the model versions that use each."""
+    """The fork servers of a host, and the model versions that use each.
+
+    Attributes:
+        lingers: Whether a fork server stays when its last user has gone, for models that will be loaded on demand.
+    """
 
     def __init__(self) -> None:
+        self.lingers = False
         self._servers: dict[_Key, ForkServer] = {}
         self._users: dict[_Key, set[PrewarmedGuests]] = {}
+        self._killed_imports: Counter[_Key] = Counter()
 
     def __repr__(self) -> str:
         return f"<ForkServerPool {list(self._servers.values())}>"
@@ -45,17 +55,33 @@ class ForkServerPool:
         """
         key = (spec.python, spec.stub, spec.library, tuple(sorted(spec.environ.items())), user.modules)
         server = self._servers.get(key)
-        if server is None or server.is_gone:
+        if server is None or self._may_replace(key, server):
             self._servers[key] = server = ForkServer(spec, user.modules)
         self._users.setdefault(key, set()).add(user)
         return server
 
+    def _may_replace(self, key: _Key, server: ForkServer) -> bool:
+        """Whether a fork server has ended and another one is worth a try."""
+        if not server.is_replaceable:
+            return False
+        self._killed_imports[key] = 0 if server.has_been_ready else self._killed_imports[key] + 1
+        if self._killed_imports[key] >= _MAX_KILLED_IMPORTS:
+            return False
+        logger.warning("%s; another one is started", server.end)
+        return True
+
     def release(self, user: PrewarmedGuests) -> None:
-        """End the fork servers that only *user* uses."""
-        for key, users in list(self._users.items()):
+        """End the fork servers that only *user* uses, unless they are to stay."""
+        for users in self._users.values():
             users.discard(user)
+        if not self.lingers:
+            self.close_unused()
+
+    def close_unused(self) -> None:
+        """End the fork servers without users."""
+        for key, users in list(self._users.items()):
             if not users:
-                del self._users[key]
+                del self._users[key], self._killed_imports[key]
                 self._servers.pop(key).close()
 
 
@@ -78,12 +104,20 @@ class PrewarmedGuests:
         try:
             if not _has_pidfds():
                 raise CannotForkError("it needs pidfds, which Linux has since version 5.3")
-            return await self._pool.server_for(self, spec).fork(memory)
+            return await self._pool.server_for(self, spec).fork(memory, spec.inputs)
         except (CannotForkError, GuestExitedError) as error:
             logger.warning(
                 "'%s' is started without the prewarmed %s: %s", spec.name, ", ".join(self.modules), error.message
             )
             return None
+
+    def start_early(self, spec: LaunchSpec) -> None:
+        """Start the fork server of *spec* before a guest is needed; a line in the log if that does not work."""
+        try:
+            if _has_pidfds():
+                self._pool.server_for(self, spec)
+        except GuestExitedError as error:
+            logger.warning("cannot start the prewarming process of '%s' early: %s", spec.name, error.message)
 
     def release(self) -> None:
         """Release the fork servers: no more guests are needed. May be called again."""

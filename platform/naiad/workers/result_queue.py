@@ -22,12 +22,14 @@ class ResultQueue:
         self._memory = memory
         self._send_frame = send
         self._kept: dict[int, None] = {}
+        self._kept_shared: dict[int, object] = {}
         self._waiting: deque[tuple[int, InferResponse | None, bool]] = deque()
         self._is_closed = False
 
     def close(self) -> None:
         """Send nothing more: the guest has exited."""
         self._is_closed = True
+        self._kept_shared.clear()
 
     def put(self, number: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
         """Send a result of call *number*, or queue it until there is room."""
@@ -38,6 +40,10 @@ class ResultQueue:
         """Record that the model refers to an input block beyond its batch."""
         self._kept[block] = None
 
+    def keep_shared(self, number: int, places: object) -> None:
+        """Record that the model refers to inputs that frontend processes wrote; RELEASE_INPUTS names *number*."""
+        self._kept_shared[number] = places
+
     def release(self, blocks: Sequence[int]) -> None:
         """Free input blocks that the guest has released.
 
@@ -45,6 +51,9 @@ class ResultQueue:
             ProtocolError: If it does not hold one of them.
         """
         for block in blocks:
+            if block < 0 and block in self._kept_shared:
+                del self._kept_shared[block]
+                continue
             if block not in self._kept:
                 raise ProtocolError(f"it released an input block at {block} that it does not hold")
             del self._kept[block]

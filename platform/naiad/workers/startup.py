@@ -48,7 +48,7 @@ class GuestStartup:
             case Hello():
                 self.python = message.python_version
                 if message.protocol == wire.PROTOCOL_VERSION:
-                    self._send(pack(Load(dict(self._spec.load))))
+                    self._send(pack(Load({**self._spec.load, "address_space": str(self._process.address_space)})))
                 else:
                     self._outcome.set_exception(
                         ProtocolError(

@@ -11,7 +11,7 @@ from math import prod
 from naiad_stub.layout import Place
 
 from naiad.errors import ProtocolError
-from naiad.memory.instance import COPY_LIMIT, InstanceMemory
+from naiad.memory.instance import InstanceMemory
 from naiad.protocol.datatypes import BYTE_SIZES, Datatype
 from naiad.protocol.inference import Buffer
 
@@ -82,7 +82,7 @@ def copy_or_borrow(
     block = blocks[0]
     if block + layout.end > len(memory.outputs) or len(blocks) > 1:
         raise ProtocolError(f"tensors of '{sender}' lie outside their segment")
-    if layout.end <= COPY_LIMIT:
+    if layout.end <= memory.copy_limit:
         data: Buffer = bytes(memory.outputs[block : block + layout.end])
         if len(layout.entries) > 1 and layout.end > _SLICE_LIMIT:
             data = memoryview(data)

@@ -22,6 +22,7 @@ from typing import Protocol
 from naiad_stub import wire
 from naiad_stub.messages import (
     FROM_GUEST,
+    REQUEST_PROGRESS,
     BlockedQuery,
     CancelCalls,
     CancelRequests,
@@ -33,6 +34,7 @@ from naiad_stub.messages import (
     Finalized,
     Hello,
     Log,
+    MemoryUsage,
     Notification,
     Progress,
     Query,
@@ -41,30 +43,40 @@ from naiad_stub.messages import (
     Reply,
     ResultsConsumed,
     Trim,
+    Verbosity,
     WantRelease,
     pack,
     unpack,
 )
 
-from naiad.errors import GuestExitedError, NaiadError, ProtocolError
+from naiad.errors import GuestExitedError, ModelError, NaiadError, ProtocolError
 from naiad.memory.instance import InstanceMemory
-from naiad.protocol.inference import InferResponse, Trace
+from naiad.protocol.inference import NO_HEADERS, InferRequest, InferResponse
+from naiad.protocol.metadata import MemoryUse
 from naiad.workers.calls import CallDecoder, ModelCall
 from naiad.workers.channel import Channel
 from naiad.workers.compat import assert_never
 from naiad.workers.exchange import (
     CODES,
     ExecutingBatch,
+    ExecutionReport,
+    ForwardedResponse,
     GuestResponse,
     KeyedRequest,
     ModelInterface,
     Responses,
     pack_released,
+    read_forwarded,
+    read_memory_usage,
+    read_reports,
     read_responses,
+    shared_places,
     write_execute,
+    write_forwarded,
 )
 from naiad.workers.guest import GuestProcess
-from naiad.workers.launch import LaunchSpec
+from naiad.workers.hang_watch import STACKS_SECONDS, HangWatch
+from naiad.workers.launch import LaunchSpec, explain_denied_access
 from naiad.workers.loop_poller import loop_poller_of
 from naiad.workers.readiness import ReadinessProbe
 from naiad.workers.result_queue import ResultQueue
@@ -75,6 +87,8 @@ logger = logging.getLogger("naiad.workers")
 _EXIT_SECONDS = 1.0
 """How long a guest may run without its channel: one that is exiting should exit with its own code."""
 _WANT_RELEASE_SECONDS = 0.001
+_MAX_COMPARED = 64
+"""Requests of a guest whose headers are compared for a call."""
 _MAX_RELEASED = 64  # released output blocks that may wait for a message to go along with
 
 
@@ -84,14 +98,26 @@ class WorkerOwner(Protocol):
     def on_response(self, worker: Worker, response: GuestResponse, started: int, ended: int) -> None:
         """A response or final mark for one request arrived; `execute` ran from *started* to *ended* (monotonic ns)."""
 
-    def trace_of(self, key: int) -> Trace | None:
-        """The trace of a request that does not have its last response."""
+    def on_forwarded_response(self, worker: Worker, response: ForwardedResponse, batch: ExecutingBatch) -> None:
+        """The only response to a forwarded request arrived, and its batch is done."""
+
+    def request_of(self, key: int) -> InferRequest | None:
+        """A request that does not have its last response."""
 
     def is_refill_urgent(self, took_ns: int) -> bool:
         """Whether `on_batch_done` comes before the answers of a batch that took so long: it brings the next work."""
 
     def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None:
         """`execute` of a batch returned; it ran from *started* to *ended* (monotonic ns)."""
+
+    def is_held_back(self, worker: Worker) -> bool:
+        """Whether a request of the guest waits until its client has received earlier responses."""
+
+    def on_reports(self, reports: Sequence[ExecutionReport]) -> None:
+        """A native backend reported times of its requests and batches."""
+
+    def on_progress(self, key: int, started: int) -> None:
+        """A request waits inside the model (0), or is computed since *started* (monotonic ns)."""
 
     def on_exit(self, worker: Worker, error: GuestExitedError) -> None:
         """The process exited by itself or was killed for a fault; called once, never during `start`."""
@@ -118,6 +144,9 @@ class GuestServices(Protocol):
     def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
         """The remaining results of these calls are discarded."""
 
+    def is_calling(self, worker: Worker) -> bool:
+        """Whether the model waits for results of calls."""
+
     def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:
         """The model asks for something; the answer goes to `Worker.reply`."""
 
@@ -137,7 +166,9 @@ class Worker:
         memory: Its segments.
         batches: The batches it executes or has queued, by number, oldest first.
         open: Keys of all requests that do not have their last response.
+        forwarded: Those of them that `forward` sent.
         readiness: Asks the model whether it is ready; None if the model does not define `is_ready`.
+        memory_usage: Memory that a native backend reported.
     """
 
     def __init__(
@@ -145,10 +176,13 @@ class Worker:
     ) -> None:
         self.spec = spec
         self.python = ""
-        self.memory = InstanceMemory(spec.name)
+        self.memory = InstanceMemory(spec.name, shared=spec.frontends)
         self.batches: dict[int, ExecutingBatch] = {}
         self.open: set[int] = set()
+        self.forwarded: set[int] = set()
         self.readiness: ReadinessProbe | None = None
+        self.memory_usage: tuple[MemoryUse, ...] = ()
+        self._is_verbose = spec.load.get("log_verbose") == "1"  # what the guest knows of the log
         self._owner = owner
         self._services = services
         self._interface = interface
@@ -161,6 +195,8 @@ class Worker:
         self._is_stopping = False
         self._last_sent = 0  # the batch whose EXECUTE was the last message sent
         self._is_gone = False
+        self._watch = HangWatch(spec.hang_seconds)
+        self._queries = 0  # that have no reply yet
         self._wants_release = False  # the guest waits for a free block of its output segment
         self._calls = CallDecoder(spec.name)
         self._results = ResultQueue(self.memory, self._send)
@@ -169,6 +205,11 @@ class Worker:
     def is_starting(self) -> bool:
         """Whether its model is being loaded."""
         return self._startup is not None
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether it was found hung; it is killed soon."""
+        return self._watch.is_hung
 
     @property
     def pid(self) -> int:
@@ -199,13 +240,18 @@ class Worker:
                 self.memory, lambda stream, line: self._owner.on_output_line(self, stream, line), self._on_process_exit
             )
         except BaseException:
-            self.memory.close()
+            await self.kill()
             raise
         self.memory.close_descriptors()
-        self._channel = Channel(sock, self._loop, self._on_frame, self._on_channel_end, self._on_activity)
+        on_frame = self._on_watched_frame if self._watch.seconds else self._on_frame
+        self._channel = Channel(sock, self._loop, on_frame, self._on_channel_end, self._on_activity)
         self.readiness = ReadinessProbe(side, self.spec.name)
         try:
             config = await startup.wait()
+        except (ModelError, GuestExitedError) as error:
+            error.message += explain_denied_access(self.spec)
+            await self.kill()
+            raise
         except BaseException:
             await self.kill()
             raise
@@ -213,6 +259,11 @@ class Worker:
             self._startup = None
         self.python, self.readiness = startup.python, self.readiness.keep_if(startup.has_is_ready)
         return config
+
+    def watch(self) -> None:
+        """From now on restart the guest if it hangs, if its specification limits that: the model is warmed up."""
+        if self._watch.seconds:
+            self._loop.call_later(self._watch.check_seconds, self._check_progress)
 
     async def stop(self, timeout: float) -> None:
         """Finalize the model and wait until the process exits; kill it after *timeout* seconds (0: at once)."""
@@ -243,19 +294,47 @@ class Worker:
         """
         now = time.monotonic_ns()
         self._number = number = (self._number + 1) & 0xFFFFFFFF
+        keys = [key for key, _, _ in batch]
         if self._is_gone:  # its last responses are being read; the owner gets this batch back with `on_exit`
-            self.batches[number] = ExecutingBatch([key for key, _, _ in batch], -1, 0, size)
+            self.batches[number] = ExecutingBatch(keys, -1, 0, size)
+            self.open.update(keys)
             return number
-        data, block = write_execute(number, batch, self._interface, self.memory)
+        shared = self.spec.inputs
+        places = () if shared is None else shared_places(batch, shared)
+        data, block = write_execute(number, batch, self._interface, self.memory, places)
         if self.batches and self._channel is not None:
             self._channel.send_soon(data)
         else:
             self._send(data)
         self._last_sent = number
-        keys = [key for key, _, _ in batch]
-        self.batches[number] = ExecutingBatch(keys, block, now, size)
+        self.batches[number] = ExecutingBatch(keys, block, now, size, places)
         self.open.update(keys)
         return number
+
+    def forward(self, key: int, request_id: bytes, layout: bytes, inputs: bytes, size: int, now: int) -> None:
+        """Send a batch of one request whose inputs, of few bytes, lie as its packed *layout* says.
+
+        Args:
+            key: Key of the request.
+            request_id: Its id.
+            layout: Its packed layout.
+            inputs: Its inputs.
+            size: Its rows.
+            now: The time (monotonic ns).
+        """
+        self._number = number = (self._number + 1) & 0xFFFFFFFF
+        self.open.add(key)
+        if self._is_gone:  # as in `execute`
+            self.batches[number] = ExecutingBatch((key,), -1, 0, size)
+            return
+        data = write_forwarded(number, key, request_id, layout, inputs, self.memory)
+        if self.batches and self._channel is not None:
+            self._channel.send_soon(data)
+        else:
+            self._send(data)
+        self._last_sent = number
+        self.batches[number] = ExecutingBatch((key,), -1, now, size)
+        self.forwarded.add(key)
 
     def reserve_input(self, size: int, ahead: int) -> memoryview | None:
         """Memory to read a request's body into; see `InputReservations.reserve`."""
@@ -275,12 +354,27 @@ class Worker:
 
     def reply(self, number: int, *, error: NaiadError | None = None, text: str = "") -> None:
         """Reply to a query of the model."""
+        self._queries -= 1
         code, text = (0, text) if error is None else (CODES.index(error.code), error.message)
         self._send(pack(Reply(number, error is None, code, text)))
 
-    def trace_of(self, key: int) -> Trace | None:
-        """The trace of a request that it works on."""
-        return self._owner.trace_of(key) if key in self.open else None
+    def request_of(self, key: int) -> InferRequest | None:
+        """A request that it works on."""
+        return self._owner.request_of(key) if key in self.open else None
+
+    def propagated(self) -> Mapping[str, str]:
+        """The headers that a call carries on whose request is not known: those that all requests it works on share."""
+        if len(self.open) > _MAX_COMPARED:
+            return NO_HEADERS
+        shared: Mapping[str, str] | None = None
+        for key in self.open:
+            request = self._owner.request_of(key)
+            if request is None:
+                continue
+            if shared is not None and request.propagated != shared:
+                return NO_HEADERS
+            shared = request.propagated
+        return shared or NO_HEADERS
 
     def query_blocked(self, number: int) -> None:
         """Ask whether every thread of the model is blocked; the guest replies with the notification "standstill"."""
@@ -293,6 +387,13 @@ class Worker:
             self.memory.trim()
             self._send(pack(Trim()))
 
+    def follow_log_level(self) -> None:
+        """Tell a native backend, which may ask for it, whether verbose messages are logged, if that has changed."""
+        is_verbose = logger.isEnabledFor(logging.DEBUG)
+        if "library" in self.spec.load and is_verbose != self._is_verbose:
+            self._is_verbose = is_verbose
+            self._send(pack(Verbosity(is_verbose)))
+
     # -- messages -----------------------------------------------------------------------------------------------
 
     def _send(self, data: bytes) -> None:
@@ -304,6 +405,8 @@ class Worker:
         try:
             if kind == wire.Kind.RESPONSES:
                 self._responses(payload)
+            elif kind == wire.Kind.REPORTS:
+                self._owner.on_reports(read_reports(payload))
             elif kind == wire.Kind.CALL:
                 self._services.on_call(self, self._calls.read(payload, self.memory))
             else:
@@ -315,6 +418,10 @@ class Worker:
             self._kill_for(f"its message could not be handled: {error}")
 
     def _responses(self, payload: bytes) -> None:
+        if self.forwarded:
+            response = read_forwarded(payload, self._interface)
+            if response is not None and response.key in self.forwarded and self._pass_on_forwarded(response):
+                return
         read = read_responses(payload, self._interface, self.memory)
         if read.done and self._owner.is_refill_urgent(read.ended - read.started):
             self._end_batch(read)
@@ -326,18 +433,35 @@ class Worker:
         if len(self.memory.released) > _MAX_RELEASED:
             self._send_released()
 
+    def _pass_on_forwarded(self, response: ForwardedResponse) -> bool:
+        """Pass on the response to a request that was forwarded; False if it has to be handled like any other."""
+        batch = self.batches.get(response.number)
+        if batch is None or batch.keys != (response.key,):
+            return False
+        if self._owner.is_refill_urgent(response.ended - response.started):
+            return False
+        del self.batches[response.number]
+        self.open.discard(response.key)
+        self.forwarded.discard(response.key)
+        self._owner.on_forwarded_response(self, response, batch)
+        self._results.retry()
+        return True
+
     def _pass_on(self, read: Responses) -> None:
         for response in read.responses:
             if response.key not in self.open:
                 continue  # two threads of the model responded at once, or after the sender had been ended for it
             if response.final or response.reschedule:
                 self.open.discard(response.key)
+                self.forwarded.discard(response.key)
             self._owner.on_response(self, response, read.started, read.ended)
 
     def _end_batch(self, read: Responses) -> None:
         batch = self.batches.pop(read.number, None)
         if batch is None:
             raise ProtocolError(f"a response to batch {read.number}, which is not in flight")
+        if read.kept_shared:
+            self._results.keep_shared(-1 - read.number, batch.places)
         if batch.block >= 0:
             if read.kept:
                 self._results.keep(batch.block)
@@ -354,7 +478,8 @@ class Worker:
         message = unpack(FROM_GUEST, kind, payload)
         match message:
             case Log():
-                self._owner.on_log_record(self, message.level, message.file, message.line, message.text)
+                fields = (message.level, message.file, message.line, message.text)
+                self._process.log.put(len(message.text), self._owner.on_log_record, self, *fields)
             case WantRelease():
                 if not self._wants_release:
                     self._wants_release = True
@@ -368,9 +493,14 @@ class Worker:
             case DiscardResults():
                 self._services.on_results_discarded(self, message.calls)
             case Query():
+                self._queries += 1
                 self._services.on_query(self, message.number, message.subject, message.fields)
+            case Notification() if message.subject == REQUEST_PROGRESS:
+                self._on_progress(message.fields)
             case Notification():
                 self._services.on_notification(self, message.subject, message.fields)
+            case MemoryUsage():
+                self.memory_usage = read_memory_usage(message.usage)
             case Hello() | Progress() | Ready() | Completed() | Failed():
                 if self._startup is not None:  # else its start was given up meanwhile
                     self._startup.on_message(message)
@@ -379,6 +509,14 @@ class Worker:
             case _:
                 assert_never(message)
 
+    def _on_progress(self, fields: Mapping[str, str]) -> None:
+        try:
+            key, started = int(fields["key"]), int(fields["started"])
+        except (KeyError, ValueError) as error:
+            raise ProtocolError(f"a malformed notification of progress: {error!r}") from error
+        if key in self.open:
+            self._owner.on_progress(key, started)
+
     def _want_release(self) -> None:
         """Send released blocks as soon as there are any: the guest waits for them."""
         if self.memory.released:
@@ -386,6 +524,44 @@ class Worker:
             self._send_released()
         elif not self._process.exited.done():
             self._loop.call_later(_WANT_RELEASE_SECONDS, self._want_release)
+
+    # -- its progress -------------------------------------------------------------------------------------------
+
+    def _on_watched_frame(self, kind: int, payload: bytes) -> None:
+        if kind in {wire.Kind.RESPONSES, wire.Kind.CALL}:
+            self._watch.record(time.monotonic())
+        self._on_frame(kind, payload)
+
+    def _check_progress(self) -> None:
+        if self._is_gone or self._is_stopping:
+            return
+        now = time.monotonic()
+        if self._waits_for_others():
+            self._watch.record(now)
+        elif self.open and self._watch.check(now, self._oldest_batch_sent()):
+            self._on_hang()
+            return
+        self._loop.call_later(self._watch.check_seconds, self._check_progress)
+
+    def _oldest_batch_sent(self) -> float:
+        """When the batch was sent that the guest executes; 0 if it executes none."""
+        return next((batch.sent / 1e9 for batch in self.batches.values()), 0.0)
+
+    def _waits_for_others(self) -> bool:
+        """Whether the guest waits for a reply, or for memory that responses in flight borrow, or for a client."""
+        return (
+            self._queries > 0
+            or self._wants_release
+            or self._services.is_calling(self)
+            or self._owner.is_held_back(self)
+        )
+
+    def _on_hang(self) -> None:
+        """Have the guest write its stacks, then kill it."""
+        reason = f"it made no progress for {self._watch.seconds:g} s (--stub-hang-seconds or HANG_SECONDS)"
+        logger.error("'%s' (pid %d) hangs: %s; its stacks follow", self.spec.name, self.pid, reason)
+        self._process.send_signal(wire.STACKS_SIGNAL)
+        self._loop.call_later(STACKS_SECONDS, self._kill_for, reason)
 
     # -- its end --------------------------------------------------------------------------------------------------
 
@@ -401,12 +577,15 @@ class Worker:
         self._services.on_worker_exit(self)
         if self._startup is None and not self._is_stopping:
             error = self._process.exit_report()
+            error.label = "hang" if self._watch.is_hung else ""
             self._dispose()
             self._owner.on_exit(self, error)
 
     def _on_channel_end(self, reason: str) -> None:
         """Kill a guest without its channel, unless it exits by itself first, with its own exit code."""
-        if not self._is_stopping:  # `stop` has its own timeout
+        if self._channel is not None and self._channel.is_broken:
+            self._kill_for(reason)
+        elif not self._is_stopping:  # `stop` has its own timeout
             self._loop.call_later(_EXIT_SECONDS, self._kill_for, reason)
 
     def _kill_for(self, reason: str) -> None:

@@ -106,7 +106,7 @@ def test_version_policies_become_values(text, policy):
 def test_instances_are_named_as_the_reference_names_them(groups, names):
     config = frozen(f'name: "m" {groups}')
 
-    assert [(name, kind.value) for name, kind in instance_names(config)] == names
+    assert [(name, kind.value) for name, kind, _ in instance_names(config)] == names
 
 
 def test_a_number_that_no_datatype_has_is_none_until_the_tensors_are_checked():

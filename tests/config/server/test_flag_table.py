@@ -157,7 +157,6 @@ def test_asking_for_what_is_so_anyway_is_no_mistake(argument):
         ("--pinned-memory-pool-byte-size=0", "naiad leaves GPUs to the models"),
         ("--cuda-memory-pool-byte-size=0:0", "naiad leaves GPUs to the models"),
         ("--cache-directory=/c", "naiad runs Python backends only"),
-        ("--allow-gpu-metrics=false", "naiad measures no GPUs"),
         ("--host-policy=gpu_0,numa-node=0", "instances run where the system puts them"),
     ],
 )

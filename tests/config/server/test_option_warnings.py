@@ -44,7 +44,10 @@ def test_a_file_of_traces_in_no_folder_is_warned_of(tmp_path, monkeypatch, flag)
     [
         ("python,stub-timeout-secs=3", "did you mean stub-timeout-seconds?"),
         ("stub_timeout_seconds=3", "did you mean stub-timeout-seconds?"),
-        ("python,colour=red", "there are stub-timeout-seconds, shm-default-byte-size, shm-growth-byte-size, "),
+        (
+            "python,colour=red",
+            "there are stub-timeout-seconds, execution-env-path, default-python, shm-default-byte-size, ",
+        ),
         ("greet,x=y", "settings of 'python' are read alone, shared backends have them, too"),
     ],
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from cli.parsing import parse, refusal
 from naiad.config.server.backend_settings import PythonSettings, shipped_backends
+from naiad.config.server.env_build import EnvBuild
 from naiad.config.server.flag import UsageError
 from naiad.config.server.metrics_options import MetricsConfig
 from naiad.config.server.options import LogFormat, ModelControlMode
@@ -112,7 +113,7 @@ def test_a_deprecated_flag_is_warned_of():
             "--model-control-mode=foo",
             (
                 'Bad option: "--model-control-mode".\ninvalid argument for --model-control-mode: '
-                "'foo' is none of none, poll, explicit"
+                "'foo' is none of none, poll, explicit, demand"
             ),
         ),
         (
@@ -252,11 +253,7 @@ def test_a_setting_of_a_cache_without_name_or_value_is_a_mistake(text):
         ),
         (
             ("--cache-config=local,size=0",),
-            "Internal - Failed to initialize LocalCache: size 0 is too small: a cache takes at least 1024 bytes",
-        ),
-        (
-            ("--response-cache-byte-size=1023",),
-            "Internal - Failed to initialize LocalCache: size 1023 is too small: a cache takes at least 1024 bytes",
+            "Internal - Failed to initialize LocalCache: size 0 is too small: use 1 or more bytes, or no --cache-config for no cache",
         ),
         (
             ("--cache-config=local,size=12x",),
@@ -397,7 +394,13 @@ def test_what_is_allowed_of_environments_is_read():
         "--env-directory=b",
         "--env-trust=/keys.toml",
         "--env-require-digest=true",
+        "--env-build=never",
+        "--env-wheels=/w",
+        "--offline",
     )
+    assert (found.environments.build, found.environments.wheels) == (EnvBuild.NEVER, (Path("/w"),))
+    assert (found.environments.is_offline, parse().environments.is_offline) == (True, False)
+    assert parse().environments.build is None
     assert found.environments.store_max_bytes == 1000
     assert found.environments.directories == (Path("/a"), Path("b").absolute())
     assert (found.environments.trusted_keys, found.environments.require_digest) == (Path("/keys.toml"), True)

@@ -14,7 +14,8 @@ def test_durations_are_those_since_the_response_before():
     times, progress = ResponseTimes(), ResponseProgress(100)
     times.on_response(progress, RESPONSE, 110, 113)
     times.on_response(progress, RESPONSE, 150, 151)
-    first, second = times
+    (_, first), (position, second) = times
+    assert position == 1
     assert (first.compute_infer, first.compute_output, first.success) == (
         Duration(1, 10),
         Duration(1, 3),
@@ -27,7 +28,7 @@ def test_a_response_without_outputs_is_an_empty_one_and_an_end_after_responses_i
     times, progress = ResponseTimes(), ResponseProgress(0)
     times.on_response(progress, InferResponse("m", 1), 5, 6)
     times.on_end(progress, 9, is_cancelled=False)
-    [only] = times
+    [(_, only)] = times
     assert (only.empty_response, only.compute_infer, only.compute_output) == (
         Duration(1, 5),
         Duration(1, 5),

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import zstandard
 from environments.makers import member, write_tar
+from naiad.environments.archives.archive_writer import OutputMember, write_archive
 from naiad.environments.archives.extraction import ExtractionLimits, unpack
 from naiad.environments.archives.formats import ArchiveFormat, detect_format
 from naiad.errors import ExecutionEnvironmentError
@@ -151,8 +152,23 @@ UNSAFE = {
     ),
     "name that climbs": ([(member("lib/../../evil"), b"x")], "'lib/../../evil' leads out of the archive"),
     "absolute link": (
-        [(member("bin/python", tarfile.SYMTYPE, "/usr/bin/python3"), b"")],
+        [(member("lib/python3", tarfile.SYMTYPE, "/usr/bin/python3"), b"")],
         "absolute path '/usr/bin/python3'",
+    ),
+    "link to an interpreter that is missing": (
+        [(member("bin/python", tarfile.SYMTYPE, "/nowhere/bin/python3"), b"")],
+        "absolute path '/nowhere/bin/python3'",
+    ),
+    "link to another program": (
+        [(member("bin/python", tarfile.SYMTYPE, "/bin/sh"), b"")],
+        "absolute path '/bin/sh'",
+    ),
+    "another name for an interpreter outside": (
+        [
+            (member("bin/python", tarfile.SYMTYPE, sys.executable), b""),
+            (member("lib/program", tarfile.SYMTYPE, "../bin/python"), b""),
+        ],
+        "'lib/program' is a symbolic link that leaves the archive",
     ),
     "link that climbs": (
         [(member("bin/x", tarfile.SYMTYPE, "../../x"), b"")],
@@ -188,6 +204,18 @@ UNSAFE = {
         "'h' is a hard link to 'l'",
     ),
 }
+
+
+def test_a_venv_may_link_to_an_interpreter_of_this_machine_which_is_warned_of(tmp_path, into, recorder, caplog):
+    links = [("bin/python3.99", "python"), ("bin/python", sys.executable), ("bin/python3", "python")]
+    members = [(member(name, tarfile.SYMTYPE, target), b"") for name, target in links]
+    archive = write_tar(tmp_path / "venv.tar.gz", [(member("pyvenv.cfg"), b"x"), *members])
+
+    unpack(archive, into, reporter=recorder)
+
+    assert {name: str((into / name).readlink()) for name, _ in links} == dict(links)
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert f"is not relocatable: its bin/python is a link to the interpreter '{sys.executable}' of this" in warning
 
 
 @pytest.mark.parametrize("case", UNSAFE)
@@ -379,7 +407,7 @@ except Exception as error:
     if done is None:
         pytest.skip("mounting a file system of our own is not allowed here")
     assert done.startswith("ExecutionEnvironmentError no space to unpack")
-    assert "make room there, or choose another folder" in done
+    assert "make room there, for example with `naiad env gc --keep-bytes=0`" in done
 
 
 def run_on_small_disk(folder: Path, script: str) -> str | None:
@@ -395,3 +423,18 @@ def run_on_small_disk(folder: Path, script: str) -> str | None:
         check=False,
     )
     return done.stdout if done.returncode == 0 else None
+
+
+def test_an_archive_of_our_own_is_checked_at_every_place(tmp_path, into, recorder):
+    content = os.urandom(60_000)
+    packed = tmp_path / "packed.tar.zst"
+    write_archive(packed, "tar.zst", [OutputMember(name="data", data=content)], lambda _: None)
+    whole = packed.read_bytes()
+    damaged = tmp_path / "damaged.tar.zst"
+
+    for place in range(100, len(whole), len(whole) // 20):
+        damaged.write_bytes(whole[:place] + bytes([whole[place] ^ 0x5A]) + whole[place + 1 :])
+        folder = into / str(place)
+        folder.mkdir()
+
+        assert "truncated or damaged" in refused(damaged, folder, recorder)

@@ -159,7 +159,8 @@ def test_an_archive_elsewhere_that_is_not_what_was_signed_is_refused(strict, sma
     with serving(tmp_path) as web:
         message = refusal(strict, EnvironmentSource(uri=web.uri("small.tgz")))
 
-    assert "from the model's pin, the signatures, or the first use of this URI" in message
+    assert "its signatures are for " in message
+    assert "accept-changed" not in message
     assert nothing_was_unpacked(strict, recorder)
 
 

@@ -17,9 +17,15 @@ SUBDIR = {"x86_64": "linux-64", "aarch64": "linux-aarch64"}.get(platform.machine
 _PLACEHOLDER = "/opt/placeholder" + "_hold" * 40
 
 
-def make_channel(folder: Path, minor: str) -> Path:
-    """A channel with `python` of this version and `teller`, which writes the prefix into a text and a binary."""
-    made = makers.make_environment(folder.with_name("for-channel"), minor)
+def make_channel(folder: Path, minor: str, *, whole: bool = False) -> Path:
+    """A channel of a Python, of `teller`, which writes the prefix into a text and a binary, and of a stand-in for numpy.
+
+    Args:
+        folder: The folder.
+        minor: The version of `python`.
+        whole: Whether it has the parts of the standard library that pip imports.
+    """
+    made = makers.make_environment(folder.with_name("for-channel"), minor, numpy=False, whole=whole)
     files = {
         str(path.relative_to(made)): path
         for path in sorted(made.rglob("*"))
@@ -33,6 +39,8 @@ def make_channel(folder: Path, minor: str) -> Path:
         "bin/teller": ("text", f"#!{_PLACEHOLDER}/bin/python\nimport sys\nprint(sys.prefix)\n".encode()),
     }
     packages.update([_package(folder, "teller", "1.0", {}, texts, {"depends": ["python"]})])
+    numpy = {f"lib/python{minor}/site-packages/numpy/__init__.py": ("text", makers.STAND_IN.encode())}
+    packages.update([_package(folder, "numpy", "0.1", {}, numpy, {"depends": [f"python {minor}.*"]})])
     for subdir, content in ((SUBDIR, packages), ("noarch", {})):
         (folder / subdir).mkdir(parents=True, exist_ok=True)
         index = {"info": {"subdir": subdir}, "packages": content, "packages.conda": {}, "repodata_version": 1}

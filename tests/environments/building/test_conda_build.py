@@ -108,7 +108,7 @@ def test_conda_packages_and_wheels_come_together_and_are_packed_alike_from_two_p
         ("channels: [CHANNEL]\ndependencies: [python, nobody-has-this]", "nobody-has-this"),
         (
             "channels: [conda-forge]\ndependencies: [python]",
-            "cannot build 'told' offline: .* names the channel conda-forge",
+            "cannot use .*environment.yml offline: it names the channel conda-forge",
         ),
     ],
 )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from environments.packages import offer_greeter, write_recipe
+from naiad.cli.commands import naiad_group
 from naiad.environments.archives.manifest import host_platform
 from naiad.environments.building.base_interpreter import version_preferences
 from naiad.environments.building.build import build
 from naiad.environments.building.lockfiles import (
     Pin,
     lock_text,
-    read_foreign_lock,
+    open_foreign_lock,
     read_head,
     require_current,
     sources_digest,
@@ -163,7 +166,7 @@ def test_only_locked_versions_of_python_are_looked_for_the_newest_first(tmp_path
 def test_a_pylock_is_read_for_one_python(
     tmp_path: Path, python: str, extras: tuple[str, ...], expected: list[tuple[str, str]]
 ) -> None:
-    pins = read_foreign_lock(_file(tmp_path, "pylock.toml", PYLOCK), python, extras)
+    pins = open_foreign_lock(_file(tmp_path, "pylock.toml", PYLOCK)).pins(python, extras)
     assert [(pin.name, pin.version) for pin in pins] == expected
     assert all(pin.digests == (_A,) for pin in pins)
 
@@ -179,7 +182,7 @@ def test_a_pylock_is_read_for_one_python(
 def test_a_uv_lock_is_followed_from_the_project_on(
     tmp_path: Path, python: str, extras: tuple[str, ...], expected: list[tuple[str, str]]
 ) -> None:
-    pins = read_foreign_lock(_file(tmp_path, "uv.lock", UV_LOCK), python, extras)
+    pins = open_foreign_lock(_file(tmp_path, "uv.lock", UV_LOCK)).pins(python, extras)
     assert [(pin.name, pin.version) for pin in pins] == expected
 
 
@@ -200,7 +203,7 @@ def test_a_foreign_lock_that_cannot_be_used_is_told_by_its_file(
     tmp_path: Path, name: str, text: str, said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        read_foreign_lock(_file(tmp_path, name, text), "3.12.1", ())
+        open_foreign_lock(_file(tmp_path, name, text)).pins("3.12.1", ())
 
 
 def test_a_foreign_lock_alone_is_a_recipe(tmp_path: Path) -> None:
@@ -287,3 +290,26 @@ def _newest(recipe: Path) -> str:
     from naiad.environments.building.base_interpreter import installed_minors
 
     return installed_minors(read_recipe(recipe).python)[-1]
+
+
+def test_wheels_are_downloaded_for_each_python_of_the_lock(tmp_path, monkeypatch):
+    """What is not on this machine is warned of, for `env build` would fail elsewhere without a word about why."""
+    recipe = tmp_path / "recipe"
+    recipe.mkdir()
+    (recipe / "env.toml").write_text('name = "small"\nrequirements = "requirements.txt"\n')
+    (recipe / "requirements.txt").write_text("numpy\n")
+    (recipe / "requirements.lock").write_text("# python: 3.10 3.11 3.99\n# platform: linux-x86_64\n# sources: x\n")
+    (tmp_path / "wheels").mkdir()
+    monkeypatch.setattr("naiad.environments.building.locking.installed_minors", lambda _: ["3.10", "3.11", "3.12"])
+    monkeypatch.setattr(
+        "naiad.environments.building.build.fetch_wheels", lambda *_, python, **__: f"{python}.1" if python else "3.12.1"
+    )
+
+    def download(*more):
+        return CliRunner().invoke(naiad_group, ["env", "download", str(recipe), "-o", str(tmp_path / "wheels"), *more])
+
+    assert download().stdout == f"fetched 0 files for Python 3.10.1, 3.11.1 into {tmp_path / 'wheels'}\n"
+    assert "warning: the lock is also for Python 3.99, which is not on this machine" in download().stderr
+    assert json.loads(download("--python=3.12", "--json").stdout)["pythons"] == ["3.12.1"]
+    (recipe / "requirements.lock").unlink()
+    assert json.loads(download("--json").stdout)["pythons"] == ["3.12.1"]

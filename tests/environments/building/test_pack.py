@@ -51,7 +51,7 @@ def test_a_virtual_environment_whose_python_is_gone_is_refused_with_the_reason(t
 @pytest.mark.parametrize(
     ("made", "output", "said"),
     [
-        (False, "out.tar.gz", "there is no such folder"),
+        (False, "out.tar.gz", "the folder does not exist"),
         (True, "out.tar.gz", "it is neither a conda environment nor a venv nor built by `naiad env build`"),
         (True, "out.rar", "cannot infer the format of .*out.rar: its name must end with one of .tar.gz, "),
     ],
@@ -127,10 +127,10 @@ def test_a_packed_environment_runs_elsewhere_after_the_original_is_gone(
     _unpack(packed.archive, unpacked)
     python = str(unpacked / "bin" / "python")
     for step in ("before", "after"):
-        where, *mapped = run_alone([python, "-I", "-c", _MAPPED], hidden=prefix).split()
+        where, *mapped = run_alone([python, "-I", "-c", _MAPPED], prefix).split()
         assert where == str(unpacked), f"{step} conda-unpack"
         assert [path for path in mapped if not path.startswith(f"{unpacked}/")] == []
-        assert run_alone([python, "-I", "-c", "import greeter; greeter.main()"], hidden=prefix) == "hello\n"
+        assert run_alone([python, "-I", "-c", "import greeter; greeter.main()"], prefix) == "hello\n"
         run_alone([python, "-E", "-s", str(unpacked / "bin" / "conda-unpack")])
     assert os.fsencode(prefix) not in (unpacked / "bin" / "greet").read_bytes()
     assert list(unpacked.rglob("os.cpython-*.pyc"))

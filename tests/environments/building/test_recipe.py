@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from naiad.environments.building.base_interpreter import version_preferences
 from naiad.environments.building.recipe import Preference, Recipe, read_recipe
+from naiad.environments.building.requirements import declared_requirements
 from naiad.errors import ConfigError
 
 _ENVS = Path(__file__).parents[3] / "envs"
@@ -101,3 +102,19 @@ def test_the_preference_decides_which_versions_are_looked_for_first(
 def test_a_preference_that_cannot_be_met_gives_way(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, 'name = "a"\npython = ">=3.9"\nprefer = "other-than-host"')
     assert version_preferences(recipe, None, (3, 11))[-1] == recipe.python
+
+
+@pytest.mark.parametrize("line", ["-e ../pkg", "--editable=../pkg", "  -e  ../pkg  # ours"])
+def test_an_editable_requirement_is_refused_before_anything_is_built(tmp_path: Path, line: str) -> None:
+    """Also in an included file. Packing the environment would refuse it, after minutes of building."""
+    (tmp_path / "more.txt").write_text(f"numpy\n{line}\n")
+    (tmp_path / "requirements.txt").write_text("-r more.txt\n-r requirements.txt\n")
+    recipe = _recipe(tmp_path, 'name = "small"\nrequirements = "requirements.txt"')
+
+    with pytest.raises(ConfigError) as refused:
+        declared_requirements(recipe)
+
+    assert refused.value.message.startswith(
+        f"{tmp_path / 'more.txt'}:2 requires '{line.strip()}': the code of an editable"
+    )
+    assert refused.value.message.endswith("; write ../pkg without --editable, which copies it")

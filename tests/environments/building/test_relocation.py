@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import py_compile
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from environments.building.elves import RPATH, RUNPATH, write_elf
 from naiad.environments.building.base_interpreter import BaseInterpreter, copy_base
 from naiad.environments.building.elf import overwrite_search_path, read_dynamic_section
 from naiad.environments.building.relocation import relative_search_path, relocate_binaries, relocate_texts
+from naiad.environments.bytecode import bytecode_path
 from naiad.errors import ExecutionEnvironmentError
 
 
@@ -117,3 +121,25 @@ def test_what_an_interpreter_needs_of_its_own_prefix_comes_along_and_nothing_els
     }
     assert _search_path(prefix / "lib" / "libssl.so.3") == "$ORIGIN"
     assert _search_path(prefix / "lib" / "python3.12" / "lib-dynload" / "_ssl.so") == "$ORIGIN/../.."
+
+
+@pytest.mark.parametrize("incomplete", ["", "missing", "stale"])
+def test_bytecode_of_the_original_is_copied_as_a_whole_or_not_at_all(tmp_path: Path, incomplete: str) -> None:
+    """What is imported between two builds adds bytecode to the original, and archives of both have to be the same."""
+    origin, prefix = tmp_path / "origin", tmp_path / "copy"
+    stdlib, tag = origin / "lib" / "python3.12", sys.implementation.cache_tag or ""
+    write_elf(origin / "bin" / "python3.12", "", needed=("libc.so.6",))
+    for name in ("os.py", "json/tool.py", "config/python-config.py"):
+        (stdlib / name).parent.mkdir(parents=True, exist_ok=True)
+        (stdlib / name).write_text("")
+        py_compile.compile(str(stdlib / name))
+    if incomplete == "missing":
+        bytecode_path(stdlib / "os.py", tag).unlink()
+    elif incomplete == "stale":
+        os.utime(stdlib / "os.py", (0, 0))
+    prefix.mkdir()
+
+    copy_base(BaseInterpreter(origin / "bin" / "python3.12", "3.12.1", origin, stdlib, origin / "include", tag), prefix)
+
+    copied = {path.relative_to(prefix / "lib" / "python3.12").as_posix() for path in prefix.rglob("*.pyc")}
+    assert copied == (set() if incomplete else {f"__pycache__/os.{tag}.pyc", f"json/__pycache__/tool.{tag}.pyc"})

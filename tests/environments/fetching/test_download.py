@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import socket
+import ssl
+import urllib.error
 from pathlib import Path
 from typing import ClassVar
 
@@ -186,3 +189,55 @@ def test_what_may_be_secret_is_not_shown():
     assert redact("https://me:word@host/e.tgz?X-Signature=1#f") == "https://host/e.tgz"
     assert redact("s3://bucket/e.tgz") == "s3://bucket/e.tgz"
     assert str(EnvironmentSource(uri="https://host/e.tgz?key=1", digest="ab")) == "https://host/e.tgz@sha256:ab"
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+        ssl.SSLCertVerificationError(1, "certificate verify failed: self-signed certificate"),
+        ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"),
+    ],
+)
+def test_a_wrong_name_or_certificate_fails_at_once(tmp_path, recorder, monkeypatch, reason):
+    attempts = []
+
+    def refuse(*_, **__):
+        attempts.append(1)
+        raise urllib.error.URLError(reason)
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+
+    message = refusal("https://example.invalid/e.tgz", tmp_path / "e.part", recorder)
+
+    assert len(attempts) == 1
+    assert message.startswith("cannot download the execution environment https://example.invalid/e.tgz: ")
+    assert message.endswith("; check the address, and the certificates and the network of this machine")
+
+
+def test_a_handshake_that_breaks_is_tried_again(tmp_path, recorder, monkeypatch, caplog):
+    attempts = []
+
+    def refuse(*_, **__):
+        attempts.append(1)
+        raise urllib.error.URLError(ssl.SSLEOFError(8, "EOF occurred in violation of protocol"))
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+
+    assert "gave up after" in refusal("https://example.invalid/e.tgz", tmp_path / "e.part", recorder)
+    assert len(attempts) > 1
+    # Nothing was received, so nothing is resumed.
+    assert "downloading https://example.invalid/e.tgz failed: EOF occurred" in caplog.text
+    assert "resuming" not in caplog.text
+
+
+def test_a_page_in_place_of_an_archive_is_named_as_such(tmp_path, manager):
+    (tmp_path / "served").mkdir()
+    (tmp_path / "served" / "e.tgz").write_text("\n<!DOCTYPE html><title>Log in</title>")
+    with serving(tmp_path / "served") as web, pytest.raises(ExecutionEnvironmentError) as caught:
+        manager.prepare(EnvironmentSource(uri=web.uri("e.tgz")))
+
+    assert caught.value.message == (
+        f"cannot use the execution environment {web.uri('e.tgz')}: the server sent a web page, not an archive; check "
+        "the address, and whether it needs a login"
+    )

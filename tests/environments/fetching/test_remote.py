@@ -18,6 +18,7 @@ from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.store.archive_digest import digest_of
 from naiad.errors import ExecutionEnvironmentError
+from support.waiting import until
 
 
 @pytest.fixture
@@ -76,8 +77,12 @@ def test_a_pinned_archive_that_is_in_the_store_already_needs_no_network(filled, 
 def test_what_is_not_what_was_pinned_is_refused(manager, web, recorder):
     message = refusal(manager, EnvironmentSource(uri=web.uri("e.tar"), digest="0" * 64))
 
-    assert message.startswith(f"the execution environment {web.uri('e.tar')} is refused: its SHA-256 is ")
-    assert f"expected is {'0' * 64}" in message
+    assert message.startswith(
+        f"the execution environment {web.uri('e.tar')} is refused: it has changed, its SHA-256 is "
+    )
+    assert message.endswith(
+        f"the model or environments.lock pins {'0' * 64}; put back the pinned archive, or pin the digest of this one"
+    )
     assert not any(event.step == "unpacking" for event in recorder.events)
     assert not list((manager.store_root / "downloads").glob("*.part*"))
 
@@ -94,6 +99,24 @@ def test_a_uri_that_names_something_else_than_at_first_is_refused_until_somebody
 
     manager.accept_changed(web.uri("e.tar"))
     assert "has no interpreter" in refusal(manager, source)
+
+
+def test_a_uri_whose_content_changed_is_reported_although_the_first_content_is_used(manager, web, recorder, caplog):
+    """A new store would use the other content: servers with this one must not differ from it in silence."""
+    source = EnvironmentSource(uri=web.uri("e.tar"))
+    ready = manager.prepare(source)
+    assert manager.explain_changed(source) == ""
+    (web.folder / "e.tar").unlink()
+    other(web.folder)
+
+    changed = manager.explain_changed(source)
+
+    assert changed.startswith(f"the execution environment {web.uri('e.tar')} has changed since its first use with this")
+    assert f"`naiad env prefetch --accept-changed {web.uri('e.tar')}`" in changed
+    server = EnvironmentManager(manager.store_root, reporter=recorder, policy=StorePolicy(reports_changed=True))
+    assert server.prepare(source) == ready
+    until(lambda: "has changed since its first use" in caplog.text, "the server's warning")
+    assert manager.explain_changed(EnvironmentSource(uri=web.uri("e.tar"), digest="0" * 64)) == ""
 
 
 def test_a_server_that_wants_digests_refuses_what_has_none(tmp_path, recorder):

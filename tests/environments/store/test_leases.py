@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from environments import makers
 from naiad import json_cache
+from naiad.artifacts.garbage import collect_garbage
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
 from naiad.environments.store.entries import StoreEntry, find_entry, read_entries
-from naiad.environments.store.eviction import choose_removals, collect_garbage, remove_entry
+from naiad.environments.store.eviction import choose_removals, remove_entry
 from naiad.environments.store.leases import EntryLeases
 from naiad.environments.store.store import Store
 from naiad.errors import ExecutionEnvironmentError
@@ -267,7 +268,7 @@ def test_a_server_keeps_its_store_small_without_touching_what_it_leases(whole, t
         (changed / "etc" / "number").write_text(str(number))
         archives.append(makers.pack_plainly(changed, tmp_path / f"{number}.tar"))
     size = archives[0].stat().st_size
-    manager = EnvironmentManager(tmp_path / "store", reporter=recorder, policy=StorePolicy(max_bytes=2 * size))
+    manager = EnvironmentManager(tmp_path / "store", reporter=recorder, policy=StorePolicy(max_bytes=size))
     used = manager.prepare(archives[0])
     manager.prepare(archives[1])
 

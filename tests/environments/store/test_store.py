@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -37,6 +38,13 @@ def entries(store: Path) -> list[str]:
 
 def unpackings(recorder) -> int:
     return sum(event.step == "unpacking" and event.finished for event in recorder.events)
+
+
+def test_the_log_names_an_archive_that_is_unpacked_as_the_reference_does(manager, archive, caplog):
+    with caplog.at_level(logging.DEBUG, "naiad.environments"):
+        manager.prepare(archive)
+        manager.prepare(archive)
+    assert caplog.text.count(f"Extracting Python execution env {archive}") == 1
 
 
 @pytest.fixture

@@ -3,13 +3,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from selenium.webdriver import Chrome, ChromeOptions
-from selenium.webdriver.chrome.service import Service
-from support.server import ServerProcess
+from frontends.console.pages import Pages
 
-MODELS = Path(__file__).parents[1] / "openai" / "models"
 FLAGS = (
     "--headless",
     "--no-sandbox",  # which needs a user other than root
@@ -19,18 +17,22 @@ FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--window-size=1200,1000",
+    "--window-size=1280,900",
 )
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A real browser without a window."""
+    from selenium.webdriver import Chrome, ChromeOptions
+    from selenium.webdriver.chrome.service import Service
+
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)")
     options = ChromeOptions()
     options.binary_location = chromium
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
         options.add_argument(flag)
     started = Chrome(options, Service(driver))
@@ -38,7 +40,17 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     started.quit()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(MODELS, "--ui=true", work=tmp_path_factory.mktemp("ui")) as started:
-        yield started
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The script of axe-core, which checks what keyboards and screen readers can use."""
+    return (Path(__file__).parents[2] / "vendor" / "axe.min.js").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def pages(browser: Any) -> Iterator[Pages]:
+    """The browser, at the size of a small laptop; it shows nothing afterwards, so that no page asks a server."""
+    made = Pages(browser)
+    made.resize(1280, 800)
+    made.prefer("light")
+    yield made
+    browser.get("about:blank")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
+import psutil
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from naiad.frontends.http1.heads import Head, HeadCache
+from naiad.frontends.http1.heads import Head, HeadCache, Headers, is_repeated
 from naiad.frontends.http1.request_reader import READ_SIZE, RequestLimits, RequestReader
+from naiad.frontends.request_memory import RequestMemory
 
 LIMITS = RequestLimits(header_bytes=16 << 10, body_bytes=1 << 20)
 RECEIVE_BUFFER = memoryview(bytearray(READ_SIZE))
@@ -31,27 +33,40 @@ class Recorder:
     Attributes:
         requests: The requests it reported.
         rejected: Status and message of what it rejected.
+        unread: Heads of requests that were not admitted.
+        stops: Whether the budget stopped the connection, each time that this changed.
         continues: How many clients waited for `100 Continue`.
     """
 
-    def __init__(self, heads: HeadCache | None = None, reserve_input=None) -> None:
+    def __init__(
+        self, heads: HeadCache | None = None, reserve_input=None, memory=None, admit=None, limits=LIMITS
+    ) -> None:
         self.requests: list[Seen] = []
         self.bodies: list[object] = []
         self.rejected: list[tuple[int, str]] = []
+        self.seen_buffers: list[int] = []
+        self.unread: list[Head] = []
+        self.stops: list[bool] = []
         self.continues = 0
+        self.shares = 0
         self.reader = RequestReader(
             self._on_request,
             lambda status, message: self.rejected.append((status, message)),
             self._on_continue,
-            limits=LIMITS,
+            self._on_share_used,
+            limits=limits,
             heads=heads or HeadCache(),
             receive_buffer=RECEIVE_BUFFER,
+            memory=memory,
+            admit=admit,
             reserve_input=reserve_input,
+            on_unread=self.unread.append,
+            on_stopped=self.stops.append,
         )
 
     def feed(self, data: bytes) -> None:
-        """Receive *data*, in as many reads as the reader's buffers make of it."""
-        while data:
+        """Receive *data*, in as many reads as the reader's buffers make of it, until the budget stops it."""
+        while data and not (self.stops and self.stops[-1]):
             buffer = self.reader.get_buffer(-1)
             size = min(len(buffer), len(data))
             buffer[:size] = data[:size]
@@ -60,27 +75,31 @@ class Recorder:
 
     def _on_request(self, head: Head, body: bytes | memoryview) -> None:
         self.bodies.append(body)
+        self.seen_buffers.append(id(getattr(body, "obj", body)))
         self.requests.append(Seen(head.method, head.path, dict(head.headers), bytes(body), head.keep_alive))
 
     def _on_continue(self) -> None:
         self.continues += 1
 
+    def _on_share_used(self) -> None:
+        self.shares += 1
+
 
 def plain(path: str, body: bytes = b"", *headers: str, version: str = "1.1") -> bytes:
-    lines = [f"POST {path} HTTP/{version}", f"Content-Length: {len(body)}", *headers, "", ""]
+    lines = [f"POST {path} HTTP/{version}", "Host: h", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
 
 
 def chunked(path: str, body: bytes, size: int) -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
     chunks = [body[start : start + size] for start in range(0, len(body), size)]
     return head + b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in [*chunks, b""])
 
 
 LONG = bytes(range(256)) * (READ_SIZE // 128)
 KINDS = [
-    b"GET /v2/health/live?verbose=1 HTTP/1.1\r\nHost: here\r\n\r\n",
-    b"\r\nGET http://here:8000/v2 HTTP/1.1\r\n\r\n",
+    b"GET /v2/health/live?verbose=1 HTTP/1.1\r\nHost: h\r\n\r\n",
+    b"\r\nGET http://here:8000/v2 HTTP/1.1\r\nHost: h\r\n\r\n",
     plain("/small", b"body"),
     plain("/old", b"body", "Connection: keep-alive", version="1.0"),
     plain("/last-of-an-old-client", b"", version="1.0"),
@@ -121,8 +140,8 @@ def test_method_path_headers_and_body_are_those_that_were_sent():
     recorder = read_whole([plain("/a/b?c=d", b"body", "X-Name: First", "x-name: Second"), KINDS[1]])
 
     assert recorder.requests == [
-        Seen("POST", b"/a/b", {b"content-length": b"4", b"x-name": b"Second"}, b"body", keep_alive=True),
-        Seen("GET", b"/v2", {}, b"", keep_alive=True),
+        Seen("POST", b"/a/b", {b"host": b"h", b"content-length": b"4", b"x-name": b"Second"}, b"body", keep_alive=True),
+        Seen("GET", b"/v2", {b"host": b"h"}, b"", keep_alive=True),
     ]
 
 
@@ -160,7 +179,7 @@ def test_the_same_bytes_give_the_same_requests_wherever_they_are_split(packets, 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=5))
 def test_malformed_bytes_are_rejected_at_most_once_and_nothing_is_read_behind_them(data, cuts):
-    data = b"GET /first HTTP/1.1\r\n\r\n" + data
+    data = b"GET /first HTTP/1.1\r\nHost: h\r\n\r\n" + data
     recorder = Recorder()
     bounds = sorted({cut % len(data) for cut in cuts} | {0, len(data)})
     for start, end in itertools.pairwise(bounds):
@@ -210,27 +229,33 @@ def test_a_released_buffer_is_used_for_the_next_long_body_of_its_size():
     first = recorder.bodies[0].obj
     recorder.feed(KINDS[6])
     assert recorder.bodies[1].obj is not first, "the first request may still need it"
-    recorder.reader.reuse_buffer(first)
-    recorder.feed(KINDS[7])
-    assert recorder.bodies[2].obj is not first, "of another size"
-    recorder.reader.reuse_buffer(first)
+    recorder.reader.on_body_released(first)
     recorder.feed(KINDS[6])
-    assert recorder.bodies[3].obj is first
+    assert recorder.bodies[2].obj is not first, "a tensor still refers to it"
+    recorder.reader.on_body_released(recorder.bodies.pop().obj)
+    again = recorder.seen_buffers[-1]
+    recorder.feed(KINDS[6])
+    assert id(recorder.bodies[-1].obj) == again
+    assert recorder.requests[-1].body == LONG
 
 
 @pytest.mark.parametrize(
     ("data", "status", "message"),
     [
-        (b"GET / HTTP/1.1\r\nX: " + b"x" * 20_000, 431, "request line and headers exceed the limit of 16384 bytes"),
         (
-            b"POST / HTTP/1.1\r\nContent-Length: 1048577\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 20_000,
+            431,
+            "request line and headers exceed the limit of 16384 bytes",
+        ),
+        (
+            b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1048577\r\n\r\n",
             413,
             "request body of 1048577 bytes exceeds the limit of 1048576 bytes",
         ),
         (chunked("/", bytes(1 << 20) + b"1", 100_000), 413, "request body exceeds the limit of 1048576 bytes"),
         (b"\x16\x03\x01\x02\x00\x01", 400, "malformed HTTP request: "),
         (b"GET / HTTP/1.1\n\n", 400, "malformed HTTP request: "),
-        (b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400, "malformed HTTP request: "),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: -1\r\n\r\n", 400, "malformed HTTP request: "),
     ],
     ids=["endless header", "long body", "endless chunks", "TLS", "line feeds alone", "negative length"],
 )
@@ -244,9 +269,172 @@ def test_what_cannot_be_read_is_rejected_with_its_reason(data, status, message):
     assert recorder.requests == []
 
 
+def head_of(size: int, *headers: str) -> bytes:
+    return "\r\n".join(["POST /big HTTP/1.1", "Host: h", f"Content-Length: {size}", *headers, "", ""]).encode()
+
+
+def test_an_announced_body_allocates_nothing():
+    asked = []
+    limits = RequestLimits(body_bytes=1 << 40)
+    before = process_memory()
+    readers = []
+    for _ in range(50):
+        recorder = Recorder(reserve_input=asked.append, limits=limits)
+        recorder.feed(head_of(1 << 34) + b"beginning")
+        readers.append(recorder)
+
+    assert asked == [], "memory of an instance is for clients that send"
+    assert process_memory() - before < 20 << 20
+
+
+def test_a_body_moves_to_reserved_memory_when_an_eighth_of_it_has_arrived():
+    body = bytes(range(256)) * 8192
+    reserved = []
+
+    def reserve(head):
+        reserved.append(bytearray(head.body_size))
+        return memoryview(reserved[-1])
+
+    recorder = Recorder(reserve_input=reserve, limits=RequestLimits())
+    recorder.feed(head_of(len(body)) + body[: len(body) // 16])
+    assert not reserved
+    recorder.feed(body[len(body) // 16 :])
+    assert reserved[0] == body
+    assert recorder.bodies[0].obj is reserved[0]
+    recorder.feed(head_of(2 * len(body)))
+    recorder.feed(b"b")
+    assert len(reserved) == 2, "it has sent as much before"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        head_of(1 << 30) + b"x" * 500_000,
+        head_of(1 << 30, "Expect: 100-continue"),
+        head_of(20, "Expect: 100-continue"),
+        chunked("/big", LONG, 100_000),
+    ],
+)
+def test_a_request_that_is_not_admitted_is_reported_without_its_body_and_is_the_last(data):
+    recorder = Recorder(admit=lambda head: head.path != b"/big")
+    recorder.feed(KINDS[6] + data + KINDS[0])
+
+    assert [seen.path for seen in recorder.requests] == [b"/long"]
+    assert [(head.path, head.keep_alive) for head in recorder.unread] == [(b"/big", False)]
+    assert recorder.continues == 0
+    assert recorder.rejected == []
+
+
+@pytest.mark.parametrize("data", [head_of(395_000) + LONG * 3, chunked("/", LONG * 3, 50_000)])
+def test_the_budget_stops_a_body_and_refuses_it(data):
+    memory = RequestMemory(limit=400_000)
+    recorder = Recorder(memory=memory)
+    recorder.feed(data)
+    assert recorder.stops == [True]
+    assert memory.budget.in_use >= memory.budget.soft_limit
+    while memory.budget.on_tick():
+        pass
+
+    [(status, message)] = recorder.rejected
+    assert status == 503
+    assert message.startswith("cannot receive the request: requests in flight use all of the 400000 bytes")
+    assert recorder.stops == [True, False], "what follows is discarded"
+    assert memory.budget.in_use == 0
+
+
+def test_a_body_longer_than_the_budget_is_rejected_at_once():
+    recorder = Recorder(memory=RequestMemory(limit=400_000))
+    recorder.feed(head_of(400_001))
+
+    assert recorder.rejected == [
+        (
+            413,
+            (
+                "request body of 400001 bytes exceeds the 400000 bytes that all requests in flight may use together; "
+                "send smaller requests, or set --memory-limit-requests"
+            ),
+        )
+    ]
+
+
+def test_a_stopped_body_continues_when_a_request_is_answered():
+    memory = RequestMemory(limit=900_000)
+    first, second = Recorder(memory=memory), Recorder(memory=memory)
+    first.feed(KINDS[7])
+    assert memory.budget.in_use == len(LONG) * 2 + 3
+    second.feed(head_of(400_000))
+    for _ in range(20):
+        second.feed(b"x" * 20_000)
+    assert second.stops == [True]
+    assert memory.budget.soft_limit <= memory.budget.in_use <= memory.budget.limit
+    first.reader.on_body_released(first.bodies[0].obj)
+    assert second.stops == [True, False]
+    missing = 400_000 - second.reader._long_body.received
+    second.feed(b"x" * missing)
+    assert second.requests[0].body == b"x" * 400_000
+    second.reader.release()
+    assert memory.budget.in_use == 0
+
+
+def test_chunks_are_joined_as_they_arrive():
+    body = bytes(range(256)) * 1000
+    recorder = Recorder()
+    recorder.feed(chunked("/", body, 2)[:-5])
+    assert len(recorder.reader._chunks) < 20_000
+    recorder.feed(b"0\r\n\r\n")
+
+    assert recorder.requests[0].body == body
+
+
+def process_memory() -> int:
+    return psutil.Process().memory_info().rss
+
+
 def test_a_stopped_reader_ignores_what_it_receives():
     recorder = Recorder()
     recorder.reader.stop()
     recorder.feed(KINDS[2])
 
     assert recorder.requests == recorder.rejected == []
+
+
+NO_HOST = "malformed HTTP request: the header Host is missing, which HTTP/1.1 requires"
+TWO_HOSTS = "malformed HTTP request: the header Host is repeated; send it once"
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "message"),
+    [
+        (b"GET / HTTP/1.1", 400, NO_HOST),
+        (b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked", 400, NO_HOST),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nhost: a", 400, TWO_HOSTS),
+        (b"GET / HTTP/1.0\r\nHost: a\r\nHost: b", 400, TWO_HOSTS),
+        (b"GET / HTTP/2.0\r\nHost: a", 505, "cannot serve a request of HTTP/2.0: send HTTP/1.1 or HTTP/1.0"),
+        (b"PRI * HTTP/2.0", 505, "cannot serve HTTP/2 at this port: send HTTP/1.1, or use gRPC's port"),
+        (b"GET / HTTP/0.9\r\nHost: a", 505, "cannot serve a request of HTTP/0.9: send HTTP/1.1 or HTTP/1.0"),
+    ],
+)
+def test_heads_that_programs_may_read_differently_are_rejected(head, status, message):
+    recorder = read_whole([plain("/first"), head + b"\r\n\r\n", plain("/third")])
+
+    assert [request.path for request in recorder.requests] == [b"/first"]
+    assert recorder.rejected == [(status, message)]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"GET / HTTP/1.0", b"GET / HTTP/1.0\r\nConnection: keep-alive", b"GET / HTTP/1.0\r\nHost: a", b"GET / HTTP/1.1\r\nHost:"],
+    ids=["curl --http1.0", "ab -k", "with Host", "empty Host"],
+)  # fmt: skip
+def test_heads_of_old_clients_are_read(head):
+    recorder = read_whole([head + b"\r\n\r\n"])
+
+    assert (len(recorder.requests), recorder.rejected) == (1, [])
+
+
+def test_repeated_headers_are_known():
+    headers = Headers()
+    for name in (b"A", b"b", b"a"):
+        headers.add(name, b"")
+    assert [is_repeated(headers, name) for name in (b"a", b"b", b"c")] == [True, False, False]
+    assert not is_repeated({b"a": b""}, b"a")

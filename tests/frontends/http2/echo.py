@@ -7,9 +7,11 @@ from typing import Any
 from fakes.serving import LoopThread
 from naiad.frontends.http2.connection import READ_BUFFER_SIZE, Http2Connection
 from naiad.frontends.http2.keepalive import KeepaliveSettings
-from naiad.frontends.http2.limits import Http2Limits
+from naiad.frontends.http2.limits import Http2Limits, StreamCount
 from naiad.frontends.http2.request_head import RequestHead
 from naiad.frontends.http2.stream import Stream
+from naiad.frontends.open_connections import OpenConnections
+from naiad.frontends.turns import LoopTurns
 
 FIRST = ((b":status", b"200"), (b"x-kind", b"echo"))
 LAST = ((b"x-done", b"yes"),)
@@ -21,12 +23,16 @@ class EchoServer:
     def __init__(self, loop: LoopThread, limits: Http2Limits, keepalive: KeepaliveSettings) -> None:
         self.loop = loop
         self.handlers: list[Echo] = []
-        self.connections: set[Http2Connection[RequestHead]] = set()
+        self.connections: OpenConnections[Http2Connection[RequestHead]] = OpenConnections()
         inbox = memoryview(bytearray(READ_BUFFER_SIZE))
+        turns = LoopTurns(loop.loop)
+        self.stream_count = StreamCount(limits)
 
         async def start() -> Any:
             return await loop.loop.create_server(
-                lambda: Http2Connection(self, self.connections, inbox, limits, keepalive), "127.0.0.1", 0
+                lambda: Http2Connection(self, self.connections, inbox, limits, keepalive, turns, self.stream_count),
+                "127.0.0.1",
+                0,
             )
 
         self._server = loop.run(start())

@@ -11,6 +11,7 @@ from naiad.frontends.http2 import frames
 from naiad.frontends.http2.frame_reader import Http2FrameReader
 from naiad.frontends.http2.frames import ErrorCode, Http2ConnectionError, Http2StreamError
 from naiad.frontends.http2.limits import Http2Limits
+from naiad.frontends.turns import SHARE_SECONDS
 
 LIMITS = Http2Limits(frame_size=1 << 16, block_size=300, continuations=4)
 PREFACE = frames.PREFACE + frames.settings(())
@@ -69,7 +70,7 @@ class Recorder:
 def read(pieces):
     """What a reader makes of bytes that arrive in pieces, and the error that ends it."""
     recorder = Recorder()
-    reader = Http2FrameReader(recorder, LIMITS)
+    reader = Http2FrameReader(recorder, LIMITS, clock=lambda: 1.0)
     try:
         for piece in pieces:
             reader.feed(memoryview(piece))
@@ -184,3 +185,60 @@ def test_the_rest_of_a_long_data_frame_may_bypass_the_reader():
 def test_another_protocol_is_recognised_by_its_first_bytes(data):
     assert read([data, b"more"]) == [("other protocol",)]
     assert read([data[at : at + 1] for at in range(len(data))]) == [("other protocol",)]
+
+
+class Clock:
+    """A clock on which each reading takes a share of a turn, or nothing."""
+
+    def __init__(self, step: float) -> None:
+        self.now = 1.0
+        self.step = step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+@given(st.lists(FRAMES, max_size=8).map(b"".join), CUTS, st.booleans())
+def test_frames_are_the_same_however_many_turns_they_take(data, cuts, keeps):
+    """With a slow clock, each turn has a frame or two. What arrives meanwhile waits behind what is kept."""
+    whole = PREFACE + data
+    recorder = Recorder()
+    reader = Http2FrameReader(recorder, LIMITS, clock=Clock(SHARE_SECONDS))
+    try:
+        for piece in cut(whole, cuts):
+            (reader.keep if keeps else reader.feed)(memoryview(piece))
+            if keeps:
+                reader.resume()
+        turns = 0
+        while reader.has_rest:
+            reader.resume()
+            turns += 1
+    except Http2ConnectionError as error:
+        recorder.events.append(("connection error", error.code, error.text))
+    assert recorder.events == read([whole])
+
+
+def test_a_turn_ends_when_the_share_is_used():
+    recorder, clock = Recorder(), Clock(SHARE_SECONDS / 4.5)
+    reader = Http2FrameReader(recorder, LIMITS, clock=clock)
+    reader.feed(PREFACE + frames.settings(()) + frames.ping(bytes(8)) * 1000)
+    assert reader.has_rest
+    assert 3 * 512 < 17 * len(recorder.events) < 7 * 512
+    seen = len(recorder.events)
+    reader.stop()
+    reader.resume()
+    assert (len(recorder.events), reader.has_rest) == (seen, False)
+
+
+def test_the_content_of_a_long_frame_takes_turns_too():
+    recorder = Recorder()
+    chunks = []
+    recorder.on_data_chunk = lambda data, start, end, is_last: chunks.append(end - start)
+    reader = Http2FrameReader(recorder, LIMITS, clock=Clock(SHARE_SECONDS))
+    reader.feed(PREFACE + frames.head(frames.DATA, 0, 1, 1 << 16))
+    reader.feed(bytes(1 << 16))
+    while reader.has_rest:
+        reader.resume()
+    assert sum(chunks) == 1 << 16
+    assert max(chunks) <= 1 << 15

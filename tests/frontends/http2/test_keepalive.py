@@ -55,6 +55,30 @@ def test_a_graceful_shutdown_of_an_idle_connection_closes_it_at_once(server, pee
     assert peer.is_closed()
 
 
+def test_a_request_that_was_sent_before_a_shutdown_is_answered_even_if_the_preface_was_not_read(server, connect):
+    """The connection was aborted: a client that connected just before the server stopped lost its request."""
+    peer = connect(server, preface=b"")
+    server.loop.until(lambda: server.connections)
+
+    def send_and_drain() -> None:  # on the server's loop, which therefore reads what was sent only afterwards
+        peer.send(frames.PREFACE + frames.settings(()))
+        peer.request(1, ends=True)
+        for connection in server.connections:
+            connection.drain()
+
+    server.loop.call(send_and_drain)
+    assert peer.go_away().last == frames.MAX_STREAM
+    peer.send(frames.ping(peer.until(frames.PING).payload, is_ack=True))
+    assert peer.go_away().last == 1
+
+
+def test_a_shutdown_does_not_wait_long_for_a_client_that_sends_nothing(server, connect):
+    peer = connect(server, preface=b"")
+    server.loop.until(lambda: server.connections)
+    server.drain()
+    assert peer.is_closed()
+
+
 def test_open_streams_are_cancelled_when_the_client_disconnects(server, peer):
     for number in (1, 3):
         peer.request(number, fields=HOLD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import socket
 from concurrent.futures import Future
@@ -12,10 +13,13 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from fakes.engine import FakeEngine
+from frontends.http2.peer import REQUEST, Peer
 from naiad.errors import OptionError
+from naiad.frontends.grpc import server as grpc_server
 from naiad.frontends.grpc.gate import SHUTTING_DOWN
 from naiad.frontends.grpc.response_fields import shorten
 from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
+from naiad.frontends.http2 import frames
 from naiad.frontends.http2.keepalive import KeepaliveSettings
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 from tritonclient.utils import InferenceServerException
@@ -91,6 +95,27 @@ def test_stop_waits_for_requests_in_flight_and_rejects_new_ones(served, client):
     stopping.result(timeout=10)
     with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", served.port)):
         pass
+
+
+def test_a_connection_that_arrives_during_a_stop_may_send_a_first_request(loop, monkeypatch):
+    """Its client got GOAWAY before it had sent anything, and failed the call that had asked for the connection."""
+    monkeypatch.setattr(grpc_server, "_FIRST_REQUEST_SECONDS", 60)
+    frontend = GrpcFrontend(FakeEngine(), address="127.0.0.1", port=0, reuse_port=True)
+    port = loop.run(frontend.start())
+    with contextlib.closing(Peer(port)) as peer:
+        loop.until(lambda: frontend._server.connections)
+        server = frontend._server
+        stopping = asyncio.run_coroutine_threadsafe(frontend.stop(20), loop.loop)
+        loop.until(lambda: not server._servers)
+        peer.send(frames.ping(b"a while."))
+        assert peer.until(frames.PING).flags == frames.ACK
+        assert server.connections
+        shown = {frames.HEADERS, frames.GOAWAY}
+        path = (":path", "/inference.GRPCInferenceService/ServerLive")
+        peer.request(1, fields=(*REQUEST[:2], path, *REQUEST[3:], ("content-type", "application/grpc")))
+        peer.data(1, bytes(5), ends=True)
+        assert next(frame.kind for frame in iter(peer.read, None) if frame.kind in shown) == frames.HEADERS
+    stopping.result(timeout=30)
 
 
 def test_stop_cancels_requests_after_the_grace(served, client):

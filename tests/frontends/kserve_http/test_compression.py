@@ -10,12 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from naiad.errors import InvalidRequestError, UnsupportedRequestError
-from naiad.frontends.http1.compression import compress, decompress, preferred_coding
+from naiad.frontends.decompression import SHORT_INPUT
+from naiad.frontends.http1.compression import begin_decompression, compress, preferred_coding
 
 from .raw import infer, request
 
 PACK = {"gzip": gzip.compress, "deflate": zlib.compress}
 UNPACK = {"gzip": gzip.decompress, "deflate": zlib.decompress}
+
+
+def decompress(body, coding, limit):
+    decompression = begin_decompression(body, coding, limit)
+    if decompression is None:
+        return body
+    while not decompression.is_complete:
+        decompression.step(100_000)
+    return decompression.result
 
 
 @pytest.mark.parametrize("coding", PACK)
@@ -25,6 +35,20 @@ def test_request_and_response_may_be_compressed(client, coding):
     answer = client.read()
     assert (answer.status, answer.headers["Content-Encoding"]) == (200, coding)
     assert b'"data":[0.0,1.0,2.0' in UNPACK[coding](answer.body)
+
+
+@pytest.mark.parametrize("coding", PACK)
+def test_long_bodies_are_compressed_on_threads_and_in_order(client, coding):
+    """The request behind waits, and nothing of it is lost."""
+    body = PACK[coding](infer(*range(60_000)))
+    assert len(body) > SHORT_INPUT
+    long = request("/v2/models/identity/infer", body, f"Content-Encoding: {coding}", f"Accept-Encoding: {coding}")
+    client.send(long + request("/v2/models/identity/infer", infer(1)) + long)
+    for is_long in (True, False, True):
+        answer = client.read()
+        assert answer.status == 200
+        content = UNPACK[coding](answer.body) if is_long else answer.body
+        assert content.count(b",") > 50_000 if is_long else b'"data":[1.0]' in content
 
 
 def test_bomb_is_refused(client):

@@ -260,3 +260,27 @@ def test_output_that_has_no_json_is_an_error():
     status, body = generate_response(InferResponse("m", 3, outputs=[output("h", [1.0], Datatype.FP16)]))
     assert status == 400
     assert json.loads(body)["error"].startswith("sending FP16 data via JSON is not supported.")
+
+
+@pytest.mark.parametrize(
+    ("body", "key"),
+    [
+        (b'{"LONG": 1, "LONG": 2}', "LONG"),
+        (b'{"LONG": 1, "L\\u004fNG": 2}', "LONG"),
+        (b'{"LONG": 1, "extra": 1, "extra": 2}', "extra"),
+        (b'{"LONG": 1, "parameters": {"extra": 1, "extra": 2}}', "extra"),
+        (b'{"id": "7", "LONG": 1, "LONG": 2}', "LONG"),
+    ],
+)
+def test_a_key_that_occurs_twice_is_an_error(body, key):
+    request_id = "7" if b'"id"' in body else "<id_unknown>"
+    with pytest.raises(NaiadError) as raised:
+        parse(body)
+    assert raised.value.message == f"[request id: {request_id}] input '{key}' already exists in request"
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"TEXT": "TEXT"}', b'{"TEXT": "\\u0041", "extra": 1}', b'{"TEXT": "\\"TEXT\\": 1"}']
+)
+def test_a_key_that_occurs_in_a_string_is_no_second_one(body):
+    assert len(parse(body).inputs) == 1

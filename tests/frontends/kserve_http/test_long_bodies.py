@@ -125,11 +125,19 @@ def test_what_has_no_tensors_in_its_body_is_given_no_place(server, client):
 
 
 def test_a_model_that_is_not_there_is_named_and_the_connection_goes_on(client):
+    """A body of up to 1 MiB is received anyway, so the next request can be found behind it."""
     array = tensor(COUNT)
     client.send(binary("nowhere", array), binary("identity", array))
     answer = client.read()
     assert (answer.status, answer.json()["error"]) == (404, "Request for unknown model: 'nowhere' is not found")
     assert (echoed(client) == array).all()
+
+
+def test_a_longer_body_for_a_model_that_is_not_there_is_not_read_and_ends_the_connection(client):
+    client.send(request("/v2/models/nowhere/infer", bytes(2 << 20)))
+    answer = client.read()
+    assert (answer.status, answer.json()["error"]) == (404, "Request for unknown model: 'nowhere' is not found")
+    assert answer.headers["Connection"] == "close"
 
 
 def test_json_that_is_said_to_be_longer_than_the_body_is_refused(server, client):

@@ -134,14 +134,20 @@ def test_a_model_with_a_cache_has_summaries_of_its_hits_and_misses(server):
 @pytest.mark.parametrize(
     ("model", "bounds"), [("decoupled", ["100", "500", "2000", "5000", "+Inf"]), ("buckets", ["0.5", "60000", "+Inf"])]
 )
-def test_first_responses_of_decoupled_models_are_a_histogram_with_their_own_buckets(server, model, bounds):
+def test_first_responses_are_a_histogram_with_the_models_own_buckets(server, model, bounds):
     for _ in range(2):
         stream(server, model)
     found = values(server, f'nv_inference_first_response_histogram_ms_bucket{{model="{model}"')
     assert [name.split('le="')[1].rstrip('"}') for name in found] == bounds
     assert list(found.values())[-2:] == [2, 2]
     assert "# TYPE nv_inference_first_response_histogram_ms histogram\n" in page(server)
-    assert values(server, 'histogram_ms_count{model="plain"') == {}
+
+
+def test_first_responses_are_counted_for_models_that_are_not_decoupled_too(server):
+    count = 'nv_inference_first_response_histogram_ms_count{model="plain",version="1"}'
+    before = values(server, count).get(count, 0)
+    assert ask(server, "plain") == 200
+    assert values(server, count) == {count: before + 1}
 
 
 def test_an_error_that_a_model_answers_with_is_a_success_as_in_the_reference_and_counted_apart(server):

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from openai import OpenAI
 from support.server import ServerProcess, free_ports
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 MODELS = Path(__file__).parent / "models"
 KEY = "a key of the test's"
@@ -23,6 +26,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def client(server: ServerProcess) -> Iterator[OpenAI]:
+    import openai
+
     base = f"http://127.0.0.1:{server.openai_port}/v1"  # type: ignore[attr-defined]
-    with OpenAI(base_url=base, api_key="any", max_retries=0, timeout=20) as made:
+    with openai.OpenAI(base_url=base, api_key="any", max_retries=0, timeout=20) as made:
         yield made

@@ -13,6 +13,7 @@ from fakes.serving import LoopThread
 from naiad.errors import ModelError
 from naiad.frontends.http1.listener import HttpListener
 from naiad.frontends.kserve_http.json_tensors import pack_strings
+from naiad.frontends.offload.background import Background
 from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.protocol.datatypes import Datatype
@@ -20,7 +21,7 @@ from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor, 
 from naiad.protocol.metadata import TensorMetadata
 
 Send = Callable[[FakeEngine, InferRequest, Sink], None]
-_INPUTS = ("text_input", "messages", "sampling_parameters", "embedding_request")
+_INPUTS = ("text_input", "messages", "sampling_parameters", "embedding_request", "rerank_request")
 
 
 class Got(NamedTuple):
@@ -64,20 +65,22 @@ class _Engine(FakeEngine):
 
 
 @contextmanager
-def served(send: Send, **settings: Any) -> Iterator[Api]:
-    """The API, whose model `fake` answers by *send*."""
-    inputs = tuple(TensorMetadata(name=name, datatype="BYTES", shape=(1,)) for name in _INPUTS)
+def served(send: Send, more: Sequence[str] = (), **settings: Any) -> Iterator[Api]:
+    """The API, whose model `fake` answers by *send*; it has *more* string inputs than usual."""
+    inputs = tuple(TensorMetadata(name=name, datatype="BYTES", shape=(1,)) for name in (*_INPUTS, *more))
     outputs = (TensorMetadata(name="text_output", datatype="BYTES", shape=(-1,)),)
     engine = _Engine()
     engine.models["fake"] = FakeModel("fake", send, inputs, outputs, decoupled=True)
     with LoopThread() as loop:
-        api = OpenAiApi(engine, Tracer(), OpenAiSettings(**settings))
+        background = Background()
+        api = OpenAiApi(engine, Tracer(), OpenAiSettings(**settings), background)
         listener = HttpListener(api.handle, engine.cancel, address="127.0.0.1", port=0, advice="")
         port = loop.run(listener.start())
         try:
             yield Api(loop, engine, port)
         finally:
             loop.run(listener.stop(0))
+            loop.run(background.close())
 
 
 def said(*texts: str, error: str = "", **outputs: Sequence[str]) -> InferResponse:

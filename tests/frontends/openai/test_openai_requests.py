@@ -6,10 +6,11 @@ import dataclasses
 
 import pytest
 from naiad.frontends.kserve_http.json_tensors import pack_strings
-from naiad.frontends.openai.embeddings import infer_request
+from naiad.frontends.openai.completions import DocumentBuilder
+from naiad.frontends.openai.embeddings import embedding_document, infer_request
 from naiad.frontends.openai.logprobs import SampledTokenFinder, for_completion
 from naiad.frontends.openai.requests import read_chat, read_completion
-from naiad.frontends.openai.responses import Choice, DocumentBuilder
+from naiad.frontends.openai.text_response import Choice
 from naiad.frontends.openai.vllm_tensors import ChoiceDelta, infer_requests
 from naiad.protocol.metadata import ModelMetadata, TensorMetadata
 
@@ -59,7 +60,7 @@ def test_a_prompt_that_a_configuration_insists_on_is_empty_beside_other_question
             ),
         )
         (talk,) = infer_requests(chat, model)
-        vectors = infer_request({"model": "m", "input": "a"}, model)
+        vectors = infer_request(embedding_document({"model": "m", "input": "a"}), model)
         for request, prompt in ((talk, "messages"), (vectors, "embedding_request")):
             given = {tensor.name: bytes(tensor.data) for tensor in request.inputs}
             assert set(given) == {prompt, "stream"} | ({"text_input"} if required else set())

@@ -7,11 +7,9 @@ import json
 import shutil
 from contextlib import closing
 
-import openai
 import pytest
 from naiad.frontends.openai.errors import ApiError
 from naiad.frontends.openai.template import ChatTemplate
-from openai import OpenAI
 from support.server import ServerProcess, free_ports
 
 from .conftest import KEY, MODELS
@@ -49,6 +47,8 @@ def test_models_that_write_text_are_listed(client):
 
 
 def test_unknown_models_do_not_exist(client):
+    import openai
+
     for ask in (
         lambda: client.models.retrieve("nobody"),
         lambda: client.models.retrieve("adder"),
@@ -114,7 +114,13 @@ def test_unknown_models_do_not_exist(client):
             "max_tokens",
         ),
         ("completions", {"model": "speaker", "prompt": ""}, "prompt must be non-empty", "prompt"),
-        ("completions", {"model": "speaker", "prompt": [1, 2]}, "`prompt` must be a string or an array", "prompt"),
+        ("completions", {"model": "speaker", "prompt": [1, "a"]}, "`prompt` must be a string, an array", "prompt"),
+        (
+            "completions",
+            {"model": "speaker", "prompt": [1, 2]},
+            "The model `speaker` does not support prompts of token ids: it has no input 'prompt_token_ids'",
+            "prompt",
+        ),
         (
             "completions",
             {"model": "speaker", "prompt": "x", "stream_options": {"include_usage": True}},
@@ -166,6 +172,8 @@ def test_models_are_loaded_and_unloaded_in_explicit_mode_alone(server):
 
 
 def test_the_main_port_serves_it_if_it_is_asked_to_and_keys_are_needed_where_there_are_some(tmp_path):
+    import openai
+
     keys = tmp_path / "keys"
     keys.write_text(f"# ours\n{KEY}\n")
     server = ServerProcess(
@@ -181,10 +189,10 @@ def test_the_main_port_serves_it_if_it_is_asked_to_and_keys_are_needed_where_the
     with server:
         base = f"http://127.0.0.1:{server.http_port}/v1"
         for key in (KEY, "another"):
-            with OpenAI(base_url=base, api_key=key, max_retries=0) as client:
+            with openai.OpenAI(base_url=base, api_key=key, max_retries=0) as client:
                 assert [model.id for model in client.models.list().data] == ["speaker"]
         with (
-            OpenAI(base_url=base, api_key="a wrong one", max_retries=0) as client,
+            openai.OpenAI(base_url=base, api_key="a wrong one", max_retries=0) as client,
             pytest.raises(openai.AuthenticationError, match="Incorrect API key provided") as caught,
         ):
             client.models.list()
@@ -234,6 +242,8 @@ def test_flags_name_origins_and_restrict_parts_of_it(tmp_path):
 
 
 def test_adapters_are_listed_with_their_models(tmp_path):
+    import openai
+
     adapters = {
         "speaker": '{"fine": "a", "poems": "b", "old:poems": "c"}',
         "parts:two": '{"fine": "a"}',
@@ -249,7 +259,7 @@ def test_adapters_are_listed_with_their_models(tmp_path):
     options = [f"--openai-port={port}", "--openai-lora-separator=:"]
     with (
         ServerProcess(tmp_path / "models", *options, work=tmp_path / "work"),
-        OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="any", max_retries=0) as client,
+        openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="any", max_retries=0) as client,
     ):
         assert [one.id for one in client.models.list()] == [
             "broken",
@@ -281,12 +291,14 @@ TEMPLATE = """{% for message in messages %}
 
 
 def test_a_template_makes_prompts_for_models_without_conversations(tmp_path):
+    import openai
+
     (tmp_path / "chat.jinja").write_text(TEMPLATE)
     port = free_ports(1)[0]
     options = [f"--openai-port={port}", f"--openai-chat-template={tmp_path / 'chat.jinja'}"]
     with ServerProcess(MODELS, *options, work=tmp_path):
         base = f"http://127.0.0.1:{port}/v1"
-        with OpenAI(base_url=base, api_key="any", max_retries=0) as client:
+        with openai.OpenAI(base_url=base, api_key="any", max_retries=0) as client:
             ask = client.chat.completions.create
             answer = ask(model="upper", messages=[{"role": "user", "content": "hi"}])
             assert answer.choices[0].message.content == 'USER="HI";\nASSISTANT='

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import openai
 import pytest
 from support.waiting import until
 
@@ -171,6 +170,8 @@ def test_a_model_with_text_alone_can_be_served(client):
 
 
 def test_an_error_before_the_first_word_has_a_status(client):
+    import openai
+
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError, match="this model fails when it is told to") as caught:
             list(say(client, "fail", stream=stream))
@@ -178,6 +179,8 @@ def test_an_error_before_the_first_word_has_a_status(client):
 
 
 def test_an_error_in_mid_stream_is_the_streams_last_event(client):
+    import openai
+
     stream = iter(complete(client, "fail later", stream=True))
     assert next(stream).choices[0].text == "fail "
     with pytest.raises(openai.APIError, match="this model fails when it is told to"):

@@ -13,7 +13,13 @@ from naiad.frontends.openai import api
 from .document import DOCUMENT, filled, methods
 
 V2 = [path for path in DOCUMENT["paths"] if path.startswith("/v2")]
-OPENAI = ["/v1/models", "/v1/models/{model}", *(f"/v1/models/{{model}}/{action}" for action in ("load", "unload"))]
+STORED = ["/v1/responses/{response}", "/v1/responses/{response}/input_items"]
+OPENAI = [
+    *STORED,
+    "/v1/models",
+    "/v1/models/{model}",
+    *(f"/v1/models/{{model}}/{action}" for action in ("load", "unload")),
+]
 
 
 def routed() -> set[str]:
@@ -53,11 +59,11 @@ def test_every_endpoint_has_a_path_in_the_document():
 
 
 def test_openais_paths_are_those_of_the_api():
-    documented = {path for path in DOCUMENT["paths"] if path.startswith("/v1")}
+    documented = {path for path in DOCUMENT["paths"] if path.startswith(("/v1", "/rerank", "/tokenize", "/detokenize"))}
     posts = set(api.OpenAiApi(None, None, api.OpenAiSettings())._posts)
     assert documented == {*OPENAI, *posts}
     assert re.search(r"load\|unload", api._MODEL.pattern)
 
 
 def test_the_page_is_in_the_document():
-    assert {path for path in DOCUMENT["paths"] if path.startswith("/ui")} == {"/ui", "/ui/state"}
+    assert {path for path in DOCUMENT["paths"] if path.startswith("/ui")} == {"/ui", "/ui/data/state"}

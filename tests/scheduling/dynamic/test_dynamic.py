@@ -125,6 +125,26 @@ def test_what_expires_makes_room_for_what_comes():
     assert made.waiting_count == 1
 
 
+def test_a_timeout_of_a_few_microseconds_expires_though_an_instance_is_idle():
+    made = scheduler("a", policy=QueuePolicy(timeout_us=5))
+    assert enqueue(made, Request(0)) == []
+    assert made.next_wakeup() == 5000
+    assert refused(made.wake(5000)) == [(0, "Request timeout expired")]
+    assert dispatched(enqueue(scheduler("a", policy=QueuePolicy(timeout_us=100)), Request(1))) == [("a", [1])]
+
+
+def test_a_request_may_itself_ask_for_a_timeout_of_a_few_microseconds():
+    made = scheduler("a", policy=QueuePolicy(timeout_us=5000, allow_override=True))
+    assert enqueue(made, Request(0, timeout_us=5)) == []
+    assert refused(made.wake(5000)) == [(0, "Request timeout expired")]
+
+
+def test_an_expired_request_that_is_delayed_is_executed_by_an_idle_instance():
+    made = scheduler("a", policy=QueuePolicy(timeout_us=5, delays_expired=True))
+    assert enqueue(made, Request(0)) == []
+    assert dispatched(made.wake(5000)) == [("a", [0])]
+
+
 def test_a_request_that_waited_too_long_may_go_behind_the_others_instead():
     made = scheduler(size=1, policy=QueuePolicy(timeout_us=5000, delays_expired=True))
     enqueue(made, Request(0), Request(1))

@@ -27,6 +27,18 @@ def test_sequences_end_with_the_instance_they_began_on():
     assert rows(made.add_instance("c")) == [("c", [1])]
 
 
+def test_an_instance_is_in_use_as_long_as_it_has_a_sequence():
+    made = scheduler("a", "b", size=1)
+    assert not made.is_in_use("a")
+    send(made, 1, START)
+    made.on_finished("a")
+    assert (made.is_in_use("a"), made.is_in_use("b")) == (True, False)
+    send(made, 1, END)
+    made.on_finished("a")
+    assert not made.is_in_use("a")
+    assert not made.is_in_use("unknown")
+
+
 def test_a_sequence_that_had_not_begun_moves_to_another_instance():
     made = scheduler("a", text="oldest { max_candidate_sequences: 2 }")
     send(made, 1, START | END)

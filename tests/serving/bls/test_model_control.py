@@ -129,11 +129,21 @@ def test_files_make_a_model_that_no_repository_has_and_go_with_it(server, text_o
     code = f"pb_utils.load_model('made', '''{SCRATCH}''', {{'file:1/model.py': text, 'file:1/deep/x': bytes(3)}})"
     assert evaluate(server, "a", code) == "None"
     assert evaluate(server, "made", "anything") == "b"
-    root = evaluate(server, "a", "(lambda p: p)(__import__('glob').glob('/tmp/naiad-model-*/made'))")
+    root = evaluate(
+        server,
+        "a",
+        "(lambda p: p)(__import__('glob').glob(__import__('tempfile').gettempdir() + '/naiad-model-*/made'))",
+    )
     assert root.count("naiad-model-") == 1
     evaluate(server, "a", "pb_utils.unload_model('made')")
     wait_until(
-        lambda: evaluate(server, "a", "__import__('glob').glob('/tmp/naiad-model-*/made')") == "[]", "its files to go"
+        lambda: (
+            evaluate(
+                server, "a", "__import__('glob').glob(__import__('tempfile').gettempdir() + '/naiad-model-*/made')"
+            )
+            == "[]"
+        ),
+        "its files to go",
     )
 
 

@@ -1,9 +1,8 @@
-"""Every form of environment under every Python of this machine serves a model that needs a compiled package."""
+"""Every form of environment, under every Python of this machine, serves a model that needs a compiled package."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -16,11 +15,11 @@ import pytest
 import zstandard
 from environments import makers
 from environments.packages import can_hide, run_alone
-from environments.served import without_numpys_tests
+from environments.served import keep_imported_modules
 from isal import igzip
-from naiad.environments.building.build import fetch_wheels
 from naiad.environments.building.installers import find_uv
 from naiad.environments.building.pack import pack
+from support.packages import install_packages
 from support.server import ServerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -54,13 +53,14 @@ parameters { key: "EXECUTION_ENV_PATH" value { string_value: "%s" } }
 ASK = {"inputs": [{"name": "X", "shape": [2], "datatype": "FP32", "data": [3, 4]}]}
 ALONE = "import sys, numpy, orjson; print(sys.prefix, orjson.dumps(int(numpy.arange(4).sum())).decode())"
 PACKED = ("conda-pack-gz", "conda-pack-zst", "packed-venv")
+_ALSO = ("asyncio", "multiprocessing", "unittest", "zoneinfo", "email", "distutils")
 KINDS = (*PACKED, "plain-venv", "conda-directory", "uv-venv")
 MINORS = tuple(makers.base_interpreters())
 
 
 @dataclass
 class Matrix:
-    """What was made and what models said of it, by kind and version."""
+    """The environments that were made, and what their models answered, by kind and version."""
 
     store: Path
     archives: dict[tuple[str, str], Path] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Matrix:
     told: dict[tuple[str, str], dict[str, object]] = field(default_factory=dict)
 
     def answer(self, kind: str, minor: str) -> dict[str, object]:
-        """What a model said, or what went wrong instead."""
+        """The model's answer; raises what failed instead."""
         if (kind, minor) in self.failures:
             raise self.failures[kind, minor]
         return self.told[kind, minor]
@@ -76,12 +76,13 @@ class Matrix:
 
 @pytest.fixture(scope="module")
 def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
-    """Everything made once, and served by one server, whose store is in a folder with a space in its name."""
+    """All environments, made once and served by one server, whose store is in a folder with a space in its name."""
     folder = tmp_path_factory.mktemp("matrix")
     made = Matrix(folder / "a store")
-    # Two at a time: most of it waits for disks and compilers in turn.
+    # Two at a time, because each of them often waits for the disk.
     with ThreadPoolExecutor(2) as pool:
-        for minor, places in zip(MINORS, pool.map(lambda minor: _make(folder / minor, minor), MINORS), strict=True):
+        made_each = pool.map(lambda minor: _make(folder / minor, minor), MINORS)
+        for minor, places in zip(MINORS, made_each, strict=True):
             for kind, place in places.items():
                 if isinstance(place, BaseException):
                     made.failures[kind, minor] = place
@@ -116,17 +117,17 @@ def test_every_form_of_environment_serves_under_every_python(matrix: Matrix, kin
 @pytest.mark.parametrize("minor", MINORS)
 @pytest.mark.parametrize("kind", PACKED)
 def test_packed_environments_run_while_what_built_them_is_hidden(matrix: Matrix, kind: str, minor: str) -> None:
-    """From a path with a space in it."""
+    """The path of the environment has a space in it."""
     prefix = str(matrix.answer(kind, minor)["prefix"])
-    base = makers.base_interpreters()[minor]
+    hidden = (makers.base_interpreters()[minor], matrix.store.with_name(minor))
 
     python = f"{prefix}/bin/python"
-    assert run_alone([python, "-I", "-B", "-c", ALONE], hidden=base) == f"{prefix} 6\n"
+    assert run_alone([python, "-I", "-B", "-c", ALONE], *hidden) == f"{prefix} 6\n"
 
 
 @pytest.mark.parametrize("kind", PACKED)
 def test_a_server_uses_a_store_that_it_cannot_write_to(matrix: Matrix, kind: str, tmp_path: Path) -> None:
-    """One that an image or a volume brings. Read-only by a mount of its own, since root may write anywhere else."""
+    """An image or a volume may contain such a store. It is mounted read-only, because root may write to any folder."""
     if not can_hide():
         pytest.skip("mounting takes rights that this user does not have")
     minor = MINORS[-1]
@@ -160,35 +161,28 @@ def _name(kind: str, minor: str) -> str:
 
 def _make(folder: Path, minor: str) -> dict[str, Path | BaseException]:
     """An environment of each kind, or why it could not be made."""
-    wheels = folder.parent / "wheels"
-    base = makers.base_interpreters()[minor] / "bin" / f"python{minor}"
-    recipe = folder / "recipe"
-    recipe.mkdir(parents=True)
-    (recipe / "requirements.txt").write_text("numpy\norjson\n")
-    (recipe / "env.toml").write_text('name = "matrix"\nrequirements = "requirements.txt"\n')
-    # Each wheel comes from the index once.
-    fetch_wheels(recipe, wheels, python=str(base))
+    # With the parts of the standard library that numpy and orjson need: packing the whole of it is tested elsewhere.
+    base = makers.make_environment(folder / "base", minor, numpy=False, also=_ALSO) / "bin" / f"python{minor}"
+    # Installed and compiled once for all kinds: both take seconds.
+    site = folder / "packages"
+    failure = install_packages(base, site, "numpy", "orjson")
+    assert not failure, failure
+    keep_imported_modules(base, site, "numpy", "orjson")
     found: dict[str, Path | BaseException] = {}
     for kind, make in _MAKERS.items():
         try:
-            made = make(folder, base, wheels)
+            made = make(folder, base, site)
             found.update(made if isinstance(made, dict) else {kind: made})
         except BaseException as error:
             found[kind] = error
     return found
 
 
-def _conda(folder: Path, base: Path, wheels: Path) -> dict[str, Path]:
+def _conda(folder: Path, base: Path, site: Path) -> dict[str, Path]:
     """A conda environment, and what the real conda-pack makes of it."""
     minor = base.name.removeprefix("python")
-    prefix = makers.make_environment(folder / "conda", minor, numpy=False, conda=True)
-    library, whole = prefix / "lib" / base.name, base.parent.parent / "lib" / base.name
-    # What `makers` leaves out as no probe needs it, but numpy and orjson do.
-    for package in ("asyncio", "multiprocessing", "unittest", "zoneinfo", "email"):
-        if (whole / package).is_dir():
-            shutil.copytree(whole / package, library / package, ignore=shutil.ignore_patterns("test", "tests"))
-    _install(base, wheels, "--target", str(library / "site-packages"))
-    without_numpys_tests(library / "site-packages")
+    prefix = makers.make_environment(folder / "conda", minor, numpy=False, conda=True, also=_ALSO)
+    shutil.copytree(site, prefix / "lib" / base.name / "site-packages", dirs_exist_ok=True)
     # conda-pack compresses the tar that it writes; here it writes that once, for both forms.
     plain = makers.conda_pack(prefix, folder / "conda.tar").read_bytes()
     (folder / "conda.tar").unlink()
@@ -199,51 +193,32 @@ def _conda(folder: Path, base: Path, wheels: Path) -> dict[str, Path]:
     return {**archives, "conda-directory": prefix}
 
 
-def _plain_venv(folder: Path, base: Path, wheels: Path) -> Path:
+def _plain_venv(folder: Path, base: Path, site: Path) -> Path:
     subprocess.run([base, "-I", "-m", "venv", "--without-pip", folder / "venv"], check=True)
-    return _filled(folder / "venv", wheels)
+    return _filled(folder / "venv", site)
 
 
-def _packed_venv(folder: Path, base: Path, wheels: Path) -> Path:
-    """Of a venv that is gone when its archive is used."""
+def _packed_venv(folder: Path, base: Path, site: Path) -> Path:
+    """An archive of a venv that is removed before the archive is used."""
     subprocess.run([base, "-I", "-m", "venv", "--without-pip", folder / "to be packed"], check=True)
-    # Not compressed, as that is what takes longest: other tests are about formats.
-    packed = pack(_filled(folder / "to be packed", wheels), folder / "venv.tar")
+    # Not compressed, because compressing takes longest, and other tests are about formats.
+    packed = pack(_filled(folder / "to be packed", site), folder / "venv.tar")
     shutil.rmtree(folder / "to be packed")
     return packed.archive
 
 
-def _uv_venv(folder: Path, base: Path, wheels: Path) -> Path:
+def _uv_venv(folder: Path, base: Path, site: Path) -> Path:
     uv = find_uv()
     assert uv is not None
     command = [uv, "venv", "--quiet", "--offline", "--no-config", "--relocatable", "--python", base, folder / "uv-venv"]
     subprocess.run(command, check=True)
-    return _filled(folder / "uv-venv", wheels)
+    return _filled(folder / "uv-venv", site)
 
 
 _MAKERS = {"conda-pack-gz": _conda, "plain-venv": _plain_venv, "packed-venv": _packed_venv, "uv-venv": _uv_venv}
 
 
-def _filled(environment: Path, wheels: Path) -> Path:
-    _install(environment / "bin" / "python", wheels)
-    for folder in environment.glob("lib/python*/site-packages"):
-        without_numpys_tests(folder)
+def _filled(environment: Path, site: Path) -> Path:
+    (site_packages,) = environment.glob("lib/python*/site-packages")
+    shutil.copytree(site, site_packages, dirs_exist_ok=True)
     return environment
-
-
-def _install(python: Path, wheels: Path, *more: str) -> None:
-    uv = find_uv()
-    assert uv is not None
-    command = [
-        str(uv),
-        "pip",
-        "install",
-        "--quiet",
-        "--offline",
-        "--no-config",
-        "--no-index",
-        "--find-links",
-        str(wheels),
-    ]
-    where = ["--python", str(python), "--link-mode", "copy", *more, "numpy", "orjson"]
-    subprocess.run([*command, *where], env={"PATH": os.defpath, "HOME": str(wheels.parent)}, check=True)

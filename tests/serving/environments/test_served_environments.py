@@ -55,6 +55,18 @@ def test_models_that_share_an_archive_unpack_it_once_and_answer_under_its_python
         assert "unpacking the environment" not in server.log
 
 
+def test_one_setting_runs_all_models_in_an_environment(serving, tmp_path):
+    archive, minor = serving
+    repository = tmp_path / "models"
+    add_model(repository, "first")
+    add_model(repository, "second")
+    flags = (f"--env-store={tmp_path / 'store'}", f"--backend-config=python,execution-env-path={archive}")
+
+    with ServerProcess(repository, *flags, work=tmp_path, timeout=120) as server:
+        assert told(server, "first")[1] == minor
+        assert told(server, "second")[1] == minor
+
+
 def manifest(**changes: object) -> bytes:
     """What an archive would say of itself."""
     made = Manifest(
@@ -106,12 +118,12 @@ class Breaker:
         }
 
     def unsafe(self) -> Broken:
-        leaving, borrowed = ("../../..", "/usr/bin/python3")
+        leaving, borrowed = ("../../..", "/usr/bin/env")
         found: dict[str, tuple[list[tarfile.TarInfo], str]] = {
             "climbing": ([member("bin/../../evil")], "'bin/../../evil' leads out of the archive"),
             "absolute": ([member("/etc/evil")], "'/etc/evil' is an absolute path"),
             "leaving": ([member("lib", tarfile.SYMTYPE, leaving)], "'lib' is a symbolic link that leaves the archive"),
-            "borrowed": ([member("bin/python", tarfile.SYMTYPE, borrowed)], "made from a venv this is its interpreter"),
+            "borrowed": ([member("bin/tool", tarfile.SYMTYPE, borrowed)], "made from a venv this is its interpreter"),
             "tied": ([member("passwd", tarfile.LNKTYPE, "/etc/passwd")], "'passwd' links to '/etc/passwd'"),
             "through": (
                 [member("lib", tarfile.SYMTYPE, "lib64"), member("lib/x")],

@@ -156,11 +156,35 @@ def test_what_a_running_server_uses_is_not_removed_until_its_model_is_unloaded(s
 
         assert running.post("/v2/repository/models/m/unload", {}).status == 200
         running.wait_for(lambda: not read_entries(store)[0].in_use, "the environment to be released")
-        assert "removed 1 environments" in env("gc", "--keep-bytes=0", "--env-store", store).stdout
+        assert "removed 1 environment " in env("gc", "--keep-bytes=0", "--env-store", store).stdout
         assert read_entries(store) == []
 
         assert running.post("/v2/repository/models/m/load", {}).status == 200
         assert told(running, "m")[0].startswith(str(store))
+
+
+def test_a_replaced_archive_is_loaded_in_poll_mode_and_a_removed_environment_is_unpacked_again(serving, tmp_path):
+    archive, _ = serving
+    repository, shelf, store = tmp_path / "models", tmp_path / "shelf", tmp_path / "store"
+    shelf.mkdir()
+    shutil.copy(archive, shelf / "e.tar.gz")
+    add_model(repository, "m", EXECUTION_ENV_PATH="env://e")
+    options = [f"--env-directory={shelf}", "--model-control-mode=poll", "--repository-poll-secs=1"]
+    with server(tmp_path, repository, *options) as running:
+        before = told(running, "m")[0]
+        changed = bytearray(archive.read_bytes())
+        changed[4] ^= 1  # one byte of its header: another digest
+        (shelf / ".new").write_bytes(changed)
+        (shelf / ".new").rename(shelf / "e.tar.gz")
+        running.wait_for(lambda: told(running, "m")[0] != before, "the environment of the new archive")
+
+        shutil.rmtree(Path(told(running, "m")[0]).parent)
+        running.wait_for(lambda: len(running.children()) == 1, "the replaced guest to end")
+        running.children()[0].kill()
+        running.wait_for(lambda: "is gone from the store of environments" in running.log, "it to be missed")
+        running.wait_for(lambda: running.post("/v2/models/m/infer", ASK).status == 200, "the next guest")
+        assert unpackings(running) == 3
+        assert read_entries(store)
 
 
 def test_versions_of_a_model_have_environments_of_their_own(serving, tmp_path):
@@ -267,4 +291,4 @@ def test_the_signal_that_ends_a_server_ends_its_hold(serving, tmp_path):
 
     running.kill()
 
-    assert "removed 1 environments" in env("gc", "--older-than=0s", "--env-store", store).stdout
+    assert "removed 1 environment " in env("gc", "--older-than=0s", "--env-store", store).stdout

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
 
 import grpc
 import numpy as np
@@ -71,6 +73,25 @@ def test_streams_and_the_health_service_are_restricted_too(locked):
                 call()
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert check(b"", metadata=[("triton-grpc-protocol-infer-key", "secret")])
+
+
+def test_a_repeated_header_is_denied_whatever_its_values_are(locked):
+    """The last one counted: a proxy may have checked the first."""
+    for values in (("x", "v"), ("v", "x"), ("v", "v")):
+        with contextlib.closing(socket.create_connection(("127.0.0.1", locked.http_port))) as connection:
+            lines = "".join(f"{name}: {value}\r\n" for name, value in zip("kK", values, strict=True))
+            head = "POST /v2/models/identity/infer HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 0"
+            connection.sendall(f"{head}\r\n{lines}\r\n".encode())
+            received = connection.makefile("rb").read()
+        assert received.startswith(b"HTTP/1.1 403 ")
+        assert received.endswith(b'{"error":"This API is restricted, and header \'k\' is repeated; send it once"}')
+        name = "triton-grpc-protocol-k"
+        with grpc.insecure_channel(f"127.0.0.1:{locked.grpc_port}") as channel:
+            call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            with pytest.raises(grpc.RpcError) as caught:
+                call(b"", metadata=[(name, value) for value in values])
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert caught.value.details() == f"This protocol is restricted, and header '{name}' is repeated; send it once"
 
 
 def test_generate_is_inference_and_a_wrong_verb_tells_nothing(locked):
@@ -164,10 +185,18 @@ def test_case_of_headers_counts_only_where_the_pattern_says_so(pattern, matching
         (["--http-restricted-api=health:=v"], "option format is '<api>,<api>:<header>=<value>'. Got health:=v"),
         (["--grpc-restricted-protocol=health:k="], "option format is '<api>,<api>:<header>=<value>'. Got health:k="),
         (["--http-restricted-api=helth:k=v"], "unknown restricted api 'helth'; there are health, metadata"),
-        (["--http-restricted-api=health,health:k=v"], "restricted api 'health' can not be specified more than once"),
+        (
+            ["--http-restricted-api=health,health:k=v"],
+            "restricted api 'health' can not be specified in multiple config groups",
+        ),
         (
             ["--http-restricted-api=health:k=v", "--http-restricted-api=health:k=w"],
-            "restricted api 'health' can not be specified more than once",
+            "restricted api 'health' can not be specified in multiple config groups",
+        ),
+        (["--grpc-restricted-protocol=helth:k=v"], "unknown restricted protocol 'helth'; there are health"),
+        (
+            ["--grpc-restricted-protocol=health:k=v", "--grpc-restricted-protocol=health:k=w"],
+            "restricted protocol 'health' can not be specified in multiple config groups",
         ),
         (["--grpc-header-forward-pattern=("], "invalid regular expression '('"),
     ],

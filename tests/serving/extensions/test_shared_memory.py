@@ -14,6 +14,7 @@ import pytest
 import tritonclient.utils.shared_memory as shm
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.regions import ClientRegions
+from support.waiting import until
 from tritonclient.utils import InferenceServerException
 
 FOUR = np.array([1, 2, 4, 8], np.float32)
@@ -139,8 +140,11 @@ def test_a_request_keeps_its_region_though_it_is_unregistered(client, api, both,
         pending = pool.submit(infer)
         both.loop.until(lambda: both.engine.held)
         client.unregister_system_shared_memory("r")
+        assert [each["name"] for each in both.http("GET", "/v2/systemsharedmemory/status")[1]] == ["r"]
         both.loop.call(both.engine.release)
         pending.result(10)
+    both.loop.call(both.engine.requests.clear)  # where this engine remembers them
+    until(lambda: both.http("GET", "/v2/systemsharedmemory/status") == (200, []), "the region to be unlisted", 10)
 
     np.testing.assert_array_equal(shm.get_contents_as_numpy(handle, np.float32, [4], offset=64), FOUR)
 
@@ -181,6 +185,14 @@ def test_a_mapping_ends_with_its_last_use(client, both, region):
         (
             "n",
             "/triton_python_backend_shm_region_1",
+            0,
+            8,
+            "failed to register shared memory region 'n': invalid args",
+            (400, "INVALID_ARGUMENT"),
+        ),
+        (
+            "n",
+            "///triton_python_backend_shm_region_1",
             0,
             8,
             "failed to register shared memory region 'n': invalid args",
@@ -328,3 +340,15 @@ def test_an_output_in_json_has_one_place_and_form(both, parameters, status, text
         "outputs": [{"name": "OUTPUT0", "parameters": parameters}],
     }
     assert both.http("POST", "/v2/models/identity/infer", body) == (status, {"error": text})
+
+
+def test_a_name_is_free_once_it_is_unregistered(region):
+    """A client that has its response may register again, though the server has not yet dropped the request."""
+    key, _ = region
+    regions = ClientRegions(is_allowed=True)
+    regions.register("r", key, 0, 8192)
+    used = regions.view("r", 0, 16)
+    regions.unregister("r")
+    regions.register("r", key, 64, 4096)
+    assert [(each.offset, each.byte_size) for each in regions.status()] == [(64, 4096)]
+    assert len(used) == 16

@@ -15,12 +15,14 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 from cli.parsing import parse_options
+from fakes.engine import FakeEngine
 from geventhttpclient.response import HTTPConnectionClosed
 from naiad.config.server.access import TlsFiles
 from naiad.config.server.flag import UsageError
 from naiad.errors import OptionError
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.http2 import frames
+from naiad.frontends.kserve_http.server import HttpFrontend
 from naiad.frontends.tls import grpc_context, http_context
 from tritonclient.utils import InferenceServerException
 
@@ -123,6 +125,18 @@ def connected(both, certificates, *protocols):
         context.set_alpn_protocols(protocols)
     plain = socket.create_connection(("127.0.0.1", both.grpc_port), timeout=10)
     return context.wrap_socket(plain, server_hostname="localhost")
+
+
+def test_a_client_that_does_not_look_at_its_connection_does_not_hold_up_the_end(certificates, loop):
+    """It sends no close_notify; the loop would wait for that for 30 s."""
+    frontend = HttpFrontend(FakeEngine(), address="127.0.0.1", port=0, tls=files(certificates))
+    port = loop.run(frontend.start())
+    context = ssl.create_default_context(cafile=certificates / "root.crt")
+    plain = socket.create_connection(("127.0.0.1", port), timeout=10)
+    with context.wrap_socket(plain, server_hostname="localhost") as client:
+        client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 200"
+        loop.run(frontend.stop(60), timeout=25)
 
 
 @pytest.mark.parametrize("protocols", [(), ("http/1.1",)])

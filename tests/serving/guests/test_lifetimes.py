@@ -153,6 +153,25 @@ def test_nothing_a_model_keeps_or_starts_does_harm(server, name):
     assert [process.pid for process in server.children()] == before
 
 
+def test_a_call_from_a_process_of_a_pool_fails_with_a_sentence_and_its_parent_serves_on(server):
+    """The reference serves such calls. Here the exception of the child is raised again in its parent, by the pool."""
+    before = [process.pid for process in server.children()]
+    error = run(
+        server,
+        "runs_code",
+        """
+        import multiprocessing
+        here = f"__import__('sys').modules[{to.__module__!r}]"
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            pool.apply(eval, (f"{here}.to('identity', {here}.tensor(1)).exec()",))
+        """,
+    )
+    text = "HostGoneError: this process was forked from the model's and has no connection to the server: call models, "
+    assert text in error
+    assert run(server, "runs_code", "return [answer(value_of(to('identity', tensor(2)).exec()))]") == {"OUT": [2.0]}
+    assert [process.pid for process in server.children()] == before
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("version", "python"), interpreters(), ids=[f"{a}.{b}" for (a, b), _ in interpreters()])

@@ -28,13 +28,27 @@ def ask(connection: http.client.HTTPConnection, body: bytes) -> bytes:
     return answer[int(response.headers["Inference-Header-Content-Length"]) :]
 
 
+def ask_into(connection: http.client.HTTPConnection, body: bytes, answer: memoryview) -> None:
+    """As `ask`, but reads the tensor into *answer*: new memory for each of a thousand answers takes half of the time."""
+    connection.request("POST", PATH, body, {"Inference-Header-Content-Length": "0"})
+    response = connection.getresponse()
+    assert response.status == 200
+    response.read(int(response.headers["Inference-Header-Content-Length"]))
+    received = 0
+    while received < len(answer):
+        count = response.readinto(answer[received:])
+        assert count
+        received += count
+    assert not response.read()
+
+
 def resident(server: ServerProcess) -> dict[str, float]:
     """MiB of host and guests: each process's own size, and what all of them take together.
 
     Together without files: how much of a library counts for a process depends on who else has loaded it by now, such
     as servers of tests that run at the same time.
     """
-    processes = [psutil.Process(server.pid), *server.children()]
+    processes = server.processes()
     sizes = {f"rss of {number}": process.memory_info().rss / MIB for number, process in enumerate(processes)}
     return {**sizes, "together": sum(map(own, processes)) / MIB}
 
@@ -62,13 +76,15 @@ def server(tmp_path):
 def test_thousand_requests_of_8_mb_leave_the_resident_size_where_it_was(server):
     body = np.arange(2 * MIB, dtype=np.float32).tobytes()
     assert len(body) == 8 * MIB
+    answer = memoryview(bytearray(len(body)))
     with contextlib.closing(http.client.HTTPConnection(HOST, server.http_port)) as connection:
         for _ in range(50):
             assert ask(connection, body) == body
         before = resident(server)
         for _ in range(950):
-            ask(connection, body)
+            ask_into(connection, body, answer)
         after = resident(server)
+    assert answer == body
     assert all(abs(after[name] - before[name]) < 4 for name in before), (before, after)
 
 

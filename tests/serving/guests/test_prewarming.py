@@ -63,6 +63,7 @@ def test_a_forked_guest_that_dies_is_told_of_and_replaced_as_any_other(tmp_path)
         )
         assert "about to die of signal 9" in reply.error
         assert values(infer(server, "dies_mid_request", 0)) == [0]
+        server.wait_for(lambda: server.log.count("'dies_mid_request_0' is ready: pid ") == 2, "the line in the log")
         after = guests(server)["dies_mid_request_0"]
         assert (after.pid != before.pid, after.ppid()) == (True, parent)
 

@@ -1,4 +1,4 @@
-"""Explicit model control over HTTP and gRPC: what is loaded, what is gone, and that no request is lost between."""
+"""Explicit model control over HTTP and gRPC: models are loaded and unloaded, and no request is lost meanwhile."""
 
 from __future__ import annotations
 
@@ -22,6 +22,31 @@ def client_of(server: ServerProcess, protocol: str):
     if protocol == "http":
         return tritonclient.http.InferenceServerClient(server.http_url)
     return tritonclient.grpc.InferenceServerClient(server.grpc_url)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    work = tmp_path_factory.mktemp("control")
+    (work / "models").mkdir()
+    with ServerProcess(work / "models", EXPLICIT, work=work) as running:
+        yield running
+
+
+@pytest.fixture
+def control(shared):
+    """A server without loaded models, and its empty repository; the same server for all tests of this file."""
+    models = shared.work / "models"
+    shared.begin_log()
+    yield shared, models
+    for name in {entry["name"] for entry in shared.post("/v2/repository/index").json() if "state" in entry}:
+        shared.post(f"/v2/repository/models/{name}/unload")
+    shared.wait_for(lambda: not shared.children(), "all guests to end")
+    for folder in models.iterdir():
+        shutil.rmtree(folder)
+
+
+def load(server: ServerProcess, model: str) -> None:
+    assert server.post(f"/v2/repository/models/{model}/load").status == 200
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -51,7 +76,7 @@ def test_model_is_loaded_and_unloaded_on_request(tmp_path, protocol):
 
 
 class Crowd:
-    """Threads that ask one model again and again until told to stop."""
+    """Threads that send requests to one model until `stop`."""
 
     def __init__(self, server: ServerProcess, model: str, count: int = 4) -> None:
         self.wrong: list[object] = []
@@ -79,38 +104,40 @@ class Crowd:
 
 
 @pytest.mark.slow
-def test_reloading_loses_no_request(tmp_path):
-    """Two versions, so that the first one's old guest goes while the second one's new one starts."""
-    models = repository(tmp_path / "models", ["versions"])
-    with ServerProcess(models, EXPLICIT, "--load-model=versions", work=tmp_path) as server:
-        crowd = Crowd(server, "versions")
-        client = client_of(server, "http")
-        for number in range(3):
-            (models / "versions" / "config.pbtxt").touch()
-            client.load_model("versions")
-            assert server.log.count("successfully loaded 'versions'") == 2 * (number + 2)
-        crowd.stop()
-        assert crowd.wrong == []
-        assert set(crowd.answers) == {5.0}
-        server.wait_for(lambda: len(server.children()) == 2, "the old guests to end")
-        client.close()
+def test_reloading_loses_no_request(control):
+    """With two versions, so that the old guest of one ends while the new guest of the other starts."""
+    server, models = control
+    repository(models, ["versions"])
+    load(server, "versions")
+    crowd = Crowd(server, "versions")
+    client = client_of(server, "http")
+    for number in range(3):
+        (models / "versions" / "config.pbtxt").touch()
+        client.load_model("versions")
+        assert server.log.count("successfully loaded 'versions'") == 2 * (number + 2)
+    crowd.stop()
+    assert crowd.wrong == []
+    assert set(crowd.answers) == {5.0}
+    server.wait_for(lambda: len(server.children()) == 2, "the old guests to end")
+    client.close()
 
 
 @pytest.mark.slow
-def test_reloading_takes_over_new_code_and_versions(tmp_path):
-    models = repository(tmp_path / "models", ["versions"])
-    with ServerProcess(models, EXPLICIT, "--load-model=versions", work=tmp_path) as server:
-        shutil.copytree(models / "versions" / "5", models / "versions" / "7")
-        client = client_of(server, "http")
+def test_reloading_takes_over_new_code_and_versions(control):
+    server, models = control
+    repository(models, ["versions"])
+    load(server, "versions")
+    shutil.copytree(models / "versions" / "5", models / "versions" / "7")
+    client = client_of(server, "http")
+    client.load_model("versions")
+    assert values(infer(server, "versions", 0)) == [7]
+    assert server.get("/v2/models/versions").json()["versions"] == ["5", "7"]
+    assert infer(server, "versions", 0, version="3").status in {404, 503}
+    (models / "versions" / "7" / "model.py").write_text("raise RuntimeError('a bad day')")
+    with pytest.raises(Exception, match="a bad day"):
         client.load_model("versions")
-        assert values(infer(server, "versions", 0)) == [7]
-        assert server.get("/v2/models/versions").json()["versions"] == ["5", "7"]
-        assert infer(server, "versions", 0, version="3").status in {404, 503}
-        (models / "versions" / "7" / "model.py").write_text("raise RuntimeError('a bad day')")
-        with pytest.raises(Exception, match="a bad day"):
-            client.load_model("versions")
-        assert values(infer(server, "versions", 0)) == [7], "what served before goes on"
-        client.close()
+    assert values(infer(server, "versions", 0)) == [7], "the loaded versions still serve"
+    client.close()
 
 
 def is_loaded_by(server: ServerProcess, model: str) -> bool:
@@ -120,54 +147,56 @@ def is_loaded_by(server: ServerProcess, model: str) -> bool:
     return server.log.count(f"loading: {model}:") > before
 
 
-def test_a_load_of_what_is_loaded_and_has_not_changed_does_nothing(tmp_path):
-    models = repository(tmp_path / "models", ["identity"])
+def test_a_load_of_what_is_loaded_and_has_not_changed_does_nothing(control):
+    server, models = control
+    repository(models, ["identity"])
     folder = models / "identity"
     config_file = folder / "config.pbtxt"
-    with ServerProcess(models, EXPLICIT, "--load-model=identity", work=tmp_path) as server:
-        [guest] = server.children()
-        for _ in range(2):
-            assert not is_loaded_by(server, "identity")
-        assert "'identity' is loaded and has not changed since" in server.log
-        assert [guest] == server.children()
-        (folder / "1" / "__pycache__").mkdir()
-        assert not is_loaded_by(server, "identity"), "bytecode is nobody's change"
-        for change in (
-            (folder / "1" / "model.py").touch,
-            lambda: os.utime(folder / "1" / "model.py", (0, 0)),  # older, but another file
-            lambda: config_file.write_text(config_file.read_text() + "\n"),
-            lambda: (folder / "weights").write_text("new"),
-            (folder / "weights").unlink,
-            lambda: server.post("/v2/repository/models/identity/unload"),
-        ):
-            change()
-            assert is_loaded_by(server, "identity")
-            assert not is_loaded_by(server, "identity")
-        config = server.get("/v2/models/identity/config").json()
-        for _ in range(2):  # a configuration that comes along is a change, whatever it says
-            before = server.log.count("loading: identity:")
-            body = {"parameters": {"config": json.dumps(config)}}
-            assert server.post("/v2/repository/models/identity/load", body).status == 200
-            assert server.log.count("loading: identity:") == before + 1
-        assert is_loaded_by(server, "identity"), "without it the model is what its files say"
+    load(server, "identity")
+    [guest] = server.children()
+    for _ in range(2):
         assert not is_loaded_by(server, "identity")
-
-
-def test_a_failed_load_is_tried_again_though_nothing_has_changed(tmp_path):
-    models = repository(tmp_path / "models", ["identity"])
-    good = (models / "identity" / "1" / "model.py").read_text()
-    with ServerProcess(models, EXPLICIT, "--load-model=identity", work=tmp_path) as server:
-        (models / "identity" / "1" / "model.py").write_text("raise ValueError('not today')")
-        for count in (1, 2):
-            assert "not today" in server.post("/v2/repository/models/identity/load").error
-            assert server.log.count("loading: identity:") == count + 1
-        assert values(infer(server, "identity", 1)) == [1]
-        (models / "identity" / "1" / "model.py").write_text(good)
+    assert "'identity' is loaded and has not changed since" in server.log
+    assert [guest] == server.children()
+    (folder / "1" / "__pycache__").mkdir()
+    assert not is_loaded_by(server, "identity"), "bytecode is nobody's change"
+    for change in (
+        (folder / "1" / "model.py").touch,
+        lambda: os.utime(folder / "1" / "model.py", (0, 0)),  # older, but another file
+        lambda: config_file.write_text(config_file.read_text() + "\n"),
+        lambda: (folder / "weights").write_text("new"),
+        (folder / "weights").unlink,
+        lambda: server.post("/v2/repository/models/identity/unload"),
+    ):
+        change()
         assert is_loaded_by(server, "identity")
+        assert not is_loaded_by(server, "identity")
+    config = server.get("/v2/models/identity/config").json()
+    for _ in range(2):  # a configuration that comes along is a change, whatever it says
+        before = server.log.count("loading: identity:")
+        body = {"parameters": {"config": json.dumps(config)}}
+        assert server.post("/v2/repository/models/identity/load", body).status == 200
+        assert server.log.count("loading: identity:") == before + 1
+    assert is_loaded_by(server, "identity"), "without it the model is what its files say"
+    assert not is_loaded_by(server, "identity")
+
+
+def test_a_failed_load_is_tried_again_though_nothing_has_changed(control):
+    server, models = control
+    repository(models, ["identity"])
+    good = (models / "identity" / "1" / "model.py").read_text()
+    load(server, "identity")
+    (models / "identity" / "1" / "model.py").write_text("raise ValueError('not today')")
+    for count in (1, 2):
+        assert "not today" in server.post("/v2/repository/models/identity/load").error
+        assert server.log.count("loading: identity:") == count + 1
+    assert values(infer(server, "identity", 1)) == [1]
+    (models / "identity" / "1" / "model.py").write_text(good)
+    assert is_loaded_by(server, "identity")
 
 
 def test_a_change_of_what_many_models_share_is_one_of_each_of_them(tmp_path):
-    """The reference does nothing: it looks at the model's own folder alone."""
+    """Triton reloads nothing here, because it compares only the model's own folder."""
     models = repository(tmp_path / "models", ["identity"])
     backend, environment = tmp_path / "backends" / "shared", tmp_path / "environment"
     backend.mkdir(parents=True)
@@ -191,43 +220,46 @@ def test_a_change_of_what_many_models_share_is_one_of_each_of_them(tmp_path):
 
 
 @pytest.mark.slow
-def test_unloading_lets_requests_in_flight_finish(tmp_path):
-    models = repository(tmp_path / "models", ["dies_mid_request"])
-    with ServerProcess(models, EXPLICIT, "--load-model=dies_mid_request", work=tmp_path) as server:
-        asking = Asking(server, "dies_mid_request", 1)
-        server.wait_log("works for 1.0 s")
-        assert server.post("/v2/repository/models/dies_mid_request/unload").status == 200
-        assert infer(server, "dies_mid_request", 0).status == 404
-        assert values(asking.reply()) == [1]
-        server.wait_for(lambda: not server.children(), "the guest to end")
+def test_unloading_lets_requests_in_flight_finish(control):
+    server, models = control
+    repository(models, ["dies_mid_request"])
+    load(server, "dies_mid_request")
+    asking = Asking(server, "dies_mid_request", 1)
+    server.wait_log("works for 1.0 s")
+    assert server.post("/v2/repository/models/dies_mid_request/unload").status == 200
+    assert infer(server, "dies_mid_request", 0).status == 404
+    assert values(asking.reply()) == [1]
+    server.wait_for(lambda: not server.children(), "the guest to end")
 
 
 @pytest.mark.slow
-def test_loading_again_while_unloading_serves_at_once(tmp_path):
-    models = repository(tmp_path / "models", ["dies_mid_request"])
-    with ServerProcess(models, EXPLICIT, "--load-model=dies_mid_request", work=tmp_path) as server:
-        asking = Asking(server, "dies_mid_request", 2)
-        server.wait_log("works for 2.0 s")
-        assert server.post("/v2/repository/models/dies_mid_request/unload").status == 200
-        assert server.post("/v2/repository/models/dies_mid_request/load").status == 200
-        assert values(infer(server, "dies_mid_request", 0)) == [0]
-        assert values(asking.reply()) == [2]
-        server.wait_for(lambda: len(server.children()) == 1, "the old guest to end")
-        assert index(server)["dies_mid_request"]["state"] == "READY"
-        assert is_model_ready(server, "dies_mid_request")
+def test_loading_again_while_unloading_serves_at_once(control):
+    server, models = control
+    repository(models, ["dies_mid_request"])
+    load(server, "dies_mid_request")
+    asking = Asking(server, "dies_mid_request", 2)
+    server.wait_log("works for 2.0 s")
+    assert server.post("/v2/repository/models/dies_mid_request/unload").status == 200
+    assert server.post("/v2/repository/models/dies_mid_request/load").status == 200
+    assert values(infer(server, "dies_mid_request", 0)) == [0]
+    assert values(asking.reply()) == [2]
+    server.wait_for(lambda: len(server.children()) == 1, "the old guest to end")
+    assert index(server)["dies_mid_request"]["state"] == "READY"
+    assert is_model_ready(server, "dies_mid_request")
 
 
-def test_unloading_amid_a_load_leaves_no_guest(tmp_path):
-    models = repository(tmp_path / "models", ["versions"])
-    with ServerProcess(models, EXPLICIT, "--load-model=versions", work=tmp_path) as server:
-        (models / "versions" / "config.pbtxt").touch()
-        loading = threading.Thread(target=server.post, args=("/v2/repository/models/versions/load",))
-        loading.start()
-        server.wait_for(lambda: server.log.count("loading: versions:") > 2, "the second load to begin")
-        assert server.post("/v2/repository/models/versions/unload").status == 200
-        loading.join()
-        server.wait_for(lambda: states(server) == {"UNAVAILABLE"}, "both versions to be unloaded")
-        server.wait_for(lambda: not server.children(), "all guests to end")
+def test_unloading_amid_a_load_leaves_no_guest(control):
+    server, models = control
+    repository(models, ["versions"])
+    load(server, "versions")
+    (models / "versions" / "config.pbtxt").touch()
+    loading = threading.Thread(target=server.post, args=("/v2/repository/models/versions/load",))
+    loading.start()
+    server.wait_for(lambda: server.log.count("loading: versions:") > 2, "the second load to begin")
+    assert server.post("/v2/repository/models/versions/unload").status == 200
+    loading.join()
+    server.wait_for(lambda: states(server) == {"UNAVAILABLE"}, "both versions to be unloaded")
+    server.wait_for(lambda: not server.children(), "all guests to end")
 
 
 def test_control_is_refused_where_it_was_not_asked_for(tmp_path):
@@ -248,11 +280,12 @@ def test_control_is_refused_where_it_was_not_asked_for(tmp_path):
         ("specific { versions: [ 1, 3 ] }", ["1", "3"]),
     ],
 )
-def test_version_policy_names_what_serves(tmp_path, policy, versions):
-    models = repository(tmp_path / "models", ["versions"])
+def test_version_policy_names_what_serves(control, policy, versions):
+    server, models = control
+    repository(models, ["versions"])
     config = models / "versions" / "config.pbtxt"
     text = (SAMPLES / "versions" / "config.pbtxt").read_text()
     config.write_text(text.replace("latest { num_versions: 2 }", policy))
-    with ServerProcess(models, work=tmp_path) as server:
-        assert server.get("/v2/models/versions").json()["versions"] == versions
-        assert values(infer(server, "versions", 0)) == [float(versions[-1])]
+    load(server, "versions")
+    assert server.get("/v2/models/versions").json()["versions"] == versions
+    assert values(infer(server, "versions", 0)) == [float(versions[-1])]

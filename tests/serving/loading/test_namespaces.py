@@ -7,6 +7,7 @@ import urllib.request
 import pytest
 from serving.contract import REFERENCE, ours
 from serving.ensembles.ensembles import ask, outputs, write_ensemble, write_function
+from support.console import shown_model
 from support.server import TRITONSERVER, ServerProcess
 
 NAMESPACES = "--model-namespacing=true"
@@ -137,7 +138,7 @@ def test_without_namespaces_a_name_in_two_repositories_is_no_model(tmp_path, fol
 @ours
 def test_the_page_tells_where_each_model_of_one_name_comes_from(tmp_path, folders):
     with start(tmp_path, folders[:2], "--ui=true", "--log-verbose=1") as server:
-        models = {model["name"]: model for model in server.get("/ui/state").json()["models"]}
         for folder in folders[:2]:
-            assert models[f"{folder}::m"]["code"] == f"{folder}/m/1/model.py"
-            assert models[f"{folder}::m"]["environment"] == "the host's interpreter"
+            shown = shown_model(server, f"{folder}::m")
+            assert shown["directory"] == f"{folder}/m"
+            assert shown["environment"]["source"] == "the host's interpreter"

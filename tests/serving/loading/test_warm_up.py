@@ -112,7 +112,7 @@ def server(tmp_path_factory):
     write(folder, "random", sample("r", "random_data: true", rest=TEXT.replace("zero", "random")))
     group = "instance_group { kind: KIND_CPU name: "
     write(folder, "idle", sample("i", "zero_data: true") + f'{group}"a" }} {group}"b" count: 2 passive: true }}')
-    options = ("--exit-on-error=false", "--strict-readiness=false")
+    options = ("--exit-on-error=false", "--strict-readiness=false", "--log-verbose=1")
     with ServerProcess(folder, *options, work=tmp_path_factory.mktemp("server")) as running:
         yield running
 
@@ -136,6 +136,17 @@ def test_samples_are_executed_before_the_model_serves_and_are_not_counted(server
     assert len(first) == 4
     statistics = server.get("/v2/models/warm/stats").json()["model_stats"][0]
     assert (statistics["inference_count"], statistics["execution_count"]) == (1, 1)
+
+
+def test_the_log_has_a_line_for_each_run_of_a_sample(server):
+    runs = [
+        line.split("model 'warm'")[1].rstrip('"') for line in server.log.splitlines() if "model 'warm' inst" in line
+    ]
+    assert runs[:3] == [
+        " instance warm_0_0 is running warmup sample 'twice' for iteration 0",
+        " instance warm_0_0 is running warmup sample 'twice' for iteration 1",
+        " instance warm_0_0 is running warmup sample 'file' for iteration 0",
+    ]
 
 
 def test_random_text_is_empty(server):

@@ -56,6 +56,18 @@ def test_a_cancelled_grpc_call_is_noticed(server, tmp_path, of):
 
 
 @ours
+def test_a_cancellation_is_logged_as_by_the_reference(tmp_path):
+    with serving(tmp_path, "runs_code") as server:
+        assert server.post("/v2/logging", {"log_verbose_level": 1}).status == 200
+        with InferenceServerClient(server.grpc_url) as client:
+            call = client.async_infer("runs_code", [code_input(watching(tmp_path / "note"))], callback=lambda *_: None)
+            says(tmp_path / "note", "begun")
+            call.cancel()
+            says(tmp_path / "note", "cancelled")
+        server.wait_for(lambda: "Cancellation notification received for ModelInferHandler" in server.log, "the line")
+
+
+@ours
 def test_a_coroutine_notices_without_giving_its_loop_away(server, tmp_path):
     """The check itself reads what has arrived; the reference asks its server each time."""
     note = tmp_path / "note"

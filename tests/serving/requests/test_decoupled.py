@@ -238,6 +238,16 @@ def test_a_coroutine_lets_the_next_one_begin(server):
 
 
 @ours
+@pytest.mark.parametrize("end", ["sender.send(answer(2))", "return [answer(2)]", "raise ValueError('late')"])
+def test_a_stream_gets_the_one_response_of_a_model_that_tries_to_send_two(server, end):
+    with Stream(server) as opened:
+        opened.send("runs_code", f"sender = request.get_response_sender()\nsender.send(answer(1))\n{end}")
+        opened.send("runs_code", "return [answer('next')]")
+        events = opened.wait(lambda events: len(events) >= 2, "both responses")
+    assert events == [{"last": 1}, {"last": "next"}]
+
+
+@ours
 @pytest.mark.parametrize("model", ["runs_code", "runs_coroutine"])
 def test_a_response_without_the_final_flag_is_the_answer_though_execute_raises(server, model):
     """The reference leaves its client waiting."""
@@ -278,6 +288,26 @@ def test_a_response_that_cannot_be_sent_fails_with_the_reason(server):
     """
     text = "output 'OUT' has 40 dimensions; tensors of at most 32 can be sent"
     assert run(server, "runs_code", code) == "500: " + failed("runs_code", text)
+
+
+@ours
+@pytest.mark.parametrize("model", MODELS[:4])
+def test_what_execute_logs_carries_the_id_of_its_request(server, model):
+    code = f"""
+    pb_utils.Logger.log_warn('said by {model}')
+    thread = threading.Thread(target=pb_utils.Logger.log_warn, args=['said by a thread of {model}'])
+    thread.start(), thread.join()
+    sender = request.get_response_sender()
+    sender.send(answer(1), FINAL)
+    """
+    for request_id in ("id-7", ""):
+        with Stream(server) as opened:
+            opened.send(model, code, request_id)
+            opened.wait(lambda events: events, "the response")
+    server.wait_for(lambda: server.log.count(f'said by a thread of {model}"') == 2, "the lines")
+    assert server.log.count(f'[request id: id-7] said by {model}"') == 1
+    assert server.log.count(f'said by {model}"') == 2
+    assert f"[request id: id-7] said by a thread of {model}" not in server.log
 
 
 def test_statistics_count_requests_by_how_they_ended(server):

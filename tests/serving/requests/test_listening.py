@@ -7,8 +7,9 @@ from contextlib import AsyncExitStack
 
 from cli.parsing import parse
 from naiad import listeners
-from naiad.app import build_engine, build_loader
+from naiad.app import build_engine, build_loader, listen
 from naiad.cli.serve import log_settings, open_log
+from naiad.frontend_processes.spawned import SpawnedProcesses
 from support.server import free_ports
 
 
@@ -28,9 +29,9 @@ def test_a_server_is_not_ready_before_the_last_of_its_ports_is_open(tmp_path, mo
     seen: list[int] = []
     start_last = listeners._start_openai
 
-    async def ask_before(*arguments: object) -> None:
+    async def ask_before(*arguments: object, **keywords: object) -> None:
         seen.append(await status(http))
-        await start_last(*arguments)
+        await start_last(*arguments, **keywords)
 
     monkeypatch.setattr(listeners, "_start_openai", ask_before)
 
@@ -40,7 +41,8 @@ def test_a_server_is_not_ready_before_the_last_of_its_ports_is_open(tmp_path, mo
         async with AsyncExitStack() as stack:
             stack.push_async_callback(engine.stop)
             await engine.start()
-            await listeners.listen(engine, loader, options, stack.enter_context(open_log(log_settings(options))), stack)
+            log = stack.enter_context(open_log(log_settings(options)))
+            await listen(engine, loader, options, log, stack, SpawnedProcesses())
             seen.append(await status(http))
 
     asyncio.run(serve())

@@ -111,13 +111,13 @@ def test_what_a_dead_guest_counted_goes_with_it(tmp_path):
         for model in ("dies", "lives"):
             make(server, model, "shared")
             evaluate(server, model, "shared.Metric().increment(1)")
-        make(server, "dies", "own")
-        evaluate(server, "dies", "own.Metric().increment(1)")
-        assert lines_of(server, "own ")[-1] == "own 1"
+        make(server, "dies", "mortal")
+        evaluate(server, "dies", "mortal.Metric().increment(1)")
+        assert lines_of(server, "mortal ")[-1] == "mortal 1"
         [pid] = {evaluate(server, "dies", "os.getpid()")}
         document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": ["os._exit(1)"]}]}
         assert server.post("/v2/models/dies/infer", document).status == 500
-        assert lines_of(server, "own") == []
+        assert lines_of(server, "mortal") == []
         assert lines_of(server, "shared")[-1] == "shared 2"
         wait_until(lambda: server.get("/v2/models/dies/ready").status == 200, "the next guest")
         assert evaluate(server, "dies", "os.getpid()") != pid

@@ -8,7 +8,6 @@ import threading
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from serving.repositories import infer, repository, values
 from support.server import ServerProcess
@@ -69,10 +68,7 @@ def test_a_model_that_is_held_back_hears_that_its_client_has_gone(tmp_path):
 
 def sizes(server: ServerProcess) -> dict[int, int]:
     """Bytes of host and guests that are theirs alone, with what they share counted in parts."""
-    return {
-        process.pid: process.memory_full_info().pss
-        for process in [psutil.Process(server.pid), *server.children()]
-    }  # fmt: skip
+    return {process.pid: process.memory_full_info().pss for process in server.processes()}
 
 
 @pytest.mark.slow

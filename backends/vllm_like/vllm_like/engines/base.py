@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+
+_NO_TOKENIZER = "the engine of this model does not tokenize"
 
 
 class CallerError(ValueError):
@@ -25,23 +27,25 @@ class Generation:
 
     Attributes:
         request_id: Unique among the running requests.
-        prompt: The prompt; "" with `chat`.
+        prompt: The prompt, as text or as token ids; "" with `chat`.
         chat: A conversation instead of a prompt: `messages`, `tools` and other fields of OpenAI's API.
         sampling: The sampling parameters that the request sets, by vLLM's names.
         lora: Name of the adapter to use; "" for none.
         images: Encoded image files that belong to the prompt.
         wants_logprobs: Whether the log probability of each token is needed, also if only for the sum.
         wants_counts: Whether each delta needs its number of tokens; else the last one has the total.
+        is_stream: Whether each delta is sent to the client at once.
     """
 
     request_id: str
-    prompt: str
+    prompt: Union[str, List[int]]
     chat: Optional[Dict[str, Any]]
     sampling: Dict[str, Any]
     lora: str = ""
     images: Sequence[bytes] = ()
     wants_logprobs: bool = False
     wants_counts: bool = False
+    is_stream: bool = False
 
 
 @dataclass
@@ -77,8 +81,24 @@ class EmbeddingRequest:
     wants_counts: bool = False
 
 
+@dataclass(frozen=True)
+class RankRequest:
+    """One request for scores: how well each of the documents answers the query."""
+
+    request_id: str
+    query: str
+    documents: Sequence[str]
+    wants_counts: bool = False
+
+
 class Sink:
     """Receives the output of a `Generation`. Engines call its methods from any thread, but one at a time."""
+
+    def on_start(self, at: float = 0.0) -> None:
+        """Note that the engine computes the request since *at* (`time.monotonic`), by default now.
+
+        Engines that do not know it need not call it: the first `push` does.
+        """
 
     def is_cancelled(self) -> bool:
         """Whether the client has cancelled the request or disconnected."""
@@ -97,16 +117,26 @@ EmbeddingSink = Callable[[List[List[float]], int, Optional[BaseException]], None
 """Receives the vectors, the number of input tokens, and the error if the request failed."""
 
 
+RankSink = Callable[[List[float], int, Optional[BaseException]], None]
+"""Receives a score for each document, the number of input tokens, and the error if the request failed."""
+
+
 class Engine:
     """Runs one model. `generate` and `embed` return at once: sinks are called from the engine's own threads.
 
     Attributes:
         max_model_len: Maximum number of tokens of prompt and output together; 0 if unknown.
         loras: Names of the adapters; None if adapters are not enabled.
+        chat_adds_special: Whether the tokenizer adds special tokens to a rendered chat.
     """
 
     max_model_len = 0
     loras: Optional[Sequence[str]] = None
+    chat_adds_special = False
+
+    def kv_cache_usage(self, tokens: int) -> float:  # noqa: ARG002 - engines use it that cannot tell otherwise
+        """The part of the key-value cache in use, 0 to 1, while the running requests have *tokens*; 0 if unknown."""
+        return 0.0
 
     def generate(self, generation: Generation, sink: Sink) -> None:
         """Start to generate text."""
@@ -116,11 +146,42 @@ class Engine:
         """Start to compute vectors."""
         raise NotImplementedError
 
+    def rank(self, request: RankRequest, sink: RankSink) -> None:
+        """Start to compute scores: by default the cosine of the vectors of query and document, as vLLM does."""
+
+        def on_vectors(vectors: List[List[float]], tokens: int, error: Optional[BaseException]) -> None:
+            sink([] if error is not None else _cosines(vectors), tokens, error)
+
+        inputs = [request.query, *request.documents]
+        self.embed(EmbeddingRequest(request.request_id, inputs, None, request.wants_counts), on_vectors)
+
+    def encode(self, text: str, *, adds_special: bool) -> Tuple[List[int], List[str]]:  # noqa: ARG002 - signature of engines that can
+        """The tokens of a text, and the text of each; blocks. With *adds_special*, the model's own tokens too."""
+        raise CallerError(_NO_TOKENIZER)
+
+    def decode(self, tokens: Sequence[int]) -> str:  # noqa: ARG002 - signature of engines that can
+        """The text of tokens; blocks."""
+        raise CallerError(_NO_TOKENIZER)
+
+    def render(self, conversation: Dict[str, Any]) -> str:  # noqa: ARG002 - signature of engines that can
+        """A conversation as the prompt that the chat template makes of it; blocks."""
+        raise CallerError(_NO_TOKENIZER)
+
     def check_health(self) -> None:
         """Raise an exception if the engine is unhealthy."""
 
     def shutdown(self) -> None:
         """Wait for running requests, then free all resources."""
+
+
+def _cosines(vectors: List[List[float]]) -> List[float]:
+    """The cosine between the first vector and each of the others."""
+    lengths = [math.sqrt(sum(number * number for number in vector)) or 1.0 for vector in vectors]
+    query = vectors[0]
+    return [
+        sum(one * other for one, other in zip(query, vector)) / (lengths[0] * length)
+        for vector, length in zip(vectors[1:], lengths[1:])
+    ]
 
 
 def truncate_vectors(vectors: List[List[float]], dimensions: Optional[int]) -> List[List[float]]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, Mapping, Optional
 
+from vllm_like import chat
 from vllm_like.engines import llama_schema
 from vllm_like.engines.base import CallerError, Generation
-
-_LONG_PROMPT = 2000
-"""Characters of a prompt from which on llama.cpp reports progress, so that the request can be cancelled meanwhile."""
 
 _NO_LIMIT = -1
 _SAME_NAMES: Mapping[str, Any] = {
@@ -78,11 +76,10 @@ def body(generation: Generation, seed: Optional[int], max_logprobs: int) -> Dict
         _add_structure(document, given["structured_outputs"])
     if generation.chat is not None:
         document.update(generation.chat)
-        length = sum(len(str(message.get("content"))) for message in generation.chat["messages"])
     else:
         document["prompt"] = generation.prompt
-        length = len(generation.prompt)
-    document["return_progress"] = length > _LONG_PROMPT
+    # Chunks while the prompt is read: they tell its length, and a request can be cancelled meanwhile.
+    document["return_progress"] = True
     return document
 
 
@@ -90,6 +87,8 @@ def _reject_unsupported(generation: Generation) -> None:
     given = generation.sampling
     if generation.images:
         raise CallerError("the engine xllamacpp does not support 'image'")
+    if generation.chat is not None and chat.take_images(generation.chat)[1]:
+        raise CallerError("the engine xllamacpp does not support images in 'messages'")
     if given.get("best_of", 1) not in (1, given.get("n", 1)):
         raise CallerError("the engine xllamacpp does not support the sampling parameter 'best_of'")
     for name, value in given.items():

@@ -9,8 +9,9 @@ from typing import Any, Callable, Dict, Optional
 from vllm_like.engines.base import CallerError, Delta, Generation, Sink
 
 _SERVER_ERROR = 500
-_TOO_LONG = "is too large to process"
-"""In the error for a text that is longer than a batch: the caller's error, though its code is 500."""
+_TOO_LONG = re.compile(r"input \((?P<tokens>\d+) tokens\) is too large to process.*batch size: (?P<limit>\d+)")
+"""The error for an embedding's text that is longer than a batch: the caller's error, though its code is 500."""
+_CONTEXT_EXCEEDED = "exceed_context_size_error"
 _TEXT = re.compile(
     r'\{"choices":\[\{"text":"(?P<text>[^"\\]+)","index":(?P<index>\d+),"logprobs":null,"finish_reason":null\}\],'
 )
@@ -26,8 +27,20 @@ def parse_error(document: Any) -> Optional[Exception]:
     if error is None:
         return None
     text = str(error.get("message", error))
-    is_callers = error.get("code", _SERVER_ERROR) < _SERVER_ERROR or _TOO_LONG in text
-    return CallerError(text) if is_callers else RuntimeError(text)
+    if error.get("type") == _CONTEXT_EXCEEDED:
+        return _too_long("prompt", error.get("n_prompt_tokens"), error.get("n_ctx"))
+    found = _TOO_LONG.search(text)
+    if found is not None:
+        return _too_long("input", found["tokens"], found["limit"])
+    return CallerError(text) if error.get("code", _SERVER_ERROR) < _SERVER_ERROR else RuntimeError(text)
+
+
+def _too_long(what: str, tokens: Any, limit: Any) -> CallerError:
+    """llama.cpp advises to increase sizes that `model.json` has under other names."""
+    return CallerError(
+        f"This model's maximum context length is {limit} tokens. However, your {what} has {tokens} tokens. Please "
+        f"shorten the {what}, or raise 'max_model_len' in the model's model.json."
+    )
 
 
 class ChunkReader:
@@ -37,11 +50,22 @@ class ChunkReader:
         error: The error of the request; None if there is none.
     """
 
-    def __init__(self, generation: Generation, sink: Sink, on_progress: Callable[[], None]) -> None:
-        """Read the chunks for *generation*; *on_progress* is called for each of them."""
+    def __init__(
+        self, generation: Generation, sink: Sink, on_progress: Callable[[], None], first_choice: int = 0
+    ) -> None:
+        """Prepare to read the chunks of one call of llama.cpp.
+
+        Args:
+            generation: The request.
+            sink: Receives the deltas.
+            on_progress: Called for each chunk.
+            first_choice: Number of the choice that llama.cpp calls 0: it generates the choices in parts if it has fewer
+                slots than the request has choices.
+        """
         self.error: Optional[Exception] = None
         self._sink = sink
         self._on_progress = on_progress
+        self._first_choice = first_choice
         self._is_chat = generation.chat is not None
         self._top_logprobs = generation.sampling.get("logprobs") or 0
         self._counted: Dict[int, int] = {}
@@ -70,7 +94,7 @@ class ChunkReader:
             return None
         index = int(found["index"])
         self._counted[index] = self._counted.get(index, 0) + 1
-        return Delta(index, found["text"], tokens=1)
+        return Delta(self._first_choice + index, found["text"], tokens=1)
 
     def _push(self, chunk: Dict[str, Any]) -> bool:
         self.error = parse_error(chunk)
@@ -81,11 +105,13 @@ class ChunkReader:
         prompt_tokens = 0
         if timings.get("predicted_n"):
             prompt_tokens = timings["cache_n"] + timings["prompt_n"]
+        elif chunk.get("prompt_progress"):
+            prompt_tokens = chunk["prompt_progress"]["total"]
         return self._sink.push([delta for delta in deltas if delta is not None], prompt_tokens)
 
     def _delta(self, choice: Dict[str, Any], timings: Dict[str, Any]) -> Optional[Delta]:
         index = choice["index"]
-        delta = Delta(index, finish_reason=choice["finish_reason"])
+        delta = Delta(self._first_choice + index, finish_reason=choice["finish_reason"])
         if self._is_chat:
             message = {key: value for key, value in choice["delta"].items() if key != "role" and value is not None}
             delta.text = message.get("content", "")

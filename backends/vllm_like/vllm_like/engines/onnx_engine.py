@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -63,6 +63,9 @@ class OnnxEngine(Engine):
         self.max_model_len = settings.number("max_model_len", DEFAULT_MAX_MODEL_LEN)
         self._tokenizer = Tokenizer.from_file(settings.find("tokenizer", "tokenizer.json"))
         self._tokenizer.no_padding()
+        self._whole_tokenizer = Tokenizer.from_file(settings.find("tokenizer", "tokenizer.json"))
+        self._whole_tokenizer.no_padding()
+        self._whole_tokenizer.no_truncation()
         self._tokenizer.enable_truncation(self.max_model_len)
         self._pooling, self._normalizes = _pooling(settings)
         options = onnxruntime.SessionOptions()
@@ -118,6 +121,15 @@ class OnnxEngine(Engine):
             pooled = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
         vectors: List[List[float]] = pooled.astype(np.float32).tolist()
         return vectors
+
+    def encode(self, text: str, *, adds_special: bool) -> Tuple[List[int], List[str]]:
+        """The tokens of a text, not truncated."""
+        encoded = self._whole_tokenizer.encode(text, add_special_tokens=adds_special)
+        return list(encoded.ids), list(encoded.tokens)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens."""
+        return str(self._whole_tokenizer.decode(list(tokens), skip_special_tokens=False))
 
     def shutdown(self) -> None:
         """Wait for running requests."""

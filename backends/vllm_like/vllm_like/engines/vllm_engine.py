@@ -13,8 +13,8 @@ import threading
 from http import HTTPStatus
 from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from vllm_like import keys, weights
-from vllm_like.engines import vllm_requests, watchdog
+from vllm_like import chat, keys, weights
+from vllm_like.engines import shared_segments, vllm_requests, vllm_tools, watchdog
 from vllm_like.engines.base import (
     BusyError,
     CallerError,
@@ -33,6 +33,8 @@ _STOP_TIMEOUT_SECONDS = 30.0
 _KIND_GPU = "GPU"
 _KIND_MODEL = "MODEL"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_CACHE_USAGES = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+"""Names of the gauge in releases of vLLM, which registers it in this process."""
 _FLAGS = ("enable_lora", "disable_log_stats", "enforce_eager")
 """Boolean keys that models for Triton's vLLM backend may write as strings: vLLM would treat "false" as true."""
 
@@ -53,8 +55,14 @@ def start(settings: Settings, log: Callable[[str], None], on_dead: Callable[[str
             'there, or use "engine": "xllamacpp" for a model in a GGUF file'
         ) from None
     arguments = _arguments(settings, AsyncEngineArgs, log)
+    removed = shared_segments.remove_abandoned()
+    if removed:
+        log(f"removed shared memory of an engine that was killed: {', '.join(removed)}")
     watchdog.start()
-    return VllmEngine(settings, AsyncEngineArgs(**arguments), on_dead)
+    engine = VllmEngine(settings, AsyncEngineArgs(**arguments), on_dead)
+    if os.getpgrp() == os.getpid():  # else the group has processes of others
+        shared_segments.record(shared_segments.mapped_segments(os.getpid()))
+    return engine
 
 
 def choose_devices(settings: Settings) -> None:
@@ -124,6 +132,8 @@ class VllmEngine(Engine):
         self.loras: Optional[Sequence[str]] = list(settings.loras) if settings.flag("enable_lora") else None
         if self.loras == []:
             raise ValueError(f"'enable_lora' is set, but there is no {LORA_FILE} in '{settings.directory}'")
+        parser = settings.tool_call_parser
+        self._tool_parser = vllm_tools.parser_class(parser) if parser else None
         self._lora_numbers = {name: number for number, name in enumerate(settings.loras, 1)}
         self._running: Dict[str, Sink] = {}
         self._loop = asyncio.new_event_loop()
@@ -185,7 +195,11 @@ class VllmEngine(Engine):
         self._report_if_dead(error)
 
     async def _stream(self, generation: Generation, prompt: Any, sink: Sink) -> None:
+        tools = await self._tool_calls(generation)
         parameters = vllm_requests.sampling_parameters(generation)
+        if tools is not None and not tools.skips_special_tokens:
+            parameters.skip_special_tokens = False
+        extractors: Dict[int, vllm_tools.ToolCallExtractor] = {}
         extra: Dict[str, Any] = {}
         if generation.lora:
             path = self._settings.loras[generation.lora]
@@ -194,22 +208,57 @@ class VllmEngine(Engine):
             )
         outputs = self._engine.generate(prompt, parameters, generation.request_id, **extra)
         async for output in outputs:
+            sink.on_start(_scheduled(output))
             deltas = [_delta(one) for one in output.outputs]
+            if tools is not None:
+                for delta, one in zip(deltas, output.outputs):
+                    if delta.index not in extractors:
+                        extractors[delta.index] = tools.extractor(is_stream=generation.is_stream)
+                    extractors[delta.index].convert(delta, one.token_ids)
             if not sink.push(deltas, len(output.prompt_token_ids or ())):
                 await self._engine.abort(generation.request_id)
                 break
+
+    async def _tool_calls(self, generation: Generation) -> Optional[vllm_tools.ToolCallRequest]:
+        if self._tool_parser is None or not vllm_tools.are_expected(generation.chat):
+            return None
+        assert generation.chat is not None
+        return vllm_tools.ToolCallRequest(self._tool_parser, await self._tokenizer(), generation.chat)
 
     async def _prompt(self, generation: Generation) -> Any:
         if generation.chat is not None:
             if generation.images:
                 raise CallerError("the engine vllm supports 'image' with 'text_input' only")
-            tokenizer = self._engine.get_tokenizer()
-            if hasattr(tokenizer, "__await__"):  # until release 0.11
-                tokenizer = await tokenizer
-            return vllm_requests.chat_prompt(tokenizer, generation.chat, self._settings.chat_template)
+            tokenizer = await self._tokenizer()
+            conversation, images = chat.take_images(generation.chat)
+            prompt = vllm_requests.chat_prompt(tokenizer, conversation, self._settings.chat_template)
+            return vllm_requests.prompt_with_images(prompt["prompt_token_ids"], images) if images else prompt
         if generation.images:
             return vllm_requests.prompt_with_images(generation.prompt, generation.images)
+        if isinstance(generation.prompt, list):
+            return {"prompt_token_ids": generation.prompt}
         return generation.prompt
+
+    async def _tokenizer(self) -> Any:
+        tokenizer = self._engine.get_tokenizer()
+        return await tokenizer if hasattr(tokenizer, "__await__") else tokenizer  # awaitable until release 0.11
+
+    def encode(self, text: str, *, adds_special: bool) -> Tuple[List[int], List[str]]:
+        """The tokens of a text."""
+        tokenizer = self._call(self._tokenizer())
+        tokens = list(tokenizer.encode(text, add_special_tokens=adds_special))
+        return tokens, [str(token) for token in tokenizer.convert_ids_to_tokens(tokens)]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens."""
+        try:
+            return str(self._call(self._tokenizer()).decode(list(tokens)))
+        except (OverflowError, IndexError) as error:  # the tokenizer's own, for ids beyond its vocabulary
+            raise CallerError(f"'tokens' has ids that are not in the vocabulary: {error}") from None
+
+    def render(self, conversation: Dict[str, Any]) -> str:
+        """A conversation as the prompt that the chat template makes of it."""
+        return vllm_requests.chat_text(self._call(self._tokenizer()), conversation, self._settings.chat_template)
 
     def embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
         """Start to compute vectors."""
@@ -242,6 +291,10 @@ class VllmEngine(Engine):
         if error is not None and getattr(self._engine, "errored", False):
             self._on_dead(str(getattr(self._engine, "dead_error", error)))
 
+    def kv_cache_usage(self, tokens: int) -> float:  # noqa: ARG002 - vLLM knows better
+        """The part of the key-value cache in use, as vLLM reports it; 0 with `disable_log_stats`."""
+        return _cache_usage()
+
     def check_health(self) -> None:
         """Raise an exception if vLLM reports that it is unhealthy."""
         self._call(self._engine.check_health(), _HEALTH_TIMEOUT_SECONDS)
@@ -250,12 +303,28 @@ class VllmEngine(Engine):
         """Wait for running requests, then stop vLLM and its processes."""
         self._call(self._drain())
         self._engine.shutdown()
+        shared_segments.remove_own_record()
         self._stop_loop()
 
     async def _drain(self) -> None:
         self._cancel_poll.cancel()
         while self._running:
             await asyncio.sleep(_CANCEL_POLL_SECONDS)
+
+
+def _scheduled(output: Any) -> float:
+    """When vLLM scheduled the request of *output* first (`time.monotonic`); 0 if this release does not report it."""
+    return float(getattr(getattr(output, "metrics", None), "scheduled_ts", 0.0) or 0.0)
+
+
+def _cache_usage() -> float:
+    """What vLLM has published last of its key-value cache; 0 where it publishes nothing."""
+    try:
+        from prometheus_client import REGISTRY
+    except ImportError:
+        return 0.0
+    samples = (sample for family in REGISTRY.collect() for sample in family.samples if sample.name in _CACHE_USAGES)
+    return max((sample.value for sample in samples), default=0.0)
 
 
 def _delta(output: Any) -> Delta:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Sequence, Union
 
 from vllm_like.engines.base import CallerError, Generation
 
@@ -73,13 +73,23 @@ def chat_prompt(tokenizer: Any, conversation: Mapping[str, Any], template: str) 
 
     Not as text: the template writes the first token (BOS) already, and vLLM would add it again.
     """
+    text = chat_text(tokenizer, conversation, template)
+    return {"prompt_token_ids": list(tokenizer.encode(text, add_special_tokens=False))}
+
+
+def chat_text(tokenizer: Any, conversation: Mapping[str, Any], template: str) -> str:
+    """A conversation rendered by the chat template.
+
+    Raises:
+        CallerError: If the template rejects the conversation.
+    """
     options: Dict[str, Any] = dict(conversation.get("chat_template_kwargs") or {})
     if template:
         options["chat_template"] = template
     continues = bool(conversation.get("continue_final_message"))
     tools = conversation.get("tools") if conversation.get("tool_choice") != "none" else None
     try:
-        text = tokenizer.apply_chat_template(
+        text: str = tokenizer.apply_chat_template(
             conversation["messages"],
             tools=tools,
             tokenize=False,
@@ -89,10 +99,10 @@ def chat_prompt(tokenizer: Any, conversation: Mapping[str, Any], template: str) 
         )
     except Exception as error:  # noqa: BLE001 - a template is code and can raise any exception
         raise CallerError(f"the chat template rejected the conversation: {error}") from None
-    return {"prompt_token_ids": list(tokenizer.encode(text, add_special_tokens=False))}
+    return text
 
 
-def prompt_with_images(prompt: str, images: Sequence[bytes]) -> Dict[str, Any]:
+def prompt_with_images(prompt: Union[str, List[int]], images: Sequence[bytes]) -> Dict[str, Any]:
     """A prompt with images.
 
     Raises:
@@ -104,4 +114,5 @@ def prompt_with_images(prompt: str, images: Sequence[bytes]) -> Dict[str, Any]:
         pictures = [Image.open(io.BytesIO(image)).convert("RGB") for image in images]
     except OSError as error:
         raise CallerError(f"an element of input 'image' is not an image file: {error}") from None
-    return {"prompt": prompt, "multi_modal_data": {"image": pictures if len(pictures) > 1 else pictures[0]}}
+    name = "prompt" if isinstance(prompt, str) else "prompt_token_ids"
+    return {name: prompt, "multi_modal_data": {"image": pictures if len(pictures) > 1 else pictures[0]}}

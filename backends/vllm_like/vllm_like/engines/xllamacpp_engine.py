@@ -13,25 +13,24 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from vllm_like import keys
-from vllm_like.engines import llama_requests, llama_responses, llama_schema, threads
+from vllm_like.engines import llama_defaults, llama_http, llama_requests, llama_responses, llama_schema, threads
 from vllm_like.engines.base import (
     CallerError,
     EmbeddingRequest,
     EmbeddingSink,
     Engine,
     Generation,
+    RankRequest,
+    RankSink,
     Sink,
     truncate_vectors,
 )
 from vllm_like.engines.slots import SlotQueue
 from vllm_like.settings import Settings
 
-DEFAULT_MAX_MODEL_LEN = 4096
-DEFAULT_MAX_NUM_SEQS = 4
-DEFAULT_BATCHED_TOKENS = 512
 _MAGIC = b"GGUF"
 _USED = (
     "model",
@@ -49,20 +48,6 @@ _USED = (
     "enable_prefix_caching",
     "disable_log_stats",
 )
-_OPTIONS: Mapping[str, Any] = {
-    "n_threads": None,
-    "n_threads_batch": None,
-    "poll": 0,
-    "n_gpu_layers": None,
-    "flash_attn": "auto",
-    "cache_type_k": "f16",
-    "cache_type_v": "f16",
-    "kv_unified": False,
-    "cache_ram_mib": 0,
-    "warmup": True,
-    "verbosity": 0,
-}
-"""`engine_options` and their defaults; None for the default of llama.cpp or of this backend."""
 
 
 def start(settings: Settings, log: Callable[[str], None], on_dead: Callable[[str], None]) -> Engine:  # noqa: ARG001 - cannot fail alone
@@ -71,7 +56,7 @@ def start(settings: Settings, log: Callable[[str], None], on_dead: Callable[[str
     Raises:
         ValueError: If the settings are invalid, or llama.cpp cannot load the file.
     """
-    keys.reject_unknown(settings.options, _OPTIONS, "'engine_options' in model.json")
+    keys.reject_unknown(settings.options, llama_defaults.OPTIONS, "'engine_options' in model.json")
     path = settings.find("model")
     with Path(path).open("rb") as file:
         if file.read(4) != _MAGIC:
@@ -81,7 +66,9 @@ def start(settings: Settings, log: Callable[[str], None], on_dead: Callable[[str
 
 
 class LlamaEngine(Engine):
-    """One model of llama.cpp's server, without its HTTP."""
+    """One model of llama.cpp's server; its HTTP is used for the tokenizer only, which has no other interface."""
+
+    chat_adds_special = True
 
     def __init__(self, settings: Settings, path: str, log: Callable[[str], None]) -> None:
         try:
@@ -91,13 +78,15 @@ class LlamaEngine(Engine):
                 f"the engine xllamacpp needs a package of that name in '{sys.prefix}', the model's environment: {error}"
             ) from None
         self._library = xllamacpp
-        self.max_model_len = settings.number("max_model_len", DEFAULT_MAX_MODEL_LEN)
-        slots = settings.number("max_num_seqs", DEFAULT_MAX_NUM_SEQS)
+        self.max_model_len = settings.number("max_model_len", llama_defaults.MAX_MODEL_LEN)
+        slots = self._slots = settings.number("max_num_seqs", llama_defaults.MAX_NUM_SEQS)
         self._max_logprobs = settings.number("max_logprobs", 20, least=0)
         self._seed = settings.arguments.get("seed")
         self._embeds = _is_for_embeddings(settings)
         self.loras = list(settings.loras) if settings.flag("enable_lora") else None
         self._lora_numbers = {name: number for number, name in enumerate(settings.loras)}
+        self._key = secrets.token_hex(32)
+        self._ranks = _is_for_ranking(settings)
         parameters = self._parameters(settings, path, slots)
         self._server = _load(xllamacpp, parameters)
         self._queue = SlotQueue(slots, "llama")
@@ -105,16 +94,17 @@ class LlamaEngine(Engine):
         log(
             f"llama.cpp serves '{path}': {slots} requests at a time of {self.max_model_len} tokens each "
             f"(max_num_seqs, max_model_len), {parameters.cpuparams.n_threads} threads"
+            f"{threads.advice(parameters.cpuparams.n_threads)}"
         )
 
     def _parameters(self, settings: Settings, path: str, slots: int) -> Any:
         library = self._library
-        options: Dict[str, Any] = {**_OPTIONS, **settings.options}
+        options: Dict[str, Any] = {**llama_defaults.OPTIONS, **settings.options}
         made = library.CommonParams()
         made.model.path = path
         made.n_parallel = slots
         made.n_ctx = self.max_model_len * slots
-        made.n_batch = settings.number("max_num_batched_tokens", max(DEFAULT_BATCHED_TOKENS, slots))
+        made.n_batch = settings.number("max_num_batched_tokens", max(llama_defaults.BATCHED_TOKENS, slots))
         made.n_ubatch = min(made.n_ubatch, made.n_batch)
         made.cpuparams.n_threads = options["n_threads"] or threads.default_count()
         made.cpuparams_batch.n_threads = options["n_threads_batch"] or made.cpuparams.n_threads
@@ -140,9 +130,9 @@ class LlamaEngine(Engine):
             # last piece, which results in wrong vectors.
             made.kv_unified = True
         self._add_loras(made, settings)
-        # llama.cpp opens its own HTTP server on the loopback interface; a random key makes it unusable.
+        # llama.cpp opens its own HTTP server on the loopback interface; a random key makes it unusable for others.
         made.ui = False
-        made.api_keys = [secrets.token_hex(32)]
+        made.api_keys = [self._key]
         return made
 
     def _add_loras(self, parameters: Any, settings: Settings) -> None:
@@ -167,23 +157,44 @@ class LlamaEngine(Engine):
         if self.loras:
             wanted = self._lora_numbers.get(generation.lora)
             body["lora"] = [{"id": number, "scale": float(number == wanted)} for number in self._lora_numbers.values()]
-        run = partial(self._run, body, generation, sink)
-        self._queue.submit(run, partial(_end_if_cancelled, sink), body["n"])
+        self._submit(body, generation, sink, first_choice=0)
 
-    def _run(self, body: Dict[str, Any], generation: Generation, sink: Sink) -> None:
+    def _submit(self, body: Dict[str, Any], generation: Generation, sink: Sink, first_choice: int) -> None:
+        """Queue the choices from *first_choice* on, as many as there are slots: llama.cpp rejects a larger `n`.
+
+        Each further part is queued behind the requests that have arrived meanwhile, so a large `n` delays them little.
+        """
+        part = {**body, "n": min(body["n"] - first_choice, self._slots)}
+        if first_choice and "seed" in body:
+            part["seed"] = (body["seed"] + first_choice) & 0xFFFFFFFF  # else each part would have the same texts
+        run = partial(self._run, body, part, generation, sink, first_choice)
+        self._queue.submit(run, partial(_end_if_cancelled, sink), part["n"])
+
+    def _run(
+        self, body: Dict[str, Any], part: Dict[str, Any], generation: Generation, sink: Sink, first_choice: int
+    ) -> None:
         error: Any = None
         try:
             if not sink.is_cancelled():
-                reader = llama_responses.ChunkReader(generation, sink, self._queue.poll_cancelled)
+                sink.on_start()
+                reader = llama_responses.ChunkReader(generation, sink, self._queue.poll_cancelled, first_choice)
                 server = self._server
                 handle = server.handle_completions if generation.chat is None else server.handle_chat_completions
-                handle(json.dumps(body), reader.on_chunk)  # a JSON string as argument makes the chunks JSON strings
+                handle(json.dumps(part), reader.on_chunk)  # a JSON string as argument makes the chunks JSON strings
                 error = reader.error
         except ValueError as raised:  # raised for a conversation that its template rejects
             error = CallerError(str(raised))
         except Exception as raised:  # noqa: BLE001 - sent to the client
             error = raised
-        sink.end(error)
+        next_choice = first_choice + part["n"]
+        if error is None and next_choice < body["n"] and not sink.is_cancelled():
+            self._submit(body, generation, sink, next_choice)
+        else:
+            sink.end(error)
+
+    def kv_cache_usage(self, tokens: int) -> float:
+        """The part of the key-value cache that *tokens* of the running requests use."""
+        return min(tokens / (self.max_model_len * self._slots), 1.0)
 
     def embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
         """Queue a request for vectors."""
@@ -206,6 +217,46 @@ class LlamaEngine(Engine):
         except Exception as raised:  # noqa: BLE001 - sent to the client
             error = raised
         sink(vectors, tokens, error)
+
+    def rank(self, request: RankRequest, sink: RankSink) -> None:
+        """Queue a request for scores: by the model's own head if it has one, else by its vectors."""
+        if not self._ranks:
+            super().rank(request, sink)
+            return
+        body = {"query": request.query, "documents": list(request.documents)}
+        self._queue.submit(partial(self._run_ranking, body, sink), lambda: False)
+
+    def _run_ranking(self, body: Dict[str, Any], sink: RankSink) -> None:
+        scores: List[float] = []
+        tokens = 0
+        error: Any = None
+        try:
+            document = self._server.handle_rerank(body)
+            error = llama_responses.parse_error(document)
+            if error is None:
+                tokens = document["usage"]["prompt_tokens"]
+                found = sorted(document["results"], key=lambda each: each["index"])
+                scores = [float(each["relevance_score"]) for each in found]
+        except Exception as raised:  # noqa: BLE001 - sent to the client
+            error = raised
+        sink(scores, tokens, error)
+
+    def encode(self, text: str, *, adds_special: bool) -> Tuple[List[int], List[str]]:
+        """The tokens of a text."""
+        asked = {"content": text, "add_special": adds_special, "parse_special": True, "with_pieces": True}
+        tokens = llama_http.post(self._server.listening_address, self._key, "/tokenize", asked)["tokens"]
+        return [token["id"] for token in tokens], [llama_http.piece_text(token["piece"]) for token in tokens]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens."""
+        asked = {"tokens": list(tokens)}
+        return str(llama_http.post(self._server.listening_address, self._key, "/detokenize", asked)["content"])
+
+    def render(self, conversation: Dict[str, Any]) -> str:
+        """A conversation as the prompt that the chat template makes of it."""
+        return str(
+            llama_http.post(self._server.listening_address, self._key, "/apply-template", conversation)["prompt"]
+        )
 
     def check_health(self) -> None:
         """Raise an exception after `shutdown`; llama.cpp runs in this process and cannot fail alone."""
@@ -231,6 +282,12 @@ def _is_for_embeddings(settings: Settings) -> bool:
     return "pooling" in {settings.arguments.get("runner"), settings.arguments.get("task")} or bool(
         {"embed", "embedding"} & {settings.arguments.get("task"), settings.arguments.get("convert")}
     )
+
+
+def _is_for_ranking(settings: Settings) -> bool:
+    config = settings.arguments.get("pooler_config") or {}
+    kind = config.get("pooling_type") or config.get("seq_pooling_type") or ""
+    return _is_for_embeddings(settings) and str(kind).lower() == "rank"
 
 
 def _pooling(library: Any, settings: Settings) -> Any:

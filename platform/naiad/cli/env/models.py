@@ -18,7 +18,7 @@ from naiad.environments.store.store import Store
 from naiad.errors import NaiadError
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
 from naiad.repository.read import read_config
-from naiad.repository.repositories import open_repositories
+from naiad.repository.repositories import open_repositories_of
 from naiad.resolution.resolve import ResolutionSettings, resolution_settings, resolve
 
 __all__ = ["environments_of", "models_using", "server_options"]
@@ -56,7 +56,7 @@ def environments_of(options: ServerOptions) -> Iterator[tuple[str, Path | Enviro
     A model with an invalid configuration is skipped with a warning: a server would not load it either.
     """
     settings = resolution_settings(options)
-    repositories = open_repositories(options.models.repositories, is_namespaced=options.models.is_namespaced)
+    repositories = open_repositories_of(options)
     try:
         for name, files in repositories.scan().models.items():
             try:

@@ -1,33 +1,32 @@
-"""The output of `naiad env`: tables drawn with rich on a terminal, plain tables in pipes, JSON for scripts."""
+"""The output of `naiad env`: tables drawn with rich on a terminal, plain tables in pipes."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
 
 from naiad.config.server.quantities import size_text
 from naiad.environments.archives.inspection import Inspection
-from naiad.environments.store.entries import StoreEntry
+from naiad.environments.store.entries import StoreEntry, short_digests
+from naiad.environments.store.pulled import PulledRepository
 from naiad.environments.store.verification import VerificationResult
 from naiad.resolution.tables import text_table
 
 __all__ = [
     "ENTRY_HEADERS",
+    "PULLED_HEADERS",
     "VERDICT_HEADERS",
-    "as_json",
     "entry_rows",
     "inspection_text",
     "print_table",
+    "pulled_rows",
     "verdict_rows",
 ]
 
 _DIGEST_SHOWN = 12
-ENTRY_HEADERS = ("Archive", "Python", "numpy", "Platform", "Size", "Last used", "Models", "Digest")
+ENTRY_HEADERS = ("Digest", "Archive", "Python", "numpy", "Platform", "Size", "Last used", "Models")
+PULLED_HEADERS = ("Digest", "Reference", "Size", "Last used", "Models")
 VERDICT_HEADERS = ("Archive", "Digest", "Result")
 
 
@@ -42,7 +41,8 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, title:
 
     table = Table(title=title or None, title_justify="left")
     for header in headers:
-        table.add_column(header, overflow="fold")
+        # A digest is copied to other commands, so it is never broken.
+        table.add_column(header, overflow="fold", no_wrap=header == "Digest")
     for row in rows:
         table.add_row(*map(Text, row))
     Console().print(table)
@@ -50,8 +50,11 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, title:
 
 def entry_rows(entries: Iterable[StoreEntry], now: float) -> list[tuple[str, ...]]:
     """Rows for `ENTRY_HEADERS`."""
+    entries = list(entries)
+    short = short_digests(entry.digest for entry in entries)
     return [
         (
+            short[entry.digest],
             entry.archive,
             entry.python,
             entry.numpy,
@@ -59,9 +62,24 @@ def entry_rows(entries: Iterable[StoreEntry], now: float) -> list[tuple[str, ...
             size_text(entry.size),
             "now" if entry.in_use else _ago(now - entry.last_used),
             ", ".join(using.model for using in entry.models),
-            entry.digest[:_DIGEST_SHOWN],
         )
         for entry in entries
+    ]
+
+
+def pulled_rows(pulled: Iterable[PulledRepository], now: float) -> list[tuple[str, ...]]:
+    """Rows for `PULLED_HEADERS`."""
+    pulled = list(pulled)
+    short = short_digests(one.digest for one in pulled)
+    return [
+        (
+            short[one.digest],
+            one.archive.partition("@")[0],
+            size_text(one.size),
+            "now" if one.in_use else _ago(now - one.last_used),
+            ", ".join(use.model for use in one.models),
+        )
+        for one in pulled
     ]
 
 
@@ -93,21 +111,11 @@ def inspection_text(found: Inspection, models: Sequence[str]) -> str:
         ("models", ", ".join(models)),
         ("recipe", ", ".join(name for name, _ in found.recipe)),
         ("signed by", ", ".join(found.signed_by)),
+        *(("problem", problem) for problem in found.problems),
         ("packages", str(len(found.packages))),
     )
     lines = [f"{name:<14}{value}" for name, value in facts if value]
     return "\n".join((*lines, *(f"  {package.name} {package.version}" for package in found.packages))) + "\n"
-
-
-def as_json(value: Any) -> str:
-    """Values of dataclasses, paths and containers as indented JSON text."""
-    return json.dumps(value, default=_to_json_value, indent=1)
-
-
-def _to_json_value(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    return str(value) if isinstance(value, Path) else list(value)
 
 
 def _date(seconds: float) -> str:

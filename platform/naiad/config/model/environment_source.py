@@ -15,7 +15,13 @@ ENVIRONMENT_SCHEME = "env://"
 """Scheme of an environment in an `--env-directory`."""
 
 _URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-_PIN = re.compile(r"(?P<name>.*)@(?P<algorithm>sha\d+):(?P<digest>[^@/]*)")
+# In a URI of a registry everything before the host is a secret. Elsewhere a user alone is none, as in
+# `abfs://container@account`.
+_SECRETS = (
+    re.compile(r"(oci://)(?:[^/@\s]*|[^/@:\s]*:\S*)@(?!(?:sha|md)-?\d+:)", re.IGNORECASE),
+    re.compile(r"([a-z][a-z0-9+.-]*://)[^/@:\s]*:[^/@\s]*@(?!(?:sha|md)-?\d+:)", re.IGNORECASE),
+)
+_PIN = re.compile(r"(?P<name>.*)@(?P<algorithm>(sha|md)-?\d+):(?P<digest>[^@/]*)")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -40,10 +46,13 @@ class EnvironmentSource:
 
 
 def redact(uri: str) -> str:
-    """A URI for logs and errors: without credentials and without the query, which may contain a signature."""
+    """A URI, or a flag with one, for logs and errors: without credentials and the query, which may be a signature."""
+    if not uri.lower().startswith(("http://", "https://")):
+        for secret in _SECRETS:
+            uri = secret.sub(r"\1", uri)
+        return uri
     parts = urlsplit(uri)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", "")) if parts.scheme in ("http", "https") else uri
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def is_uri(text: str) -> bool:
@@ -63,7 +72,7 @@ def split_digest(text: str) -> tuple[str, str]:
     digest = match["digest"].lower()
     if match["algorithm"] != "sha256" or not _DIGEST.fullmatch(digest):
         raise ConfigError(
-            f"'{text}': '{match['algorithm']}:{match['digest']}' is no digest; write @sha256: and 64 hexadecimal "
+            f"'{text}': '{match['algorithm']}:{match['digest']}' is not a digest; write @sha256: and 64 hexadecimal "
             "digits, as `sha256sum` and `naiad env inspect` print them"
         )
     return match["name"], digest

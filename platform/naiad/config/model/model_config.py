@@ -6,6 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.protocol.datatypes import Datatype
@@ -14,6 +15,7 @@ __all__ = [
     "All",
     "InstanceGroup",
     "InstanceKind",
+    "InstancePlacement",
     "Latest",
     "ModelConfig",
     "Specific",
@@ -167,8 +169,22 @@ def freeze_version_policy(policy: pb.ModelVersionPolicy) -> VersionPolicy:
     return Latest(policy.latest.num_versions) if policy.HasField("latest") else All()
 
 
-def instance_names(config: ModelConfig) -> tuple[tuple[str, InstanceKind], ...]:
-    """Names and kinds of a model's instances in order: `<group>_<i>`.
+class InstancePlacement(NamedTuple):
+    """One instance: its name, and where it runs.
+
+    Attributes:
+        name: Its name.
+        kind: Where it runs.
+        device_id: The GPU of a KIND_GPU instance, 0 for others.
+    """
+
+    name: str
+    kind: InstanceKind
+    device_id: int = 0
+
+
+def instance_names(config: ModelConfig) -> tuple[InstancePlacement, ...]:
+    """A model's instances in order; their names are `<group>_<i>`, where i counts through the devices of the group.
 
     The default group has the name of the model, so its instance is `m_0`. An unnamed configured group is
     `<model>_<index>`, so its instance is `m_0_0` (see `normalise`). An ensemble has no instances.
@@ -176,13 +192,24 @@ def instance_names(config: ModelConfig) -> tuple[tuple[str, InstanceKind], ...]:
     groups = config.instance_groups
     if not groups and not config.message.HasField("ensemble_scheduling"):
         groups = (InstanceGroup(name=config.name, kind=InstanceKind.CPU, count=1),)
-    return tuple((f"{group.name}_{index}", group.kind) for group in groups for index in range(group.count))
+    return tuple(
+        InstancePlacement(f"{group.name}_{index}", group.kind, device)
+        for group in groups
+        for index, device in enumerate(_devices(group))
+    )
+
+
+def _devices(group: InstanceGroup) -> list[int]:
+    """The device of each instance of a group, `count` of them on each device."""
+    return [device for device in group.gpus or (0,) for _ in range(group.count)]
 
 
 def instance_groups(config: ModelConfig) -> dict[str, pb.ModelInstanceGroup]:
     """The instance group of each instance, by the instance's name."""
     groups = config.message.instance_group
-    return {f"{group.name}_{index}": group for group in groups for index in range(group.count)}
+    return {
+        f"{group.name}_{index}": group for group in groups for index in range(group.count * max(len(group.gpus), 1))
+    }
 
 
 def datatype_of(number: int) -> Datatype:

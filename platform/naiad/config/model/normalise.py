@@ -6,10 +6,13 @@ place and are idempotent.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from naiad.config.model import model_config_pb2 as pb
 
 __all__ = ["normalise", "normalise_instance_groups"]
 
+_PYTHON = "python"
 DEFAULT_SEQUENCE_IDLE_MICROSECONDS = 1_000_000
 
 
@@ -25,22 +28,33 @@ def normalise(message: pb.ModelConfig) -> None:
         _default_to_pinned_memory(message.optimization)
 
 
-def normalise_instance_groups(message: pb.ModelConfig) -> None:
-    """Give every instance group a name, a kind and a count. A model has at least one group, an ensemble none.
+def normalise_instance_groups(message: pb.ModelConfig, gpu_count: Callable[[], int] = lambda: 0) -> None:
+    """Give every instance group a name, a kind, a count and devices. A model has at least one group, an ensemble none.
+
+    As in the reference, KIND_AUTO means all GPUs where there are some, and so does the default group of backend
+    `python`. That of other backends means the CPU: whether a native library can use a GPU is known after it is loaded.
 
     The default group has the name of the model, an unnamed configured one `<model>_<index>`. Their instances are called
     `m_0` and `m_0_0`, as clients and logs of the reference expect.
+
+    Args:
+        message: The configuration.
+        gpu_count: How many GPUs models may use; called only if that matters.
     """
     if message.HasField("ensemble_scheduling"):
         return
     if not message.instance_group:
-        message.instance_group.add(name=message.name)
+        default = message.instance_group.add(name=message.name)
+        if message.backend != _PYTHON:
+            default.kind = pb.ModelInstanceGroup.KIND_CPU
     for index, group in enumerate(message.instance_group):
         if not group.name:
             group.name = f"{message.name}_{index}"
-        if group.kind == pb.ModelInstanceGroup.KIND_AUTO:
-            # The reference chooses GPU where there is one; naiad manages no GPUs.
-            group.kind = pb.ModelInstanceGroup.KIND_CPU
+        kinds = pb.ModelInstanceGroup
+        if group.kind == kinds.KIND_AUTO:
+            group.kind = kinds.KIND_GPU if gpu_count() else kinds.KIND_CPU
+        if group.kind == kinds.KIND_GPU and not group.gpus:
+            group.gpus.extend(range(gpu_count()))
         group.count = max(group.count, 1)
 
 

@@ -16,6 +16,7 @@ from google.protobuf import json_format, text_format
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.json_form import prepare
+from naiad.config.model.lenient_json import make_strict
 from naiad.config.model.suggestions import PACKAGE, unknown_field, unknown_value
 from naiad.errors import ConfigError
 
@@ -57,18 +58,32 @@ def parse_text(text: str, source: str | Path) -> pb.ModelConfig:
 def parse_json(text: str, source: str | Path) -> pb.ModelConfig:
     """Parse a configuration in JSON, as the load API receives it and auto-completion returns it.
 
-    Unknown fields are errors; names of enum values may be in any case.
+    As protobuf's parser in C++, by which the reference reads it, this accepts strings in single quotes, keys without
+    quotes and commas before a closing bracket. Unknown fields are errors; names of enum values may be in any case.
 
     Raises:
         ConfigError: With the path of the invalid field, or line and column for malformed JSON.
     """
     try:
-        fields = json.loads(text)
+        fields = _decode(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{source}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from error
     except RecursionError as error:
         raise ConfigError(f"{source}: not a model configuration: nested too deeply") from error
     return parse_mapping(fields, source)
+
+
+def _decode(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        strict = make_strict(text)
+        if strict is None:
+            raise
+        try:
+            return json.loads(strict)
+        except json.JSONDecodeError:
+            raise error from None  # its position is that of the user's text
 
 
 def parse_mapping(fields: Mapping[str, Any], source: str | Path) -> pb.ModelConfig:

@@ -7,7 +7,7 @@ nothing, else after auto-completion. Ensembles are in `ensemble`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.ensemble import ENSEMBLE_PLATFORM, validate_ensemble
@@ -94,8 +94,12 @@ def validate_response_cache(message: pb.ModelConfig) -> None:
         )
 
 
-def validate_instance_groups(message: pb.ModelConfig) -> None:
-    """Check normalised instance groups: naiad manages no GPUs, and limits the number of instances.
+def validate_instance_groups(message: pb.ModelConfig, gpu_count: Callable[[], int] = lambda: 0) -> None:
+    """Check normalised instance groups: kinds, devices and the number of instances.
+
+    Args:
+        message: The configuration.
+        gpu_count: How many GPUs models may use; called only if a group is for GPUs.
 
     Raises:
         ConfigError: At the first invalid group.
@@ -103,8 +107,8 @@ def validate_instance_groups(message: pb.ModelConfig) -> None:
     if message.HasField("ensemble_scheduling"):
         return
     for group in message.instance_group:
-        _validate_instance_group(message, group)
-    count = sum(group.count for group in message.instance_group)
+        _validate_instance_group(message, group, gpu_count)
+    count = sum(group.count * max(len(group.gpus), 1) for group in message.instance_group)
     if count > _MAX_INSTANCES:
         raise ConfigError(
             f"the instance groups of model {message.name} ask for {count} instances, each a process; at most "
@@ -125,11 +129,30 @@ def _validate_backend(message: pb.ModelConfig) -> None:
         raise ConfigError(f"unexpected 'platform' and 'backend' pair, got:{message.platform}, {message.backend}")
 
 
-def _validate_instance_group(message: pb.ModelConfig, group: pb.ModelInstanceGroup) -> None:
+def _validate_gpus(who: str, group: pb.ModelInstanceGroup, gpu_count: Callable[[], int]) -> None:
+    available = gpu_count()
+    if not available:
+        # The text of a reference without GPU support; scripts look for its beginning.
+        raise ConfigError(
+            f"{who} has kind KIND_GPU but server does not support GPUs: it found none that NVIDIA's driver reports and "
+            "CUDA_VISIBLE_DEVICES leaves; use KIND_CPU, or no kind for a GPU where there is one"
+        )
+    for device in group.gpus:
+        if not 0 <= device < available:
+            raise ConfigError(
+                f"{who} specifies invalid or unsupported gpu id {device}. GPUs with at least the minimum required CUDA "
+                f"compute compatibility of 6.000000 are: {' '.join(map(str, range(available)))}"
+            )
+
+
+def _validate_instance_group(
+    message: pb.ModelConfig, group: pb.ModelInstanceGroup, gpu_count: Callable[[], int]
+) -> None:
     who = f"instance group {group.name} of model {message.name}"
     kinds = pb.ModelInstanceGroup
     if group.kind == kinds.KIND_GPU:
-        raise ConfigError(f"{who} has kind KIND_GPU but server does not support GPUs")
+        _validate_gpus(who, group, gpu_count)
+        return
     if group.kind not in {kinds.KIND_CPU, kinds.KIND_MODEL}:
         raise ConfigError(f"{who} has unexpected kind KIND_AUTO", code=Code.INTERNAL)
     if group.gpus:

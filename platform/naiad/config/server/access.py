@@ -12,8 +12,10 @@ from naiad.errors import OptionError
 
 __all__ = [
     "Api",
+    "ApiKeySources",
     "Restrictions",
     "TlsFiles",
+    "api_key_sources",
     "header_pattern",
     "parse_pattern",
     "parse_restrictions",
@@ -23,6 +25,7 @@ __all__ = [
 
 _SWITCHED_OFF = re.compile(r"^\(\?([a-zA-Z]*-[a-zA-Z]+)\)(.*)$", re.DOTALL)
 _API_KEYS_VARIABLE = "NAIAD_OPENAI_API_KEYS"
+_API_KEYS_FLAG = "openai-api-keys-file"
 
 
 class Api(enum.Enum):
@@ -92,6 +95,7 @@ def parse_restrictions(values: FlagValues, flag: str) -> Restrictions:
         UsageError: If a value has another form, or an API is unknown or named twice.
     """
     found: Restrictions = {}
+    kind = "protocol" if flag.startswith("grpc") else "api"  # the reference's words, also below
     for text in values.texts(flag):
         names, colon, rest = text.partition(":")
         header, equals, value = rest.partition("=")
@@ -100,10 +104,11 @@ def parse_restrictions(values: FlagValues, flag: str) -> Restrictions:
         for name in names.split(","):
             if name not in _NAMES:
                 raise values.invalid(
-                    flag, f"unknown restricted api '{name}'; there are {', '.join(api.value for api in Api)}"
+                    flag, f"unknown restricted {kind} '{name}'; there are {', '.join(api.value for api in Api)}"
                 )
             if Api(name) in found:
-                raise values.invalid(flag, f"restricted api '{name}' can not be specified more than once")
+                problem = f"restricted {kind} '{name}' can not be specified in multiple config groups"
+                raise values.invalid(flag, problem)
             found[Api(name)] = (header, value)
     return found
 
@@ -134,26 +139,47 @@ def header_pattern(text: str) -> re.Pattern[str]:
     return re.compile(_SWITCHED_OFF.sub(r"(?\1:\2)", text), re.IGNORECASE)
 
 
-def read_api_keys(values: FlagValues, flag: str) -> tuple[str, ...]:
-    """The API keys of the OpenAI API: a client must send one of them; empty: no key is required.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKeySources:
+    """Where the API keys of the OpenAI API come from. Without any source, no key is required.
 
-    They come from the environment and from the file that *flag* names, not from the command line, which every local
-    user can read in /proc.
+    Attributes:
+        variable: The keys of the environment variable.
+        file: The file that contains further keys, one on each line; None for no file.
+    """
+
+    variable: tuple[str, ...] = ()
+    file: Path | None = None
+
+
+def api_key_sources(values: FlagValues, flag: str) -> ApiKeySources:
+    """The sources of API keys: the environment, and the file that *flag* names.
+
+    Not the command line, which every local user can read in /proc.
 
     Raises:
         OptionError: If the file cannot be read or contains no key.
     """
     if not values.has("openai-port"):
-        return ()
+        return ApiKeySources()
     keys = [key.strip() for key in values.environ.get(_API_KEYS_VARIABLE, "").split(",")]
-    path = values.path(flag)
-    if path is not None:
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise OptionError(f"cannot read the keys of --{flag}={path}: {error}") from None
-        found = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
-        if not found:
-            raise OptionError(f"--{flag}={path} holds no key; write one on each line")
-        keys += found
-    return tuple(dict.fromkeys(key for key in keys if key))
+    file = values.path(flag)
+    if file is not None:
+        read_api_keys(file)
+    return ApiKeySources(variable=tuple(dict.fromkeys(key for key in keys if key)), file=file)
+
+
+def read_api_keys(file: Path) -> tuple[str, ...]:
+    """The API keys in a file: its lines without empty ones and comments.
+
+    Raises:
+        OptionError: If the file cannot be read or contains no key.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"cannot read the keys of --{_API_KEYS_FLAG}={file}: {error}") from None
+    found = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    if not found:
+        raise OptionError(f"--{_API_KEYS_FLAG}={file} holds no key; write one on each line")
+    return tuple(dict.fromkeys(found))

@@ -16,8 +16,10 @@ from naiad.config.server.flag_values import FlagValues
 from naiad.errors import OptionError
 
 __all__ = [
+    "ENVIRONMENT_SETTING",
     "GLOBAL",
     "KNOWN_SETTINGS",
+    "PYTHON_SETTING",
     "WITHOUT_EFFECT",
     "BackendConfigs",
     "PythonSettings",
@@ -43,8 +45,13 @@ WITHOUT_EFFECT = (
 )
 """Settings of `python` that the reference reads and that have no counterpart here."""
 
+ENVIRONMENT_SETTING = "execution-env-path"
+PYTHON_SETTING = "default-python"
+
 KNOWN_SETTINGS = (
     "stub-timeout-seconds",
+    ENVIRONMENT_SETTING,
+    PYTHON_SETTING,
     *WITHOUT_EFFECT,
     # The server's own settings, which it passes to every backend.
     "auto-complete-config",

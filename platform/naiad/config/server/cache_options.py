@@ -10,8 +10,8 @@ from naiad.errors import OptionError
 __all__ = ["parse_cache_size"]
 
 _LOCAL = "local"
-_MIN_SIZE = 1024
-"""The reference accepts no smaller size: its buffer also holds the allocator's bookkeeping."""
+_MIN_SIZE = 1
+"""A cache too small for any response is useless and harmless; the reference starts with 200 bytes."""
 
 
 def parse_cache_size(values: FlagValues, flag: str) -> int:
@@ -67,7 +67,7 @@ def _parse_size(text: str) -> int:
     if size < 0:
         problem = f"size '{text}' is not a number of bytes"
     elif size < _MIN_SIZE:
-        problem = f"size {size} is too small: a cache takes at least {_MIN_SIZE} bytes"
+        problem = f"size {size} is too small: use 1 or more bytes, or no --cache-config for no cache"
     elif size > (memory := _machine_memory()):
         problem = f"failed to allocate buffer: size {size} is more than the {memory} bytes this machine has"
     if problem:

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
+from naiad.config.server.access import Api
 from naiad.config.server.backend_settings import GLOBAL, KNOWN_SETTINGS
 from naiad.config.server.flag import Flag, UsageError
 from naiad.config.server.flag_values import FlagValues
+from naiad.config.server.hardened import hardened_flags, hardened_warnings, hardening_of
 from naiad.config.server.metrics_options import metrics_warnings
 from naiad.config.server.option_group import read_group
 from naiad.config.server.options import (
     SERVER_FLAGS,
     BackendOptions,
     CacheOptions,
+    ConnectionOptions,
     EnvironmentOptions,
     GeneralOptions,
     GrpcOptions,
@@ -50,6 +54,13 @@ def read_options(given: Sequence[tuple[Flag, str]], *, environ: Mapping[str, str
         OptionError: If flags exclude each other, or ask for a feature that this version lacks.
     """
     values = FlagValues(given, SERVER_FLAGS, environ)
+    command_line = values.as_written()
+    hardening = hardening_of(values)
+    hardened_lines: list[str] = []
+    if hardening is not None:
+        added, hardened_lines = hardened_flags(values, hardening)
+        known = {flag.name: flag for flag in SERVER_FLAGS}
+        values = FlagValues([*((known[name], text) for name, text in added), *given], SERVER_FLAGS, environ)
     _check_flags(values)
     environments, backends = read_group(EnvironmentOptions, values), read_group(BackendOptions, values)
     options = ServerOptions(
@@ -58,6 +69,7 @@ def read_options(given: Sequence[tuple[Flag, str]], *, environ: Mapping[str, str
         models=read_group(ModelOptions, values),
         http=read_group(HttpOptions, values),
         grpc=read_group(GrpcOptions, values),
+        connections=read_group(ConnectionOptions, values),
         openai=read_group(OpenAiOptions, values),
         metrics=read_group(MetricsOptions, values),
         cache=read_group(CacheOptions, values),
@@ -66,12 +78,19 @@ def read_options(given: Sequence[tuple[Flag, str]], *, environ: Mapping[str, str
         backends=backends,
         environments=environments,
         guests=read_group(GuestOptions, values),
-        command_line=values.as_written(),
-        notices=values.notices(),
+        hardening=hardening,
+        command_line=command_line,
+        notices=(*hardened_lines, *values.notices()),
         warnings=tuple(_warnings(values, backends, environments)),
     )
+    options = replace(options, warnings=(*options.warnings, *_unguarded_warnings(options)))
     _check_ports(options)
     _check_startup_models(options.models)
+    if options.models.requires_signature and options.environments.trusted_keys is None:
+        raise OptionError(
+            "cannot check signatures for --require-signature: no keys are trusted; name the file of their public keys "
+            "with --env-trust (`naiad env keygen` prints its lines)"
+        )
     # Last, as in the reference: other mistakes are reported without a repository, too.
     if not options.models.repositories:
         raise OptionError("error: creating server: Invalid argument - --model-repository must be specified")
@@ -136,12 +155,34 @@ def _warnings(values: FlagValues, backends: BackendOptions, environments: Enviro
     yield from _trace_file_warnings(values)
     yield from _backend_config_warnings(backends)
     yield from _openai_warnings(values)
+    yield from hardened_warnings(values)
     if environments.store_location.warning:
         yield environments.store_location.warning
     if values.environ.get("AIP_MODE") == "PREDICTION":
         yield (
             "AIP_MODE=PREDICTION is set, but the API of Vertex AI is not implemented in this version of naiad: "
             "HTTP and gRPC are served as the flags say"
+        )
+
+
+def _unguarded_warnings(options: ServerOptions) -> Iterator[str]:
+    """API keys guard `/v1` only: warn if the other protocols run the same models without them."""
+    keys = options.openai.api_keys
+    if options.openai.port is None or not (keys.variable or keys.file):
+        return
+    hardening = options.hardening
+    http, grpc = options.http.restrictions, options.grpc.restrictions
+    if hardening is not None:
+        http, grpc = hardening.http(http), hardening.grpc(grpc)
+    is_open = {
+        "/v2/models/NAME/generate and /infer": options.http.is_enabled and Api.INFERENCE not in http,
+        "gRPC": options.grpc.is_enabled and Api.INFERENCE not in grpc,
+    }
+    ways = " and by ".join(way for way, is_one in is_open.items() if is_one)
+    if ways:
+        yield (
+            f"the API keys guard /v1 only: every client can run the same models without a key by {ways}; "
+            "set --hardened, or restrict inference with --http-restricted-api and --grpc-restricted-protocol"
         )
 
 
@@ -179,8 +220,14 @@ def _backend_config_warnings(backends: BackendOptions) -> Iterator[str]:
 
 def _openai_warnings(values: FlagValues) -> Iterator[str]:
     if values.has("openai-port"):
+        if values.has("openai-metrics") and not values.switch("allow-metrics"):
+            yield "--openai-metrics has no effect: --allow-metrics=false"
+        if values.has("mcp-models") and not values.has("mcp"):
+            yield "--mcp-models has no effect: tools are served only with --mcp"
         return
-    unused = [f"--{flag.name}" for flag in SERVER_FLAGS if flag.name.startswith("openai-") and values.has(flag.name)]
+    unused = [
+        f"--{flag.name}" for flag in SERVER_FLAGS if flag.name.startswith(("openai-", "mcp")) and values.has(flag.name)
+    ]
     if unused:
         verb = "has" if len(unused) == 1 else "have"
         yield f"{', '.join(unused)} {verb} no effect: OpenAI's API is served only with --openai-port"

@@ -39,11 +39,13 @@ class UsageError(OptionError):
 
     Attributes:
         preface: Line that getopt prints before the usage, or empty.
+        hint: What was probably meant, as one line; empty if that is unknown.
     """
 
-    def __init__(self, message: str, *, preface: str = "") -> None:
+    def __init__(self, message: str, *, preface: str = "", hint: str = "") -> None:
         super().__init__(message)
         self.preface = preface
+        self.hint = hint
 
 
 class Kind(enum.Enum):

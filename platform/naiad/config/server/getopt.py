@@ -45,10 +45,12 @@ def split_arguments(
 def _short_flag(argument: str, by_name: Mapping[str, Flag], program: str) -> Flag:
     if argument == "-h":
         return by_name[HELP]
-    long = f"; did you mean -{argument}?" if _candidates(argument[1:].split("=", maxsplit=1)[0], by_name) else ""
+    hint = f"did you mean -{argument}?" if _candidates(argument[1:].split("=", maxsplit=1)[0], by_name) else ""
+    detail = "flags are written with two dashes"
     raise UsageError(
-        f'Bad option: "{argument}".\nflags are written with two dashes{long}',
+        f'Bad option: "{argument}".\n{detail}{_continued(hint)}',
         preface=f"{program}: invalid option -- '{argument[1]}'",
+        hint=hint or detail,
     )
 
 
@@ -84,8 +86,13 @@ def _candidates(name: str, by_name: Mapping[str, Flag]) -> list[Flag]:
 
 def _unknown_flag(name: str, text: str, by_name: Mapping[str, Flag], program: str) -> UsageError:
     near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.7)
-    hint = f"\nunknown flag; did you mean --{near[0]}?" if near else "\nunknown flag"
-    return UsageError(f'Bad option: "--{name}".{hint}', preface=f"{program}: unrecognized option '--{text}'")
+    hint = f"did you mean --{near[0]}?" if near else ""
+    message = f'Bad option: "--{name}".\nunknown flag{_continued(hint)}'
+    return UsageError(message, preface=f"{program}: unrecognized option '--{text}'", hint=hint)
+
+
+def _continued(hint: str) -> str:
+    return f"; {hint}" if hint else ""
 
 
 def _misused(name: str, detail: str, program: str) -> UsageError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,12 +16,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from naiad.config.server.access import (
+    ApiKeySources,
     Restrictions,
     TlsFiles,
+    api_key_sources,
     parse_pattern,
     parse_restrictions,
     parse_tls,
-    read_api_keys,
 )
 from naiad.config.server.backend_settings import (
     BackendConfigs,
@@ -30,14 +32,21 @@ from naiad.config.server.backend_settings import (
     parse_python_settings,
 )
 from naiad.config.server.cache_options import parse_cache_size
+from naiad.config.server.console_options import parse_ui_control, parse_ui_password
+from naiad.config.server.env_build import EnvBuild, parse_env_build
 from naiad.config.server.flag import Flag, Kind, NoEffect, Unsupported
 from naiad.config.server.flag_values import FlagValues
+from naiad.config.server.frontend_count import parse_frontends
+from naiad.config.server.guest_user import GuestUser, parse_guest_user
+from naiad.config.server.hardened import Hardening
 from naiad.config.server.metrics_options import MetricsConfig, parse_metrics_config
 from naiad.config.server.option_group import combined, flags_of, option
 from naiad.config.server.prewarm import PrewarmOption, parse_prewarm
+from naiad.config.server.quantities import parse_size
 from naiad.config.server.rate_options import ResourceLimit, parse_resource_limits
 from naiad.config.server.store_location import StoreLocation, find_store
 from naiad.config.server.trace_options import TraceConfig, parse_trace_config
+from naiad.errors import OptionError
 
 __all__ = ["SERVER_FLAGS", "LogFormat", "ModelControlMode", "ServerOptions"]
 
@@ -53,7 +62,7 @@ _NONE, _TEXT, _INT, _SIZE, _FLOAT, _BOOL, _SETTING, _NAMED = (
 )
 
 _NO_GPU = NoEffect("naiad leaves GPUs to the models: it holds no device memory and copies nothing to a device")
-_ONE_LOOP = NoEffect("one event loop serves all connections: there are no such threads or pools to size")
+_ONE_LOOP = NoEffect("one event loop serves all connections, without threads or pools")
 _NATIVE = NoEffect("naiad runs Python backends only, and this names a directory of native libraries")
 _ON_DEMAND = NoEffect("metrics are measured when they are asked for")
 _NO_SAGEMAKER = NoEffect("it matters only with --allow-sagemaker=true, which this version refuses")
@@ -74,6 +83,7 @@ class ModelControlMode(enum.Enum):
     NONE = "none"
     POLL = "poll"
     EXPLICIT = "explicit"
+    DEMAND = "demand"
 
 
 class LogFormat(enum.Enum):
@@ -99,6 +109,21 @@ def _address_or_http(values: FlagValues, name: str) -> str:
     return values.text(name) or values.text("http-address")
 
 
+def _size_or_any(values: FlagValues, name: str) -> int:
+    return _size(values, name) or sys.maxsize
+
+
+def _size(values: FlagValues, name: str) -> int:
+    try:
+        return parse_size(values.text(name))
+    except OptionError as error:
+        raise values.invalid(name, error.message) from None
+
+
+def _size_or_none(values: FlagValues, name: str) -> int | None:
+    return _size(values, name) if values.text(name) else None
+
+
 def _comma_separated(values: FlagValues, name: str) -> tuple[str, ...]:
     return tuple(filter(None, map(str.strip, values.text(name).split(","))))
 
@@ -113,15 +138,50 @@ class GeneralOptions:
 
     help: ClassVar[Flag] = Flag("help", _NONE, "", "Print this and exit; also -h.")
     server_id: str = option("id", _TEXT, "triton", "Name of this server in /v2.")
+    hardened: ClassVar[Flag] = Flag(
+        "hardened", _NONE, "", "Set safer defaults than Triton's, for clients you do not trust.", own=True
+    )
     exit_timeout_secs: int = option(
         "exit-timeout-secs", _INT, "30", "How long an ending server waits for requests in flight.", low=0
+    )
+    drain_seconds: int = option(
+        "drain-seconds",
+        _INT,
+        "0",
+        "How long an ending server still serves, while it is not ready.",
+        low=0,
+        own=True,
     )
     exit_on_error: bool = option(
         "exit-on-error", _BOOL, "true", "Exit with code 1 if a model fails to load at the start."
     )
+    exit_on_lost_models: bool = option(
+        "exit-on-lost-models",
+        _BOOL,
+        "false",
+        "Exit with code 1 once all models are given up (control mode none).",
+        own=True,
+    )
     strict_readiness: bool = option("strict-readiness", _BOOL, "true", "Be ready only if every model is.")
     allow_client_shm: bool = option(
         "allow-client-shm", _BOOL, "false", "Let clients register regions of shared memory for tensors."
+    )
+    frontends: int = option(
+        "frontends",
+        _TEXT,
+        "0",
+        "Processes that serve the ports beside the server's; auto: by cores.",
+        own=True,
+        read=parse_frontends,
+    )
+    # None: a quarter of the memory that the process may use.
+    memory_limit_requests: int | None = option(
+        "memory-limit-requests",
+        _TEXT,
+        "",
+        "Memory of all requests in flight, such as 2GiB; default: 1/4 of all.",
+        own=True,
+        read=_size_or_none,
     )
 
 
@@ -129,7 +189,7 @@ class GeneralOptions:
 class LogOptions:
     """The server's log at its start."""
 
-    verbosity: int = option("log-verbose", Kind.VERBOSITY, "0", "Level of debug messages; 0 is none.", low=0)
+    verbosity: int = option("log-verbose", Kind.VERBOSITY, "0", "Level of debug messages; 0 turns them off.", low=0)
     info: bool = option("log-info", _BOOL, "true", "Log what happens.")
     warning: bool = option("log-warning", _BOOL, "true", "Log warnings.")
     error: bool = option("log-error", _BOOL, "true", "Log errors.")
@@ -177,8 +237,8 @@ class ModelOptions:
         "model-control-mode",
         _TEXT,
         "none",
-        "none: all, once; poll: all, and changes; explicit: on request.",
-        choices=("none", "poll", "explicit"),
+        "When to load: once, on changes, on request, by requests.",
+        choices=("none", "poll", "explicit", "demand"),
         read=_member_of(ModelControlMode),
     )
     # `("*",)` is all models.
@@ -193,6 +253,31 @@ class ModelOptions:
     poll_secs: int = option(
         "repository-poll-secs", _INT, "15", "Seconds between looks in poll mode; 0: an hour.", low=0
     )
+    demand_load_timeout: float = option(
+        "demand-load-timeout",
+        _FLOAT,
+        "60",
+        "Seconds that a request waits for its model to be loaded on demand.",
+        low=0,
+        own=True,
+    )
+    demand_idle_seconds: float = option(
+        "demand-idle-seconds",
+        _FLOAT,
+        "0",
+        "Unload models loaded on demand after so long without requests; 0: never.",
+        low=0,
+        own=True,
+    )
+    # 0: no limit.
+    models_memory: int = option(
+        "models-memory",
+        _TEXT,
+        "0",
+        "Memory of all guests, such as 16GiB, with demand; 0: any.",
+        own=True,
+        read=_size,
+    )
     config_name: str = option(
         "model-config-name",
         _TEXT,
@@ -205,6 +290,14 @@ class ModelOptions:
     )
     load_retry_count: int = option(
         "model-load-retry-count", _INT, "0", "How often a failed load is tried again.", low=0
+    )
+    requires_signature: bool = option(
+        "require-signature",
+        _NONE,
+        "",
+        "Accept models only if a key of --env-trust signed them (`naiad push --key`).",
+        own=True,
+        read=FlagValues.switch,
     )
     is_namespaced: bool = option("model-namespacing", _BOOL, "false", "Make each repository a namespace of names.")
 
@@ -236,7 +329,38 @@ class HttpOptions:
         Flag("http-root-cert", _TEXT, "", "File of the root certificate.", own=True),
     )
     ui: bool = option("ui", _BOOL, "false", "Serve a page to look at models and try them at /ui.", own=True)
+    ui_control: bool = option(
+        "ui-control",
+        _BOOL,
+        "false",
+        "Let the page load and unload models (--model-control-mode=explicit).",
+        own=True,
+        read=parse_ui_control,
+    )
+    ui_password: str = option(
+        "ui-password", _TEXT, "", "File whose first line is the password of the page.", own=True, read=parse_ui_password
+    )
     max_header_bytes: int = option("max-header-bytes", _INT, "65536", "Largest head of a request.", low=1024, own=True)
+    max_body_size: int = option(
+        "http-client-max-body-size",
+        _TEXT,
+        "8GiB",
+        "Largest body of a request, such as 64MiB; 0 is any size.",
+        own=True,
+        read=_size_or_any,
+    )
+    header_timeout: float = option(
+        "http-client-header-timeout", _FLOAT, "60", "Seconds for the head of a request; 0: any.", low=0, own=True
+    )
+    body_timeout: float = option(
+        "http-client-body-timeout", _FLOAT, "60", "Seconds between two reads of a body; 0: any.", low=0, own=True
+    )
+    keepalive_timeout: float = option(
+        "http-keepalive-timeout", _FLOAT, "7200", "Seconds a connection may be idle; 0: any.", low=0, own=True
+    )
+    send_timeout: float = option(
+        "http-send-timeout", _FLOAT, "60", "Seconds a client may not read its response; 0: any.", low=0, own=True
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,13 +419,42 @@ class GrpcOptions:
         "grpc-http2-max-ping-strikes", _INT, "2", "Pings that may come too early; 0 is any number."
     )
     max_connection_age: int = option(
-        "grpc-max-connection-age", _INT, "0", "Milliseconds a connection may live; 0 is for ever.", low=0
+        "grpc-max-connection-age", _INT, "0", "Longest lifetime of a connection in milliseconds; 0: unlimited.", low=0
     )
     max_connection_age_grace: int = option(
         "grpc-max-connection-age-grace", _INT, "0", "Milliseconds its calls then have; 0 is any.", low=0
     )
+    max_connection_idle: int = option(
+        "grpc-max-connection-idle",
+        _INT,
+        "0",
+        "Longest time without calls in milliseconds; 0: unlimited.",
+        low=0,
+        own=True,
+    )
+    message_timeout: int = option(
+        "grpc-message-timeout",
+        _INT,
+        "60000",
+        "Milliseconds between two reads of a message; 0 is any.",
+        low=0,
+        own=True,
+    )
     restrictions: Restrictions = option(
         "grpc-restricted-protocol", _NAMED, "", "APIs that need a header.", repeatable=True, read=parse_restrictions
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """How many connections of HTTP, gRPC and OpenAI's API may be open; metrics are not counted."""
+
+    # None: by the limit on open files.
+    total: int | None = option(
+        "max-connections", _INT, "", "Connections in all; 0: any. Default: 3/4 of the open files.", low=0, own=True
+    )
+    per_address: int = option(
+        "max-connections-per-address", _INT, "0", "Connections of one client address; 0: any.", low=0, own=True
     )
 
 
@@ -320,13 +473,13 @@ class OpenAiOptions:
         own=True,
         read=_address_or_http,
     )
-    api_keys: tuple[str, ...] = option(
+    api_keys: ApiKeySources = option(
         "openai-api-keys-file",
         _TEXT,
         "",
-        "Keys, one a line; also $NAIAD_OPENAI_API_KEYS.",
+        "Keys, one a line, read again when it changes; also $NAIAD_OPENAI_API_KEYS.",
         own=True,
-        read=read_api_keys,
+        read=api_key_sources,
     )
     allowed_origins: tuple[str, ...] = option(
         "openai-allowed-origins",
@@ -346,6 +499,46 @@ class OpenAiOptions:
         "Jinja template for models without an input messages.",
         own=True,
         read=FlagValues.path,
+    )
+    stored_responses: int = option(
+        "openai-stored-responses",
+        _INT,
+        "1000",
+        "Responses of /v1/responses kept in memory; 0: none.",
+        low=0,
+        own=True,
+    )
+    stored_bytes: int = option(
+        "openai-stored-bytes",
+        _SIZE,
+        "67108864",
+        "Bytes of the responses that are kept.",
+        low=0,
+        own=True,
+    )
+    serves_metrics: bool = option(
+        "openai-metrics",
+        _NONE,
+        "",
+        "Serve /metrics on the port of /v1 too, with its keys.",
+        own=True,
+        read=FlagValues.has,
+    )
+    serves_mcp: bool = option(
+        "mcp",
+        _NONE,
+        "",
+        "Serve models as agents' tools at /mcp on the port of /v1.",
+        own=True,
+        read=FlagValues.has,
+    )
+    mcp_models: tuple[str, ...] = option(
+        "mcp-models",
+        _TEXT,
+        "",
+        "The models that are tools, by commas; all unless given.",
+        own=True,
+        read=_comma_separated,
     )
     lora_separator: str = option(
         "openai-lora-separator",
@@ -370,9 +563,7 @@ class MetricsOptions:
         "metrics-interval-ms", _FLOAT, "2000", "Milliseconds between measurements.", support=_ON_DEMAND
     )
     with_cpu: bool = option("allow-cpu-metrics", _BOOL, "true", "Measure processors and memory.")
-    with_gpu: ClassVar[Flag] = Flag(
-        "allow-gpu-metrics", _BOOL, "true", "Measure GPUs.", support=NoEffect("naiad measures no GPUs")
-    )
+    with_gpu: bool = option("allow-gpu-metrics", _BOOL, "true", "Measure NVIDIA GPUs.")
     config: MetricsConfig = option(
         "metrics-config",
         _SETTING,
@@ -476,7 +667,12 @@ class EnvironmentOptions:
     )
     # 0 for no limit.
     store_max_bytes: int = option(
-        "env-store-max-bytes", _SIZE, "0", "Size above which what nobody uses goes; 0: any.", low=0, own=True
+        "env-store-max-bytes",
+        _SIZE,
+        "0",
+        "Size above which unused environments are removed; 0: unlimited.",
+        low=0,
+        own=True,
     )
     directories: tuple[Path, ...] = option(
         "env-directory",
@@ -497,6 +693,28 @@ class EnvironmentOptions:
     )
     require_digest: bool = option(
         "env-require-digest", _BOOL, "false", "Refuse URIs of environments without @sha256.", own=True
+    )
+    # None: not given. `naiad run`, and `naiad serve` at a terminal, then allow everything.
+    build: EnvBuild | None = option(
+        "env-build",
+        _TEXT,
+        "locked",
+        "Install packages that models declare: never, from locks, or without.",
+        choices=tuple(each.value for each in EnvBuild),
+        own=True,
+        read=parse_env_build,
+    )
+    wheels: tuple[Path, ...] = option(
+        "env-wheels",
+        _TEXT,
+        "",
+        "Folder of wheels to install environments from; repeatable.",
+        repeatable=True,
+        own=True,
+        read=_absolute_paths,
+    )
+    is_offline: bool = option(
+        "offline", _NONE, "", "Download nothing for environments.", own=True, read=lambda values, name: values.has(name)
     )
 
     @property
@@ -531,11 +749,60 @@ class GuestOptions:
         low=-1,
         own=True,
     )
+    # None: all variables of the server but its own secrets.
+    environ: tuple[str, ...] | None = option(
+        "guest-env",
+        _TEXT,
+        "",
+        "Variables that models inherit, by commas, such as HF_HOME,AWS_*; else all.",
+        own=True,
+        read=lambda values, name: _comma_separated(values, name) if values.has(name) else None,
+    )
+    # None: the server's own user.
+    user: GuestUser | None = option(
+        "guest-user",
+        _TEXT,
+        "",
+        "Run models as this user, NAME or UID[:GROUP or :GID]; needs root.",
+        own=True,
+        read=parse_guest_user,
+    )
+    log_rate: int = option(
+        "guest-log-rate",
+        _INT,
+        "1000",
+        "Lines a second that an instance may log; 0: any.",
+        low=0,
+        own=True,
+    )
     restart_limit: int = option(
-        "stub-restart-limit", _INT, "5", "Restarts in the window after which a model is lost.", low=0, own=True
+        "stub-restart-limit", _INT, "5", "Restarts in the window after which a model is given up.", low=0, own=True
     )
     restart_window_secs: int = option(
         "stub-restart-window-secs", _INT, "60", "Seconds after which a restart is forgotten.", low=1, own=True
+    )
+    hang_seconds: int = option(
+        "stub-hang-seconds",
+        _INT,
+        "0",
+        "Restart a process without progress for so long; 0: never.",
+        low=0,
+        own=True,
+    )
+    native_shared_model: bool = option(
+        "native-shared-model",
+        _BOOL,
+        "false",
+        "Run all instances of a native model in one process.",
+        own=True,
+    )
+    recovery_secs: int = option(
+        "stub-recovery-secs",
+        _INT,
+        "30",
+        "Seconds until a model given up is tried again; 0: never.",
+        low=0,
+        own=True,
     )
 
 
@@ -544,6 +811,7 @@ class ServerOptions:
     """What the server was asked to do.
 
     Attributes:
+        hardening: What `--hardened` does besides setting flags; None without it.
         command_line: The flags as given, in order, for the log.
         notices: A sentence for each flag given that has no effect, to be logged.
         warnings: A sentence for each flag given that is deprecated or probably a mistake, to be logged.
@@ -554,6 +822,7 @@ class ServerOptions:
     models: ModelOptions
     http: HttpOptions
     grpc: GrpcOptions
+    connections: ConnectionOptions
     openai: OpenAiOptions
     metrics: MetricsOptions
     cache: CacheOptions
@@ -562,6 +831,7 @@ class ServerOptions:
     backends: BackendOptions
     environments: EnvironmentOptions
     guests: GuestOptions
+    hardening: Hardening | None = None
     command_line: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -629,6 +899,7 @@ SERVER_FLAGS: tuple[Flag, ...] = (
     *flags_of("Model repository", ModelOptions),
     *flags_of("HTTP", HttpOptions),
     *flags_of("gRPC", GrpcOptions),
+    *flags_of("Connections", ConnectionOptions),
     *flags_of("OpenAI's API", OpenAiOptions),
     *flags_of("Metrics", MetricsOptions),
     *flags_of("Response cache", CacheOptions),

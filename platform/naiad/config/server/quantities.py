@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 
-from naiad.errors import OptionError
+from naiad.errors import ConfigError, OptionError
 
-__all__ = ["parse_seconds", "parse_size", "size_text"]
+__all__ = ["counted", "parse_seconds", "parse_size", "seconds_of_parameter", "size_text"]
 
 _QUANTITY = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zA-Z]*)\s*")
 _SIZES = {
@@ -15,6 +16,8 @@ _SIZES = {
     **{f"{letter}{ending}": 1000**power for power, letter in enumerate("kmgt", 1) for ending in ("", "b")},
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
 }
+_STEP = 999.5
+"""From this on three digits show the next unit: 999.6 would be printed as 1e+03."""
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
@@ -36,13 +39,44 @@ def parse_seconds(text: str) -> float:
     return _parse(text, _SECONDS, "a span of time such as 30d, 12h, 90m or 2w")
 
 
+def seconds_of_parameter(model: str, parameter: str, value: str, default: float, *, zero: str) -> float:
+    """The number of seconds that a model's parameter gives.
+
+    Args:
+        model: The model's name.
+        parameter: The parameter's name.
+        value: Its value; "" without one.
+        default: The number for models without the parameter.
+        zero: What 0 means, for the error.
+
+    Raises:
+        ConfigError: If the value is not a finite number from 0 on.
+    """
+    if not value.strip():
+        return default
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise ConfigError(
+            f"parameter {parameter} of model '{model}' is '{value}': give a number of seconds, or 0 for {zero}"
+        )
+    return seconds
+
+
 def size_text(size: float) -> str:
     """A size in bytes as text with a unit and about three digits."""
     for unit in ("B", "kB", "MB"):
-        if size < 1000:  # noqa: PLR2004 - the step between SI prefixes
+        if size < _STEP:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:.1f} GB"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number and its noun, in the plural unless it is 1."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _parse(text: str, units: dict[str, int], wanted: str) -> float:

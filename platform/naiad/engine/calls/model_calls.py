@@ -10,7 +10,7 @@ reference hangs. Other texts are the reference's (PB src/request_executor.cc).
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from naiad.config.model.ensemble import ENSEMBLE_PLATFORM
@@ -18,7 +18,7 @@ from naiad.engine.calls.deadlocks import DeadlockDetector, reject_deadlocked
 from naiad.engine.registry import Registry
 from naiad.engine.served import ServedVersion
 from naiad.errors import Code, ModelError, NaiadError, NotReadyError
-from naiad.protocol.inference import InferRequest, InferResponse, Sink
+from naiad.protocol.inference import CALL_CHAIN, NO_HEADERS, InferResponse, Sink
 from naiad.scheduling.deadlock import deadlock_cycle
 from naiad.workers.calls import ModelCall
 from naiad.workers.worker import Worker
@@ -78,9 +78,14 @@ class _PendingCall:
 
 
 class ModelCalls:
-    """All calls in flight; implements the part of `GuestServices` that is about calls."""
+    """All calls in flight; implements the part of `GuestServices` that is about calls.
+
+    Attributes:
+        made: How many calls were accepted since the start, by the names of the calling and the called model.
+    """
 
     def __init__(self, registry: Registry) -> None:
+        self.made: Counter[tuple[str, str]] = Counter()
         self._registry = registry
         self._calls: dict[Worker, dict[int, _PendingCall]] = {}
         self._detector = DeadlockDetector(self._calls)
@@ -92,7 +97,7 @@ class ModelCalls:
         try:
             version = self._find(call)
             pending = _PendingCall(self, worker, call, version)
-            sink = pending if call.traced_by is None else _traced(worker, call.traced_by, request, pending)
+            sink = _caused(worker, call, pending)
             self._calls.setdefault(worker, {})[call.number] = pending
             try:
                 pending.key = version.submit(request, sink, alone=True)
@@ -107,8 +112,13 @@ class ModelCalls:
                 call.number, InferResponse(name, -1, error=ModelError(message, code=Code.INTERNAL)), True
             )
             return
+        self.made[worker.spec.load["model_name"], name] += 1
         if version.is_waiting(pending.key) and not self._reject_cycle(pending):
             self._detector.start_watching()
+
+    def is_calling(self, worker: Worker) -> bool:
+        """Whether a model waits for results of its calls."""
+        return any(not pending.is_discarded for pending in self._calls.get(worker, {}).values())
 
     def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
         """*count* more results of a call were consumed."""
@@ -152,8 +162,11 @@ class ModelCalls:
     def _find(self, call: ModelCall) -> ServedVersion:
         request = call.request
         version = self._registry.find(request.model_name, request.model_version)
-        if not version.is_ready():
-            raise NotReadyError(f"Failed for execute the inference request. Model '{request.model_name}' is not ready.")
+        # While its guests restart, the call waits for the next one, as a client's request does.
+        if version.reason:
+            raise NotReadyError(
+                f"Failed for execute the inference request. Model '{request.model_name}' is not ready. {version.reason}"
+            )
         if version.config.decoupled and not call.is_decoupled:
             raise NaiadError(
                 f"Model {request.model_name} is using the decoupled. The current BLS request call doesn't support "
@@ -200,10 +213,21 @@ class ModelCalls:
         return waits
 
 
-def _traced(worker: Worker, caller: int, request: InferRequest, sink: Sink) -> Sink:
-    """The sink for a call's responses; its trace is a child of that of the calling model's request *caller*."""
-    trace = worker.trace_of(caller)
-    return sink if trace is None else trace.start_child(request, sink)
+def _caused(worker: Worker, call: ModelCall, sink: Sink) -> Sink:
+    """Have a call carry on what the request that caused it carries; return the sink for its responses.
+
+    The model says which request that is, by giving the call its trace. Otherwise the call is not part of a trace, as in
+    the reference; but a chain of servers must not end there, or one that comes back would not be recognised.
+    """
+    if call.traced_by is None:
+        chain = worker.propagated().get(CALL_CHAIN)
+        call.request.propagated = NO_HEADERS if chain is None else {CALL_CHAIN: chain}
+        return sink
+    caller = worker.request_of(call.traced_by)
+    if caller is None:
+        return sink
+    call.request.propagated = caller.propagated
+    return sink if caller.trace is None else caller.trace.start_child(call.request, sink)
 
 
 def _no_response(call: ModelCall) -> InferResponse:

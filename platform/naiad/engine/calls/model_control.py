@@ -17,6 +17,8 @@ import re
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+import orjson
+
 from naiad.engine.engine import Engine
 from naiad.errors import Code, InvalidRequestError, NaiadError, NotReadyError
 from naiad.protocol.model_names import LATEST, model_key
@@ -39,6 +41,7 @@ class ModelControl:
         engine.services.query_handlers["model.load"] = self._load
         engine.services.query_handlers["model.unload"] = self._unload
         engine.services.query_handlers["model.ready"] = self._ready
+        engine.services.query_handlers["model.config"] = self._config
 
     def _load(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
         name = fields.get("name", "")
@@ -72,11 +75,16 @@ class ModelControl:
 
         self._start(worker, number, respond())
 
+    def _config(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
+        """Reply with the configuration of a model that is loaded, as JSON: native backends ask for it."""
+        config = self._engine.model_config(fields.get("name", ""), version_number(fields.get("version", "")))
+        worker.reply(number, text=orjson.dumps(config).decode())
+
     async def _is_stored(self, name: str) -> bool:
         index = await self._engine.repository_index()
         return any(name in {entry.name, model_key(entry.namespace, entry.name)} for entry in index)
 
-    def _start_after(self, worker: Worker, number: int, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def _start_after(self, worker: Worker, number: int, name: str, work: Coroutine[Any, Any, object]) -> None:
         """Start *work*, which waits for other loads and unloads of *name*."""
         edge = (worker.spec.load["model_name"], name) if worker.is_starting else None
         if edge is not None and self._is_reachable(name, edge[0]):

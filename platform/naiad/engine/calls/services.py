@@ -23,7 +23,7 @@ class ModelServices:
         query_handlers: Handlers of queries, by what is asked for.
         notification_handlers: Handlers of notifications, by their subject.
         exit_handlers: Called with each guest that has exited.
-        on_call: See `GuestServices.on_call`, also for the other callbacks about calls.
+        on_call: See `GuestServices.on_call`, also for the other methods about calls.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -32,6 +32,7 @@ class ModelServices:
         self.notification_handlers: dict[str, NotificationHandler] = {"standstill": calls.on_stalled_reply}
         self.exit_handlers: list[Callable[[Worker], None]] = [calls.on_worker_exit]
         self.on_call = calls.on_call
+        self.is_calling = calls.is_calling
         self.on_results_consumed = calls.on_results_consumed
         self.on_calls_cancelled = calls.on_calls_cancelled
         self.on_results_discarded = calls.on_results_discarded

@@ -234,6 +234,7 @@ class StepRequest:
             asked.timeout_us,
             plan.layout_key(inputs),
             self,
+            propagated=asked.propagated,
         )
 
     def on_computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:  # noqa: ARG002 - see `Trace`

@@ -23,6 +23,7 @@ from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.instance import Instance
 from naiad.engine.statistics.counters import Statistics
 from naiad.errors import NaiadError, NotReadyError
+from naiad.memory.frontend_memory import SharedInputs
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import ModelStatistics
 from naiad.protocol.request_plan import CheckedLayout
@@ -93,8 +94,13 @@ class EnsembleVersion:
 
     @property
     def reason(self) -> str:
-        """Why it cannot serve any more; empty while it can."""
+        """Why it cannot serve now; empty while it can."""
         return self._admission.reason
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the model of a step is missing or lost."""
+        return any(member is None or member.is_lost for member in self._members())
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -107,6 +113,15 @@ class EnsembleVersion:
         self._admission.reason = self.reason or "it is being unloaded"
         for request in list(self._requests.values()):
             request.fail(NotReadyError(f"model '{self.config.name}' is being unloaded"))
+
+    @property
+    def is_idle(self) -> bool:
+        """See `ServedVersion`."""
+        return not self._requests
+
+    def is_finishing_requests(self) -> bool:
+        """See `ServedVersion`."""
+        return bool(self._requests)
 
     def has_sequence(self, correlation_id: int | str) -> bool:  # noqa: ARG002 - an ensemble has none
         """False: sequences belong to the models of the steps, whose own handover finds them."""
@@ -123,6 +138,15 @@ class EnsembleVersion:
     def are_all_ready(self) -> bool:
         """Whether the models of all steps can serve with all their instances."""
         return not self.reason and all(member is not None and member.are_all_ready() for member in self._members())
+
+    @property
+    def forwarding(self) -> None:
+        """None: an ensemble has no guests."""
+
+    @property
+    def shared_inputs(self) -> SharedInputs | None:
+        """None: an ensemble has no guests; the inputs of its requests travel in messages."""
+        return None
 
     @property
     def instances(self) -> Sequence[Instance]:
@@ -145,8 +169,8 @@ class EnsembleVersion:
         """Always 0: the requests of its steps wait, and count for their models."""
         return 0
 
-    def release_idle_memory(self) -> None:
-        """Nothing to release: an ensemble has no guests."""
+    def maintain(self) -> None:
+        """Nothing to do: an ensemble has no guests."""
 
     # -- requests -----------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from naiad.engine.ensembles.build import find_key, find_members, needed_models
 from naiad.engine.loading.model_loads import ModelLoads
 from naiad.engine.loading.model_source import ModelSource
 from naiad.engine.registry import Registry
+from naiad.engine.serving.version import ModelVersion
 from naiad.engine.settings import EngineSettings
 from naiad.errors import InvalidRequestError, NaiadError
 from naiad.lifecycle.dependencies import all_dependencies, dependents, load_waves
@@ -58,10 +59,13 @@ class LoadOrder:
         outcomes.update(await self._load_in_waves(all_sources))
         return {key: outcomes[key] for key in sources}
 
-    async def load(self, sources: Sequence[ModelSource], *, is_nested: bool = False) -> None:
+    async def load(self, sources: Sequence[ModelSource], *, is_nested: bool = False) -> bool:
         """Load or reload models; before them their missing dependencies, after them the ensembles depending on them.
 
         A model whose files have not changed since it was loaded is left as it is.
+
+        Returns:
+            Whether instances that were replaced are still ending (see `ModelLoads.wait_replaced`).
 
         Raises:
             NaiadError: If one of them cannot be loaded.
@@ -74,6 +78,7 @@ class LoadOrder:
             raise InvalidRequestError("".join(str(error) for error in errors))
         if errors:
             raise errors[0]
+        return any([await self._loads.wait_replaced(key) for key in asked])
 
     async def _is_unchanged(self, source: ModelSource) -> bool:
         key = source.files.key
@@ -208,6 +213,21 @@ class LoadOrder:
                     self._suspended.add(key)  # until what it needs has changed
                 raise
             self._suspended.discard(key)
+
+    async def wake(self, key: str) -> None:
+        """Load a dormant model; see `ModelLoads.wake`. Ensembles stay as they are: they have no part in it."""
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            await self._loads.wake(key)
+
+    async def scale(self, key: str, version: ModelVersion, count: int) -> None:
+        """Change a version's number of instances; see `ModelLoads.scale`."""
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            await self._loads.scale(key, version, count)
+
+    def is_changing(self, key: str) -> bool:
+        """Whether a load or unload of a model is in progress."""
+        lock = self._locks.get(key)
+        return lock is not None and lock.locked()
 
     async def _reload_dependents(self, names: Sequence[str], *, is_nested: bool) -> Mapping[str, BaseException | None]:
         """Reload the ensembles that depend on loaded models: whether they fit together may have changed."""

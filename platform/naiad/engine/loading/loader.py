@@ -9,35 +9,49 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Protocol
 
 import orjson
-from packaging.specifiers import SpecifierSet
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.auto_complete import merge_auto_completed
-from naiad.config.model.environment_source import EnvironmentSource
-from naiad.config.model.model_config import InstanceKind, ModelConfig, freeze, instance_names
+from naiad.config.model.model_config import InstanceKind, InstancePlacement, ModelConfig, freeze, instance_names
 from naiad.config.model.render import to_json
+from naiad.config.model.scaling import scaling_policy, with_count
 from naiad.config.model.validate import validate
+from naiad.config.server.guest_user import GuestUser
+from naiad.config.server.hang import PARAMETER as HANG_PARAMETER
+from naiad.config.server.hang import hang_seconds
+from naiad.config.server.memory_limit import PARAMETER as MEMORY_LIMIT
+from naiad.config.server.memory_limit import parse_memory_limit
+from naiad.config.server.native_model import PARAMETER as NATIVE_SHARED_MODEL
+from naiad.config.server.native_model import is_model_shared
 from naiad.config.server.prewarm import PARAMETER, PrewarmOption, modules_to_prewarm
 from naiad.engine.loading.introspect import may_auto_complete
+from naiad.engine.loading.missing_package import missing_package
+from naiad.engine.loading.thread_counts import THREAD_VARIABLES, threads_each
 from naiad.engine.loading.warmup import read_samples
 from naiad.engine.serving.compile_plan import input_names, state_outputs
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.sequence_states import read_states
 from naiad.engine.serving.version import ModelVersion
+from naiad.environments.ready_environment import inherited_variables
+from naiad.errors import ModelError, ResolutionError
 from naiad.lifecycle.restart import RestartPolicy
+from naiad.memory.frontend_memory import FrontendMemory
 from naiad.protocol.metadata import with_labels
 from naiad.repository.labels import read_labels
 from naiad.repository.layout import ModelFiles
 from naiad.repository.read import explain_missing_tensors
-from naiad.resolution.decision import Resolution
-from naiad.resolution.resolve import ResolutionSettings, check_stub_supports, resolve
+from naiad.resolution.decision import Decision, Resolution
+from naiad.resolution.environment import misspelt_parameters
+from naiad.resolution.preparation import EnvironmentProvider, check_interpreter, prepare_environment
+from naiad.resolution.resolve import ResolutionSettings, resolve
 from naiad.workers.completion import complete_in_guest
 from naiad.workers.launch import EnvironmentLease, LaunchSpec
 from naiad.workers.prewarm import ForkServerPool, PrewarmedGuests
@@ -45,7 +59,6 @@ from naiad.workers.worker import GuestServices
 
 logger = logging.getLogger("naiad.engine")
 
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 # OpenBLAS: the exponent of two of the processor ticks for which an idle thread spins. 20 is about 0.4 ms; the default
 # is 30 ms.
 _OPENBLAS_SPIN = {"OPENBLAS_THREAD_TIMEOUT": "20"}
@@ -63,6 +76,10 @@ class GuestEnvironment(Protocol):
         """Its version."""
 
     @property
+    def is_host(self) -> bool:
+        """Whether it is the server's own interpreter."""
+
+    @property
     def lease(self) -> EnvironmentLease | None:
         """The reader lock that protects it from eviction; None if it needs none."""
 
@@ -70,13 +87,11 @@ class GuestEnvironment(Protocol):
         """The guest's variables, derived from the server's."""
 
 
-class Environments(Protocol):
+class Environments(EnvironmentProvider[GuestEnvironment], Protocol):
     """Provides environments for guests."""
 
-    def prepare(
-        self, source: Path | EnvironmentSource | None, *, python: SpecifierSet | None = None, label: str = ""
-    ) -> GuestEnvironment:
-        """The environment of *source*, unpacked if necessary; blocks, and may be called on any thread."""
+    def activity(self) -> Mapping[str, str]:
+        """What is being done now to build environments, by label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +108,13 @@ class LoadSettings:
         limiter: The rate limiter; None if it is disabled.
         prewarm: Which modules are imported once for all guests, for models whose configuration does not say.
         busy_poll_us: See `LaunchSpec.busy_poll_us`.
+        hang_seconds: See `LaunchSpec.hang_seconds`, for models whose configuration does not say.
+        native_shared_model: Whether the instances of a native backend's model share a guest, where its configuration
+            does not say.
+        log_rate: See `LaunchSpec.log_rate`.
+        guest_env: Names of the server's variables that guests inherit; None for all.
+        guest_user: See `LaunchSpec.user`.
+        frontends: See `LaunchSpec.frontends`.
     """
 
     resolution: ResolutionSettings
@@ -103,6 +125,12 @@ class LoadSettings:
     limiter: SharedRateLimiter | None = None
     prewarm: PrewarmOption = field(default_factory=PrewarmOption)
     busy_poll_us: int = 0
+    hang_seconds: float = 0.0
+    native_shared_model: bool = False
+    log_rate: int = 0
+    guest_env: Sequence[str] | None = None
+    guest_user: GuestUser | None = None
+    frontends: FrontendMemory | None = None
 
 
 class Loader:
@@ -110,14 +138,18 @@ class Loader:
 
     Attributes:
         resolutions: The last resolution of each version, by the model's key and the version.
+        steps: The decisions before the failure of versions that could not be resolved at their last load.
+        frontend_memory: See `LaunchSpec.frontends`.
         launching: Set as soon as the first guest is being started.
     """
 
     def __init__(self, settings: LoadSettings, environments: Environments) -> None:
         self._settings = settings
+        self.frontend_memory = settings.frontends
         self._environments = environments
         self._fork_servers = ForkServerPool()
         self.resolutions: dict[tuple[str, int], Resolution] = {}
+        self.steps: dict[tuple[str, int], Sequence[Decision]] = {}
         self.launching = asyncio.Event()
         self._noticed: set[str] = set()
 
@@ -137,19 +169,95 @@ class Loader:
         """
         config = freeze(message)
         resolution, environment = await asyncio.to_thread(self._find, config, files, version)
-        self.resolutions[files.key, version] = resolution
         for notice in resolution.notices:
             if notice not in self._noticed:  # a notice about a backend's file comes up for each of its models
                 self._noticed.add(notice)
                 logger.info("%s", notice)
-        modules = modules_to_prewarm(config.name, config.parameters.get(PARAMETER, ""), self._settings.prewarm)
-        prewarmed = self._fork_servers.guests_with(modules) if modules else None
+        prewarmed = self._prewarmed(config, resolution)
         try:
             return await self._start(files, config, resolution, environment, services, prewarmed)
-        except BaseException:
+        except BaseException as error:
             if prewarmed is not None:
                 prewarmed.release()
+            if isinstance(error, ModelError) and (advice := missing_package(error.message, resolution)):
+                first, separator, rest = error.message.partition("\n")
+                raise ModelError(
+                    f"{first}; {advice}{separator}{rest}", code=error.code, traceback_text=error.traceback_text
+                ) from error
             raise
+
+    async def describe(
+        self, files: ModelFiles, message: pb.ModelConfig, version: int
+    ) -> tuple[pb.ModelConfig, Mapping[str, tuple[str, ...]], bool]:
+        """What is known of a version that is loaded on demand, without loading it.
+
+        Only a model that declares no inputs or no outputs, and whose code may complete them, is asked: by a process
+        that completes the configuration and exits. The fork server of a prewarmed model is started.
+
+        Args:
+            files: The model's files.
+            message: Its configuration as read.
+            version: The version.
+
+        Returns:
+            Its configuration, the labels of its outputs, and whether a load cannot change the configuration.
+
+        Raises:
+            NaiadError: If the model's code, or for completing the configuration its environment, cannot be used.
+        """
+        config = freeze(message)
+        resolution = await asyncio.to_thread(self._resolve, config, files, version)
+        may_complete = self._settings.auto_complete and await asyncio.to_thread(_may_complete, resolution)
+        is_incomplete = may_complete and not (message.input and message.output)
+        prewarmed = self._prewarmed(config, resolution)
+        if is_incomplete or prewarmed is not None:
+            self._fork_servers.lingers = True
+            resolution, environment = await asyncio.to_thread(self._find, config, files, version)
+            try:
+                if is_incomplete:
+                    message = await self._complete(message, resolution, environment, prewarmed)
+                if prewarmed is not None:
+                    config = freeze(message)
+                    for instance in instance_names(config)[:1]:
+                        prewarmed.start_early(self._spec(config, resolution, environment, instance, "serve"))
+            finally:
+                if prewarmed is not None:
+                    prewarmed.release()
+        is_known = is_incomplete or not may_complete
+        if is_known:
+            validate(message, with_io=True)
+        labels = await asyncio.to_thread(read_labels, freeze(message), files.directory)
+        return message, labels, is_known
+
+    def release_prewarmed(self) -> None:
+        """End the fork servers that are kept for models on demand which are not loaded."""
+        self._fork_servers.lingers = False
+        self._fork_servers.close_unused()
+
+    def activity(self) -> Mapping[str, str]:
+        """What is being done now to build environments, by the model's key."""
+        return self._environments.activity()
+
+    def _prewarmed(self, config: ModelConfig, resolution: Resolution) -> PrewarmedGuests | None:
+        """The fork server's side of the guests of a version; None if they are not forked."""
+        if resolution.library is not None:  # a native backend imports no modules
+            return None
+        modules = modules_to_prewarm(config.name, config.parameters.get(PARAMETER, ""), self._settings.prewarm)
+        return self._fork_servers.guests_with(modules) if modules else None
+
+    async def _complete(
+        self,
+        message: pb.ModelConfig,
+        resolution: Resolution,
+        environment: GuestEnvironment,
+        prewarmed: PrewarmedGuests | None,
+    ) -> pb.ModelConfig:
+        """The configuration as the model's code completes it, in a process that exits."""
+        place = InstancePlacement(message.name, InstanceKind.CPU)
+        spec = self._spec(freeze(message), resolution, environment, place, "complete")
+        self.launching.set()
+        completed = await complete_in_guest(replace(spec, prewarm=prewarmed))
+        return merge_auto_completed(message, orjson.loads(completed))
 
     async def _start(
         self,
@@ -164,12 +272,8 @@ class Loader:
         message.CopyFrom(config.message)
         if resolution.is_shared:
             message.runtime = resolution.runtime
-        if self._settings.auto_complete and await asyncio.to_thread(may_auto_complete, resolution.model_file):
-            spec = self._spec(freeze(message), resolution, environment, message.name, InstanceKind.CPU, "complete")
-            spec = replace(spec, prewarm=prewarmed)
-            self.launching.set()
-            completed = await complete_in_guest(spec)
-            message = merge_auto_completed(message, orjson.loads(completed))
+        if self._settings.auto_complete and await asyncio.to_thread(_may_complete, resolution):
+            message = await self._complete(message, resolution, environment, prewarmed)
         validate(message, with_io=True)
         config = freeze(message)
         if wanting := explain_missing_tensors(files, config):
@@ -177,36 +281,73 @@ class Loader:
         labels = await asyncio.to_thread(read_labels, config, files.directory)  # raises if a label file is missing
         samples = await asyncio.to_thread(read_samples, config, files.directory)
         states = await asyncio.to_thread(read_states, config, files.directory)
-        specs = [
-            self._spec(config, resolution, environment, name, kind, "serve") for name, kind in instance_names(config)
-        ]
+        policy = scaling_policy(config, is_native=resolution.library is not None)
+        if policy is not None:
+            config = freeze(with_count(config.message, policy.least))
+        instances, lanes = instance_names(config), ""
+        if len(instances) > 1 and self._is_model_shared(config, resolution):
+            lanes = "\0".join([instance.name for instance in instances])
+            instances = instances[:1]
+        specs = [self._spec(config, resolution, environment, instance, "serve") for instance in instances]
+        if lanes:
+            specs = [replace(spec, load={**spec.load, "lanes": lanes}) for spec in specs]
         specs = [spec if spec.at_terminal else replace(spec, prewarm=prewarmed) for spec in specs]
         settings, version = self._settings, resolution.version
+        if settings.frontends is not None:
+            inputs = settings.frontends.add_inputs(config.name)
+            specs = [replace(spec, frontends=settings.frontends, inputs=inputs) for spec in specs]
         loaded = ModelVersion(config, version, specs, settings.restart, services, samples, settings.limiter, states)
         loaded.metadata, loaded.resolution = with_labels(loaded.metadata, labels), resolution
         self.launching.set()
         await loaded.start()
         return loaded
 
+    def _is_model_shared(self, config: ModelConfig, resolution: Resolution) -> bool:
+        """Whether all instances run in one guest. Not with sequences, whose slots belong to guests."""
+        if resolution.library is None or config.message.HasField("sequence_batching"):
+            return False
+        parameter = config.parameters.get(NATIVE_SHARED_MODEL, "")
+        return is_model_shared(config.name, parameter, self._settings.native_shared_model)
+
     def _find(self, config: ModelConfig, files: ModelFiles, version: int) -> tuple[Resolution, GuestEnvironment]:
+        resolution = self._resolve(config, files, version)
+        environment = prepare_environment(resolution, self._environments, files.key)
+        if warning := check_interpreter(resolution, environment.version):
+            logger.warning("%s", warning)
+        return resolution, environment
+
+    def _resolve(self, config: ModelConfig, files: ModelFiles, version: int) -> Resolution:
         settings = self._settings.resolution
-        resolution = resolve(config, model_dir=files.directory, version=version, settings=settings, model_uri=files.uri)
+        self.steps.pop((files.key, version), None)
+        try:
+            resolution = resolve(
+                config, model_dir=files.directory, version=version, settings=settings, model_uri=files.uri
+            )
+        except ResolutionError as error:
+            self.resolutions.pop((files.key, version), None)
+            self.steps[files.key, version] = [step for step in error.decided if isinstance(step, Decision)]
+            raise
+        self.resolutions[files.key, version] = resolution
         for step in resolution.steps:
             logger.debug("%s: %s", config.name, step)
-        environment = self._environments.prepare(resolution.environment, python=resolution.python, label=config.name)
-        check_stub_supports(resolution, ".".join(map(str, environment.version)))
-        return resolution, environment
+        for misspelt in misspelt_parameters(config):
+            logger.warning("%s", misspelt)
+        return resolution
 
     def _spec(
         self,
         config: ModelConfig,
         resolution: Resolution,
         environment: GuestEnvironment,
-        name: str,
-        kind: InstanceKind,
+        instance: InstancePlacement,
         mode: str,
     ) -> LaunchSpec:
-        instances = sum(group.count for group in config.instance_groups) or 1
+        name = instance.name
+        policy = scaling_policy(config)
+        # Where the instances follow the load, thread counts are for the largest number: with others, instances that are
+        # added could not be forked from the same process.
+        instances = (len(instance_names(config)) or 1) if policy is None else policy.most
+        limit = hang_seconds(config.name, config.parameters.get(HANG_PARAMETER, ""), self._settings.hang_seconds)
         model_config = orjson.dumps(to_json(config.message)).decode()
         load = {
             "mode": mode,
@@ -223,16 +364,31 @@ class Loader:
             "states": "\0".join(state_outputs(config)),
             "model_config": model_config,
             "busy_poll_us": str(self._settings.busy_poll_us),
+            "environment": _origin_of(resolution, environment),
+            "writes_stacks": "1" if limit else "0",
             # PB src/stub_launcher.cc: the dictionary `initialize` gets.
             "args.model_config": model_config,
-            "args.model_instance_kind": kind.value,
+            "args.model_instance_kind": instance.kind.value,
             "args.model_instance_name": name,
-            "args.model_instance_device_id": "0",
+            "args.model_instance_device_id": str(instance.device_id),
             "args.model_repository": str(resolution.model_dir),
             "args.model_version": str(resolution.version),
             "args.model_name": config.name,
         }
-        environ = _with_threads(environment.environ(os.environ), instances)
+        user = self._settings.guest_user
+        inherited = inherited_variables(os.environ, self._settings.guest_env)
+        own = _of_user(inherited, user)
+        environ = _with_threads(environment.environ(own), instances)
+        if resolution.library is not None:
+            load |= {
+                "library": str(resolution.library.path),
+                "backend": resolution.backend,
+                "backend_config": orjson.dumps({"cmdline": dict(resolution.backend_config)}).decode(),
+                # The guest's own variables are for its interpreter. The backend, and programs that it starts, get the
+                # server's, as in the reference: a Python among them must not find this server's packages.
+                "environ": orjson.dumps(_with_threads(own, instances)).decode(),
+                "log_verbose": "1" if logger.isEnabledFor(logging.DEBUG) else "0",
+            }
         debugged = self._settings.debugged
         is_debugged = mode == "serve" and debugged is not None and debugged[0] == config.name
         if debugged is not None and is_debugged:
@@ -246,9 +402,41 @@ class Loader:
             load=load,
             start_timeout=inf if is_debugged else self._settings.start_timeout,
             at_terminal=is_debugged,
+            hang_seconds=0.0 if is_debugged else limit,
             lease=environment.lease,
+            restore=None
+            if environment.lease is None
+            else partial(prepare_environment, resolution, self._environments, resolution.model),
             busy_poll_us=self._settings.busy_poll_us,
+            log_rate=self._settings.log_rate,
+            memory_limit=parse_memory_limit(config.name, config.parameters.get(MEMORY_LIMIT, "")),
+            user=user,
+            device=instance.device_id,
         )
+
+
+def _may_complete(resolution: Resolution) -> bool:
+    """Whether the model's code may complete the configuration; reads its file."""
+    if resolution.library is not None:
+        return resolution.library.may_complete
+    return may_auto_complete(resolution.model_file)
+
+
+def _origin_of(resolution: Resolution, environment: GuestEnvironment) -> str:
+    """Why a model runs in its interpreter, for the end of an error message."""
+    origin = resolution.environment_origin or resolution.python_origin
+    if environment.is_host:
+        return f"the server's own interpreter{f'; {origin}' if origin else ''}"
+    return f"chosen by {origin}"
+
+
+def _of_user(environ: dict[str, str], user: GuestUser | None) -> dict[str, str]:
+    """*environ* for another user, whose processes must not look for their files in the home of the server's user."""
+    if user is None:
+        return environ
+    kept = {name: text for name, text in environ.items() if not name.startswith("XDG_")}
+    names = {"USER": user.name, "LOGNAME": user.name} if user.name else {}
+    return {**kept, "HOME": user.home, **names}
 
 
 def _with_threads(environ: dict[str, str], instances: int) -> dict[str, str]:
@@ -257,5 +445,4 @@ def _with_threads(environ: dict[str, str], instances: int) -> dict[str, str]:
     By default the libraries of every instance would start one thread per core and compete for the cores. OpenBLAS
     (numpy's) also spins for 30 ms after each use, and once at import, on a core that other instances need.
     """
-    threads = str(max(1, (os.cpu_count() or 1) // instances))
-    return {**dict.fromkeys(_THREAD_VARIABLES, threads), **_OPENBLAS_SPIN, **environ}
+    return {**dict.fromkeys(THREAD_VARIABLES, threads_each(instances)), **_OPENBLAS_SPIN, **environ}

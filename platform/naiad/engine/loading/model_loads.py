@@ -10,32 +10,66 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.config.model.model_config import freeze_version_policy
+from naiad.config.model.model_config import freeze, freeze_version_policy
+from naiad.config.model.scaling import with_count
+from naiad.config.server.demand import IDLE_PARAMETER, demand_idle_seconds, is_on_demand
+from naiad.config.server.demand import PARAMETER as DEMAND
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.ensembles.build import checked_ensemble, find_members, make_ensemble, needed_models
+from naiad.engine.loading.instance_change import changed_config, has_other_changes, specs_with
 from naiad.engine.loading.loader import Loader
 from naiad.engine.loading.model_source import ModelSource
-from naiad.engine.loading.unchanged import is_whole, look_around
+from naiad.engine.loading.unchanged import is_whole, look_around, look_around_version
 from naiad.engine.registry import ModelRecord, Registry, VersionRecord
 from naiad.engine.response_cache import ResponseCache
-from naiad.engine.served import ServedVersion
+from naiad.engine.served import ServedVersion, metadata_of
+from naiad.engine.serving.dormant import DormantVersion
 from naiad.engine.serving.handover import Handover, newest
+from naiad.engine.serving.version import ModelVersion
 from naiad.engine.settings import EngineSettings
 from naiad.errors import Code, ConfigError, InvalidRequestError, ModelError, NaiadError
 from naiad.lifecycle.polling import Signature
 from naiad.lifecycle.states import UNLOADED
-from naiad.protocol.metadata import ModelState
+from naiad.protocol.metadata import ModelState, with_labels
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
+from naiad.repository.read import config_path
 from naiad.repository.repositories import directory_signature
 
 logger = logging.getLogger("naiad.engine")
 
 _FINISH_SECONDS = 0.05
 """How often to check whether the last sequence of a replaced version has ended."""
+
+_REQUEST_SECONDS = 0.5
+"""How long a load waits for requests in flight of what it replaced. They may take any time; `finalize` is awaited."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Origin:
+    """What a version was loaded from.
+
+    Attributes:
+        source: Its source.
+        message: Its configuration as read.
+        look: The signature of its files and of what it uses besides; None if it is unknown.
+    """
+
+    source: ModelSource
+    message: pb.ModelConfig
+    look: Signature | None
+
+
+class OnWakeModel(Protocol):
+    """Called when a request needs a dormant model (see `naiad.engine.serving.dormant.OnWake`)."""
+
+    def __call__(self, key: str, *, is_urgent: bool) -> None:
+        """Start to load the model of *key*."""
 
 
 class ModelLoads:
@@ -44,6 +78,8 @@ class ModelLoads:
     Attributes:
         ensembles: The source of each loaded ensemble.
         needs: The members of each of them.
+        on_wake: Called with the key of a dormant model when a request needs it.
+        on_loaded: Called with the key of a model and each version of it that has been started.
     """
 
     def __init__(
@@ -56,6 +92,8 @@ class ModelLoads:
     ) -> None:
         self.ensembles: dict[str, ModelSource] = {}
         self.needs: dict[str, frozenset[str]] = {}
+        self.on_wake: OnWakeModel = _ignore_wake
+        self.on_loaded: Callable[[str, ModelVersion], None] = lambda key, version: None  # noqa: ARG005 - a callback
         self._settings = settings
         self._loader = loader
         self._registry = registry
@@ -64,7 +102,8 @@ class ModelLoads:
         self._slots = asyncio.Semaphore(settings.load_threads)
         self._unloads: dict[asyncio.Task[None], str] = {}  # versions being stopped, with their model
         self._looks: dict[str, Signature | None] = {}  # signatures of models' files when they were loaded
-        self._sources: dict[int, ModelSource] = {}  # by number of the load: keeps temporary files until it ends
+        self._origins: dict[int, _Origin] = {}  # by number of the load: keeps temporary files until it ends
+        self._replaced: dict[asyncio.Task[None], ServedVersion] = {}  # what was replaced by a load and ends now
 
     def read_config(self, source: ModelSource) -> pb.ModelConfig:
         """The configuration of a model, before the model completes it; blocks.
@@ -87,6 +126,21 @@ class ModelLoads:
         """Wait until all versions being unloaded are stopped."""
         await asyncio.gather(*self._unloads, return_exceptions=True)
 
+    async def wait_replaced(self, key: str) -> bool:
+        """Wait for `finalize` of what loads of a model have replaced, but not for requests in flight.
+
+        Returns:
+            Whether some of it is still ending.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _REQUEST_SECONDS
+        while ending := [task for task in self._replaced if self._unloads.get(task) == key]:
+            if loop.time() >= deadline and any(self._replaced[task].is_finishing_requests() for task in ending):
+                logger.info("'%s': replaced instances still have requests in flight, and end after these", key)
+                return True
+            await asyncio.wait(ending, timeout=_FINISH_SECONDS)
+        return False
+
     def unload(self, name: str) -> list[asyncio.Task[None]]:
         """Start to unload all versions of a model; tasks that end when these, and replaced ones, are stopped."""
         model = self._registry.known(name)
@@ -106,20 +160,25 @@ class ModelLoads:
         record.leaving = loaded
         self._in_background(name, self._unload(name, record, loaded))
 
-    def _in_background(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def _in_background(
+        self, name: str, work: Coroutine[Any, Any, None], *, replaced: ServedVersion | None = None
+    ) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._unloads[task] = name
         task.add_done_callback(self._unloads.pop)
+        if replaced is not None:
+            self._replaced[task] = replaced
+            task.add_done_callback(self._replaced.pop)
 
     def _replace(self, key: str, record: VersionRecord, before: ServedVersion, loaded: ServedVersion) -> None:
         """Let *loaded* serve in place of *before*, which finishes its requests and sequences."""
         if not before.finish_sequences():
             record.loaded = loaded
-            self._in_background(key, self._end(before))
+            self._in_background(key, self._end(before), replaced=before)
             return
         record.loaded = handover = Handover(before, loaded)
         self._registry.by_number[handover.number] = handover
-        self._in_background(key, self._hand_over(key, record, newest(before)))
+        self._in_background(key, self._hand_over(key, record, newest(before)), replaced=newest(before))
 
     async def _hand_over(self, key: str, record: VersionRecord, old: ServedVersion) -> None:
         """Wait for the sequences of an old version, at most for the exit timeout, then stop it."""
@@ -149,7 +208,7 @@ class ModelLoads:
             del by_number[number]
         if self._cache is not None:
             self._cache.forget(version.number)
-        self._sources.pop(version.number, None)
+        self._origins.pop(version.number, None)
 
     async def _unload(self, key: str, record: VersionRecord, loaded: ServedVersion) -> None:
         await self._end(loaded)
@@ -157,8 +216,47 @@ class ModelLoads:
             record.become(ModelState.UNAVAILABLE, UNLOADED)
         logger.info("successfully unloaded '%s' version %d", key, loaded.version)
 
-    async def load(self, source: ModelSource, *, is_nested: bool = False) -> None:
-        """Load the versions that the version policy selects.
+    async def wake(self, key: str) -> None:
+        """Load the dormant versions of a model; those that wait for them are answered by the loaded ones.
+
+        Does nothing without dormant versions: the model was unloaded or loaded meanwhile.
+
+        Raises:
+            NaiadError: If one of them fails: it stays dormant.
+        """
+        model = self._registry.known(key)
+        versions = {} if model is None else {number: each.loaded for number, each in model.versions.items()}
+        dormant = [each for each in versions.values() if isinstance(each, DormantVersion)]
+        if dormant:
+            source = self._origins[dormant[0].number].source
+            kept = frozenset(number for number, each in versions.items() if isinstance(each, ModelVersion))
+            await self.load(replace(source, kept=kept), is_nested=True, is_waking=True)
+
+    def put_to_sleep(self, key: str) -> list[asyncio.Task[None]]:
+        """Replace the loaded versions of a model by dormant ones; returns the tasks that stop them."""
+        model = self._registry.known(key)
+        for record in [] if model is None else list(model.versions.values()):
+            loaded = record.loaded
+            if isinstance(loaded, ModelVersion):
+                dormant = DormantVersion(
+                    loaded.config,
+                    loaded.version,
+                    partial(self.on_wake, key),
+                    timeout=self._settings.demand_load_timeout,
+                    is_known=True,
+                    metadata=loaded.metadata,
+                    totals=loaded.totals,
+                )
+                self._install(record, loaded, dormant, self._origins[loaded.number])
+        return [task for task, ending in self._unloads.items() if ending == key]
+
+    async def load(self, source: ModelSource, *, is_nested: bool = False, is_waking: bool = False) -> None:
+        """Load the versions that the version policy selects. Those of a model on demand only become dormant.
+
+        Args:
+            source: The model.
+            is_nested: Do not wait for a free slot among the loads.
+            is_waking: Load the model also if it is loaded on demand.
 
         Raises:
             NaiadError: If one of them fails; what served before continues to.
@@ -167,16 +265,20 @@ class ModelLoads:
         model = self._registry.record(key)
         self._looks.pop(key, None)
         async with contextlib.nullcontext() if is_nested else self._slots:
-            look = await self._look(source)  # before reading them: a later change must lead to another load
+            # Before the files are read: a later change must lead to another load.
+            look = await asyncio.to_thread(directory_signature, source.files.directory)
             message, numbers = await self._prepare(source, model)
             model.reason = ""
+            model.is_on_demand = self._is_on_demand(message)
+            is_dormant = model.is_on_demand and not is_waking and not is_loaded(model)
+            load_version = self._make_dormant if is_dormant else self._load_version
             failures = []
             for number in numbers:
                 try:
                     if number in source.kept and number in model.versions and model.versions[number].loaded is not None:
                         continue
                     record = model.versions.setdefault(number, VersionRecord())
-                    await self._load_version(record, source, message, number)
+                    await load_version(record, number, _Origin(source=source, message=message, look=look))
                 except NaiadError as error:
                     failures.append((number, error))
             if not failures:
@@ -188,14 +290,10 @@ class ModelLoads:
                 for number, error in failures
             )
             raise InvalidRequestError(f"load failed for model '{key}': {reasons}")
-        self._looks[key] = await asyncio.to_thread(look_around, look, model)
-
-    async def _look(self, source: ModelSource) -> Signature | None:
-        """The signature of a model's files; None unless a later load may skip them as unchanged."""
-        is_ensemble = source.files.key in self.needs  # its members may have changed, and loading it is cheap
-        if not self._settings.is_explicit or source.override is not None or is_ensemble:
-            return None
-        return await asyncio.to_thread(directory_signature, source.files.directory)
+        self._looks[key] = None
+        is_ensemble = key in self.needs  # its members may have changed, and loading it is cheap
+        if self._settings.is_explicit and source.override is None and not is_ensemble:
+            self._looks[key] = await asyncio.to_thread(look_around, look, model)
 
     async def _prepare(self, source: ModelSource, model: ModelRecord) -> tuple[pb.ModelConfig, tuple[int, ...]]:
         """The configuration of a model, and the versions to load."""
@@ -222,41 +320,111 @@ class ModelLoads:
             logger.error("%s", error.message)  # noqa: TRY400 - the model's error, not the server's
             raise InvalidRequestError(f"load failed for model '{key}': {error.message}\n", code=error.code) from error
 
-    async def _load_version(
-        self, record: VersionRecord, source: ModelSource, message: pb.ModelConfig, number: int
-    ) -> None:
-        files, before = source.files, record.loaded
-        if before is None:
-            record.become(ModelState.LOADING)
+    def _is_on_demand(self, message: pb.ModelConfig) -> bool:
+        """Whether a model is loaded by its first request. Ensembles are not: they have no guests."""
+        if message.HasField("ensemble_scheduling"):
+            return False
+        given = {name: parameter.string_value for name, parameter in message.parameters.items()}
+        demand_idle_seconds(message.name, given.get(IDLE_PARAMETER, ""), 0.0)  # raises if it is invalid
+        return is_on_demand(message.name, given.get(DEMAND, ""), self._settings.is_demand)
+
+    def release_prewarmed(self) -> None:
+        """End the fork servers that no loaded model uses: no dormant model will be loaded any more."""
+        self._loader.release_prewarmed()
+
+    async def _make_dormant(self, record: VersionRecord, number: int, origin: _Origin) -> None:
+        """Install a dormant version, which the first request replaces by a loaded one."""
+        files, before = origin.source.files, record.loaded
+        with _recorded(record, f"'{files.key}' version {number}"):
+            known, labels, is_known = await self._loader.describe(files, origin.message, number)
+            config = freeze(known)
+        dormant = DormantVersion(
+            config,
+            number,
+            partial(self.on_wake, files.key),
+            timeout=self._settings.demand_load_timeout,
+            is_known=is_known,
+            metadata=with_labels(metadata_of(config, number), labels),
+            totals=None if before is None else before.totals,
+        )
+        dormant.totals.namespace = files.namespace
+        self._install(record, before, dormant, origin)
+
+    async def _load_version(self, record: VersionRecord, number: int, origin: _Origin) -> None:
+        files, before = origin.source.files, record.loaded
         started = time.monotonic()
-        logger.info("loading: %s:%d", files.key, number)
-        try:
-            loaded = await self._try_to_load(files, message, number)
-        except NaiadError as error:
-            reason = f"{error.code.value}: {error.message}"
-            logger.error("failed to load '%s' version %d: %s", files.key, number, reason)  # noqa: TRY400 - the model's error, not the server's
-            if isinstance(error, ModelError) and error.traceback_text:
-                logger.error("%s", error.traceback_text)  # noqa: TRY400 - the model's error, not the server's
-            if before is None:
-                record.become(ModelState.UNAVAILABLE, reason)
-            raise
-        except BaseException as error:
-            if before is None:
-                record.become(ModelState.UNAVAILABLE, f"{Code.INTERNAL.value}: {error!r}")
-            raise
+        with _recorded(record, f"'{files.key}' version {number}"):
+            logger.info("loading: %s:%d", files.key, number)
+            if isinstance(before, ModelVersion) and await self._change_instances(before, origin):
+                logger.info("successfully loaded '%s' in %.2f s", files.key, time.monotonic() - started)
+                return
+            loaded = await self._try_to_load(files, origin.message, number)
         logger.info("successfully loaded '%s' in %.2f s", files.key, time.monotonic() - started)
         loaded.totals.namespace = files.namespace
         loaded.totals.load_ns = int((time.monotonic() - started) * 1e9)
         loaded.totals.measure(self._settings.metrics, loaded.config)
+        if self._settings.counts_latencies:
+            loaded.totals.count_latencies(loaded.config)
+        if isinstance(before, DormantVersion):
+            loaded.totals.continue_from(before.totals)
         if self._cache is not None and loaded.config.message.response_cache.enable:
             loaded.keep_responses(self._cache)
+        around = await asyncio.to_thread(look_around_version, origin.look, loaded)
+        self._install(record, before, loaded, replace(origin, look=around))
+        if isinstance(loaded, ModelVersion):
+            self.on_loaded(files.key, loaded)
+
+    def _install(
+        self, record: VersionRecord, before: ServedVersion | None, loaded: ServedVersion, origin: _Origin
+    ) -> None:
+        """Let *loaded* serve, in place of *before* if there is one."""
+        key = origin.source.files.key
+        self._origins[loaded.number] = origin
         self._registry.by_number[loaded.number] = loaded
-        self._sources[loaded.number] = source
         if before is None:
             record.become(ModelState.READY, loaded=loaded)
         else:
-            self._replace(files.key, record, before, loaded)
-        self._registry.changed(files.key)  # before the old version stops, so that no further request reaches it
+            self._replace(key, record, before, loaded)
+        self._registry.changed(key)  # before the old version stops, so that no further request reaches it
+        if isinstance(before, DormantVersion):
+            before.hand_over(loaded)
+
+    async def scale(self, key: str, loaded: ModelVersion, count: int) -> None:
+        """Change a version's number of instances; instances in use are not removed.
+
+        Raises:
+            NaiadError: If an instance cannot be started; then the instances stay as they were.
+        """
+        load = loaded.instance_load()
+        count = max(count, load.count - load.removable)  # an instance may have got a request since that was decided
+        if count == load.count or loaded.number not in self._registry.by_number:
+            return
+        config = freeze(with_count(loaded.config.message, count))
+        await loaded.change_instances(config, *specs_with(loaded, config))
+        self._registry.changed(key)
+        self._in_background(key, loaded.end_removed(self._settings.exit_timeout))
+
+    async def _change_instances(self, loaded: ModelVersion, origin: _Origin) -> bool:
+        """Add and remove instances of a version, if nothing else has changed; whether that was so.
+
+        Raises:
+            NaiadError: If an instance cannot be started; then the instances stay as they were.
+        """
+        before, files = self._origins.get(loaded.number), origin.source.files
+        if before is None or before.source.files.directory != files.directory:
+            return False
+        now = await asyncio.to_thread(look_around_version, origin.look, loaded)
+        path = config_path(files, self._settings.config_name).relative_to(files.directory)
+        if has_other_changes(before.look, now, str(path), loaded.version):
+            return False
+        config = changed_config(loaded, before.message, origin.message)
+        if config is None:
+            return False
+        await loaded.change_instances(config, *specs_with(loaded, config))
+        self._origins[loaded.number] = replace(origin, look=now)
+        self._registry.changed(files.key)
+        self._in_background(files.key, loaded.end_removed(self._settings.exit_timeout), replaced=loaded)
+        return True
 
     async def _try_to_load(self, files: ModelFiles, message: pb.ModelConfig, number: int) -> ServedVersion:
         if message.HasField("ensemble_scheduling"):
@@ -267,3 +435,34 @@ class ModelLoads:
             except NaiadError as error:
                 logger.warning("loading '%s' failed (attempt %d): %s", files.key, attempt + 1, error.message)
         return await self._loader.load(files, message, number, self._services)
+
+
+@contextlib.contextmanager
+def _recorded(record: VersionRecord, what: str) -> Iterator[None]:
+    """Note in the log and, if nothing serves meanwhile, in the record that a version is being loaded, or has failed."""
+    is_new = record.loaded is None
+    if is_new:
+        record.become(ModelState.LOADING)
+    try:
+        yield
+    except NaiadError as error:
+        reason = f"{error.code.value}: {error.message}"
+        logger.error("failed to load %s: %s", what, reason)  # noqa: TRY400 - the model's error, not the server's
+        if isinstance(error, ModelError) and error.traceback_text:
+            logger.error("%s", error.traceback_text)  # noqa: TRY400 - the model's error, not the server's
+        if is_new:
+            record.become(ModelState.UNAVAILABLE, reason)
+        raise
+    except BaseException as error:
+        if is_new:
+            record.become(ModelState.UNAVAILABLE, f"{Code.INTERNAL.value}: {error!r}")
+        raise
+
+
+def is_loaded(model: ModelRecord) -> bool:
+    """Whether a version of a model has guests."""
+    return any(isinstance(newest(version), ModelVersion) for version in model.serving())
+
+
+def _ignore_wake(key: str, *, is_urgent: bool) -> None:
+    """Take the place of a callback until one is set."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.errors import Code, NaiadError
+from naiad.protocol.inference import Buffer
 from naiad.repository.layout import ModelFiles, models_named
 from naiad.repository.override import LoadOverride, TemporaryModelDirectory, check_model_name, parse_override
 from naiad.repository.read import read_config
@@ -41,7 +42,7 @@ class ModelSource:
 
 
 def find_sources(
-    name: str, parameters: Mapping[str, str | bytes], repositories: Repositories, *, strict: bool
+    name: str, parameters: Mapping[str, str | Buffer], repositories: Repositories, *, strict: bool
 ) -> list[ModelSource]:
     """The sources of the models that a load request names: one, or one in each namespace; blocks.
 

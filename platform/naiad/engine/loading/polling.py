@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from naiad.engine.loading.load_order import LoadOrder
 from naiad.engine.loading.model_source import ModelSource
+from naiad.engine.loading.unchanged import environments_signature
 from naiad.engine.registry import Registry
 from naiad.errors import NaiadError
 from naiad.lifecycle.polling import Signature, Snapshot, are_versions, changed_entries, due_retries, plan_changes
@@ -76,7 +77,7 @@ class Poller:
         """Look once; whether something changed and has not settled."""
         async with self._one_at_a_time:
             try:
-                found, now = await asyncio.to_thread(self._repositories.snapshot)
+                found, now = await asyncio.to_thread(self._look)
             except NaiadError as error:  # a repository that cannot be read is not one that is empty
                 logger.error("%s; models stay as they are", error.message)  # noqa: TRY400 - the operator's
                 return False
@@ -96,6 +97,18 @@ class Poller:
             self._note_duplicates(found)
             return bool(decided.unsettled)
 
+    def _look(self) -> tuple[RepositoryScan, Snapshot]:
+        found, now = self._repositories.snapshot()
+        return found, {key: self._with_environments(key, signature) for key, signature in now.items()}
+
+    def _with_environments(self, key: str, signature: Signature | None) -> Signature | None:
+        """The signature of a model's files with those of its environments, if it is loaded."""
+        model = self._registry.known(key)
+        if signature is None or model is None:
+            return signature
+        own = {path: state for path, state in signature.items() if not path.startswith("/")}
+        return {**own, **environments_signature(model)}
+
     def _source(self, files: ModelFiles, signature: Signature | None) -> ModelSource:
         """The model to be loaded; of its versions, those that did not change are to stay."""
         before = self._loaded.get(files.key)
@@ -109,7 +122,8 @@ class Poller:
 
     def _note(self, look: Snapshot, outcomes: Mapping[str, BaseException | None]) -> None:
         for key, error in outcomes.items():
-            signature = look.get(key)
+            # Again, because a load may have changed which files its environments are.
+            signature = self._with_environments(key, look.get(key))
             if signature is None:
                 continue  # it could not be read completely: the next signature counts as a change
             is_new = signature != self._loaded.get(key)

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.engine.registry import ModelRecord
+from naiad.engine.served import ServedVersion
 from naiad.engine.serving.handover import newest
 from naiad.engine.serving.version import ModelVersion
 from naiad.lifecycle.polling import Signature
 from naiad.repository.repositories import directory_signature
 from naiad.resolution.decision import Resolution
 
-__all__ = ["is_whole", "look_around"]
+__all__ = ["environments_signature", "is_whole", "look_around", "look_around_version"]
 
 _OF_ENVIRONMENTS = ("bin/python", "conda-meta/history", "pyvenv.cfg", "lib/python*/site-packages")
 """Paths in an environment that change when packages are installed or removed; all its files would be too many."""
@@ -31,14 +32,38 @@ def is_whole(model: ModelRecord) -> bool:
 
 def look_around(own: Signature | None, model: ModelRecord) -> Signature | None:
     """The signature of a model's own files and of what its versions use besides; None if it is unknown. Blocks."""
-    if own is None:
+    signature: Signature | None = own
+    for version in model.serving():
+        signature = look_around_version(signature, newest(version))
+    return signature
+
+
+def look_around_version(own: Signature | None, loaded: ServedVersion) -> Signature | None:
+    """The signature of a model's own files and of what one of its versions uses besides. Blocks."""
+    resolution = loaded.resolution if isinstance(loaded, ModelVersion) else None
+    if own is None or resolution is None:
         return None
     signature = dict(own)
+    return signature if _add(signature, resolution) else None
+
+
+def environments_signature(model: ModelRecord) -> Signature:
+    """The times of the environments' files outside the model's directory, for poll mode. Blocks.
+
+    Directories are left out: unlike an archive, which is replaced as a whole, they change while somebody works in them.
+    """
+    signature: dict[str, tuple[object, ...]] = {}
+    if model.is_on_demand:  # they take effect when it is loaded again; and loading it must not look like a change
+        return signature
     for version in model.serving():
         loaded = newest(version)
         resolution = loaded.resolution if isinstance(loaded, ModelVersion) else None
-        if resolution is None or not _add(signature, resolution):
-            return None
+        environment = None if resolution is None else resolution.environment
+        path = environment.path if isinstance(environment, EnvironmentSource) else environment
+        if resolution is None or path is None or path.is_dir() or path.is_relative_to(resolution.model_dir):
+            continue
+        # With absolute paths, as in `look_around_version`: all versions are loaded again.
+        signature.update(_times([path]))
     return signature
 
 
@@ -51,12 +76,12 @@ def _add(signature: dict[str, tuple[object, ...]], resolution: Resolution) -> bo
     if environment is not None:
         places = [environment, *(found for each in _OF_ENVIRONMENTS for found in environment.glob(each))]
         signature.update(_times(places))
-    if resolution.backend_dir is not None:
-        found = directory_signature(resolution.backend_dir)
+    if resolution.outside_dir is not None:
+        found = directory_signature(resolution.outside_dir)
         if found is None:
             return False
         # With absolute paths: a relative one would be taken for a file of a single version of the model.
-        signature.update({f"{resolution.backend_dir}/{path}": state for path, state in found.items()})
+        signature.update({f"{resolution.outside_dir}/{path}": state for path, state in found.items()})
     return True
 
 

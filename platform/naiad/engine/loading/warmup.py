@@ -7,6 +7,7 @@ than `max_batch_size` is a configuration error, and statistics do not count samp
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.request_plan import RequestPlan
 from naiad.workers.exchange import GuestResponse
 from naiad.workers.worker import Worker
+
+logger = logging.getLogger("naiad.engine")
 
 _FOLDER = "warmup"
 MAX_TENSOR_BYTES = 1 << 32
@@ -147,7 +150,14 @@ class WarmUp:
             GuestExitedError: If the guest exits meanwhile.
         """
         for sample in self._samples:
-            for _ in range(sample.count):
+            for iteration in range(sample.count):
+                logger.debug(
+                    "model '%s' instance %s is running warmup sample '%s' for iteration %d",
+                    worker.spec.load["model_name"],
+                    worker.spec.name,
+                    sample.name,
+                    iteration,
+                )
                 problems = await self._execute(worker, sample)
                 if problems:
                     text = "; ".join(problems)

@@ -2,7 +2,7 @@
 
 A request is rejected here or gets a key. The steps, in this order:
 
-1. A version that cannot serve any more rejects everything.
+1. A version that cannot serve rejects everything, and a version whose guests exited refuses requests that ended them.
 2. The request is checked against the version's plan. A request whose `layout_key` was seen before, on this load of the
    version, needs no check: its layout is looked up.
 3. If the version caches responses and has one for these inputs, that is sent, and the request ends.
@@ -18,6 +18,7 @@ from typing import Protocol
 from naiad_stub.memo import Memo
 
 from naiad.engine.response_cache import CachedResponses
+from naiad.engine.serving.fatal_requests import FatalRequestGuard
 from naiad.errors import NotReadyError
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.request_plan import CheckedLayout, CheckedRequest, RequestPlan, error_prefix
@@ -44,18 +45,43 @@ class Admission:
     Attributes:
         plan: The version's plan.
         keys: Numbers of requests, unique within the version. Warm-up samples take theirs here, too.
-        reason: Why the version cannot serve any more; empty while it can.
         cache: The version's cached responses; None if it caches none.
     """
 
     def __init__(self, plan: RequestPlan, start: StartRequest, keys: itertools.count[int]) -> None:
         self.plan = plan
         self.keys = keys
-        self.reason = ""
         self.cache: CachedResponses | None = None
         self._start = start
+        self._reason = ""
+        self._fatal: FatalRequestGuard | None = None
+        self._is_guarded = False  # whether `_guard` has to see requests: one look on the request path for both reasons
         # Belongs to this load of the version: a new load begins with an empty memo, so no entry can be out of date.
         self._layouts: Memo[Hashable, CheckedLayout] = Memo(_LAYOUT_LIMIT)
+
+    @property
+    def reason(self) -> str:
+        """Why the version cannot serve now; empty while it can."""
+        return self._reason
+
+    @reason.setter
+    def reason(self, reason: str) -> None:
+        self._reason = reason
+        self._is_guarded = bool(reason) or self._fatal is not None
+
+    @property
+    def looks_at_requests(self) -> bool:
+        """Whether every request has to be looked at now, also one whose layout is known."""
+        return self._is_guarded or self.cache is not None
+
+    def known_layout(self, layout_key: Hashable) -> CheckedLayout | None:
+        """The layout of requests with that key, which holds as long as the version; None if none was checked."""
+        return self._layouts.get(layout_key)
+
+    def guard_with(self, fatal: FatalRequestGuard) -> None:
+        """Refuse the requests that *fatal* refuses, for as long as it remembers any."""
+        self._fatal = fatal
+        self._is_guarded = True
 
     def submit(self, request: InferRequest, sink: Sink, *, alone: bool = False) -> int:
         """Admit a request and start it; its key.
@@ -68,10 +94,11 @@ class Admission:
 
         Raises:
             InvalidRequestError: If it does not fit the model.
-            NotReadyError: If the version cannot serve any more, or its queue is full.
+            NotReadyError: If the version cannot serve now, or its queue is full.
+            NaiadError: If requests like this one ended several guests.
         """
-        if self.reason:
-            raise NotReadyError(f"{error_prefix(request)}model '{self.plan.model_name}' cannot serve: {self.reason}")
+        if self._is_guarded:
+            sink = self._guard(request, sink)
         layout = self._layouts.get(request.layout_key)
         if layout is None:
             request, layout = self._check(request)
@@ -83,6 +110,17 @@ class Admission:
             sink = remaining
         self._start(key, request, sink, layout, alone)
         return key
+
+    def _guard(self, request: InferRequest, sink: Sink) -> Sink:
+        if self._reason:
+            raise NotReadyError(f"{error_prefix(request)}model '{self.plan.model_name}' cannot serve: {self._reason}")
+        assert self._fatal is not None
+        self._fatal.forget_old()
+        if not self._fatal:
+            self._fatal = None
+            self._is_guarded = False
+            return sink
+        return self._fatal.admit(request, sink)
 
     def _check(self, request: InferRequest) -> CheckedRequest:
         checked = self.plan.check(request)

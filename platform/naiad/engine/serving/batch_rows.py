@@ -46,6 +46,7 @@ def _request(row: Row[PendingRequest], request: InferRequest) -> InferRequest:
         request.priority,
         request.timeout_us,
         trace=request.trace,
+        propagated=request.propagated,
     )
 
 

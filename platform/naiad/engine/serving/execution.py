@@ -11,6 +11,7 @@ from naiad.engine.serving.batch_rows import row_requests
 from naiad.engine.serving.pending import PendingRequest
 from naiad.errors import NaiadError, OutOfMemoryError
 from naiad.scheduling.interface import Action, Dispatch, Rejection, RowDispatch, Scheduler
+from naiad.workers.exchange import KeyedRequest
 from naiad.workers.worker import Worker
 
 __all__ = ["BatchAction", "BatchExecutor", "CarryOut", "Fail", "OnRejected", "WorkerAction", "WorkerScheduler"]
@@ -51,12 +52,14 @@ class BatchExecutor:
                 worker, items = action
                 now = time.monotonic_ns()
                 size = 0
+                batch: list[KeyedRequest] = []
                 for pending in items:
                     pending.laid_out = now
                     pending.worker = worker
                     size += pending.batch_size
+                    batch.append((pending.key, pending.request, pending.packed))
                 try:
-                    worker.execute([(pending.key, pending.request, pending.packed) for pending in items], size)
+                    worker.execute(batch, size)
                 except OutOfMemoryError as error:
                     self._halve(action, error)
             elif isinstance(action, RowDispatch):

@@ -16,6 +16,7 @@ from naiad.engine.served import ServedVersion, version_numbers
 from naiad.engine.serving.instance import Instance
 from naiad.engine.statistics.counters import Statistics
 from naiad.errors import NaiadError
+from naiad.memory.frontend_memory import SharedInputs
 from naiad.protocol.inference import SEQUENCE_START, InferRequest, Sink
 from naiad.protocol.metadata import ModelMetadata, ModelStatistics
 from naiad.workers.worker import Worker
@@ -55,6 +56,10 @@ class Handover:
         await self.new.stop(timeout)
 
     # -- requests -----------------------------------------------------------------------------------------------
+
+    @property
+    def forwarding(self) -> None:
+        """None: each request has to be looked at for its sequence."""
 
     def submit(self, request: InferRequest, sink: Sink, *, alone: bool = False) -> int:
         """See `ServedVersion`."""
@@ -108,10 +113,19 @@ class Handover:
         """See `ServedVersion`."""
         return sum(version.finish_sequences() for version in (self.new, *self.olds))
 
-    def release_idle_memory(self) -> None:
+    @property
+    def is_idle(self) -> bool:
+        """See `ServedVersion`."""
+        return all(version.is_idle for version in (self.new, *self.olds))
+
+    def is_finishing_requests(self) -> bool:
+        """See `ServedVersion`."""
+        return any(version.is_finishing_requests() for version in (self.new, *self.olds))
+
+    def maintain(self) -> None:
         """See `ServedVersion`."""
         for version in (self.new, *self.olds):
-            version.release_idle_memory()
+            version.maintain()
 
     # -- the new version ---------------------------------------------------------------------------------------
 
@@ -139,6 +153,16 @@ class Handover:
     def reason(self) -> str:
         """See `ServedVersion`."""
         return self.new.reason
+
+    @property
+    def is_lost(self) -> bool:
+        """See `ServedVersion`."""
+        return self.new.is_lost
+
+    @property
+    def shared_inputs(self) -> SharedInputs | None:
+        """See `ServedVersion`."""
+        return self.new.shared_inputs
 
     @property
     def instances(self) -> Sequence[Instance]:

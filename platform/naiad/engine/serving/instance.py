@@ -1,6 +1,7 @@
 """One instance of a model version: its guest, and the restart of a guest that exits.
 
-An instance has a guest, or waits to start one, or is abandoned because its guests exited too often (`RestartPolicy`).
+An instance has a guest, or waits to start one, or is given up for a while because its guests exited too often. What
+follows an exit is decided in `lifecycle.restart`.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import time
 from collections import Counter
 from typing import Protocol
 
 from naiad.errors import GuestExitedError, NaiadError
-from naiad.lifecycle.restart import GiveUp, RestartPolicy, RestartTracker
+from naiad.lifecycle.restart import FIRST_DELAY, GiveUp, Restart, RestartPolicy, RestartTracker
 from naiad.protocol.metadata import InstanceStatus
 from naiad.workers.exchange import ModelInterface
 from naiad.workers.launch import LaunchSpec
@@ -24,14 +26,21 @@ logger = logging.getLogger("naiad.engine")
 class InstanceOwner(WorkerOwner, Protocol):
     """What an instance needs of its version, beside what the instance's worker needs of it."""
 
+    @property
+    def recovering(self) -> asyncio.Lock:
+        """Held by the instance that tries a guest after it was given up."""
+
     async def warm_up(self, worker: Worker) -> None:
         """Prepare a new guest for serving; raises NaiadError if that fails."""
 
     def on_restart(self, instance: Instance) -> None:
         """A new guest has replaced the one that exited."""
 
-    def on_restarts_exhausted(self, instance: Instance) -> None:
-        """The instance starts no more guests; `reason` says why."""
+    def on_given_up(self, instance: Instance, pause: float | None) -> None:
+        """The instance starts no guest for *pause* seconds (None: ever); `reason` says why."""
+
+    def recovery_delay(self) -> float:
+        """How many seconds an instance that was given up still has to wait before it tries a guest."""
 
 
 class Instance:
@@ -40,7 +49,8 @@ class Instance:
     Attributes:
         name: Its name, such as `m_0_0`.
         worker: The guest that serves now; None while there is none.
-        reason: Why the instance was abandoned; empty while it is not.
+        spec: How its next guest is started.
+        reason: Why the instance was given up; empty while it is not.
         restarts: How often a guest was replaced, by the exit status of the one before.
     """
 
@@ -57,7 +67,7 @@ class Instance:
         self.reason = ""
         self.restarts: Counter[str] = Counter()
         self._exit_label = ""
-        self._spec = spec
+        self.spec = spec
         self._owner = owner
         self._interface = interface
         self._policy = policy
@@ -78,12 +88,36 @@ class Instance:
         """
         self.worker = await self._start_worker()
 
-    def on_exit(self, error: GuestExitedError) -> None:
-        """The guest has exited: schedule the next one, or abandon the instance."""
+    def on_exit(self, error: GuestExitedError, now: float, *, is_excused: bool) -> None:
+        """The guest has exited *now* (`time.monotonic`): schedule the next one, or give the instance up.
+
+        With *is_excused*, a request that is refused from now on is to blame, and the instance is never given up.
+        """
         self.worker = None
         self._exit_label = exit_label(error)
         logger.error("%s", error.message)
-        self._schedule_restart(error)
+        if is_excused:
+            logger.error("'%s': the request that ended this process and others before is refused", self.name)
+            self._schedule_start(FIRST_DELAY)
+        else:
+            self._schedule_restart(error, now)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it has a guest, and that does not hang."""
+        return self.worker is not None and not self.worker.is_hung
+
+    @property
+    def state(self) -> str:
+        """Its state in a word, for the page: "ready", "hung", "restarting" or "given up"."""
+        if self.worker is not None:
+            return "hung" if self.worker.is_hung else "ready"
+        return "given up" if self.reason else "restarting"
+
+    def excuse(self, times: frozenset[float]) -> None:
+        """Do not count exits at these times: a request that is refused from now on caused them."""
+        if times:
+            self._restarts.excuse(times)
 
     def status(self, model: str, version: int, namespace: str = "") -> InstanceStatus:
         """Its status for metrics."""
@@ -94,6 +128,7 @@ class Instance:
             version=str(version),
             name=self.name,
             pid=0 if worker is None else worker.pid,
+            state=self.state,
             restarts=dict(self.restarts),
             input_byte_size=0 if worker is None else worker.memory.input_byte_size,
             borrowed_outputs=0 if worker is None else worker.memory.borrowed_count,
@@ -109,44 +144,78 @@ class Instance:
             await worker.stop(timeout)
 
     async def _start_worker(self) -> Worker:
-        worker = Worker(self._spec, self._owner, self._interface, self._services)
+        worker = Worker(self.spec, self._owner, self._interface, self._services)
         await worker.start()
         try:
             await self._owner.warm_up(worker)
         except BaseException:
             await worker.kill()
             raise
-        logger.info("'%s' is ready: pid %d, Python %s (%s)", self.name, worker.pid, worker.python, self._spec.python)
+        worker.watch()
+        logger.info("'%s' is ready: pid %d, Python %s (%s)", self.name, worker.pid, worker.python, self.spec.python)
         return worker
 
-    def _schedule_restart(self, error: NaiadError) -> None:
-        decision = self._restarts.on_exit(self._loop.time())
-        if isinstance(decision, GiveUp):
-            self.reason = (
-                f"{error.message.splitlines()[0]} It died {decision.exits} times within {self._policy.window:g} s, "
-                f"more than --stub-restart-limit={self._policy.limit} allows; load the model again to retry"
-            )
-            logger.error("'%s' is abandoned: %s", self.name, self.reason)
-            self._owner.on_restarts_exhausted(self)
+    def _schedule_restart(self, error: NaiadError, now: float) -> None:
+        decision = self._restarts.on_exit(now)
+        if isinstance(decision, Restart):
+            self._schedule_start(decision.delay)
             return
-        logger.warning("'%s' is restarted in %g s", self.name, decision.delay)
-        self._restart = self._loop.create_task(self._restart_after(decision.delay))
+        self.reason = self._given_up_text(error, decision)
+        logger.error("'%s' is given up: %s", self.name, self.reason)
+        self._owner.on_given_up(self, decision.pause)
+        if decision.pause is not None:
+            self._restart = self._loop.create_task(self._recover_after(decision.pause))
+
+    def _given_up_text(self, error: NaiadError, decision: GiveUp) -> str:
+        problem = error.problem if isinstance(error, GuestExitedError) else error.message.splitlines()[0]
+        if self.reason:
+            count = "It was the process with which recovery was tried"
+        else:
+            policy = self._policy
+            count = (
+                f"It died {decision.exits} times within {policy.window:g} s, "
+                f"more than --stub-restart-limit={policy.limit} allows"
+            )
+        following = "" if decision.pause is None else f"it is tried again in {decision.pause:g} s; "
+        return f"{problem} {count}; {following}load the model again to retry{' at once' if following else ''}"
+
+    def _schedule_start(self, delay: float) -> None:
+        logger.warning("'%s' is restarted in %g s", self.name, delay)
+        self._restart = self._loop.create_task(self._restart_after(delay))
 
     async def _restart_after(self, delay: float) -> None:
         await asyncio.sleep(delay)
+        await self._start_again()
+
+    async def _recover_after(self, delay: float) -> None:
+        """Try a guest after *delay* seconds, when it is this instance's turn."""
+        while delay > 0:
+            await asyncio.sleep(delay)
+            async with self._owner.recovering:
+                delay = self._owner.recovery_delay()
+                if delay <= 0:
+                    logger.warning("'%s' was given up; one process is tried now", self.name)
+                    await self._start_again()
+
+    async def _start_again(self) -> None:
         try:
             self.worker = await self._start_worker()
         except NaiadError as error:
             logger.error("'%s' did not start again: %s", self.name, error.message)  # noqa: TRY400 - a guest's error
-            self._schedule_restart(error)
+            self._schedule_restart(error, time.monotonic())
             return
         self.restarts[self._exit_label] += 1
         self._restart = None
+        if self.reason:
+            self._restarts.on_recovered(time.monotonic())
+            self.reason = ""
         self._owner.on_restart(self)
 
 
 def exit_label(error: GuestExitedError) -> str:
-    """A guest's exit status as a label of metrics, such as `SIGSEGV` or `exit 1`."""
+    """Why a guest exited as a label of metrics, such as `SIGSEGV`, `exit 1` or `hang`."""
+    if error.label:
+        return error.label
     status = error.exit_status
     if status is None:
         return "unknown"

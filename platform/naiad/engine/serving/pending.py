@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable
+from typing import NamedTuple, Protocol
 
 from naiad.engine.statistics.response_times import ResponseProgress
 from naiad.errors import NaiadError
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.request_plan import CheckedLayout, error_prefix
 from naiad.scheduling.sequences.states import SequenceState
+from naiad.workers.tensors import TensorLayout
 from naiad.workers.worker import Worker
 
 _CREDIT_RESPONSES = 256
@@ -18,13 +20,42 @@ _CREDIT_BYTES = 2 << 20
 below what makes the guest wait, so that it never idles for lack of a message."""
 
 
+class ForwardSource(Protocol):
+    """Where forwarded requests come from: makes the objects that most of them never need."""
+
+    def request_of(self, number: int, request_id: bytes, inputs: bytes) -> InferRequest:
+        """The request with that number among those of the source."""
+
+    def sink_of(self, number: int) -> Sink:
+        """What gets its responses."""
+
+    def respond(self, number: int, model: tuple[str, int], layout: TensorLayout, outputs: bytes) -> None:
+        """Pass on the only response to a request, as the guest wrote it.
+
+        Args:
+            number: Number of the request.
+            model: Name and version of the model.
+            layout: The layout of the outputs.
+            outputs: Their bytes.
+        """
+
+
+class ForwardedRequest(NamedTuple):
+    """A request as it came from its source, which knows it by its number."""
+
+    source: ForwardSource
+    number: int
+    request_id: bytes
+    inputs: bytes
+
+
 class PendingRequest:
     """One request in flight.
 
+    A forwarded request (see `engine.serving.forwarding`) has neither `request` nor `sink` until somebody asks for them.
+
     Attributes:
         key: Its number within its model version.
-        request: The request, as the model sees it.
-        sink: Gets its responses.
         batch_size: Its batch size.
         packed: Its packed inputs; None where they are packed when its batch is sent.
         queued: When it was queued (monotonic ns).
@@ -36,11 +67,15 @@ class PendingRequest:
         rejection: Why the scheduler rejected it while it was enqueued; None if it did not.
         state: The state of its sequence, once it was sent to a guest; None if the model keeps none.
         progress: Progress of its responses; None before the first, and always None unless its model is decoupled.
+        forwarded: The request as it came; None unless it is forwarded.
     """
 
     __slots__ = (
+        "_request",
         "_sent",
+        "_sink",
         "batch_size",
+        "forwarded",
         "is_cancelled",
         "is_queued",
         "key",
@@ -49,17 +84,24 @@ class PendingRequest:
         "progress",
         "queued",
         "rejection",
-        "request",
         "shape_key",
-        "sink",
         "state",
         "worker",
     )
 
-    def __init__(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout) -> None:
+    def __init__(
+        self,
+        key: int,
+        request: InferRequest | None,
+        sink: Sink | None,
+        layout: CheckedLayout,
+        forwarded: ForwardedRequest | None = None,
+    ) -> None:
+        """A request that was admitted: with *request* and *sink*, or, if it is forwarded, with neither."""
         self.key = key
-        self.request = request
-        self.sink = sink
+        self._request = request
+        self._sink = sink
+        self.forwarded = forwarded
         self.batch_size = layout.batch_size
         self.packed = layout.packed
         self.queued = time.monotonic_ns()
@@ -71,6 +113,27 @@ class PendingRequest:
         self.state: SequenceState | None = None
         self.progress: ResponseProgress | None = None
         self._sent = (0, 0)  # responses and bytes sent to the client for which the guest has no credit yet
+
+    @property
+    def request(self) -> InferRequest:
+        """The request, as the model sees it."""
+        if self._request is None:
+            assert self.forwarded is not None
+            source, number, request_id, inputs = self.forwarded
+            self._request = source.request_of(number, request_id, inputs)
+        return self._request
+
+    @property
+    def sink(self) -> Sink:
+        """Gets its responses."""
+        if self._sink is None:
+            assert self.forwarded is not None
+            self._sink = self.forwarded.source.sink_of(self.forwarded.number)
+        return self._sink
+
+    @sink.setter
+    def sink(self, sink: Sink) -> None:
+        self._sink = sink
 
     def on_response_queued(self, response: InferResponse, progress: ResponseProgress) -> None:
         """Note that a response of a decoupled model was passed on to the sink."""

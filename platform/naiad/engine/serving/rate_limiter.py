@@ -31,9 +31,6 @@ __all__ = ["RateLimitGate", "SharedRateLimiter"]
 
 StagedBatch: TypeAlias = "tuple[RateLimitGate, BatchAction]"
 
-_CPU = 0
-"""The device of all instances: naiad ties no instance to a GPU."""
-
 
 class SharedRateLimiter:
     """The rate limiter of a server; one for all models."""
@@ -53,7 +50,7 @@ class SharedRateLimiter:
             ResourceNeed(resource.name, resource.count, is_global=getattr(resource, "global"))
             for resource in limiter.resources
         ]
-        self._limiter.register(worker, resources, priority=limiter.priority, device=_CPU)
+        self._limiter.register(worker, resources, priority=limiter.priority, device=worker.spec.device)
         self._staged[worker] = []
 
     def unregister(self, worker: Worker) -> list[StagedBatch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 from naiad.protocol.inference import InferResponse, Sink
@@ -18,6 +19,10 @@ class OrderedSink:
     def __init__(self, order: Order, sink: Sink) -> None:
         self._order = order
         self._sink = sink
+
+    def wrap(self, wrapper: Callable[[Sink], Sink]) -> None:
+        """Have the responses, once they may leave, pass through what *wrapper* makes of the request's sink."""
+        self._sink = wrapper(self._sink)
 
     def begin(self) -> None:
         """The request was dispatched: its responses follow those of all requests dispatched before."""

@@ -16,13 +16,15 @@ from collections.abc import Iterator, Sequence
 from naiad.config.model.model_config import ModelConfig, instance_groups
 from naiad.engine.loading.warmup import WarmUp
 from naiad.engine.serving.dispatch import Dispatcher, WorkerScheduler
+from naiad.engine.serving.fatal_requests import FatalRequestGuard
 from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.rate_limiter import RateLimitGate, SharedRateLimiter
 from naiad.engine.serving.response_order import Order, OrderedSink
 from naiad.engine.serving.responses import ResponsePreparation
 from naiad.engine.statistics.counters import FailureReason, Statistics
+from naiad.engine.statistics.reported import ReportedStatistics
 from naiad.errors import Code, GuestExitedError, ModelError, NaiadError, is_model_response
-from naiad.protocol.inference import InferRequest, InferResponse, Sink, Trace
+from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.request_plan import CheckedLayout
 from naiad.scheduling.dynamic.shapes import ShapeKeys
 from naiad.scheduling.factory import preserves_order, scheduler_for
@@ -30,7 +32,7 @@ from naiad.scheduling.fifo import FifoScheduler
 from naiad.scheduling.response_order import ResponseOrder
 from naiad.scheduling.sequences.batcher import SequenceScheduler
 from naiad.scheduling.sequences.states import StateTensor
-from naiad.workers.exchange import ExecutingBatch, GuestResponse
+from naiad.workers.exchange import ExecutingBatch, ExecutionReport, ForwardedResponse, GuestResponse
 from naiad.workers.worker import Worker
 
 __all__ = ["RequestTracker", "depth_for"]
@@ -60,6 +62,9 @@ class RequestTracker:
         statistics: What is counted of the requests.
         order: The order in which responses leave (`preserve_ordering`); None if it does not matter.
         is_batching: Whether the scheduler may put requests together, delay or reject them.
+        fatal: The requests that are refused because they end guests.
+        lanes: How many batches a guest executes at once.
+        reported: Counts what a native backend reports; None for models in Python, whose requests are counted here.
         trims_due: How often both sides are still to free pages in the pause after the last request.
     """
 
@@ -74,11 +79,16 @@ class RequestTracker:
     ) -> None:
         self.statistics = Statistics(dict(config.message.metric_tags), is_cached=config.message.response_cache.enable)
         self.order: Order | None = ResponseOrder() if preserves_order(config) else None
+        self.reported: ReportedStatistics | None = None
+        self.lanes = 1
         self.trims_due = 0
+        self.fatal = FatalRequestGuard(config.name)
         self._config = config
         self._version = version
+        self._model = config.name, version
         self._warm_up = warm_up
         self._pending: dict[int, PendingRequest] = {}
+        self._queued_inside: set[int] = set()  # keys, also of requests that have ended meanwhile
         self._pace = _INITIAL_PACE_NS  # the longest recent `execute`: rises at once, falls by an eighth per batch
         self._scheduler: WorkerScheduler = scheduler_for(config, states)
         self._sequences = self._scheduler if isinstance(self._scheduler, SequenceScheduler) else None
@@ -98,7 +108,18 @@ class RequestTracker:
         """Number of requests in flight."""
         return len(self._pending)
 
+    @property
+    def plain_scheduler(self) -> FifoScheduler[Worker, PendingRequest] | None:
+        """The scheduler, if each request is one batch, and its response needs no change; None otherwise."""
+        is_plain = self._gate is None and self.reported is None and not self._is_prepared
+        return self._scheduler if is_plain and isinstance(self._scheduler, FifoScheduler) else None
+
     # -- from the client ----------------------------------------------------------------------------------------
+
+    def track(self, pending: PendingRequest) -> None:
+        """Note a request that was forwarded to its guest."""
+        self._pending[pending.key] = pending
+        self.trims_due = _TRIM_COUNT
 
     def start(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout, alone: bool) -> None:  # noqa: FBT001 - see `StartRequest`
         """See `StartRequest`."""
@@ -164,10 +185,15 @@ class RequestTracker:
         """The request with that key, if it is in flight."""
         return self._pending.get(key)
 
-    def trace_of(self, key: int) -> Trace | None:
-        """The trace of a request in flight; None if it has none."""
+    def request_of(self, key: int) -> InferRequest | None:
+        """A request in flight; None if there is none with that key."""
         pending = self._pending.get(key)
-        return None if pending is None else pending.request.trace
+        return None if pending is None else pending.request
+
+    def is_held_back(self, worker: Worker) -> bool:
+        """See `WorkerOwner.is_held_back`."""
+        requests = [self._pending[key] for key in worker.open if key in self._pending]
+        return any(each.progress is not None and each.progress.sizes and not each.is_cancelled for each in requests)
 
     def has_uncancelled(self) -> bool:
         """Whether any client still waits; a model may take long to notice that its request was cancelled."""
@@ -178,7 +204,12 @@ class RequestTracker:
         if self._sequences is None:
             return 0
         self._sequences.close()
-        return self._sequences.open_count
+        return self.open_sequences
+
+    @property
+    def open_sequences(self) -> int:
+        """The number of sequences in progress."""
+        return 0 if self._sequences is None else self._sequences.open_count
 
     def has_sequence(self, correlation_id: int | str) -> bool:
         """Whether a sequence with that ID is in progress."""
@@ -207,7 +238,9 @@ class RequestTracker:
             del self._pending[answer.key]
             now = time.monotonic_ns()
             error = None if response is None else response.error
-            if error is None or is_model_response(
+            if self.reported is not None:
+                self.reported.on_end(pending.key, pending.queued, pending.batch_size)
+            elif error is None or is_model_response(
                 error
             ):  # an error that the model sent as its response counts as a success
                 self.statistics.on_success(pending.batch_size, pending.queued, pending.laid_out, started, ended, now)
@@ -216,6 +249,16 @@ class RequestTracker:
             if pending.request.trace is not None:
                 pending.request.trace.on_computed(pending.queued, pending.laid_out, started, ended, now)
         pending.sink.send(response, answer.final)
+
+    def on_forwarded_response(self, worker: Worker, response: ForwardedResponse, batch: ExecutingBatch) -> None:
+        """See `WorkerOwner.on_forwarded_response`."""
+        _, key, started, ended, layout, outputs = response
+        pending = self._pending.pop(key, None)
+        if pending is not None and pending.forwarded is not None:
+            now = time.monotonic_ns()
+            self.statistics.on_success(pending.batch_size, pending.queued, pending.laid_out, started, ended, now)
+            pending.forwarded.source.respond(pending.forwarded.number, self._model, layout, outputs)
+        self.on_batch_done(worker, batch, started, ended)
 
     def _count_error(self, pending: PendingRequest, error: NaiadError, now: int) -> None:
         if is_model_response(error):
@@ -234,7 +277,8 @@ class RequestTracker:
             return
         else:
             now = time.monotonic_ns()
-            self.statistics.on_success(pending.batch_size, pending.queued, pending.laid_out, started, ended, now)
+            if self.reported is None:
+                self.statistics.on_success(pending.batch_size, pending.queued, pending.laid_out, started, ended, now)
             pending.worker, pending.queued = None, now  # each round counts as a request, as in the reference
             self._sequences.reschedule(pending)
             return
@@ -254,32 +298,118 @@ class RequestTracker:
         if not batch.size:  # a warm-up sample
             return
         now = time.monotonic_ns()
-        self.statistics.on_execution(batch.size, batch.sent, started, ended, now)
+        if self.reported is None:
+            self.statistics.on_execution(batch.size, batch.sent, started, ended, now)
         took, pace = ended - started, self._pace - (self._pace >> 3)
         self._pace = pace = took if took > pace else pace  # noqa: FURB136 - `max` would be a call per batch
-        self._scheduler.set_depth(worker, depth_for(pace))
+        depth = _MAX_DEPTH if pace <= _MAX_DEPTH_PACE_NS else depth_for(pace)
+        self._scheduler.set_depth(worker, depth if depth > self.lanes else self.lanes)  # noqa: FURB136 - as above
         if self._gate is not None:
             self._gate.on_batch_done(worker)
-        self._carry_out(self._scheduler.on_finished(worker, now))
+        actions = self._scheduler.on_finished(worker, now)
+        if actions or self.is_batching:  # schedulers that batch set their timer when actions are carried out
+            self._carry_out(actions)
 
-    def on_guest_exit(self, worker: Worker, error: GuestExitedError) -> None:
-        """Fail what the guest was executing; put back into the queue what it had not begun."""
+    def on_progress(self, key: int, started: int) -> None:
+        """See `WorkerOwner.on_progress`. The time until *started* counts as time in the queue."""
+        pending = self._pending.get(key)
+        if pending is None:
+            return
+        if started:
+            self._queued_inside.discard(key)
+            pending.laid_out = min(max(started, pending.laid_out), time.monotonic_ns())
+        else:
+            self._queued_inside.add(key)
+
+    @property
+    def queued_inside(self) -> int:
+        """Number of requests that wait inside a guest, as its model has reported."""
+        self._queued_inside &= self._pending.keys()
+        return len(self._queued_inside)
+
+    def on_guest_exit(self, worker: Worker, error: GuestExitedError, now: float) -> frozenset[float]:
+        """Fail what the guest was executing when it exited *now*; put back into the queue what it had not begun.
+
+        Returns:
+            See `FatalRequests.on_exit`: the exits that a request is blamed for, if it is refused from now on.
+        """
         self._warm_up.on_guest_exit(worker, error)
         self._scheduler.remove_instance(worker)
         batches = list(worker.batches.values())
         worker.batches.clear()
         if batches and batches[0].sent:
-            del batches[0]  # it was being executed; the guest had only received the others
+            del batches[: self.lanes]  # they were being executed; the guest had only received the others
         keys = [key for batch in batches for key in batch.keys]
         not_begun = tuple(self._pending[key] for key in keys if key in worker.open and key in self._pending)
-        begun = worker.open.difference(keys)
+        begun = [self._pending[key] for key in sorted(worker.open.difference(keys)) if key in self._pending]
         worker.open.clear()
-        self.fail([self._pending[key] for key in sorted(begun) if key in self._pending], error)
+        blamed = self.fatal.on_exit([pending.request for pending in begun], error, now) if begun else frozenset()
+        self.fail(begun, error)
         if self._gate is not None:
             not_begun += self._gate.remove(worker)
         for pending in not_begun:
             pending.worker = None
+        if begun:
+            not_begun = self._without_refused(not_begun)
         self._carry_out(self._scheduler.requeue(not_begun, time.monotonic_ns()))
+        return blamed
+
+    def _without_refused(self, not_begun: tuple[PendingRequest, ...]) -> tuple[PendingRequest, ...]:
+        """*not_begun* without the requests that are refused from now on; these, also queued ones, are answered so."""
+        refused = dict(self.fatal.sort_out(self._pending.values()))
+        for pending, error in refused.items():
+            if pending in not_begun:
+                self.fail([pending], error)
+            else:
+                self.reject_waiting(pending.key, error)
+        return tuple(pending for pending in not_begun if pending not in refused)
+
+    def add_guest(self, worker: Worker) -> None:
+        """Let a guest take work.
+
+        Raises:
+            ConfigError: If the rate limiter can never grant what its instance needs.
+        """
+        self.dispatcher.add(worker)
+        if self.lanes > 1:
+            self._scheduler.set_depth(worker, self.lanes)
+
+    def retire_guest(self, worker: Worker) -> None:
+        """Send no more requests to a guest; those that it has, it may finish."""
+        self._scheduler.remove_instance(worker)
+
+    def is_busy(self, worker: Worker) -> bool:
+        """Whether a guest has requests that were not cancelled."""
+        found = [self._pending[key] for key in worker.open if key in self._pending]
+        return any(not pending.is_cancelled for pending in found)
+
+    def is_in_use(self, worker: Worker) -> bool:
+        """Whether a guest has requests, cancelled ones included, or sequences."""
+        return bool(worker.open) or (self._sequences is not None and self._sequences.is_in_use(worker))
+
+    def oldest_wait_ns(self) -> int:
+        """How long the oldest request that no guest has yet has waited; 0 if there is none."""
+        waiting = (pending.queued for pending in self._pending.values() if pending.worker is None)
+        oldest = next(waiting, None)  # requests are kept in the order in which they came
+        return 0 if oldest is None else time.monotonic_ns() - oldest
+
+    def fail_guest(self, worker: Worker, error: NaiadError) -> None:
+        """Answer the requests that a guest has left with *error*."""
+        self.fail([self._pending[key] for key in sorted(worker.open) if key in self._pending], error)
+
+    def count_reports(self) -> None:
+        """From now on count what the backend reports, and nothing else of requests that it answers."""
+
+        def find(key: int) -> tuple[int, int] | None:
+            pending = self._pending.get(key)
+            return None if pending is None else (pending.queued, pending.batch_size)
+
+        self.reported = ReportedStatistics(self.statistics, find)
+
+    def on_reports(self, reports: Sequence[ExecutionReport]) -> None:
+        """See `WorkerOwner.on_reports`; what the guest of a model in Python reports is ignored."""
+        if self.reported is not None:
+            self.reported.on_reports(reports)
 
     # -- failing ------------------------------------------------------------------------------------------------
 

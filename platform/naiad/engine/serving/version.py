@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable, Sequence
+import math
+import time
+from collections.abc import Collection, Iterable, Sequence
 
 from naiad.config.model.model_config import ModelConfig, instance_groups
 from naiad.config.model.render import to_json
@@ -20,24 +22,34 @@ from naiad.engine.response_cache import CachedResponses, ResponseCache
 from naiad.engine.served import metadata_of, version_numbers
 from naiad.engine.serving.admission import Admission
 from naiad.engine.serving.compile_plan import compile_plan
+from naiad.engine.serving.forwarding import Forwarding
 from naiad.engine.serving.instance import Instance
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.tracker import RequestTracker
 from naiad.engine.statistics.counters import Statistics
 from naiad.errors import GuestExitedError, NaiadError, NotReadyError
 from naiad.lifecycle.restart import RestartPolicy
+from naiad.lifecycle.scaling import InstanceLoad
 from naiad.logs import GuestName, log_guest_line, log_guest_record
-from naiad.protocol.metadata import ModelStatistics
+from naiad.protocol.metadata import MemoryUse, ModelStatistics
 from naiad.resolution.decision import Resolution
 from naiad.scheduling.sequences.states import StateTensor
 from naiad.workers.exchange import ModelInterface
 from naiad.workers.launch import LaunchSpec
 from naiad.workers.worker import GuestServices, Worker
 
+logger = logging.getLogger("naiad.engine")
+
 _LOG_LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR, 3: logging.DEBUG}
 _STOP_POLL_SECONDS = 0.01
 _LEAST_STOP_SECONDS = 0.1
 """What `finalize` may take even if requests used up the time."""
+
+_SHARED_SECONDS = 5.0
+"""How long frontend processes may take to learn that another version serves; they usually need milliseconds."""
+
+_TRIALS_UNTIL_LOST = 3
+"""Recoveries that fail in a row before a version counts as lost."""
 
 
 class ModelVersion:
@@ -50,9 +62,13 @@ class ModelVersion:
         version: Its version number.
         number: Number of this load among all loads of all versions: the plan's generation.
         instances: Its instances.
+        shared_inputs: See `ServedVersion`.
+        recovering: Held by the instance that tries a guest after it was given up.
         resolution: What runs it; None until the loader sets it.
         submit: See `ServedVersion.submit`.
-        on_response: See `WorkerOwner`, also for `on_batch_done`, `is_refill_urgent` and `trace_of`.
+        forwarding: See `ServedVersion`.
+        on_response: See `WorkerOwner`, also for `on_forwarded_response`, `on_batch_done`, `on_progress`,
+            `is_refill_urgent`, `request_of` and `is_held_back`.
     """
 
     resolution: Resolution | None = None
@@ -82,6 +98,7 @@ class ModelVersion:
         """
         self.config = config
         self.version = version
+        self._services = services
         self.number = next(version_numbers)
         self.config_json = to_json(config.message)
         self.metadata = metadata_of(config, version)
@@ -94,16 +111,38 @@ class ModelVersion:
         self.submit = self._admission.submit
         self.on_response = tracker.on_response
         self.on_batch_done = tracker.on_batch_done
+        self.on_forwarded_response = tracker.on_forwarded_response
         self.is_refill_urgent = tracker.is_refill_urgent
-        self.trace_of = tracker.trace_of
+        self.request_of = tracker.request_of
+        self.on_reports = tracker.on_reports
+        self.on_progress = tracker.on_progress
+        self.is_held_back = tracker.is_held_back
         specs = tuple(specs)
+        if any("library" in spec.load for spec in specs):
+            tracker.count_reports()
+            tracker.lanes = max(len(spec.load.get("lanes", "").split("\0")) for spec in specs)
+        self.forwarding = None
+        if tracker.plain_scheduler is not None:
+            self.forwarding = Forwarding(self._admission, tracker, keys)
+        self.shared_inputs = next((spec.inputs for spec in specs), None)
         self._leases = {lease for spec in specs for lease in (spec.prewarm, spec.lease) if lease is not None}
         interface = ModelInterface(plan)
-        self.instances = [Instance(spec, self, interface, policy, services) for spec in specs]
-        passive = {name for name, group in instance_groups(config).items() if group.passive}
-        self._active = [instance for instance in self.instances if instance.name not in passive]
+
+        def make_instance(spec: LaunchSpec) -> Instance:
+            return Instance(spec, self, interface, policy, services)
+
+        self._make_instance = make_instance
+        self.instances = [self._make_instance(spec) for spec in specs]
+        self._changing: list[Instance] = []  # instances that are being added or removed
+        self._passive = _passive_names(config)
+        self._active = [instance for instance in self.instances if instance.name not in self._passive]
+        self.recovering = asyncio.Lock()
+        self._next_trial = 0.0  # while no instance serves, no guest is tried before this time
+        self._failed_trials = 0  # times that the last instance was given up, with no window of service in between
+        self._recovered = -math.inf
+        self._window = policy.window
         self._was_busy = False
-        self._is_started = False
+        self._is_started = self._is_stopping = False
 
     def __repr__(self) -> str:
         return (
@@ -115,8 +154,13 @@ class ModelVersion:
 
     @property
     def reason(self) -> str:
-        """Why it cannot serve any more; empty while it can."""
+        """Why it cannot serve now; empty while it can."""
         return self._admission.reason
+
+    @property
+    def is_lost(self) -> bool:
+        """See `ServedVersion`."""
+        return bool(self.reason) and self._failed_trials > _TRIALS_UNTIL_LOST
 
     async def start(self) -> None:
         """Start all instances; if one fails, stop them all.
@@ -125,14 +169,11 @@ class ModelVersion:
             NaiadError: The first failure.
         """
         try:
-            results = await asyncio.gather(*(instance.start() for instance in self.instances), return_exceptions=True)
-            for result in results:
-                if isinstance(result, BaseException):
-                    raise result
+            await self._start_all(self.instances)
             self._is_started = True
             for instance in self._active:
                 if instance.worker is not None:  # else it exited while others started, and is being restarted
-                    self._tracker.dispatcher.add(instance.worker)
+                    self._tracker.add_guest(instance.worker)
         except BaseException:
             self._tracker.dispatcher.close()
             await asyncio.gather(*(instance.stop(0) for instance in self.instances))
@@ -145,6 +186,7 @@ class ModelVersion:
         deadline = loop.time() + timeout
         while self._tracker.has_uncancelled() and loop.time() < deadline and self.is_ready():
             await asyncio.sleep(_STOP_POLL_SECONDS)
+        self._is_stopping = True
         self._admission.reason = self.reason or "it is being unloaded"
         remaining = max(deadline - loop.time(), _LEAST_STOP_SECONDS)
         await asyncio.gather(*(instance.stop(remaining) for instance in self.instances))
@@ -152,18 +194,113 @@ class ModelVersion:
         self._tracker.dispatcher.close()
         self._tracker.fail_all(NotReadyError(f"model '{self.config.name}' is being unloaded"))
 
+    async def change_instances(self, config: ModelConfig, specs: Iterable[LaunchSpec], kept: Collection[str]) -> None:
+        """Add the instances of *specs* that are new; then let those get no more work that are neither new nor *kept*.
+
+        `end_removed` ends the removed ones.
+
+        Args:
+            config: The configuration, which differs from the present one in its instances alone.
+            specs: How to start the guest of each instance, also of those that stay.
+            kept: The names of the instances that stay.
+
+        Raises:
+            NaiadError: If an instance cannot be started; then the instances stay as they were.
+        """
+        by_name, passive = {instance.name: instance for instance in self.instances}, self._passive
+        now = [(by_name[spec.name] if spec.name in kept else self._make_instance(spec), spec) for spec in specs]
+        added = [instance for instance, _ in now if instance.name not in kept]
+        self._passive = _passive_names(config)  # decides whether a new guest is warmed up
+        self._changing += added
+        try:
+            if added:  # else nothing is awaited: an instance that is removed because it is not in use must stay so
+                await self._start_all(added)
+            if self._is_stopping:
+                raise NotReadyError(f"model '{self.config.name}' is being unloaded")
+        except BaseException:
+            self._passive = passive
+            await asyncio.gather(*(instance.stop(0) for instance in added))
+            raise
+        finally:
+            self._changing = [instance for instance in self._changing if instance not in added]
+        removed = [instance for instance in self.instances if instance.name not in kept]
+        self._changing += removed
+        self.config, self.config_json = config, to_json(config.message)
+        for instance, spec in now:
+            instance.spec = spec
+        self.instances = [instance for instance, _ in now]
+        self._active = [instance for instance in self.instances if instance.name not in self._passive]
+        for instance in added:
+            if instance.worker is not None and instance in self._active:
+                self._tracker.add_guest(instance.worker)
+        for instance in removed:
+            if instance.worker is not None:
+                self._tracker.retire_guest(instance.worker)
+        names = [", ".join(instance.name for instance in instances) or "none" for instances in (added, removed)]
+        logger.info("instances of '%s' version %d: added: %s; removed: %s", config.name, self.version, *names)
+
+    def instance_load(self) -> InstanceLoad:
+        """How much its instances have to do now."""
+        used = [each.worker is not None and self._tracker.is_in_use(each.worker) for each in self.instances]
+        removable = next((number for number, is_used in enumerate(reversed(used)) if is_used), len(used))
+        return InstanceLoad(
+            count=len(used), in_use=sum(used), waited=self._tracker.oldest_wait_ns() / 1e9, removable=removable
+        )
+
+    async def end_removed(self, timeout: float) -> None:
+        """Let removed instances finish their requests within *timeout* seconds, then end their guests."""
+        deadline = asyncio.get_running_loop().time() + timeout
+        removed = [instance for instance in self._changing if instance not in self.instances]
+        await asyncio.gather(*(self._end_removed(instance, deadline) for instance in removed))
+        self._changing = [instance for instance in self._changing if instance not in removed]
+
+    async def _end_removed(self, instance: Instance, deadline: float) -> None:
+        loop, worker = asyncio.get_running_loop(), instance.worker
+        while worker is not None and self._tracker.is_busy(worker) and loop.time() < deadline:
+            await asyncio.sleep(_STOP_POLL_SECONDS)
+        await instance.stop(max(deadline - loop.time(), _LEAST_STOP_SECONDS))
+        if worker is not None:
+            self._tracker.fail_guest(worker, NotReadyError(f"instance '{instance.name}' was removed"))
+
+    async def _start_all(self, instances: Sequence[Instance]) -> None:
+        """Start instances; raises the first failure when all have ended."""
+        results = await asyncio.gather(*(instance.start() for instance in instances), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    @property
+    def is_idle(self) -> bool:
+        """See `ServedVersion`."""
+        if len(self._tracker) or self._tracker.open_sequences or self._changing:
+            return False
+        workers = [instance.worker for instance in self.instances if instance.worker is not None]
+        return not any(self._services.is_calling(worker) for worker in workers)
+
+    def is_finishing_requests(self) -> bool:
+        """See `ServedVersion`."""
+        if self._changing:
+            return any(each.worker is not None and self._tracker.is_busy(each.worker) for each in self._changing)
+        return self._tracker.has_uncancelled() or self._tracker.open_sequences > 0
+
     def _release_environment(self) -> None:
-        """Release the reader locks: no guest will start in the environment any more, so it may be evicted."""
+        """Release the reader locks: no guest will start in the environment any more, so it may be evicted.
+
+        A little later, the inputs that frontend processes share with the guests are released, too: such a process may
+        have written a request there before it learned that another version serves.
+        """
         for lease in self._leases:
             lease.release()
+        if self.shared_inputs is not None:
+            asyncio.get_running_loop().call_later(_SHARED_SECONDS, self.shared_inputs.close)
 
     def is_ready(self) -> bool:
         """Whether an instance can serve now."""
-        return any(instance.worker is not None for instance in self._active)
+        return any(instance.is_serving for instance in self._active)
 
     def are_all_ready(self) -> bool:
         """Whether every instance can serve now: what strict readiness asks (CORE src/backend_model.cc)."""
-        return all(instance.worker is not None for instance in self.instances)
+        return all(instance.is_serving for instance in self.instances)
 
     # -- statistics ---------------------------------------------------------------------------------------------
 
@@ -174,22 +311,33 @@ class ModelVersion:
 
     def statistics(self) -> ModelStatistics:
         """Its statistics as they are now."""
-        return self.totals.value(self.config.name, str(self.version), self.pending_count)
+        pending = self.pending_count
+        running = max(len(self._tracker) - pending, 0)
+        return self.totals.value(self.config.name, str(self.version), pending, self._memory_usage(), running)
+
+    def _memory_usage(self) -> tuple[MemoryUse, ...]:
+        """What the guests of a native backend reported, added up by kind of memory."""
+        total: dict[tuple[str, int], int] = {}
+        for instance in self.instances:
+            for each in () if instance.worker is None else instance.worker.memory_usage:
+                total[each.type, each.id] = total.get((each.type, each.id), 0) + each.byte_size
+        return tuple(MemoryUse(*kind, size) for kind, size in sorted(total.items()))
 
     @property
     def pending_count(self) -> int:
-        """Number of requests that wait for an instance."""
-        return self._tracker.dispatcher.waiting_count
+        """Number of requests that wait: for an instance, or inside one that has said so."""
+        return self._tracker.dispatcher.waiting_count + self._tracker.queued_inside
 
     # -- memory -------------------------------------------------------------------------------------------------
 
-    def release_idle_memory(self) -> None:
+    def maintain(self) -> None:
         """Return output blocks to the guests and, after a pause in traffic, free unused pages; called periodically."""
         was_busy, self._was_busy = self._was_busy, len(self._tracker) > 0
         is_idle = not was_busy and not self._was_busy and self._tracker.trims_due > 0
         for instance in self.instances:
             if instance.worker is not None:
                 instance.worker.release_idle_memory(idle=is_idle)
+                instance.worker.follow_log_level()
         if is_idle:
             self._tracker.trims_due -= 1
 
@@ -257,24 +405,44 @@ class ModelVersion:
 
     def on_exit(self, worker: Worker, error: GuestExitedError) -> None:
         """Fail what the guest was executing, requeue what it had not begun, and have its instance start a new one."""
-        self._tracker.on_guest_exit(worker, error)
+        now = time.monotonic()
+        blamed = self._tracker.on_guest_exit(worker, error, now)
+        if self._tracker.fatal:
+            self._admission.guard_with(self._tracker.fatal)
         for instance in self.instances:
+            instance.excuse(blamed)
+        for instance in (*self.instances, *self._changing):
             if instance.worker is worker:
-                instance.on_exit(error)
+                instance.on_exit(error, now, is_excused=now in blamed)
+
+    def recovery_delay(self) -> float:
+        """How many seconds an instance that was given up still has to wait before it tries a guest.
+
+        While no instance serves, one guest at a time is tried: the others wait until it serves, or for the next pause.
+        """
+        return 0.0 if self.is_ready() else self._next_trial - time.monotonic()
 
     def on_restart(self, instance: Instance) -> None:
         """Let the new guest take work."""
+        if self.reason and instance in self._active and not self._is_stopping:
+            self._admission.reason = ""
+            self._recovered = time.monotonic()
         if instance.worker is not None and self._is_started and instance in self._active:
-            self._tracker.dispatcher.add(instance.worker)
+            self._tracker.add_guest(instance.worker)
 
     async def warm_up(self, worker: Worker) -> None:
         """Have a new guest execute the samples; guests of passive instances serve no requests and need none."""
-        if worker.spec.name in [instance.name for instance in self._active]:
+        if worker.spec.name not in self._passive:
             await self._warm_up.run(worker)
 
-    def on_restarts_exhausted(self, instance: Instance) -> None:
-        """After the last active instance has stopped restarting, reject everything that waits."""
+    def on_given_up(self, instance: Instance, pause: float | None) -> None:
+        """After the last active instance was given up, reject everything that waits."""
         if all(other.reason for other in self._active):
+            now = time.monotonic()
+            self._next_trial = now + (pause or 0.0)
+            if now - self._recovered >= self._window:
+                self._failed_trials = 0
+            self._failed_trials += 1 if pause is not None else _TRIALS_UNTIL_LOST + 1
             self._admission.reason = instance.reason
             self._tracker.fail_waiting(NotReadyError(instance.reason))
 
@@ -288,6 +456,10 @@ class ModelVersion:
 
     def _guest(self, worker: Worker) -> GuestName:
         return GuestName(self.config.name, self.version, worker.spec.name, worker.pid)
+
+
+def _passive_names(config: ModelConfig) -> frozenset[str]:
+    return frozenset(name for name, group in instance_groups(config).items() if group.passive)
 
 
 def _load(worker: Worker) -> int:

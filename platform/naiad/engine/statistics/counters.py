@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.config.server.metrics_options import MetricsConfig
-from naiad.engine.statistics.durations import Durations, Histogram
-from naiad.engine.statistics.response_times import ResponseTimes
-from naiad.protocol.metadata import BatchStatistics, Duration, ModelStatistics
+from naiad.engine.statistics.durations import DurationCounts, Durations, Histogram
+from naiad.protocol.metadata import BatchStatistics, Duration, MemoryUse, ModelStatistics, ResponseStatistics
 
 _FIRST_RESPONSE = "nv_inference_first_response_histogram_ms"
 _FIRST_RESPONSE_MS = (100, 500, 2000, 5000)
+_SUMS = (
+    *("last", "_inferences", "_executions", "_success", "_success_ns", "_queue_ns", "_input_ns", "_infer_ns"),
+    *("_output_ns", "_fail", "_errors", "_hit", "_miss", "_failures", "_batches"),
+)
 NO_TAGS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -55,7 +58,10 @@ class Statistics:
         load_ns: How long loading the version took.
         durations: Durations for quantiles; None unless enabled (`--metrics-config`).
         first_responses: Milliseconds to first responses; None unless enabled.
-        responses: Times of single responses of a decoupled model; None for other models.
+        latencies: Durations of successful requests, for the page; None unless enabled (`--ui`).
+        first_latencies: The same until the first response of a decoupled model.
+        responses: Times of single responses, by position; None for models that have none.
+        last: When the last inference ended (monotonic ns); 0 if there was none.
     """
 
     def __init__(self, tags: Mapping[str, str] = NO_TAGS, *, is_cached: bool = False) -> None:
@@ -69,10 +75,15 @@ class Statistics:
         self.load_ns = 0
         self.durations: Durations | None = None
         self.first_responses: Histogram | None = None
-        self.responses: ResponseTimes | None = None
+        self.latencies: DurationCounts | None = None
+        self.first_latencies: DurationCounts | None = None
+        self.responses: Iterable[tuple[int, ResponseStatistics]] | None = None
+        self.last = 0
+        # Whether each request is counted in more than sums.
+        self._is_detailed = False
+        self._has_single_responses = False
         self._tags = tags
         self._is_cached = is_cached
-        self._last = 0
         self._inferences = 0
         self._executions = 0
         self._success = 0
@@ -92,8 +103,24 @@ class Statistics:
         """Measure what *options* enable from now on."""
         if options.summaries:
             self.durations = Durations(options.quantiles, is_cached=self._is_cached)
-        if options.histograms and config.decoupled:
+        if options.histograms:
             self.first_responses = Histogram(_buckets(config))
+            self._has_single_responses = not config.decoupled
+        self._is_detailed = options.summaries or self._has_single_responses
+
+    def count_latencies(self, config: ModelConfig) -> None:
+        """Count the durations of requests from now on."""
+        self.latencies = DurationCounts()
+        self.first_latencies = DurationCounts() if config.decoupled else None
+        self._is_detailed = True
+
+    def continue_from(self, before: Statistics) -> None:
+        """Count on from the sums of an earlier load, so that a model's counters outlive its guests."""
+        for name in _SUMS:
+            setattr(self, name, getattr(before, name))
+        for name in ("durations", "first_responses", "latencies", "first_latencies"):
+            if getattr(self, name) is not None and getattr(before, name) is not None:
+                setattr(self, name, getattr(before, name))
 
     def on_execution(self, batch_size: int, laid_out: int, started: int, ended: int, sent: int) -> None:
         """Count one call of `execute`: inputs laid out, started, ended, responses sent (monotonic ns)."""
@@ -108,11 +135,13 @@ class Statistics:
 
     def on_success(self, batch_size: int, queued: int, laid_out: int, started: int, ended: int, answered: int) -> None:
         """Count one successful request: when it was queued, laid out, started, ended and answered."""
-        self._last = answered
-        if self.durations is not None:
+        self.last = answered
+        if self._is_detailed:
             self._count(
                 batch_size, answered - queued, laid_out - queued, started - laid_out, ended - started, answered - ended
             )
+            if self._has_single_responses:
+                self.on_first_response(answered - queued)
             return
         # The same as `_count`, inlined: every request comes here.
         self._inferences += batch_size
@@ -133,6 +162,8 @@ class Statistics:
         self._output_ns += out
         if self.durations is not None:
             self.durations.on_success(whole, queue, in_, infer, out)
+        if self.latencies is not None:
+            self.latencies.observe(whole)
 
     def on_error_response(self) -> None:
         """Count that the response to a successful request was an error the model sent."""
@@ -153,7 +184,7 @@ class Statistics:
         started = begun + took_input
         ended = started + took_infer
         self.on_execution(batch_size, begun, started, ended, ended + took_output)
-        self._last = answered
+        self.last = answered
         self._count(batch_size, answered - queued, begun - queued, took_input, took_infer, took_output)
 
     def on_cache_hit(self, ns: int) -> None:
@@ -164,6 +195,8 @@ class Statistics:
         self._success_ns += ns
         if self.durations is not None:
             self.durations.on_cache_hit(ns)
+        if self.latencies is not None:
+            self.latencies.observe(ns)
 
     def on_cache_miss(self, ns: int) -> None:
         """Count a cache miss; looking up the request and inserting its response took *ns*."""
@@ -180,19 +213,28 @@ class Statistics:
         self._fail.ns += ns
 
     def on_first_response(self, ns: int) -> None:
-        """Count the first response to a request of a decoupled model, *ns* after the request arrived."""
+        """Count the first response to a request, *ns* after the request arrived."""
         if self.first_responses is not None:
             self.first_responses.observe(ns // 1_000_000)
+        if self.first_latencies is not None:
+            self.first_latencies.observe(ns)
 
-    def value(self, name: str, version: str, pending_count: int = 0) -> ModelStatistics:
-        """The statistics as they are now; *pending_count* requests wait for an instance."""
+    def value(
+        self,
+        name: str,
+        version: str,
+        pending_count: int = 0,
+        memory_usage: tuple[MemoryUse, ...] = (),
+        running_count: int = 0,
+    ) -> ModelStatistics:
+        """The statistics as they are now; *pending_count* requests wait for an instance, *running_count* have one."""
         count = self._success
         computed = count - self._hit.count
-        since = time.monotonic_ns() - self._last
+        since = time.monotonic_ns() - self.last
         return ModelStatistics(
             name=name,
             version=version,
-            last_inference=(time.time_ns() - since) // 1_000_000 if self._last else 0,
+            last_inference=(time.time_ns() - since) // 1_000_000 if self.last else 0,
             inference_count=self._inferences,
             execution_count=self._executions,
             success=Duration(count, self._success_ns),
@@ -224,6 +266,10 @@ class Statistics:
                 for size, sums in sorted(self._batches.items())
             ),
             responses=() if self.responses is None else self.responses,
+            memory_usage=memory_usage,
+            running_count=running_count,
+            latencies={} if self.latencies is None else self.latencies.value(),
+            first_latencies={} if self.first_latencies is None else self.first_latencies.value(),
         )
 
 

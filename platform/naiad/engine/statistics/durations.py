@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
-from math import ceil
+from collections.abc import Mapping, Sequence
 
 from naiad.protocol.metadata import HistogramValue, SummaryValue
+from naiad.protocol.quantiles import quantile_of, rounded_value
 
-__all__ = ["Durations", "Histogram", "Summary"]
+__all__ = ["DurationCounts", "Durations", "Histogram", "Summary"]
 
 _SLOTS = 6
 _SLOT_NS = 10_000_000_000
 _PARTS = ("request", "queue", "compute_input", "compute_infer", "compute_output")
 _EXACT_BITS = 8
 """Values of up to so many bits are counted exactly, larger ones by their leading bits: accurate to 1/128."""
+_COUNTED_BITS = 5
+"""The same for `DurationCounts`: accurate to 1/16."""
 
 
 class Summary:
@@ -37,8 +39,7 @@ class Summary:
         self._count += 1
         self._sum += value
         slot = self._slot(now)
-        shift = max(value.bit_length() - _EXACT_BITS, 0)
-        value = value >> shift << shift
+        value = rounded_value(value, _EXACT_BITS)
         slot[value] = slot.get(value, 0) + 1
 
     def value(self, quantiles: Sequence[float], now: int) -> SummaryValue:
@@ -48,7 +49,7 @@ class Summary:
         for slot in self._slots:
             for value, count in slot.items():
                 merged[value] = merged.get(value, 0) + count
-        return SummaryValue(self._count, self._sum, tuple((each, _quantile(merged, each)) for each in quantiles))
+        return SummaryValue(self._count, self._sum, tuple((each, quantile_of(merged, each)) for each in quantiles))
 
     def _slot(self, now: int) -> dict[int, int]:
         turn = now // _SLOT_NS
@@ -59,13 +60,26 @@ class Summary:
         return self._slots[turn % _SLOTS]
 
 
-def _quantile(counts: dict[int, int], quantile: float) -> float:
-    rank = max(ceil(quantile * sum(counts.values())), 1)
-    for value in sorted(counts):
-        rank -= counts[value]
-        if rank <= 0:
-            return value
-    return float("nan")
+class DurationCounts:
+    """How many durations there were since the start, by microseconds rounded down: at most a few hundred counters."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+
+    def observe(self, ns: int) -> None:
+        """Count a duration in nanoseconds."""
+        value = ns // 1000 if ns > 0 else 0
+        shift = value.bit_length() - _COUNTED_BITS
+        if shift > 0:  # as `rounded_value`, inlined: with the page, every request comes here
+            value = value >> shift << shift
+        counts = self._counts
+        counts[value] = counts.get(value, 0) + 1
+
+    def value(self) -> Mapping[int, int]:
+        """The counts as they are now."""
+        return dict(self._counts)
 
 
 class Histogram:

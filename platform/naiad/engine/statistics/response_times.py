@@ -13,7 +13,7 @@ from naiad.errors import Code
 from naiad.protocol.inference import InferResponse
 from naiad.protocol.metadata import Duration, ResponseStatistics
 
-_POSITION_LIMIT = 1024
+POSITION_LIMIT = 1024
 """Responses at later positions are not counted: a stream of a million must not yield a million lines of statistics."""
 
 
@@ -63,9 +63,9 @@ class ResponseTimes:
         """No responses yet."""
         self._positions: list[_Position] = []
 
-    def __iter__(self) -> Iterator[ResponseStatistics]:
-        """The values as they are now, by position."""
-        return (position.value() for position in tuple(self._positions))
+    def __iter__(self) -> Iterator[tuple[int, ResponseStatistics]]:
+        """The positions with their values as they are now."""
+        return ((number, position.value()) for number, position in enumerate(tuple(self._positions)))
 
     def on_response(self, progress: ResponseProgress, response: InferResponse, sent: int, taken: int) -> None:
         """Count a response: when the model sent it, and when its outputs were read."""
@@ -108,7 +108,7 @@ class ResponseTimes:
         progress.position = number + 1
         if number < len(self._positions):
             return self._positions[number]
-        if number >= _POSITION_LIMIT:
+        if number >= POSITION_LIMIT:
             return None
         # Positions appear in order: a request's second response comes before its third.
         position = _Position()

@@ -4,7 +4,8 @@ Every member is checked before anything is written for it. One unsafe member rej
 
 - absolute names, names with `..`, and devices, pipes and other special files;
 - members that would be written through a link, or replace a folder;
-- links whose target is absolute or outside; chains of links are resolved at the end;
+- links whose target is absolute or outside, except `bin/python*` of a venv, whose target is an interpreter of this
+  machine; chains of links are resolved at the end;
 - archives with too many members, too much content, or an extreme compression ratio (see `ExtractionLimits`).
 
 `tarfile`'s extraction filters are not used: old patch releases of Python lack them, and they cannot limit sizes.
@@ -16,7 +17,9 @@ members, two write files (`file_writers`).
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -36,10 +39,15 @@ from naiad.environments.progress import ProgressMeter, ProgressReporter
 from naiad.environments.store.file_digests import UnpackedFile
 from naiad.errors import ExecutionEnvironmentError
 
+_log = logging.getLogger("naiad.environments")
+_INTERPRETER_NAME = re.compile(r"python(3(\.\d+)?)?")
+_INTERPRETER_LINK = re.compile(r"(/[^/]+)?/bin/python(3(\.\d+)?)?")
+"""Paths that `venv` makes links to the interpreter it was made from, in an archive or the one folder in it."""
 _CHUNK = 1024 * 1024
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # Below this much content the ratio is not checked: small files of zeros compress a thousandfold and are harmless.
 _RATIO_FROM = 1 << 30
+_REPACK = "use no archive of unknown origin; pack one of your own again from its environment, with `naiad env pack`"
 _SPECIAL_NAMES = frozenset(("", ".", ".."))
 
 
@@ -75,6 +83,7 @@ def unpack(
     label: str = "",
     limits: ExtractionLimits | None = None,
     size: int | None = None,
+    what: str = "",
 ) -> ExtractionResult:
     """Unpack into an existing, empty folder. After an error the caller removes the folder.
 
@@ -85,6 +94,7 @@ def unpack(
         label: Name of the model, for progress.
         limits: How much it may unpack to.
         size: Size of the content if its manifest states it.
+        what: Name of the archive in errors; "the execution environment" and its path unless given.
 
     Raises:
         ExecutionEnvironmentError: If the archive is damaged, unsafe or too large, or the disk is full.
@@ -98,7 +108,8 @@ def unpack(
             closing(iterate_members(archive, packed_with, meter.advance, ahead=True)) as entries,
             FileWriters() as writers,
         ):
-            unpacker = _Unpacker(archive, into, limits or ExtractionLimits(), packed_size, writers)
+            named = what or f"the execution environment {archive}"
+            unpacker = _Unpacker(archive, into, limits or ExtractionLimits(), packed_size, writers, named)
             for member, content in _readable(archive, entries, unpacker):
                 unpacker.add(member, content)
             unpacker.finish()
@@ -126,6 +137,13 @@ def _readable(archive: Path, entries: Iterator[MemberAndContent], unpacker: _Unp
         raise ExecutionEnvironmentError(f"the execution environment {archive} is an empty archive")
 
 
+def explain_unsafe_name(name: str) -> str:
+    """Why a member of this name would be written outside the folder; empty if it would not."""
+    if name.startswith("/"):
+        return "is an absolute path"
+    return "leads out of the archive" if ".." in name.split("/") or "\0" in name else ""
+
+
 def damaged_archive_error(archive: Path, entries: int, error: BaseException) -> ExecutionEnvironmentError:
     """The error for an archive that cannot be read completely."""
     return ExecutionEnvironmentError(
@@ -144,7 +162,8 @@ def _no_space_error(archive: Path, into: Path, *, needed: int | None) -> Executi
     size = f"at least {needed / 1e6:.0f} MB are needed, " if needed else ""
     return ExecutionEnvironmentError(
         f"no space to unpack {archive}: {size}{free / 1e6:.0f} MB are free on the disk of {into}; "
-        "make room there, or choose another folder for the store of environments"
+        "make room there, for example with `naiad env gc --keep-bytes=0`, or choose another folder for the store of "
+        "environments"
     )
 
 
@@ -152,11 +171,18 @@ class _Unpacker:
     """Writes members into one folder, and never outside it."""
 
     def __init__(
-        self, archive: Path, root: Path, limits: ExtractionLimits, packed_size: int, writers: FileWriters
+        self,
+        archive: Path,
+        root: Path,
+        limits: ExtractionLimits,
+        packed_size: int,
+        writers: FileWriters,
+        what: str,
     ) -> None:
         self.entries = 0
         self.total_bytes = 0
         self._archive = archive
+        self._what = what
         self._root = str(root)
         self._limits = limits
         self._packed_size = max(packed_size, 1)
@@ -169,6 +195,8 @@ class _Unpacker:
         self._writers = writers
         self._folder_times: dict[str, float] = {}
         self._links: list[tuple[str, Member]] = []
+        # Interpreters of this machine that the archive's own links name.
+        self._interpreters: set[str] = set()
 
     def add(self, member: Member, content: MemberContent | None) -> None:
         """Write one member.
@@ -203,6 +231,8 @@ class _Unpacker:
         root = os.path.realpath(self._root)
         for path, member in self._links:
             real = os.path.realpath(path)
+            if real in self._interpreters and _INTERPRETER_LINK.fullmatch(path[len(self._root) :]):
+                continue
             if real != root and not real.startswith(root + os.sep):
                 raise self._unsafe_error(member, f"is a symbolic link that leaves the archive (to '{member.target}')")
         for path, mtime in self._folder_times.items():
@@ -232,13 +262,13 @@ class _Unpacker:
         return path
 
     def _checked(self, member: Member, name: str) -> str:
+        if name == member.name and (why := explain_unsafe_name(name)):
+            raise self._unsafe_error(member, why)
         if name.startswith("/"):
-            raise self._unsafe_error(member, "is an absolute path" if name == member.name else f"links to '{name}'")
+            raise self._unsafe_error(member, f"links to '{name}'")
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if ".." in parts or "\0" in name:
-            raise self._unsafe_error(
-                member, "leads out of the archive" if name == member.name else f"links out of the archive, to '{name}'"
-            )
+            raise self._unsafe_error(member, f"links out of the archive, to '{name}'")
         return os.path.join(self._root, *parts)  # noqa: PTH118 - called for each of 100,000 members
 
     def _make_folder(self, member: Member, path: str) -> None:
@@ -291,6 +321,18 @@ class _Unpacker:
     def _symlink(self, member: Member, path: str) -> None:
         target = member.target
         if target.startswith("/"):
+            if _INTERPRETER_LINK.fullmatch(path[len(self._root) :]) and _is_interpreter(target):
+                _log.warning(
+                    "the execution environment %s is not relocatable: its %s is a link to the interpreter '%s' of this "
+                    "machine; `naiad env pack` includes the interpreter",
+                    self._archive,
+                    member.name,
+                    target,
+                )
+                self._interpreters.add(os.path.realpath(target))
+                os.symlink(target, path)  # noqa: PTH211 - as below
+                self._links.append((path, member))
+                return
             raise self._unsafe_error(
                 member,
                 f"is a symbolic link to the absolute path '{target}' (in an archive made from a venv this is its "
@@ -318,15 +360,20 @@ class _Unpacker:
         )
 
     def _unsafe_error(self, member: Member, why: str) -> ExecutionEnvironmentError:
-        return ExecutionEnvironmentError(
-            f"the execution environment {self._archive} is refused: its member '{member.name}' {why}"
-        )
+        return ExecutionEnvironmentError(f"{self._what} is refused: its member '{member.name}' {why}; {_REPACK}")
 
     def _limit_error(self, what: str) -> ExecutionEnvironmentError:
         return ExecutionEnvironmentError(
-            f"the execution environment {self._archive} is refused: it has {what} "
-            f"(reached at {self.entries} members, {self.total_bytes / 1e6:.0f} MB)"
+            f"{self._what} is refused: it has {what} "
+            f"(reached at {self.entries} members, {self.total_bytes / 1e6:.0f} MB); "
+            f"{_REPACK}"
         )
+
+
+def _is_interpreter(target: str) -> bool:
+    """Whether a link's target is an executable file of this machine with the name of an interpreter."""
+    name = os.path.basename(target)  # noqa: PTH119 - a plain string, as all paths here
+    return bool(_INTERPRETER_NAME.fullmatch(name)) and os.path.isfile(target) and os.access(target, os.X_OK)  # noqa: PTH113 - as above
 
 
 def _is_plain_file(path: str) -> bool:

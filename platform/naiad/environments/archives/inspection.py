@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from pathlib import Path
 
-from naiad.environments.archives.extraction import damaged_archive_error
+from naiad.config.server.quantities import counted
+from naiad.environments.archives.extraction import damaged_archive_error, explain_unsafe_name
 from naiad.environments.archives.formats import ARCHIVE_ERRORS, ArchiveFormat, detect_format, iterate_members
-from naiad.environments.archives.manifest import Package, read_manifest
+from naiad.environments.archives.manifest import Manifest, Package, read_manifest
 from naiad.environments.archives.member import Member, MemberContent, MemberKind
 from naiad.environments.archives.signatures import list_signers
 from naiad.environments.installed_packages import list_packages
@@ -53,6 +54,7 @@ class Inspection:
         recipe: Names and SHA-256 of its recipe's files.
         signed_by: Ids of the keys in the `.sig` file beside it. The signatures are not verified.
         entry: Its entry in the store, None if it is not unpacked there.
+        problems: What is wrong with the archive, so that a server may refuse it.
     """
 
     source: str
@@ -72,6 +74,7 @@ class Inspection:
     recipe: tuple[tuple[str, str], ...] = ()
     signed_by: tuple[str, ...] = ()
     entry: StoreEntry | None = None
+    problems: tuple[str, ...] = ()
 
 
 def inspect_environment(text: str, root: Path, reporter: ProgressReporter) -> Inspection:
@@ -155,7 +158,20 @@ def _archive(path: Path, root: Path, reporter: ProgressReporter) -> Inspection:
         recipe=tuple(sorted(manifest.recipe.items())),
         signed_by=list_signers(path, digest),
         entry=entry,
+        problems=_compare(path, packed_with, manifest),
     )
+
+
+def _compare(path: Path, packed_with: ArchiveFormat, manifest: Manifest) -> tuple[str, ...]:
+    """What is wrong with the members of an archive; they are read completely, as a manifest is at the beginning."""
+    try:
+        facts = read_facts(path, packed_with)
+    except ExecutionEnvironmentError as error:
+        return (error.message,)
+    found = facts.members - 1
+    if found != manifest.files:
+        facts.problems.append(f"it has {counted(found, 'member')} beside its manifest, which counts {manifest.files}")
+    return tuple(facts.problems)
 
 
 def _without_manifest(path: Path, packed_with: ArchiveFormat, digest: str, entry: StoreEntry | None) -> Inspection:
@@ -175,6 +191,7 @@ def _without_manifest(path: Path, packed_with: ArchiveFormat, digest: str, entry
         packages=packages,
         signed_by=list_signers(path, digest),
         entry=entry,
+        problems=tuple(facts.problems),
     )
 
 
@@ -194,6 +211,7 @@ _UNPACK = re.compile(r"(?:[^/]+/)?bin/conda-unpack")
 _WINDOWS = re.compile(r"(?:[^/]+/)?(?:Scripts/)?python\.exe")
 # Size limit for a METADATA file or a conda record.
 _LARGEST = 16 << 20
+_SHOWN_PROBLEMS = 3
 
 
 @dataclass(slots=True)
@@ -207,6 +225,7 @@ class ArchiveFacts:
         executable: Header of its interpreter, None if none was found.
         is_conda_packed: Whether conda-pack created the archive.
         packages: Installed packages by normalized name.
+        problems: Members that would be written outside the folder, at most a few.
     """
 
     members: int = 0
@@ -215,10 +234,13 @@ class ArchiveFacts:
     executable: Executable | None = None
     is_conda_packed: bool = False
     packages: dict[str, Package] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
 
     def add(self, member: Member, content: MemberContent | None) -> None:
         """Collect the facts of one member."""
         self.members += 1
+        if len(self.problems) < _SHOWN_PROBLEMS and (why := explain_unsafe_name(member.name)):
+            self.problems.append(f"its member '{member.name}' {why}: a server refuses the archive")
         name = member.name.removeprefix("./")
         self.is_conda_packed |= _UNPACK.fullmatch(name) is not None
         if library := _LIBRARY.fullmatch(name):

@@ -1,7 +1,8 @@
 """Signatures of archives: creating, reading and verifying them against the operator's trusted keys.
 
-The signed message is a fixed text with the SHA-256 of the archive; the algorithm is Ed25519. `<archive>.sig` is a
-JSON object with one signature per key. The operator lists trusted public keys in a TOML file (`--env-trust`).
+The signed message is a fixed text with the SHA-256 of the archive. `<archive>.sig` is a JSON object with one signature
+per key. The operator lists trusted public keys in a TOML file (`--env-trust`). Keys are Ed25519, or ECDSA on P-256,
+which tools of the OpenSSF need. Artifacts in registries are signed with the same keys (`naiad.artifacts.statements`).
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ else:
 __all__ = [
     "SIGNATURE_SUFFIX",
     "Signatures",
+    "SignedMessage",
     "TrustedKeys",
     "create_key",
     "list_signers",
     "read_signatures",
     "read_trusted_keys",
     "sign",
+    "sign_message",
 ]
 
 SIGNATURE_SUFFIX = ".sig"
@@ -99,12 +102,16 @@ class TrustedKeys:
                 "the signer's key"
             )
         for key in known:
-            if _is_valid(self.keys[key], signatures.by_key[key], digest):
+            if self.is_valid(key, signatures.by_key[key], _statement(digest)):
                 return self.names[key]
         raise ExecutionEnvironmentError(
             f"{where} is refused: its signature by {_listed(self.names[key] for key in known)} is invalid; the .sig "
             "file was altered: bring the one that `naiad env sign` wrote"
         )
+
+    def is_valid(self, key: str, signature: bytes, message: bytes) -> bool:
+        """Whether the trusted key with this id signed a message."""
+        return key in self.keys and _is_valid(self.keys[key], signature, message)
 
     def verify_local_archive(self, archive: Path, digest: str) -> str:
         """The name of a trusted key that signed a local archive, from the `.sig` file beside it; see `verify`."""
@@ -169,14 +176,47 @@ def list_signers(archive: Path, digest: str) -> tuple[str, ...]:
     return ()
 
 
-def create_key(private: Path) -> str:
+@dataclass(frozen=True, slots=True)
+class SignedMessage:
+    """A signature of a message.
+
+    Attributes:
+        key_id: Id of the key, as in a file of trusted keys.
+        public_pem: The public key as PEM.
+        signature: The signature.
+    """
+
+    key_id: str
+    public_pem: bytes
+    signature: bytes
+
+
+def sign_message(message: bytes, private: Path) -> SignedMessage:
+    """Sign any message with the private key in a file.
+
+    Raises:
+        ExecutionEnvironmentError: If the key cannot be read.
+    """
+    _, serialization = _library()
+    key = _private(private)
+    public = key.public_key()
+    pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return SignedMessage(_key_id(_public_bytes(public)), pem, _signature(key, message))
+
+
+def create_key(private: Path, algorithm: str = "ed25519") -> str:
     """Create a key pair: writes the private key to a file readable by its owner only, returns the public key.
+
+    Args:
+        private: The file.
+        algorithm: `ed25519` or `p256`.
 
     Raises:
         ExecutionEnvironmentError: If the file exists or cannot be written.
     """
     ed25519, serialization = _library()
-    key = ed25519.Ed25519PrivateKey.generate()
+    ec = _elliptic_curves()
+    key = ec.generate_private_key(ec.SECP256R1()) if algorithm == "p256" else ed25519.Ed25519PrivateKey.generate()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     try:
         descriptor = os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -188,7 +228,7 @@ def create_key(private: Path) -> str:
         raise ExecutionEnvironmentError(f"cannot write {private}: {error.strerror or error}") from error
     with os.fdopen(descriptor, "wb") as file:
         file.write(pem)
-    return base64.b64encode(key.public_key().public_bytes_raw()).decode()
+    return base64.b64encode(_public_bytes(key.public_key())).decode()
 
 
 def sign(archive: Path, digest: str, private: Path) -> tuple[Path, str]:
@@ -202,8 +242,8 @@ def sign(archive: Path, digest: str, private: Path) -> tuple[Path, str]:
     """
     key = _private(private)
     target = archive.with_name(archive.name + SIGNATURE_SUFFIX)
-    key_id = _key_id(key.public_key().public_bytes_raw())
-    by_key = {key_id: key.sign(_statement(digest))}
+    key_id = _key_id(_public_bytes(key.public_key()))
+    by_key = {key_id: _signature(key, _statement(digest))}
     with contextlib.suppress(OSError, ExecutionEnvironmentError):
         others = read_signatures(target.read_bytes(), str(archive), str(target))
         # Signatures of an earlier content of the archive are dropped.
@@ -225,20 +265,65 @@ def _private(path: Path) -> Any:
         raise ExecutionEnvironmentError(
             f"{path} is not a private key without a password: {error}; `naiad env keygen` makes one"
         ) from error
-    if not isinstance(key, ed25519.Ed25519PrivateKey):
-        raise ExecutionEnvironmentError(f"{path} is not an Ed25519 key; `naiad env keygen` makes one")
+    ec = _elliptic_curves()
+    is_p256 = isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1)
+    if not is_p256 and not isinstance(key, ed25519.Ed25519PrivateKey):
+        raise ExecutionEnvironmentError(
+            f"{path} is not an Ed25519 key, nor one of the curve P-256; `naiad env keygen` makes one"
+        )
     return key
 
 
-def _is_valid(public: bytes, signature: bytes, digest: str) -> bool:
+def _signature(private: Any, message: bytes) -> bytes:
+    ed25519, _ = _library()
+    if isinstance(private, ed25519.Ed25519PrivateKey):
+        return bytes(private.sign(message))
+    return bytes(private.sign(message, _ecdsa()))
+
+
+def _public_bytes(public: Any) -> bytes:
+    """A public key as in a file of trusted keys: Ed25519's 32 bytes, or a SubjectPublicKeyInfo as DER (RFC 5280)."""
+    ed25519, serialization = _library()
+    if isinstance(public, ed25519.Ed25519PublicKey):
+        return bytes(public.public_bytes_raw())
+    return bytes(public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo))
+
+
+def _is_valid(public: bytes, signature: bytes, message: bytes) -> bool:
     from cryptography.exceptions import InvalidSignature
 
-    ed25519, _ = _library()
+    ed25519, serialization = _library()
     try:
-        ed25519.Ed25519PublicKey.from_public_bytes(public).verify(signature, _statement(digest))
+        if len(public) == _PUBLIC_BYTES:
+            ed25519.Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+        else:
+            serialization.load_der_public_key(public).verify(signature, message, _ecdsa())
     except InvalidSignature:
         return False
     return True
+
+
+def _is_p256(public: bytes) -> bool:
+    """Whether these are the bytes of a public key on P-256."""
+    _, serialization = _library()
+    ec = _elliptic_curves()
+    try:
+        key = serialization.load_der_public_key(public)
+    except ValueError:
+        return False
+    return isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
+
+
+def _ecdsa() -> Any:
+    from cryptography.hazmat.primitives import hashes
+
+    return _elliptic_curves().ECDSA(hashes.SHA256())
+
+
+def _elliptic_curves() -> Any:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    return ec
 
 
 def _statement(digest: str) -> bytes:
@@ -266,10 +351,10 @@ def _key(entry: Any, path: Path) -> tuple[str, bytes]:
         raise ExecutionEnvironmentError(
             f"cannot use the trusted keys in {path}: a key needs 'name' and 'public' in base64 ({error})"
         ) from error
-    if len(public) != _PUBLIC_BYTES:
+    if len(public) != _PUBLIC_BYTES and not _is_p256(public):
         raise ExecutionEnvironmentError(
             f"cannot use the trusted keys in {path}: the public key '{name}' has {len(public)} bytes, Ed25519 has "
-            f"{_PUBLIC_BYTES}"
+            f"{_PUBLIC_BYTES}, and it is not a key on P-256 either"
         )
     return name, public
 

@@ -27,6 +27,7 @@ from naiad.environments.building.elf import read_dynamic_section
 from naiad.environments.building.lockfiles import read_head
 from naiad.environments.building.recipe import LOCK_FILE, Preference, Recipe
 from naiad.environments.building.relocation import relocate_binaries, relocate_texts
+from naiad.environments.bytecode import bytecode_path, is_fresh
 from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError, OptionError
 from naiad.interpreters.discovery import find_interpreter, list_interpreters
 from naiad.interpreters.versions import matches
@@ -189,19 +190,26 @@ def _is_left_out(folder: Path, name: str, *, top: bool) -> bool:
 
 
 def _copy_bytecode(base: BaseInterpreter, target: Path) -> None:
-    """Copy existing bytecode, so that only the rest must be compiled.
+    """Copy the bytecode of the standard library if all its modules have it; without it, all are compiled.
+
+    A module that is imported where its interpreter may write gets bytecode there. It differs from bytecode that is
+    compiled for the copy, in the path of its source at least. If it were copied, archives of equal environments would
+    differ by what was imported before.
 
     Copies keep their mtimes, so bytecode stays valid. Optimised variants (-O, -OO) are left out: guests never use them.
     """
-    for folder, _, names in os.walk(target):  # walks the copy, because the original may contain thousands of packages
-        bytecode = base.stdlib / os.path.relpath(folder, target) / "__pycache__"
-        present = {path.name for path in bytecode.iterdir()} if bytecode.is_dir() else set()
-        found = present & {f"{name[:-3]}.{base.cache_tag}.pyc" for name in names if name.endswith(".py")}
-        if found:
-            copies = Path(folder, "__pycache__")
-            copies.mkdir(exist_ok=True)
-            for name in found:
-                shutil.copy2(bytecode / name, copies / name)
+    found: list[tuple[Path, Path]] = []
+    for copy in target.rglob("*.py"):  # of the copy, because the original may contain thousands of packages
+        if not copy.stem.isidentifier():
+            continue  # a program, such as python-config.py: installers do not compile it
+        source = base.stdlib / copy.relative_to(target)
+        bytecode = bytecode_path(source, base.cache_tag)
+        if not is_fresh(source, bytecode):
+            return
+        found.append((bytecode, bytecode_path(copy, base.cache_tag)))
+    for bytecode, copied in found:
+        copied.parent.mkdir(exist_ok=True)
+        shutil.copy2(bytecode, copied)
 
 
 def _copy_libraries(base: BaseInterpreter, prefix: Path) -> None:

@@ -164,7 +164,6 @@ def _build_in(
     compile_environment(python, prefix, base.cache_tag)
     record_interpreter(prefix, base.version)
     if installing.requirements is not None:
-        progress(f"installing {installing.requirements.named_in}")
         install(recipe.name, installing.requirements, base, python, installing.options, progress, installing.reporter)
         relocate_binaries(prefix, (base.prefix, prefix) if not base.is_system else (prefix,))
         progress("compiling")
@@ -195,8 +194,8 @@ def _require_glibc(recipe: Recipe, prefix: Path) -> None:
         if needed and Version(needed) > Version(recipe.glibc):
             raise ExecutionEnvironmentError(
                 f"cannot build '{recipe.name}': it is to run with glibc {recipe.glibc}, and "
-                f"{path.relative_to(prefix)} needs {needed}; take an interpreter built on an older system, or older "
-                "versions of the package"
+                f"{path.relative_to(prefix)} needs {needed}; take an interpreter built on an older system, such as "
+                "one of uv (`uv python install`) or conda, or older versions of the package"
             )
 
 

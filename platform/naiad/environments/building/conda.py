@@ -1,4 +1,4 @@
-"""Building an environment from a recipe's `environment.yml`, with conda packages installed by py-rattler.
+"""Conda packages, solved and installed by py-rattler, and recipes with an `environment.yml`.
 
 conda itself is neither needed nor installed into the environment.
 """
@@ -6,11 +6,15 @@ conda itself is neither needed nor installed into the environment.
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from packaging.specifiers import SpecifierSet
 
 from naiad.config.server.store_location import find_store
 from naiad.environments.building.base_interpreter import BaseInterpreter, inspect_base
@@ -22,10 +26,24 @@ from naiad.environments.progress import ProgressReporter
 from naiad.errors import ConfigError, ExecutionEnvironmentError
 from naiad.interpreters.prefix import find_interpreter_in
 
-__all__ = ["EnvironmentYml", "build_conda", "install_conda", "python_spec", "read_environment_yml"]
+if TYPE_CHECKING:
+    from rattler import RepoDataRecord
+
+__all__ = [
+    "EnvironmentYml",
+    "build_conda",
+    "channel_uri",
+    "install_packages",
+    "python_spec",
+    "read_environment_yml",
+    "require_local",
+    "require_rattler",
+    "solve_packages",
+]
 
 _KEYS = ("name", "prefix", "channels", "dependencies", "variables", "platforms")
 _DEFAULT_CHANNELS = ("conda-forge",)
+_FULL_VERSION_DOTS = 2
 _INCLUDES = ("-r", "--requirement", "-c", "--constraint")
 
 
@@ -68,6 +86,11 @@ def read_environment_yml(file: Path) -> EnvironmentYml:
     return _EnvironmentYmlReader(file, table).read()
 
 
+def channel_uri(channel: str, file: Path) -> str:
+    """A channel as rattler takes it. Paths are relative to the file that names them, which may be beside a channel."""
+    return (file.parent / channel).resolve().as_uri() if channel.startswith((".", "/")) else channel
+
+
 class _EnvironmentYmlReader:
     """Converts the table of one file."""
 
@@ -82,7 +105,8 @@ class _EnvironmentYmlReader:
         variables = self._table.get("variables") or {}
         if not isinstance(variables, dict):
             raise self._error("'variables' must be names with values")
-        channels = tuple(map(self._channel, self._list("channels"))) or _DEFAULT_CHANNELS
+        channels = tuple(channel_uri(str(channel), self._file) for channel in self._list("channels"))
+        channels = channels or _DEFAULT_CHANNELS
         return EnvironmentYml(
             # "nodefaults" excludes conda's default channels, which are never used here.
             channels=tuple(channel for channel in channels if channel != "nodefaults"),
@@ -98,11 +122,6 @@ class _EnvironmentYmlReader:
             raise self._error(f"'{key}' must be a list")
         return values
 
-    def _channel(self, channel: object) -> str:
-        text = str(channel)
-        # Paths are relative to the file, so that a recipe can contain a channel.
-        return (self._file.parent / text).resolve().as_uri() if text.startswith((".", "/")) else text
-
     def _pip_lines(self, part: dict[Any, Any]) -> list[str]:
         if list(part) != ["pip"] or not isinstance(part["pip"], list):
             raise self._error("'dependencies' has a part that is neither a package nor a list for 'pip'")
@@ -116,61 +135,104 @@ class _EnvironmentYmlReader:
         return ConfigError(f"{self._file} is not a valid environment.yml: {what}")
 
 
-def install_conda(
-    recipe: Recipe, file: EnvironmentYml, prefix: Path, *, offline: bool, progress: Callable[[str], None]
-) -> None:
-    """Solve the requested packages, and install them into a new folder.
+def require_rattler(file: Path) -> None:
+    """Check that py-rattler is installed.
 
     Raises:
-        ConfigError: If py-rattler is not installed.
-        ExecutionEnvironmentError: If a package does not exist or cannot be downloaded.
+        ConfigError: If it is not; names the extra.
     """
-    try:
-        import rattler
-    except ImportError:
-        raise ConfigError(
-            f"building '{recipe.name}' from {recipe.conda} needs naiad's extra 'conda': `pip install naiad[conda]`"
-        ) from None
-    if offline:
-        _require_local_channels(recipe, file)
+    if importlib.util.find_spec("rattler") is None:
+        raise ConfigError(f"using {file} needs naiad's extra 'conda': `pip install naiad[conda]`")
 
-    async def solve_and_install() -> None:
-        progress(f"solving for {len(file.specs)} conda packages from {', '.join(file.channels)}")
-        records = await rattler.solve(
-            list(file.channels),
-            list(file.specs),
+
+def solve_packages(channels: Sequence[str], specs: Sequence[str], file: Path) -> list[RepoDataRecord]:
+    """The conda packages that satisfy specs, with those that they depend on.
+
+    Args:
+        channels: Channels, highest priority first.
+        specs: Match specs.
+        file: The file that names them, for errors.
+
+    Raises:
+        ExecutionEnvironmentError: If nothing satisfies them, or a channel cannot be read; contains the solver's reason.
+    """
+    import rattler
+
+    async def solve() -> list[RepoDataRecord]:
+        return await rattler.solve(
+            list(channels),
+            list(specs),
             platforms=[rattler.Subdir.current(), "noarch"],
             virtual_packages=list(rattler.VirtualPackage.detect()),
         )
-        progress(f"installing {len(records)} conda packages")
+
+    with _errors(file):
+        return asyncio.run(solve())
+
+
+def install_packages(
+    records: Sequence[RepoDataRecord], prefix: Path, *, cache: Path, file: Path, final: Path | None = None
+) -> None:
+    """Install conda packages into a new folder.
+
+    Args:
+        records: The packages.
+        prefix: The folder.
+        cache: Folder of unpacked packages; their files are shared by hard links. conda-pack reads files from it.
+        file: The file that names the packages, for errors.
+        final: The path to which the folder will be moved; None if it stays.
+
+    Raises:
+        ExecutionEnvironmentError: If a package cannot be downloaded or installed.
+    """
+    import rattler
+
+    async def install() -> None:
         await rattler.install(
-            records,
+            list(records),
             prefix,
-            # conda-pack reads files from this cache, so it must exist as long as the environment.
-            cache_dir=find_store("", {}).path.with_name("conda-packages"),
+            cache_dir=cache,
             show_progress=sys.stderr.isatty(),
+            alternative_target_prefix=final,
         )
 
+    with _errors(file):
+        asyncio.run(install())
+
+
+@contextmanager
+def _errors(file: Path) -> Iterator[None]:
     try:
-        asyncio.run(solve_and_install())
+        yield
     except Exception as error:  # rattler's errors have no common base class
         raise ExecutionEnvironmentError(
-            f"cannot install conda packages for '{recipe.name}', named in {recipe.conda}: {str(error).strip()}"
+            f"cannot install the conda packages named in {file}: {str(error).strip()}"
         ) from error
 
 
-def python_spec(versions: str) -> str:
-    """The match spec for a set of versions of Python."""
-    return f"python {versions}"
+def require_local(channels: Iterable[str], file: Path) -> None:
+    """Check that all channels are folders of this machine.
 
-
-def _require_local_channels(recipe: Recipe, file: EnvironmentYml) -> None:
-    for channel in file.channels:
+    Raises:
+        ExecutionEnvironmentError: If one is not.
+    """
+    for channel in channels:
         if not channel.startswith("file:"):
             raise ExecutionEnvironmentError(
-                f"cannot build '{recipe.name}' offline: {recipe.conda} names the channel {channel}, which is not on "
-                "this machine; name a folder with a channel"
+                f"cannot use {file} offline: it names the channel {channel}, which is not on this machine; name a "
+                "folder with a channel"
             )
+
+
+def python_spec(required: SpecifierSet) -> str:
+    """The match spec for versions of Python. A version without operator matches its prefix; conda's `==` does not."""
+    versions = [
+        f"{one.version.removesuffix('.*')}.*"
+        if one.operator == "==" and one.version.removesuffix(".*").count(".") < _FULL_VERSION_DOTS
+        else str(one)
+        for one in required
+    ]
+    return f"python {','.join(sorted(versions))}"
 
 
 def build_conda(
@@ -191,7 +253,14 @@ def build_conda(
     """
     assert recipe.conda is not None
     file = read_environment_yml(recipe.conda)
-    install_conda(recipe, _with_python(recipe, file, python), prefix, offline=options.offline, progress=progress)
+    require_rattler(recipe.conda)
+    wanted = _with_python(recipe, file, python)
+    if options.offline:
+        require_local(wanted.channels, recipe.conda)
+    progress(f"solving for {len(wanted.specs)} conda packages from {', '.join(wanted.channels)}")
+    records = solve_packages(wanted.channels, wanted.specs, recipe.conda)
+    progress(f"installing {len(records)} conda packages")
+    install_packages(records, prefix, cache=find_store("", {}).path.with_name("conda-packages"), file=recipe.conda)
     # The history marks a complete environment, so it is restored last: a killed build must not look complete.
     history = prefix / "conda-meta" / "history"
     text = history.read_bytes() if history.is_file() else b""
@@ -217,5 +286,5 @@ def _with_python(recipe: Recipe, file: EnvironmentYml, python: str | None) -> En
     """Add the versions of Python that the recipe and the caller require."""
     if python is not None and "/" in python:
         raise ConfigError(f"'{recipe.name}' gets its Python from conda: give a version instead of {python}")
-    versions = ",".join(filter(None, (str(recipe.python), f"{python}.*" if python else "")))
-    return replace(file, specs=(*file.specs, python_spec(versions))) if versions else file
+    required = recipe.python & SpecifierSet(f"=={python}.*" if python else "")
+    return replace(file, specs=(*file.specs, python_spec(required))) if required else file

@@ -8,15 +8,18 @@ parsed for progress, and for the requirement that caused a failure.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,17 +41,23 @@ __all__ = [
     "find_uv",
     "install",
     "install_command",
+    "installer_uv",
     "pip_command",
     "pip_settings",
     "run_installer",
     "uv_command",
     "uv_environ",
+    "uv_lock_script_command",
+    "uv_pylock_command",
     "uv_resolve_command",
+    "uv_venv_command",
+    "with_sources",
 ]
 
 INSTALLERS = ("auto", "pip", "uv")
 """Values of `--installer`; `auto` is uv if it is installed, else pip."""
 
+_SCRIPT = Path(__file__).with_name("_installer_script.py")
 _LAST_LINES = 12
 _FAILURES = (
     re.compile(r"No matching distribution found for (\S+)"),
@@ -110,14 +119,16 @@ def install(
         ExecutionEnvironmentError: If it fails; names the package and ends with the installer's last lines.
         OptionError: If the requested installer is not installed.
     """
-    uv = _uv(options)
+    uv = installer_uv(options)
+    # Named, because the two install other files of the same packages: the archive's digest depends on it.
+    progress(f"installing {requirements.named_in} with {'pip' if uv is None else 'uv'}")
     if uv is None:
         command, environ = install_command(find_pip(base), python), clean_environ(os.environ)
     else:
         settings = pip_settings()
         command = uv_command(uv, python, settings)
         environ = uv_environ(clean_environ(os.environ), settings)
-    run_installer(name, requirements, [*command, *_source_options(options, uv)], environ, progress, reporter)
+    run_installer(name, requirements, with_sources(command, options, uv), environ, progress, reporter)
 
 
 def download_wheels(
@@ -145,9 +156,9 @@ def run_installer(
     progress: Callable[[str], None],
     reporter: ProgressReporter,
     *,
-    requirements_flag: str = "-r",
+    requirements_flag: str | None = "-r",
 ) -> None:
-    """Run an installer with a requirements file as its last argument.
+    """Run an installer with a requirements file as its last argument; without one if *requirements_flag* is None.
 
     Its TMPDIR is removed afterwards: pip extracts its certificates there, uv creates lock files.
 
@@ -161,24 +172,14 @@ def run_installer(
             *(["--no-deps"] if requirements.complete else []),
             *(["--require-hashes"] if requirements.hashed else []),
         ]
+        listed = [] if requirements_flag is None else [*filter(None, [requirements_flag]), str(file)]
         parser = _OutputParser(progress, reporter)
-        with subprocess.Popen(
-            [*command, *flags, *filter(None, [requirements_flag]), str(file)],
-            env={**environ, "TMPDIR": folder},
-            cwd=requirements.named_in.resolve().parent,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as process:
+        directory = requirements.named_in.resolve().parent
+        with _running([*command, *flags, *listed], {**environ, "TMPDIR": folder}, directory) as process:
             assert process.stdout is not None
             try:
                 for line in process.stdout:
                     parser.line(line.rstrip())
-            except BaseException:
-                process.kill()
-                raise
             finally:
                 parser.end()
     if process.returncode:
@@ -190,23 +191,34 @@ def find_failed_requirement(lines: list[str]) -> str | None:
     output = "\n".join(lines)
     for pattern in _FAILURES:
         match = pattern.search(output)
-        if match:
+        if match and not match[1].startswith("-"):  # an option of the installer
             return match[1].rstrip(",;:")
     return None
 
 
-def _uv(options: InstallOptions) -> Path | None:
+def installer_uv(options: InstallOptions) -> Path | None:
+    """The uv that these options use; None for pip.
+
+    Raises:
+        OptionError: If uv is requested and not installed.
+    """
     if options.installer == "pip":
         return None
     uv = find_uv()
     if uv is None and options.installer == "uv":
-        raise OptionError("uv is not installed: `pip install uv`, or leave --installer out to use pip")
+        raise OptionError("uv is not installed: `pip install naiad[uv]`, or leave --installer out to use pip")
     return uv
 
 
-def _source_options(options: InstallOptions, uv: Path | None) -> list[str]:
+def with_sources(command: list[str], options: InstallOptions, uv: Path | None) -> list[str]:
+    """A command of pip, or of uv, with the arguments that restrict and add sources of packages."""
     only = ["--no-index", *(["--offline"] if uv is not None else [])] if options.offline else []
-    return [*only, *(f"--find-links={folder.resolve()}" for folder in options.wheels)]
+    # uv rejects `--no-index` twice, and the user's settings may have it already.
+    return [
+        *command,
+        *(argument for argument in only if argument not in command),
+        *(f"--find-links={folder.resolve()}" for folder in options.wheels),
+    ]
 
 
 def _failure(name: str, requirements: Requirements, program: str, lines: list[str]) -> ExecutionEnvironmentError:
@@ -265,7 +277,10 @@ class _OutputParser:
 
 
 # Settings of the user that would install packages elsewhere.
-_UNWANTED = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON", "PIP_EDITABLE")
+_UNWANTED = (
+    *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON", "PIP_EDITABLE"),
+    *("NAIAD_OPENAI_API_KEYS", "NAIAD_ADMIN_KEY"),  # a build runs code of packages
+)
 _QUIET = (
     *("--no-input", "--disable-pip-version-check", "--root-user-action", "ignore", "--no-warn-script-location"),
     *("--no-compile", "--no-user"),
@@ -309,14 +324,58 @@ def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "DEB_PYTHON_INSTALL_LAYOUT": "deb"}
 
 
+def run_to_end(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
+    """Run a command of an installer; `stdout` has what it printed to stderr as well."""
+    with _running(command, clean_environ(os.environ)) as process:
+        output, _ = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, output)
+
+
+@contextmanager
+def _running(
+    command: Sequence[str | Path], environ: Mapping[str, str], directory: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """An installer with all its output on `stdout`; it ends with the context, and with this process."""
+    # Nothing is written to this pipe. The script reads its end when this process has ended, however that happened.
+    watched, held = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_SCRIPT), *map(str, command)],
+            env=environ,
+            cwd=directory,
+            stdin=watched,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        with process:
+            try:
+                yield process
+            except BaseException:
+                if process.returncode is None:  # not waited for yet, so its id is not reused
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
+    finally:
+        os.close(watched)
+        os.close(held)
+
+
 def pip_settings() -> dict[str, list[str]]:
     """The user's pip settings, such as indexes, for installers that do not read them.
 
-    Read under the host's interpreter: the one being built may be too old.
+    Read under the host's interpreter: the one being built may be too old. Read once for the same PIP_* variables,
+    because it takes as long as a small installation.
 
     Raises:
         ExecutionEnvironmentError: If pip fails. Continuing would use other indexes than the user's.
     """
+    return _read_settings(tuple(sorted(item for item in os.environ.items() if item[0].startswith("PIP_"))))
+
+
+@functools.lru_cache(maxsize=1)
+def _read_settings(_variables: tuple[tuple[str, str], ...]) -> dict[str, list[str]]:
     pip = get_embed_wheel("pip", f"{sys.version_info.major}.{sys.version_info.minor}")
     run = subprocess.run(
         [sys.executable, "-I", f"{pip.path if pip is not None else ''}/pip", "config", "list"],
@@ -368,6 +427,26 @@ def uv_resolve_command(uv: Path, minor: str, settings: Mapping[str, list[str]]) 
         *("--generate-hashes", "--no-header", "--no-annotate"),
         *_as_pip(settings),
     ]
+
+
+def uv_lock_script_command(uv: Path, python: Path, settings: Mapping[str, list[str]]) -> list[str]:
+    """The uv command that locks a script, without the script."""
+    return [str(uv), "lock", "--python", str(python), *_as_pip(settings)]
+
+
+def uv_pylock_command(uv: Path, python: Path, settings: Mapping[str, list[str]]) -> list[str]:
+    """The uv command that writes a `pylock.toml` for all platforms, without its input and output."""
+    return [
+        *(str(uv), "pip", "compile", "--python", str(python), "--universal", "--format", "pylock.toml"),
+        *("--generate-hashes", "--no-header", "--quiet"),
+        *_as_pip(settings),
+    ]
+
+
+def uv_venv_command(uv: Path, python: Path, prefix: Path) -> list[str]:
+    """The uv command that creates an empty virtual environment."""
+    quiet = ("--no-config", "--no-project", "--no-python-downloads", "--quiet", "--allow-existing")
+    return [str(uv), "venv", *quiet, "--python", str(python), str(prefix)]
 
 
 def _as_pip(settings: Mapping[str, list[str]]) -> list[str]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.markers import InvalidMarker, Marker, default_environment
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from naiad.environments.archives.manifest import host_platform
@@ -31,7 +32,19 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["LockHead", "Pin", "lock_text", "read_foreign_lock", "read_head", "require_current", "sources_digest"]
+__all__ = [
+    "ForeignLock",
+    "LockHead",
+    "Pin",
+    "lock_text",
+    "open_foreign_lock",
+    "pin_lines",
+    "read_head",
+    "require_current",
+    "sources_digest",
+]
+
+_Table = Mapping[str, Any]
 
 _HEAD = re.compile(r"^# (python|platform|sources): (.*)$", re.MULTILINE)
 
@@ -90,6 +103,16 @@ def lock_text(recipe: Recipe, chosen: Mapping[str, Iterable[Pin]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def pin_lines(pins: Iterable[Pin]) -> str:
+    """The pins as a requirements file with digests."""
+    return "".join(
+        f"{pin.name}=={pin.version}"
+        + "".join(f" \\\n    --hash=sha256:{digest}" for digest in sorted(pin.digests))
+        + "\n"
+        for pin in pins
+    )
+
+
 def read_head(lock: Path) -> LockHead:
     """The first lines of a `requirements.lock`.
 
@@ -138,33 +161,72 @@ def sources_digest(recipe: Recipe) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-_Table = Mapping[str, Any]
+@dataclass(frozen=True, slots=True)
+class ForeignLock:
+    """A lock of another tool, parsed.
+
+    Attributes:
+        path: The file.
+        table: Its content.
+    """
+
+    path: Path
+    table: _Table
+
+    @property
+    def requires_python(self) -> SpecifierSet:
+        """The versions of Python that it is for.
+
+        Raises:
+            ConfigError: If that is not a range of versions.
+        """
+        try:
+            return SpecifierSet(self.table.get("requires-python", ""))
+        except (InvalidSpecifier, TypeError, AttributeError) as error:
+            raise ConfigError(f"{self.path} is invalid: requires-python: {error}") from error
+
+    def pins(self, python: str, extras: tuple[str, ...] = (), wheels: tuple[Path, ...] = ()) -> list[Pin]:
+        """The packages that it selects for a version of Python, by name.
+
+        Args:
+            python: Full version of Python.
+            extras: Selected optional dependencies of the project.
+            wheels: Folders with wheels that the lock names without a digest, because they were in a folder.
+
+        Raises:
+            ConfigError: If it is for other machines or versions, or has a package that does not come from an index.
+        """
+        try:
+            environment = _environment(python)
+            self._require_environment(python, environment)
+            is_pylock = self.path.name.endswith(".toml")
+            pins = (
+                _read_pylock(self.path, self.table, environment, extras)
+                if is_pylock
+                else _read_uv_lock(self.path, self.table, environment, extras, wheels)
+            )
+            return sorted(pins, key=lambda pin: pin.name)
+        except (AttributeError, KeyError, TypeError, ValueError, InvalidMarker) as error:
+            raise ConfigError(f"{self.path} is invalid: {error!r}") from error
+
+    def _require_environment(self, python: str, environment: dict[str, str]) -> None:
+        if not self.requires_python.contains(python, prereleases=True):
+            raise ConfigError(f"{self.path} is for Python {self.requires_python}, not for {python}; lock again for it")
+        markers = self.table.get("environments", ())
+        if markers and not any(Marker(marker).evaluate(environment) for marker in markers):
+            raise ConfigError(f"{self.path} is for {' or '.join(markers)}, which this machine is not; lock on it")
 
 
-def read_foreign_lock(lock: Path, python: str, extras: tuple[str, ...]) -> list[Pin]:
-    """The packages that a lock of another tool selects for a version of Python.
-
-    Args:
-        lock: `pylock.toml` or `uv.lock`.
-        python: Full version of Python.
-        extras: Selected optional dependencies of the project.
+def open_foreign_lock(lock: Path) -> ForeignLock:
+    """The lock in a file: `pylock.toml`, `uv.lock`, or the lock of a script.
 
     Raises:
-        ConfigError: If it cannot be read, or contains a package that does not come from an index.
+        ConfigError: If it cannot be read.
     """
     try:
-        table = tomllib.loads(lock.read_text(encoding="utf-8"))
-        environment = _environment(python)
-        pins = (
-            _read_uv_lock(lock, table, environment, extras)
-            if lock.name == "uv.lock"
-            else _read_pylock(lock, table, environment, extras)
-        )
-        return sorted(pins, key=lambda pin: pin.name)
+        return ForeignLock(lock, tomllib.loads(lock.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"cannot read {lock}: {error}") from error
-    except (AttributeError, KeyError, TypeError, ValueError, InvalidMarker) as error:
-        raise ConfigError(f"{lock} is invalid: {error!r}") from error
 
 
 def _environment(python: str) -> dict[str, str]:
@@ -189,7 +251,9 @@ def _marker_applies(marker: str, environment: dict[str, str], extras: frozenset[
     return Marker(marker).evaluate(values, context="lock_file")
 
 
-def _read_uv_lock(lock: Path, table: _Table, environment: dict[str, str], extras: tuple[str, ...]) -> Iterator[Pin]:
+def _read_uv_lock(
+    lock: Path, table: _Table, environment: dict[str, str], extras: tuple[str, ...], wheels: tuple[Path, ...]
+) -> Iterator[Pin]:
     packages: list[_Table] = table["package"]
     seen: set[tuple[str, str, str]] = set()
     pinned: set[tuple[str, str]] = set()
@@ -197,6 +261,8 @@ def _read_uv_lock(lock: Path, table: _Table, environment: dict[str, str], extras
     for package in packages:
         if _is_project(package):
             waiting.extend((package, extra) for extra in ("", *extras))
+    if not waiting:  # the lock of a script, which has requirements and no project
+        waiting.extend(_follow_dependencies(packages, table.get("manifest", {}).get("requirements", ()), environment))
     while waiting:
         package, extra = waiting.pop()
         key = (package["name"], package.get("version", ""), extra)
@@ -206,11 +272,26 @@ def _read_uv_lock(lock: Path, table: _Table, environment: dict[str, str], extras
         if not _is_project(package) and key[:2] not in pinned:
             pinned.add(key[:2])
             files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]
-            yield _pin(lock, package, [file["hash"].removeprefix("sha256:") for file in files])
+            yield _pin(lock, package, [_uv_digest(lock, package, file, wheels) for file in files])
         dependencies = (
             package.get("optional-dependencies", {}).get(extra, ()) if extra else package.get("dependencies", ())
         )
         waiting.extend(_follow_dependencies(packages, dependencies, environment))
+
+
+def _uv_digest(lock: Path, package: _Table, file: _Table, wheels: tuple[Path, ...]) -> str:
+    """The digest of one file. uv records none for a wheel in a folder, so it is read from the wheel."""
+    if "hash" in file:
+        return str(file["hash"]).removeprefix("sha256:")
+    if "path" not in file:
+        return ""
+    recorded = lock.parent / package["source"].get("registry", "") / file["path"]
+    for wheel in (recorded, *(folder / recorded.name for folder in wheels)):
+        if wheel.is_file():
+            return hashlib.sha256(wheel.read_bytes()).hexdigest()
+    raise ConfigError(
+        f"{lock} names {recorded}, which does not exist; name the folder that has {recorded.name} with --env-wheels"
+    )
 
 
 def _is_project(package: _Table) -> bool:
@@ -224,13 +305,21 @@ def _follow_dependencies(
         if "marker" in dependency and not Marker(dependency["marker"]).evaluate(environment):
             continue
         for package in packages:
-            if package["name"] == dependency["name"] and dependency.get("version") in (None, package.get("version")):
+            if package["name"] == dependency["name"] and _is_selected(package, dependency, environment):
                 yield from ((package, extra) for extra in ("", *dependency.get("extra", ())))
+
+
+def _is_selected(package: _Table, dependency: _Table, environment: dict[str, str]) -> bool:
+    """Whether a dependency means this version of a package, of which a lock has one for each range of Pythons."""
+    if dependency.get("version") not in (None, package.get("version")):
+        return False
+    markers = package.get("resolution-markers", ())
+    return not markers or any(Marker(marker).evaluate(environment) for marker in markers)
 
 
 def _pin(lock: Path, package: _Table, digests: list[str]) -> Pin:
     name = package["name"]
-    if not digests or "version" not in package:
+    if not all(digests) or not digests or "version" not in package:
         raise ConfigError(
             f"{lock} has '{name}' without version and digest, as from a folder or a repository; "
             "build a wheel of it, and add that to a requirements file"

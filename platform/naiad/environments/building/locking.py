@@ -26,13 +26,13 @@ from naiad.environments.building.installers import (
     uv_environ,
     uv_resolve_command,
 )
-from naiad.environments.building.lockfiles import Pin, lock_text
+from naiad.environments.building.lockfiles import Pin, lock_text, read_head
 from naiad.environments.building.recipe import LOCK_FILE, Recipe, read_recipe
 from naiad.environments.building.requirements import Requirements, declared_requirements
 from naiad.environments.progress import LogReporter
 from naiad.errors import ConfigError, ExecutionEnvironmentError
 
-__all__ = ["lock"]
+__all__ = ["lock", "locked_pythons"]
 
 _UV_PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
 _DIGEST = re.compile(r"--hash=sha256:([0-9a-f]{64})")
@@ -82,6 +82,25 @@ def lock(
         unfinished.unlink(missing_ok=True)
         raise ExecutionEnvironmentError(f"cannot write {file}: {error.strerror or error}") from error
     return file, chosen
+
+
+def locked_pythons(recipe_dir: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The versions of Python that a recipe's `requirements.lock` is for: those on this machine, and the others.
+
+    Both are empty without such a lock.
+
+    Raises:
+        ConfigError: If the recipe or the lock is invalid.
+    """
+    recipe = read_recipe(recipe_dir)
+    if recipe.lock is None or recipe.lock.name != LOCK_FILE:
+        return (), ()
+    locked = read_head(recipe.lock).pythons
+    installed = installed_minors(SpecifierSet(">=3.8"))
+    return (
+        tuple(minor for minor in locked if minor in installed),
+        tuple(minor for minor in locked if minor not in installed),
+    )
 
 
 def _resolve(

@@ -92,7 +92,7 @@ def pack(
     prefix = prefix.resolve()
     chosen = _format(output) if format in (None, "infer") else str(format)
     if not prefix.is_dir():
-        raise ExecutionEnvironmentError(f"cannot pack {prefix}: there is no such folder")
+        raise ExecutionEnvironmentError(f"cannot pack {prefix}: the folder does not exist")
     if output.is_dir() or (output.exists() and not force):
         raise ExecutionEnvironmentError(f"cannot write {output}: it exists already; remove it or name another file")
     try:

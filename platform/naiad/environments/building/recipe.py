@@ -39,6 +39,7 @@ __all__ = [
     "Recipe",
     "copy_recipe",
     "read_recipe",
+    "set_variables",
 ]
 
 RECIPE_FILE = "env.toml"
@@ -273,8 +274,7 @@ def copy_recipe(recipe: Recipe, prefix: Path) -> None:
         _copy(source, prefix / "share" / recipe.name / source.relative_to(recipe.folder))
     for source in (recipe.folder / RECIPE_FILE, *recipe.sources):
         _copy(source, prefix / RECIPE_FOLDER / recipe.name / source.relative_to(recipe.folder))
-    if recipe.variables:
-        _set_variables(recipe, prefix)
+    set_variables(recipe.variables, prefix)
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -285,12 +285,18 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copy2(source, target)
 
 
-def _set_variables(recipe: Recipe, prefix: Path) -> None:
-    """Write the variables to conda's state file, and to an activation script: Triton only runs `activate`."""
+def set_variables(variables: Mapping[str, str], prefix: Path) -> None:
+    """Write variables to conda's state file, and to an activation script: Triton only runs `activate`.
+
+    Raises:
+        OSError: If a file cannot be written.
+    """
+    if not variables:
+        return
     state = prefix / STATE_FILE
     state.parent.mkdir(exist_ok=True)
-    state.write_text(json.dumps({"env_vars": dict(recipe.variables)}, indent=1, sort_keys=True), encoding="utf-8")
+    state.write_text(json.dumps({"env_vars": dict(variables)}, indent=1, sort_keys=True), encoding="utf-8")
     script = prefix / "etc" / "conda" / "activate.d" / "naiad_variables.sh"
     script.parent.mkdir(parents=True, exist_ok=True)
-    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in sorted(recipe.variables.items())]
+    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items())]
     script.write_text("".join(lines), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from naiad.environments.building.lockfiles import Pin, read_foreign_lock, require_current
+from naiad.environments.building.lockfiles import open_foreign_lock, pin_lines, require_current
 from naiad.environments.building.recipe import LOCK_FILE, Recipe
 from naiad.errors import ConfigError
 
@@ -17,6 +18,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+_OPTION = re.compile(r"\s*((?P<editable>-e|--editable)|-r|--requirement)[\s=]*(?P<value>[^\s#]+)")
 
 __all__ = ["Requirements", "declared_requirements", "requirements_to_install"]
 
@@ -50,8 +53,7 @@ def requirements_to_install(recipe: Recipe, python: str) -> Requirements | None:
         require_current(recipe, recipe.lock, ".".join(python.split(".")[:2]))
         text = recipe.lock.read_text(encoding="utf-8")
     else:
-        pins = read_foreign_lock(recipe.lock, python, recipe.extras)
-        text = "".join(map(_line, pins))
+        text = pin_lines(open_foreign_lock(recipe.lock).pins(python, recipe.extras))
     return Requirements(text, recipe.lock, complete=True, hashed=True)
 
 
@@ -62,6 +64,7 @@ def declared_requirements(recipe: Recipe) -> Requirements | None:
         ConfigError: If a file is invalid.
     """
     if recipe.requirements is not None:
+        _reject_editable(recipe.requirements, set())
         # By path, because included files are relative to it.
         text = f"-r {recipe.requirements.resolve()}\n"
         return Requirements(text, recipe.requirements, complete=recipe.locked, hashed=False)
@@ -72,9 +75,25 @@ def declared_requirements(recipe: Recipe) -> Requirements | None:
     return None
 
 
-def _line(pin: Pin) -> str:
-    hashes = "".join(f" \\\n    --hash=sha256:{digest}" for digest in sorted(pin.digests))
-    return f"{pin.name}=={pin.version}{hashes}\n"
+def _reject_editable(file: Path, seen: set[Path]) -> None:
+    """Reject requirements with `--editable`, also in included files: their code would stay outside the environment."""
+    seen.add(file)
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return  # the installer reports it
+    for number, line in enumerate(lines, 1):
+        option = _OPTION.match(line)
+        if option is None:
+            continue
+        if option["editable"]:
+            raise ConfigError(
+                f"{file}:{number} requires '{line.strip()}': the code of an editable package stays outside the "
+                f"environment, so that it cannot be packed; write {option['value']} without --editable, which copies it"
+            )
+        included = file.parent / option["value"]
+        if included not in seen:
+            _reject_editable(included, seen)
 
 
 def _dependencies(recipe: Recipe, file: Path) -> list[str]:

@@ -14,6 +14,8 @@ import http.client
 import io
 import logging
 import shutil
+import socket
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -30,7 +32,7 @@ from naiad.environments.progress import ProgressMeter, ProgressReporter
 from naiad.errors import Code, ExecutionEnvironmentError, NaiadError
 from naiad.storage.opening import Storage, open_storage, translate_storage_errors
 
-__all__ = ["download", "metadata_path", "read_small_file", "read_version"]
+__all__ = ["download", "metadata_path", "read_small_file", "read_version", "version_or_size"]
 
 _log = logging.getLogger("naiad.environments")
 _CHUNK = 1024 * 1024
@@ -97,7 +99,11 @@ def download(
                     f"attempts without progress at byte {before}; the next load resumes there"
                 ) from error
             pause = pauses[fruitless - 1] if fruitless else 0.0
-            _log.warning("downloading %s was interrupted at byte %d: %s; resuming", redact(uri), _size(into), error)
+            received = _size(into)
+            where = (
+                f" was interrupted at byte {received}: {error}; resuming" if received else f" failed: {error}; again"
+            )
+            _log.warning("downloading %s%s in %.0f s", redact(uri), where, pause)
             time.sleep(pause)
 
 
@@ -118,8 +124,12 @@ def read_small_file(uri: str) -> bytes | None:
         raise
 
 
-def read_version(uri: str) -> str:
+def read_version(uri: str, *, or_size: bool = False) -> str:
     """A value that changes with a remote file, such as an ETag; empty if unknown.
+
+    Args:
+        uri: The remote file.
+        or_size: Whether the file's size will do, which most changes of an archive change.
 
     Raises:
         ExecutionEnvironmentError: If the file does not exist or cannot be reached.
@@ -128,9 +138,14 @@ def read_version(uri: str) -> str:
         if not _is_http(uri):  # the metadata suffices; no need to open the file
             return _version(_stored(uri)[1])
         with _open(uri, 0, "") as opened:
-            return opened.version
+            return version_or_size(opened.version, opened.total if or_size else None)
     except _InterruptedError as error:
         raise ExecutionEnvironmentError(f"cannot reach {redact(uri)}: {error}") from error
+
+
+def version_or_size(version: str, size: int | None) -> str:
+    """A file's version; its size if it has none, empty if that is unknown, too."""
+    return version or ("" if size is None else f"{size} bytes")
 
 
 def _attempt(uri: str, into: Path, reporter: ProgressReporter, label: str) -> None:
@@ -209,6 +224,12 @@ def _open_http(uri: str, offset: int, version: str) -> _OpenFile:
                 return _open_http(uri, 0, "")
             raise _http_error(uri, error) from error
     except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        if _is_final(reason):
+            raise ExecutionEnvironmentError(
+                f"cannot download the execution environment {redact(uri)}: {reason}; check the address, and the "
+                "certificates and the network of this machine"
+            ) from error
         raise _InterruptedError(str(getattr(error, "reason", error)) or type(error).__name__) from error
     start = offset if reply.status == _PARTIAL else 0
     length = reply.headers.get("Content-Length")
@@ -216,6 +237,14 @@ def _open_http(uri: str, offset: int, version: str) -> _OpenFile:
     tag = reply.headers.get("ETag", "")
     version = tag if tag and not tag.startswith("W/") else reply.headers.get("Last-Modified", "")
     return _OpenFile(cast("IO[bytes]", reply), start, int(length) + start if length else None, version)
+
+
+def _is_final(reason: object) -> bool:
+    """Whether another attempt would fail, too: the name does not exist, or the TLS handshake was refused."""
+    if isinstance(reason, ssl.SSLError):
+        # These are connections that broke during the handshake.
+        return not isinstance(reason, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError))
+    return isinstance(reason, socket.gaierror) and reason.errno == socket.EAI_NONAME
 
 
 def _http_error(uri: str, error: urllib.error.HTTPError) -> Exception:
@@ -239,17 +268,18 @@ def _open_stored(uri: str, offset: int, version: str) -> _OpenFile:
 
 def _stored(uri: str) -> tuple[Storage, dict[str, Any]]:
     """A file of an object store with its metadata."""
+    shown = redact(uri)
     try:
         storage = open_storage(uri)
-        with translate_storage_errors(f"cannot read {uri}"):
+        with translate_storage_errors(f"cannot read {shown}"):
             info = storage.filesystem.info(storage.path)
     except NaiadError as error:
         raise ExecutionEnvironmentError(
-            f"cannot download the execution environment {uri}: {error.message}", code=error.code
+            f"cannot download the execution environment {shown}: {error.message}", code=error.code
         ) from error
     if info.get("type") == "directory":
         raise ExecutionEnvironmentError(
-            f"cannot use the execution environment {uri}: it is a folder, and only archives can be "
+            f"cannot use the execution environment {shown}: it is a folder, and only archives can be "
             "downloaded; pack it with `naiad env pack`"
         )
     return storage, info

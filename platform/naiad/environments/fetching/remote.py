@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from naiad import json_cache
 from naiad.config.model.environment_source import redact
 from naiad.environments.archives.signatures import SIGNATURE_SUFFIX
 from naiad.environments.progress import ProgressReporter
+from naiad.environments.store.file_locks import CreationLocks
 from naiad.errors import ExecutionEnvironmentError
 
 __all__ = ["RemoteArchives"]
@@ -34,11 +35,13 @@ class RemoteArchives:
     Args:
         root: Folder of the store.
         reporter: Receives progress events.
+        waits: Whether to wait for a download of another process; `EnvironmentBusyError` otherwise.
     """
 
-    def __init__(self, root: Path, reporter: ProgressReporter) -> None:
+    def __init__(self, root: Path, reporter: ProgressReporter, *, waits: bool = True) -> None:
         self._root = root
         self._reporter = reporter
+        self._creation_locks = CreationLocks(waits=waits)
 
     def recorded_digest(self, uri: str) -> str:
         """The digest of a URI's content at its first use, empty before that."""
@@ -48,6 +51,18 @@ class RemoteArchives:
         """The recorded digest if the URI still has the recorded version, else empty."""
         known = json_cache.read(self._record(uri)) or {}
         return str(known.get("digest", "")) if version and known.get("version") == version else ""
+
+    def recorded_version(self, uri: str) -> str:
+        """The version of a URI's content at its first use, empty if unknown."""
+        return str((json_cache.read(self._record(uri)) or {}).get("version", ""))
+
+    def downloaded_version(self, uri: str) -> str:
+        """The version of what was downloaded and is not deleted yet, as `read_version(or_size=True)` gives it."""
+        from naiad.environments.fetching.download import metadata_path, version_or_size
+
+        part = self._part(uri)
+        known = json_cache.read(metadata_path(part)) or {}
+        return version_or_size(str(known.get("version", "")), part.stat().st_size)
 
     def record(self, uri: str, digest: str, version: str = "") -> None:
         """Record the digest of a URI, optionally of one version of it.
@@ -89,31 +104,31 @@ class RemoteArchives:
 
     @contextmanager
     def exclusive(self, uri: str, label: str) -> Iterator[None]:
-        """A lock on downloading this URI, across processes."""
+        """A lock on downloading this URI, across processes.
+
+        Raises:
+            ExecutionEnvironmentError: If the lock cannot be used, or another process has it and this does not wait.
+        """
+        subject = redact(uri) + (f" of '{label}'" if label else "")
+
+        def on_waiting() -> None:
+            _log.info("waiting for %s: another process or thread is downloading it", subject)
+
+        locks = ExitStack()
         path = self._part(uri).with_suffix(".lock")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             from filelock import FileLock  # here: a start whose environments are all unpacked needs no lock
 
             lock = FileLock(path, thread_local=False)
-            try:
-                lock.acquire(timeout=0)
-            except TimeoutError:
-                _log.info(
-                    "waiting for %s%s: another process or thread is downloading it",
-                    redact(uri),
-                    f" of '{label}'" if label else "",
-                )
-                lock.acquire()
+            locks.enter_context(self._creation_locks.hold(lock, subject, on_waiting))
         except OSError as error:
             raise ExecutionEnvironmentError(
                 f"cannot download {redact(uri)} into {path.parent}: {error.strerror or error}; choose another folder "
                 "for the store of environments or correct its permissions"
             ) from error
-        try:
+        with locks:
             yield
-        finally:
-            lock.release()
 
     @contextmanager
     def downloaded(self, uri: str, label: str) -> Iterator[Path]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from naiad.environments.store.leases import EntryLeases, ModelUse
 from naiad.environments.store.record import RECORD_NAME
 from naiad.errors import Code, ExecutionEnvironmentError
 
-__all__ = ["StoreEntry", "entry_sizes", "find_entry", "read_entries"]
+__all__ = ["StoreEntry", "begins_with", "entry_sizes", "find_entry", "read_entries", "short_digests"]
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SHORTEST = 6
+_SHORTEST_SHOWN = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,11 @@ class StoreEntry:
     in_use: bool
     models: tuple[ModelUse, ...]
 
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders with its files."""
+        return (self.folder,)
+
 
 def read_entries(root: Path) -> list[StoreEntry]:
     """The complete entries of a store, sorted by their archive.
@@ -83,6 +90,22 @@ def entry_sizes(root: Path) -> list[int]:
     return sizes
 
 
+def short_digests(digests: Iterable[str]) -> dict[str, str]:
+    """The shortest start of each digest, of at least seven digits, that names it alone among them."""
+    ordered = sorted(set(digests))
+    lengths = dict.fromkeys(ordered, _SHORTEST_SHOWN)
+    for one, other in pairwise(ordered):
+        shared = 1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=True)))
+        lengths[one], lengths[other] = max(lengths[one], shared), max(lengths[other], shared)
+    return {digest: digest[:length] for digest, length in lengths.items()}
+
+
+def begins_with(digest: str, text: str) -> bool:
+    """Whether *text* is a digest or the start of one, with at least seven digits, that *digest* begins with."""
+    wanted = text.removeprefix("sha256:").lower()
+    return len(wanted) >= _SHORTEST and digest.startswith(wanted)
+
+
 def find_entry(root: Path, text: str) -> StoreEntry:
     """The entry for a command-line argument: a digest, the start of a digest, or an archive.
 
@@ -90,8 +113,7 @@ def find_entry(root: Path, text: str) -> StoreEntry:
         ExecutionEnvironmentError: If no entry matches, or more than one.
     """
     entries = read_entries(root)
-    wanted = text.removeprefix("sha256:").lower()
-    found = [entry for entry in entries if len(wanted) >= _SHORTEST and entry.digest.startswith(wanted)]
+    found = [entry for entry in entries if begins_with(entry.digest, text)]
     if not found:
         same = {text, os.path.realpath(text)}
         found = [entry for entry in entries if entry.archive in same or os.path.realpath(entry.archive) in same]

@@ -1,29 +1,30 @@
-"""Removing entries from a store: to keep its size limit, and for `naiad env gc`.
+"""Removing entries and pulled repositories from a store: to keep its size limit, and for `naiad env gc`.
 
-An entry that a running process uses is never removed: removal needs its exclusive lock (see `leases`).
+What a running process uses is never removed: removal needs its exclusive lock (see `leases`).
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import time
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-from naiad.environments.fetching.remote import RemoteArchives
-from naiad.environments.progress import LogReporter
-from naiad.environments.store.entries import StoreEntry, read_entries
-from naiad.environments.store.leases import EntryLeases
+from naiad.environments.store.disk_usage import DiskUsage, linked_files
+from naiad.environments.store.entries import read_entries
+from naiad.environments.store.leases import EntryLeases, ModelUse
+from naiad.environments.store.pulled import PulledRepository, read_pulled, remove_pulled
 from naiad.environments.store.store import Store
 
 __all__ = [
-    "GarbageReport",
     "Removal",
+    "StorePart",
     "choose_removals",
-    "collect_garbage",
+    "describe",
+    "disk_usage",
+    "explain_kept",
+    "read_parts",
     "remove_entries",
     "remove_entry",
     "shrink_store",
@@ -35,14 +36,58 @@ _DAY = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """An entry chosen for removal, with the reason."""
+    """An entry, or another part of a store, chosen for removal or not.
 
-    entry: StoreEntry
+    Attributes:
+        entry: The entry.
+        reason: Why it was chosen, or why it stays.
+        freed: Bytes that its removal frees: without files that it shares with what stays.
+    """
+
+    entry: StorePart
     reason: str
+    freed: int = 0
+
+
+class StorePart(Protocol):
+    """A part of a store that may be removed: an entry, or a repository that was pulled."""
+
+    @property
+    def digest(self) -> str:
+        """Its name."""
+
+    @property
+    def archive(self) -> str:
+        """Where it comes from."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its files."""
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders with its files."""
+
+    @property
+    def last_used(self) -> float:
+        """Time of the last use, in seconds since the epoch."""
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a running process uses it."""
+
+    @property
+    def models(self) -> tuple[ModelUse, ...]:
+        """Models that used it."""
+
+
+def read_parts(root: Path) -> list[StorePart]:
+    """The entries of a store, and the repositories that were pulled into it."""
+    return [*read_entries(root), *read_pulled(root)]
 
 
 def choose_removals(
-    entries: Iterable[StoreEntry], *, now: float, older_than: float | None = None, keep_bytes: int | None = None
+    entries: Iterable[StorePart], *, now: float, older_than: float | None = None, keep_bytes: int | None = None
 ) -> list[Removal]:
     """The entries to remove, least recently used first.
 
@@ -52,8 +97,10 @@ def choose_removals(
         older_than: Entries unused for longer are removed, in seconds.
         keep_bytes: Target size of the store; entries in use may keep it larger.
     """
+    if older_than is None and keep_bytes is None:
+        return []
     ordered = sorted(entries, key=lambda entry: (entry.last_used, entry.digest))
-    total = sum(entry.size for entry in ordered)
+    usage = disk_usage(ordered)
     chosen: list[Removal] = []
     for entry in ordered:
         if entry.in_use:
@@ -61,13 +108,19 @@ def choose_removals(
         unused = now - entry.last_used
         if older_than is not None and unused > older_than:
             reason = f"not used for {unused / _DAY:.1f} days"
-        elif keep_bytes is not None and total > keep_bytes:
+        elif keep_bytes is not None and usage.total > keep_bytes:
             reason = f"least recently used of more than {keep_bytes / 1e6:.0f} MB"
         else:
             continue
-        chosen.append(Removal(entry, reason))
-        total -= entry.size
+        chosen.append(Removal(entry, reason, usage.remove(entry.digest)))
     return chosen
+
+
+def disk_usage(entries: Iterable[StorePart]) -> DiskUsage:
+    """What entries take together. Reads the facts of all their files."""
+    entries = list(entries)
+    sizes = {entry.digest: entry.size for entry in entries}
+    return DiskUsage(sizes, {entry.digest: linked_files(entry.folders) for entry in entries})
 
 
 def remove_entry(store: Store, leases: EntryLeases, digest: str) -> bool:
@@ -83,30 +136,54 @@ def remove_entry(store: Store, leases: EntryLeases, digest: str) -> bool:
     return removed
 
 
+def explain_kept(
+    entry: StorePart, *, now: float, older_than: float | None = None, keep_bytes: int | None = None
+) -> str:
+    """Why an entry stays that `choose_removals` has not chosen under these limits."""
+    unused = now - entry.last_used
+    if entry.in_use:
+        models = ", ".join(using.model for using in entry.models)
+        return f"a running server uses it{f', last for {models}' if models else ''}"
+    if older_than is None and keep_bytes is None:
+        return "no limit is given: --older-than or --keep-bytes"
+    reasons = []
+    if older_than is not None:
+        reasons.append(f"used {unused / _DAY:.1f} days ago, and the limit is {older_than / _DAY:.1f} days")
+    if keep_bytes is not None:
+        reasons.append(f"the store has at most {keep_bytes / 1e6:.0f} MB without it being removed")
+    return "; ".join(reasons)
+
+
 def remove_entries(store: Store, leases: EntryLeases, removals: Iterable[Removal]) -> list[Removal]:
-    """Remove the chosen entries; returns those that were removed."""
+    """Remove the chosen entries and repositories; returns those that were removed."""
     done = []
     for removal in removals:
+        digest = removal.entry.digest
         try:
-            if remove_entry(store, leases, removal.entry.digest):
-                done.append(removal)
+            if isinstance(removal.entry, PulledRepository):
+                is_removed = remove_pulled(store.root, digest)
+            else:
+                is_removed = remove_entry(store, leases, digest)
         except OSError as error:
-            _log.warning("cannot remove the environment in %s: %s", removal.entry.folder, error)
+            _log.warning("cannot remove %s from the store %s: %s", describe(removal.entry), store.root, error)
+        else:
+            done += [removal] if is_removed else []
     return done
 
 
+def describe(part: StorePart) -> str:
+    """What a part of a store is, for messages."""
+    kind = "the repository" if isinstance(part, PulledRepository) else "the environment of"
+    return f"{kind} {part.archive}"
+
+
 def shrink_store(store: Store, leases: EntryLeases, max_bytes: int) -> None:
-    """Remove least recently used entries until a store has at most *max_bytes*, and log each."""
-    entries = read_entries(store.root)
-    for removal in remove_entries(store, leases, choose_removals(entries, now=0.0, keep_bytes=max_bytes)):
-        entry = removal.entry
-        _log.info(
-            "removed the environment of %s (%.0f MB) from the store: %s",
-            entry.archive,
-            entry.size / 1e6,
-            removal.reason,
-        )
-    left = sum(entry.size for entry in read_entries(store.root))
+    """Remove the least recently used parts until a store has at most *max_bytes*, and log each."""
+    parts = read_parts(store.root)
+    for removal in remove_entries(store, leases, choose_removals(parts, now=0.0, keep_bytes=max_bytes)):
+        size = removal.entry.size / 1e6
+        _log.info("removed %s (%.0f MB) from the store: %s", describe(removal.entry), size, removal.reason)
+    left = disk_usage(read_parts(store.root)).total
     if left > max_bytes:
         _log.warning(
             "the store of environments at %s holds %.0f MB, more than the %.0f MB of --env-store-max-bytes: all of it "
@@ -115,63 +192,3 @@ def shrink_store(store: Store, leases: EntryLeases, max_bytes: int) -> None:
             left / 1e6,
             max_bytes / 1e6,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GarbageReport:
-    """The result of a garbage collection, or of a dry run.
-
-    Attributes:
-        removed: Removed entries with reasons.
-        kept: Number of entries that stay.
-        leftovers: Number of incomplete entries and downloads that were removed.
-        leftover_bytes: Their size.
-    """
-
-    removed: tuple[Removal, ...]
-    kept: int
-    leftovers: int
-    leftover_bytes: int
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values for JSON output."""
-        return asdict(self)
-
-
-def collect_garbage(
-    root: Path, *, older_than: float | None = None, keep_bytes: int | None = None, dry_run: bool = False
-) -> GarbageReport:
-    """Remove old entries, excess entries, and leftovers of crashes and downloads.
-
-    Args:
-        root: Folder of the store.
-        older_than: Entries unused for longer are removed, in seconds.
-        keep_bytes: Target size of the store.
-        dry_run: Whether to report without removing.
-    """
-    from naiad.environments.fetching.download import (
-        metadata_path,  # imports HTTP, which eviction in a server does not need
-    )
-
-    store, leases = Store(root, LogReporter()), EntryLeases(root)
-    entries = read_entries(root)
-    chosen = choose_removals(entries, now=time.time(), older_than=older_than, keep_bytes=keep_bytes)
-    parts = RemoteArchives(root, LogReporter()).stale_downloads()
-    leftovers = [*store.find_leftovers(), *parts]
-    size = sum(sum(_sizes(path)) for path in leftovers)
-    if not dry_run:
-        chosen = remove_entries(store, leases, chosen)
-        store.remove_leftovers()
-        for part in parts:
-            part.unlink(missing_ok=True)
-            metadata_path(part).unlink(missing_ok=True)
-    return GarbageReport(
-        removed=tuple(chosen), kept=len(entries) - len(chosen), leftovers=len(leftovers), leftover_bytes=size
-    )
-
-
-def _sizes(path: Path) -> Iterator[int]:
-    if not path.is_dir():
-        yield path.lstat().st_size
-    for parent, _, names in os.walk(path):
-        yield from (Path(parent, name).lstat().st_size for name in names)

@@ -25,6 +25,7 @@ __all__ = [
     "FileState",
     "UnpackedFile",
     "compare_files",
+    "read_digests",
     "record_files",
     "scan_files",
     "stat_file",
@@ -128,8 +129,10 @@ def stat_file(path: Path) -> FileState | None:
         return None
 
 
-def record_files(entry: Path, files: Mapping[str, FileState], unpacked: Mapping[str, UnpackedFile]) -> None:
-    """Write the digests of an entry's files to its `files.json`.
+def record_files(
+    entry: Path, files: Mapping[str, FileState], unpacked: Mapping[str, UnpackedFile]
+) -> dict[str, list[str]]:
+    """Write the digests of an entry's files to its `files.json`; returns its content.
 
     Args:
         entry: Folder of the entry.
@@ -141,6 +144,16 @@ def record_files(entry: Path, files: Mapping[str, FileState], unpacked: Mapping[
     """
     content = {name: _describe(state, unpacked.get(name)) for name, state in files.items()}
     (entry / _NAME).write_text(json.dumps({"format": _FORMAT, "content": content}), encoding="utf-8")
+    return content
+
+
+def read_digests(entry: Path) -> dict[str, list[str]] | None:
+    """The properties that `record_files` wrote, by path relative to `env`; None without a record."""
+    record = json_cache.read(entry / _NAME)
+    if record is None or record.get("format") != _FORMAT or not isinstance(record.get("content"), dict):
+        return None
+    content: dict[str, list[str]] = record["content"]
+    return content
 
 
 def compare_files(entry: Path) -> FileChanges | None:
@@ -149,10 +162,9 @@ def compare_files(entry: Path) -> FileChanges | None:
     Raises:
         OSError: If a file cannot be read.
     """
-    record = json_cache.read(entry / _NAME)
-    if record is None or record.get("format") != _FORMAT or not isinstance(record.get("content"), dict):
+    recorded = read_digests(entry)
+    if recorded is None:
         return None
-    recorded = record["content"]
     found = {name: _describe(file, None) for name, file in scan_files(entry).items()}
     return FileChanges(
         changed=tuple(sorted(name for name in recorded.keys() & found.keys() if recorded[name] != found[name])),

@@ -14,12 +14,14 @@ from pathlib import Path
 from naiad.environments.bytecode import COMPLETION_SCRIPT, bytecode_name, find_bytecode_target, stale_sources
 from naiad.environments.store.file_digests import FileState, UnpackedFile, record_files, scan_files, stat_file
 from naiad.environments.store.record import write_record
+from naiad.environments.store.sharing import share_files, sharing_lock
 from naiad.errors import ExecutionEnvironmentError
 from naiad.interpreters.prefix import probe_with_libraries, require_interpreter, require_numpy
 from naiad.interpreters.probe import Interpreter, probe_interpreter
 from naiad.interpreters.scripts import describe_failure, run_clean, run_script
+from naiad.interpreters.versions import version_text
 
-__all__ = ["finish"]
+__all__ = ["finish", "finish_built"]
 
 # Seconds. Rewriting prefixes reads every text file, which takes minutes for a large environment on a slow disk.
 _SCRIPT_LIMIT = 600.0
@@ -56,17 +58,71 @@ def finish(entry: Path, prefix: Path, origin: str, unpacked: Mapping[str, Unpack
     except ExecutionEnvironmentError as error:
         raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
     _require_self_contained(found, prefix, where)
-    require_numpy(found, where=where)
-    record_files(entry, files, unpacked)
-    write_record(
-        entry,
-        archive=origin,
-        interpreter=found,
-        prefix=prefix,
-        needs_library_path=library_path is not None,
-        has_bytecode=has_bytecode,
-        size=_size(files, _within(entry, prefix)),
+    require_numpy(found, where=where, advice=_numpy_advice(prefix))
+    _record(entry, prefix, origin, found, files, unpacked, library_path, has_bytecode)
+
+
+def _numpy_advice(prefix: Path) -> str:
+    """How to add numpy to the environment that an archive was packed from; its own path is gone after the error."""
+    from naiad.environments.building.recipe import RECIPE_FOLDER  # parses TOML, which a server does not need
+
+    recipe = next(iter(sorted((prefix / RECIPE_FOLDER).glob("*"))), None)
+    if recipe is None:
+        return "install it in the environment that the archive was packed from, and pack that again: `naiad env pack`"
+    return (
+        f"add numpy to the requirements of its recipe '{recipe.name}', then build and pack it again: "
+        "`naiad env build`, `naiad env pack`"
     )
+
+
+def finish_built(entry: Path, prefix: Path, origin: str) -> None:
+    """Complete an entry that was built in place, with its bytecode: probe the interpreter, and write the record.
+
+    Raises:
+        ExecutionEnvironmentError: If the environment cannot be used.
+        OSError: If a file cannot be read.
+    """
+    where = f"the environment of {origin}"
+    python = require_interpreter(prefix, where=where)
+    try:
+        found, library_path = probe_with_libraries(python, prefix, probe_interpreter)
+    except ExecutionEnvironmentError as error:
+        raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
+    if found.numpy is None:
+        raise ExecutionEnvironmentError(
+            f"{where} cannot be used: its Python {version_text(found.version)} cannot import numpy "
+            f"({found.numpy_error}); add numpy to its requirements"
+        )
+    # Its standard library is that of the base interpreter, which may have none.
+    if not found.has_bytecode:
+        probe_interpreter(python, library_path=library_path, bytecode=entry / "bytecode")
+    _record(entry, prefix, origin, found, scan_files(entry), {}, library_path, found.has_bytecode)
+
+
+def _record(
+    entry: Path,
+    prefix: Path,
+    origin: str,
+    found: Interpreter,
+    files: Mapping[str, FileState],
+    unpacked: Mapping[str, UnpackedFile],
+    library_path: Path | None,
+    has_bytecode: bool,  # noqa: FBT001 - private, two calls
+) -> None:
+    """Write `files.json`, share files with other entries, and write the record, which completes the entry."""
+    digests = record_files(entry, files, unpacked)
+    # One entry at a time, so that of two that are made concurrently the second finds the first.
+    with sharing_lock(entry.parent):
+        share_files(entry, files, digests)
+        write_record(
+            entry,
+            archive=origin,
+            interpreter=found,
+            prefix=prefix,
+            needs_library_path=library_path is not None,
+            has_bytecode=has_bytecode,
+            size=_size(files, _within(entry, prefix)),
+        )
 
 
 def _fix_prefixes(prefix: Path, python: Path) -> None:
@@ -139,8 +195,13 @@ def _size(files: Mapping[str, FileState], within: str) -> tuple[int, int]:
 
 
 def _require_self_contained(found: Interpreter, prefix: Path, where: str) -> None:
-    """Reject an archive whose interpreter uses a standard library or libpython outside of it."""
+    """Reject an archive whose interpreter uses a standard library or libpython outside of it.
+
+    An interpreter that is itself outside, by a link as in a venv, was warned of when the archive was unpacked.
+    """
     inside = prefix.resolve()
+    if not found.python.resolve().is_relative_to(inside):
+        return
     parts = [("standard library", found.base_prefix)]
     if found.libpython is not None:
         parts.append(("libpython", Path(found.libpython)))

@@ -33,14 +33,15 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.archive_digest import ArchiveIdentity, fingerprint, identify_archive
 from naiad.environments.store.file_digests import UnpackedFile
+from naiad.environments.store.file_locks import CreationLocks
 from naiad.environments.store.placement import spread
 from naiad.environments.store.record import ReadyEntry, has_record, read_record
 from naiad.errors import ExecutionEnvironmentError
@@ -54,11 +55,19 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Store:
-    """The store in one folder; safe to use from any number of threads and processes."""
+    """The store in one folder; safe to use from any number of threads and processes.
 
-    def __init__(self, root: Path, reporter: ProgressReporter) -> None:
+    Args:
+        root: The folder.
+        reporter: Receives progress events.
+        waits: Whether to wait for an entry that another process is creating; `EnvironmentBusyError` otherwise.
+    """
+
+    def __init__(self, root: Path, reporter: ProgressReporter, *, waits: bool = True) -> None:
         self.root = root
         self._reporter = reporter
+        self.waits = waits
+        self._creation_locks = CreationLocks(waits=waits)
         self._digest_locks: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
     def identify(self, archive: Path, label: str = "") -> ArchiveIdentity:
@@ -96,6 +105,45 @@ class Store:
             # Another process may have created the entry while this one waited for the lock.
             known = self.get(identity.digest)
             return known if known is not None else self._create(archive, identity, origin or str(archive), label)
+
+    def get_or_build(
+        self, digest: str, build: Callable[[Path, Path], None], *, origin: str, label: str = ""
+    ) -> ReadyEntry:
+        """The entry of a digest, built now if there is none.
+
+        Args:
+            digest: Name of the entry: SHA-256 of everything that determines the environment.
+            build: Builds the environment in an empty folder, its first argument, for the path that is its second.
+            origin: The file that declares it.
+            label: Name of the model, for the log.
+
+        Raises:
+            ExecutionEnvironmentError: If it cannot be built; nothing of it remains in the store.
+        """
+        with self._locked(digest, label):
+            # Another process may have built the entry while this one waited for the lock.
+            known = self.get(digest)
+            if known is not None:
+                return known
+            _log.info("building the environment of %s%s", origin, f" for '{label}'" if label else "")
+            return self._complete(digest, origin, lambda: self._build(digest, build, origin))
+
+    @contextmanager
+    def scratch(self, digest: str, label: str = "") -> Iterator[Path]:
+        """A temporary folder to create something in that the digest names, which no other process creates meanwhile.
+
+        `remove_leftovers` removes the folder of a process that was killed.
+
+        Raises:
+            ExecutionEnvironmentError: If the store cannot be written.
+        """
+        with ExitStack() as held:
+            held.enter_context(self._locked(digest, label))
+            try:
+                folder = tempfile.TemporaryDirectory(prefix=f"{digest}.", dir=self._staging())
+            except OSError as error:
+                raise _unwritable(self.root, error) from error
+            yield Path(held.enter_context(folder))
 
     def unpack_for_trial(self, archive: Path, identity: ArchiveIdentity) -> ReadyEntry:
         """Create an entry in a temporary store on the same disk, and delete it.
@@ -177,44 +225,63 @@ class Store:
 
     @contextmanager
     def _locked(self, digest: str, label: str) -> Iterator[None]:
-        lock = self._lock(digest)
-        try:
-            lock.acquire(timeout=0)
-        except TimeoutError:
-            _log.info(
-                "waiting for the environment%s: another process or thread is unpacking it",
-                f" of '{label}'" if label else "",
-            )
-            lock.acquire()
-        except OSError as error:
-            raise _unwritable(self.root, error) from error
-        try:
+        subject = "the environment" + (f" of '{label}'" if label else "")
+
+        def on_waiting() -> None:
+            _log.info("waiting for %s: another process or thread is unpacking it", subject)
+
+        with ExitStack() as locks:
+            try:
+                locks.enter_context(self._creation_locks.hold(self._lock(digest), subject, on_waiting))
+            except OSError as error:
+                raise _unwritable(self.root, error) from error
             yield
-        finally:
-            lock.release()
 
     def _create(self, archive: Path, identity: ArchiveIdentity, origin: str, label: str) -> ReadyEntry:
-        digest = identity.digest
+        _log.debug("Extracting Python execution env %s", archive)  # the reference's line
+        _log.info("unpacking the environment %s%s", origin, f" for '{label}'" if label else "")
+        return self._complete(identity.digest, origin, lambda: self._unpack(archive, identity, origin, label))
+
+    def _complete(self, digest: str, origin: str, make: Callable[[], None]) -> ReadyEntry:
+        """Make an entry with *make*, which ends with its record. The caller holds the entry's lock."""
         for path in self._incomplete_folders(digest):
             shutil.rmtree(path, ignore_errors=True)
-        entry = self.root / digest
         began = time.monotonic()
-        _log.info("unpacking the environment %s%s", origin, f" for '{label}'" if label else "")
-        from naiad.environments.store.finishing import finish
-
         try:
-            staged, written = self._stage(archive, identity, origin, label)
-            staged.rename(entry)
-            finish(entry, _environment_in(entry / "env"), origin, written)
+            make()
         except OSError as error:
             raise _unwritable(self.root, error) from error
         finally:
             if self.get(digest) is None:
-                shutil.rmtree(entry, ignore_errors=True)
+                shutil.rmtree(self.root / digest, ignore_errors=True)
         stored = self.get(digest)
         assert stored is not None
         _log.info("environment %s is ready after %.1f s: %s", origin, time.monotonic() - began, stored.interpreter)
         return stored
+
+    def _unpack(self, archive: Path, identity: ArchiveIdentity, origin: str, label: str) -> None:
+        from naiad.environments.store.finishing import finish
+
+        entry = self.root / identity.digest
+        staged, written = self._stage(archive, identity, origin, label)
+        staged.rename(entry)
+        finish(entry, _environment_in(entry / "env"), origin, written)
+
+    def _build(self, digest: str, build: Callable[[Path, Path], None], origin: str) -> None:
+        from naiad.environments.store.finishing import finish_built
+
+        entry = self.root / digest
+        # In a folder of its own: installers outlive a killed server, and must not write into the next attempt's.
+        staged = Path(tempfile.mkdtemp(prefix=f"{digest}.", dir=self._staging()))
+        try:
+            (staged / "env").mkdir()
+            build(staged / "env", entry / "env")
+        except BaseException:
+            shutil.rmtree(staged, ignore_errors=True)
+            raise
+        staged.chmod(0o755)
+        staged.rename(entry)
+        finish_built(entry, entry / "env", origin)
 
     def _stage(
         self, archive: Path, identity: ArchiveIdentity, origin: str, label: str

@@ -1,74 +1,161 @@
-"""The handler of `/ui`, the page, and of `/ui/state`, the document it polls, on the HTTP port."""
+"""The handler of `/ui`, the page, and of the paths below it, on the HTTP port.
+
+/ui                                   the page
+/ui/data/<document>/<argument>...     a document that it shows, as JSON (see `state`)
+/ui/control/<action>/<model>          POST: load or unload a model, where that is allowed
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
+import binascii
+import hmac
 import logging
-import re
-from importlib import resources
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import unquote
 
-from naiad.frontends.console.state import ConsoleState
-from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, error_text, json_response, response
+from naiad.engine.door import EngineDoor
+from naiad.errors import NaiadError
+from naiad.frontends.console.assets import read_page
+from naiad.frontends.http1.messages import (
+    INTERNAL_ERROR,
+    HttpExchange,
+    HttpRequest,
+    error,
+    error_text,
+    json_response,
+    response,
+)
+from naiad.protocol.inference import Buffer
+
+__all__ = ["Console", "ConsoleSettings", "StateSource"]
 
 logger = logging.getLogger("naiad.ui")
 
 _PAGE = "/ui"
-_STATE = "/ui/state"
-_OK = 200
-_NOT_ALLOWED = 405
-_INTERNAL = 500
+_DATA = "/ui/data/"
+_CONTROL = "/ui/control/"
+_OK, _FOUND, _NOT_MODIFIED = 200, 302, 304
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _NOT_ALLOWED, _INTERNAL = 401, 403, 404, 405, 500
+_READ = ("GET", "HEAD")
+_CONTROL_HEADER = b"naiad-console"
+"""A request to `/ui/control` must have it. Pages of other sites cannot send it: browsers ask the server first, and it
+does not consent."""
+
+
+class StateSource(Protocol):
+    """Has the documents, as `ConsoleState` makes them."""
+
+    async def document(self, name: str, *arguments: str) -> Any:
+        """The document of that name, as JSON values; raises `NaiadError`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleSettings:
+    """Who may use the page, and for what.
+
+    Attributes:
+        password: The password that every request below `/ui` needs, with any user name; empty for none.
+        can_control: Whether models may be loaded and unloaded.
+    """
+
+    password: str = ""
+    can_control: bool = False
 
 
 class Console:
-    """Handles requests for the page and its document."""
+    """Handles requests for the page and its documents."""
 
-    def __init__(self, state: ConsoleState) -> None:
-        self._state = state
+    def __init__(self, source: StateSource, engine: EngineDoor, settings: ConsoleSettings | None = None) -> None:
+        self._source = source
+        self._engine = engine
+        self._settings = settings or ConsoleSettings()
         self._tasks: set[asyncio.Task[None]] = set()
-        text = resources.files("naiad.frontends.console").joinpath("page.html").read_text(encoding="utf-8")
-        self._page = text.encode()
-        policy = _content_security_policy(text)
-        self._headers = f"Content-Security-Policy: {policy}\r\nCache-Control: no-cache\r\n".encode()
+        self._page = read_page()
 
     def try_handle(self, exchange: HttpExchange) -> bool:
-        """Handle a request below `/ui`; return False for any other path."""
-        path = exchange.request.path.decode("latin-1").rstrip("/")
-        if path not in {_PAGE, _STATE}:
+        """Handle a request for `/`, `/ui` or below; return False for any other path."""
+        request = exchange.request
+        path = request.path.decode("latin-1")
+        if path == "/":
+            exchange.respond(response(_FOUND, [], b"", b"Location: %b\r\n" % _PAGE.encode()))
+            return True
+        if path.rstrip("/") != _PAGE and not path.startswith(f"{_PAGE}/"):
             return False
-        if exchange.request.method not in {"GET", "HEAD"}:
+        if not self._is_authorized(request):
+            challenge = b'WWW-Authenticate: Basic realm="naiad", charset="UTF-8"\r\n'
+            exchange.respond(error_text(_UNAUTHORIZED, "the page needs its password (--ui-password)", extra=challenge))
+        elif path.startswith(_CONTROL):
+            self._control(exchange, path.removeprefix(_CONTROL).split("/"))
+        elif request.method not in _READ:
             exchange.respond(error_text(_NOT_ALLOWED, "Method Not Allowed", extra=b"Allow: GET, HEAD\r\n"))
-        elif path == _STATE:
-            task = asyncio.get_running_loop().create_task(self._respond_with_state(exchange))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        elif path.startswith(_DATA):
+            name, *arguments = map(unquote, path.removeprefix(_DATA).split("/"))
+            self._respond_later(exchange, self._source.document(name, *arguments))
+        elif path.rstrip("/") == _PAGE:
+            exchange.respond(self._page_response(request))
         else:
-            exchange.respond(response(_OK, [self._page], b"text/html; charset=utf-8", self._headers))
+            exchange.respond(error_text(_NOT_FOUND, "Not Found"))
         return True
 
-    async def _respond_with_state(self, exchange: HttpExchange) -> None:
+    def _is_authorized(self, request: HttpRequest) -> bool:
+        if not self._settings.password:
+            return True
+        scheme, _, given = request.headers.get(b"authorization", b"").partition(b" ")
         try:
-            parts = json_response(await self._state.document())
+            password = base64.b64decode(given, validate=True).partition(b":")[2]
+        except binascii.Error:
+            return False
+        return scheme.lower() == b"basic" and hmac.compare_digest(password, self._settings.password.encode())
+
+    def _page_response(self, request: HttpRequest) -> Sequence[Buffer]:
+        page = self._page
+        headers = f"Content-Security-Policy: {page.policy}\r\nX-Content-Type-Options: nosniff\r\n"
+        headers += (
+            f"Referrer-Policy: no-referrer\r\nCache-Control: no-cache\r\nETag: {page.tag}\r\nVary: Accept-Encoding\r\n"
+        )
+        if request.headers.get(b"if-none-match") == page.tag.encode():
+            return response(_NOT_MODIFIED, [], b"", headers.encode())
+        text = page.text
+        if b"gzip" in request.headers.get(b"accept-encoding", b""):
+            text, headers = page.compressed, f"{headers}Content-Encoding: gzip\r\n"
+        return response(_OK, [text], b"text/html; charset=utf-8", headers.encode())
+
+    def _control(self, exchange: HttpExchange, parts: Sequence[str]) -> None:
+        request = exchange.request
+        if not self._settings.can_control:
+            problem = "the page cannot load and unload models; start the server with --ui-control to allow it"
+            exchange.respond(error_text(_FORBIDDEN, problem))
+        elif request.method != "POST":
+            exchange.respond(error_text(_NOT_ALLOWED, "Method Not Allowed", extra=b"Allow: POST\r\n"))
+        elif _CONTROL_HEADER not in request.headers:
+            exchange.respond(error_text(_FORBIDDEN, "requests to /ui/control need the header 'naiad-console'"))
+        elif len(parts) != 2 or parts[0] not in {"load", "unload"}:  # noqa: PLR2004 - an action and a model
+            exchange.respond(error_text(_NOT_FOUND, "Not Found"))
+        else:
+            self._respond_later(exchange, self._change(parts[0], unquote(parts[1])))
+
+    async def _change(self, action: str, model: str) -> dict[str, Any]:
+        if action == "load":
+            await self._engine.load(model, {})
+        else:
+            await self._engine.unload(model)
+        return {}
+
+    def _respond_later(self, exchange: HttpExchange, making: Any) -> None:
+        task = asyncio.get_running_loop().create_task(self._respond(exchange, making))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _respond(self, exchange: HttpExchange, making: Any) -> None:
+        try:
+            parts = json_response(await making)
+        except NaiadError as problem:
+            parts = error(problem)
         except Exception:
             logger.exception("cannot handle %r", exchange.request.path)
             parts = error_text(_INTERNAL, INTERNAL_ERROR)
         exchange.respond(parts)
-
-
-def _content_security_policy(text: str) -> str:
-    """The policy that lets the page run its own script, use its own style and call this server, and nothing else.
-
-    Script and style are allowed by their hashes, so that markup in the name of a model could not run a script.
-    """
-    script, style = (_hash(text, tag) for tag in ("script", "style"))
-    return (
-        f"default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-
-
-def _hash(text: str, tag: str) -> str:
-    found = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
-    assert found is not None, tag
-    return f"'sha256-{base64.b64encode(hashlib.sha256(found[1].encode()).digest()).decode()}'"

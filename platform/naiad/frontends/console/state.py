@@ -1,27 +1,65 @@
-"""The document that the page polls: the current models, backends, environments and guests as JSON."""
+"""The documents of the page: the current state of server and models, the details of one model, and the last hour."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isnan
 from typing import Any, Protocol
 
-import psutil
-
 from naiad.engine.door import EngineDoor
-from naiad.errors import NaiadError
-from naiad.frontends.openai.vllm_tensors import can_generate_text
-from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelStatistics
-from naiad.protocol.model_names import model_key
+from naiad.errors import InvalidRequestError, NaiadError
+from naiad.frontends.console.history import History
+from naiad.frontends.console.sampler import Sampler
+from naiad.frontends.openai.vllm_tensors import can_embed, can_generate_text
+from naiad.logs import LogLine
+from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelMetadata, ModelStatistics, TensorMetadata
+from naiad.protocol.model_metrics import ModelMetricFamily
+from naiad.protocol.model_names import LATEST, model_key
+
+_REASON_CHARACTERS = 300
 
 
 class ConsoleEngine(EngineDoor, Protocol):
-    """The engine as the console uses it: also with its instances, which clients cannot list."""
+    """The engine as the console uses it: also with what clients cannot ask for."""
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the server still serves, while clients should connect to other servers."""
 
     def instances(self) -> list[InstanceStatus]:
         """All instances with the state of their guests."""
+
+    def demand_states(self) -> Mapping[str, str]:
+        """The state of each model that is loaded on demand, by its key: dormant, loading, loaded, failed."""
+
+    def call_counts(self) -> Mapping[tuple[str, str], int]:
+        """How many calls models made to models, by the names of both."""
+
+
+class ServerFacts(Protocol):
+    """What the page shows of the loader and of the store of environments."""
+
+    def origins(self) -> Mapping[tuple[str, str], ModelOrigin]:
+        """What runs the models, by their key and version."""
+
+    def activity(self) -> Mapping[str, str]:
+        """What is being done now for models that are loading, by the model's key."""
+
+    def log_lines(self, model: str, after: int) -> Sequence[LogLine]:
+        """The last lines of the log about a model, after the line of that number."""
+
+    async def details(self, key: str, version: str) -> Mapping[str, Any]:
+        """How a version is run: `resolution`, `environment` and `files` as JSON values."""
+
+    async def packages(self, key: str, version: str) -> Sequence[Mapping[str, str]]:
+        """The packages that are installed in a version's environment."""
+
+    async def environments(self) -> Mapping[str, Any]:
+        """The store of environments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,88 +77,264 @@ class ModelOrigin:
     environment: str
 
 
-Origins = Callable[[], Mapping[tuple[str, str], ModelOrigin]]
-"""Returns the origins of the models by their key and version."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerProfile:
+    """What does not change while a server runs.
+
+    Attributes:
+        version: The version of naiad.
+        total_memory: Bytes that the server and its guests may use.
+        is_explicit: Whether models are loaded and unloaded on request.
+        can_control: Whether the page may do that.
+    """
+
+    version: str
+    total_memory: int
+    is_explicit: bool = False
+    can_control: bool = False
 
 
 class ConsoleState:
-    """Collects the document from the engine."""
+    """Makes the documents. Each has a name, and arguments from the path of the request."""
 
-    def __init__(self, engine: ConsoleEngine, origins: Origins) -> None:
+    def __init__(
+        self,
+        engine: ConsoleEngine,
+        facts: ServerFacts,
+        profile: ServerProfile,
+        metrics: Iterable[ModelMetricFamily],
+        roles: Callable[[], Mapping[int, str]],
+    ) -> None:
+        """Begin to sample; call it on a running event loop.
+
+        Args:
+            engine: The engine.
+            facts: What the page shows of the loader and the store.
+            profile: What does not change.
+            metrics: The models' own metrics; each iteration gives the current ones.
+            roles: The processes of the server that are no guests, with what each does.
+        """
         self._engine = engine
-        self._origins = origins
+        self._facts = facts
+        self._profile = profile
+        self._roles = roles
         self._started = time.monotonic()
-        self._processes: dict[tuple[str, int], tuple[psutil.Process, str]] = {}
+        self.history = History()
+        self.sampler = Sampler(engine, metrics, self.history, roles)
+        self._sampling = asyncio.get_running_loop().create_task(self.sampler.run())
 
-    async def document(self) -> dict[str, Any]:
-        """The whole document."""
+    async def close(self) -> None:
+        """Sample no more."""
+        self._sampling.cancel()
+        await asyncio.gather(self._sampling, return_exceptions=True)
+
+    async def document(self, name: str, *arguments: str) -> Any:
+        """The document of that name.
+
+        Raises:
+            NaiadError: If there is none, or it cannot be made.
+        """
+        match name, arguments:
+            case "state", ():
+                return await self._state()
+            case "history", (key, after):
+                return self.history.document(key, _number(after))
+            case "model", (key, version):
+                return await self._model(key, version)
+            case "log", (key, after):
+                lines = self._facts.log_lines(key.rpartition("::")[2], int(_number(after)))
+                return [[each.number, each.time, each.level, each.source, each.text] for each in lines]
+            case "packages", (key, version):
+                return await self._facts.packages(key, version)
+            case "environments", ():
+                return await self._facts.environments()
+            case "graph", ():
+                return self._graph()
+            case "guests", ():
+                return [
+                    {
+                        "model": model_key(each.namespace, each.model),
+                        "version": each.version,
+                        **self._instance(each),
+                    }
+                    for each in self._engine.instances()
+                ]
+            case _:
+                raise InvalidRequestError(f"the page has no document '{name}' with {len(arguments)} arguments")
+
+    # -- the state ----------------------------------------------------------------------------------------------
+
+    async def _state(self) -> dict[str, Any]:
         index = await self._engine.repository_index()
-        server = self._engine.server_metadata()
+        server, profile = self._engine.server_metadata(), self._profile
         return {
             "server": {
-                "name": server.name,
-                "version": server.version,
+                "name": "naiad",
+                "id": server.name,
+                "version": profile.version,
                 "uptime_seconds": time.monotonic() - self._started,
+                "state": self._server_state(),
+                "is_explicit": profile.is_explicit,
+                "can_control": profile.can_control,
+                "total_memory": profile.total_memory,
+                "now": _known(self.history.latest.get("", {})),
             },
-            "models": list(self._models(index)),
-            "guests": list(self._guests()),
+            "models": self._models(index),
+            "processes": [
+                {
+                    "role": role,
+                    "pid": pid,
+                    "memory": self.sampler.processes[pid].memory if pid in self.sampler.processes else None,
+                    "cpu": self.sampler.cpu.get(pid),
+                }
+                for pid, role in self._roles().items()
+            ],
         }
 
-    def _guests(self) -> Iterable[dict[str, Any]]:
-        instances = [instance for instance in self._engine.instances() if instance.pid]
-        known, self._processes = self._processes, {}
-        for instance in instances:
-            key = instance.name, instance.pid
-            memory, interpreter = 0, ""
-            with suppress(psutil.Error):  # the guest has exited since
-                found = known.get(key) or _process(instance.pid)  # read once: `cmdline` blocks the event loop
-                memory, interpreter = found[0].memory_info().rss, found[1]
-                self._processes[key] = found
-            yield {
-                "name": instance.name,
-                "model": instance.model,
-                "version": instance.version,
-                "pid": instance.pid,
-                "memory_bytes": memory,
-                "interpreter": interpreter,
-                "restarts": ", ".join(f"{count} x {reason}" for reason, count in sorted(instance.restarts.items())),
-            }
+    def _server_state(self) -> str:
+        if self._engine.is_draining:
+            return "draining"
+        with suppress(NaiadError):
+            if self._engine.is_ready():
+                return "ready"
+        return "not ready"
 
-    def _models(self, index: Sequence[IndexEntry]) -> Iterable[dict[str, Any]]:
-        origins = self._origins()
+    def _models(self, index: Sequence[IndexEntry]) -> list[dict[str, Any]]:
+        origins, activity = self._facts.origins(), self._facts.activity()
+        demand = self._engine.demand_states()
         statistics = {(each.namespace, each.name, each.version): each for each in self._engine.statistics()}
+        instances: dict[tuple[str, str], list[InstanceStatus]] = {}
+        for instance in self._engine.instances():
+            instances.setdefault((model_key(instance.namespace, instance.model), instance.version), []).append(instance)
+        models = []
         for entry in index:
             key = model_key(entry.namespace, entry.name)
-            origin = origins.get((key, entry.version))
-            yield {
-                "name": key,
-                "version": entry.version,
-                "state": entry.state.value if entry.state is not None else "",
-                "reason": entry.reason,
-                "writes_text": self._writes_text(entry),
-                "backend": origin.backend if origin is not None else "",
-                "code": origin.code if origin is not None else "",
-                "environment": origin.environment if origin is not None else "",
-                **_counts(statistics.get((entry.namespace, entry.name, entry.version))),
-            }
+            origin, own = origins.get((key, entry.version)), instances.get((key, entry.version), [])
+            reason = entry.reason or activity.get(key, "")
+            metadata = self._metadata(key)
+            models.append(
+                {
+                    "name": key,
+                    "version": entry.version,
+                    "state": entry.state.value if entry.state is not None else "",
+                    "demand": demand.get(key, ""),
+                    "reason": reason[:_REASON_CHARACTERS].partition("\n")[0],
+                    "is_reason_longer": len(reason) > _REASON_CHARACTERS or "\n" in reason,
+                    "uses": [] if metadata is None else _uses(metadata),
+                    "platform": "" if metadata is None else metadata.platform,
+                    "backend": "" if origin is None else origin.backend,
+                    "environment": "" if origin is None else origin.environment,
+                    "instances": len(own),
+                    "serving": sum(instance.state == "ready" for instance in own),
+                    "restarts": sum(sum(instance.restarts.values()) for instance in own),
+                    "now": _known(self.history.latest.get(key, {})),
+                    **_counts(statistics.get((entry.namespace, entry.name, entry.version))),
+                }
+            )
+        return models
 
-    def _writes_text(self, entry: IndexEntry) -> bool:
+    def _metadata(self, key: str, version: int = LATEST) -> ModelMetadata | None:
         try:
-            return can_generate_text(self._engine.model_metadata(model_key(entry.namespace, entry.name)))
+            return self._engine.model_metadata(key, version)
         except NaiadError:
-            return False
+            return None
+
+    # -- one model ----------------------------------------------------------------------------------------------
+
+    async def _model(self, key: str, version: str) -> dict[str, Any]:
+        entries = await self._engine.repository_index()
+        wanted = (key, version)
+        entry = next((each for each in entries if (model_key(each.namespace, each.name), each.version) == wanted), None)
+        if entry is None:
+            raise InvalidRequestError(f"there is no version '{version}' of a model '{key}'")
+        number = int(version) if version.isdecimal() else LATEST
+        metadata = self._metadata(key, number)
+        config: Mapping[str, Any] | None = None
+        with suppress(NaiadError):
+            config = self._engine.model_config(key, number)
+        return {
+            "name": key,
+            "version": version,
+            "state": entry.state.value if entry.state is not None else "",
+            "demand": self._engine.demand_states().get(key, ""),
+            "reason": entry.reason,
+            "inputs": [] if metadata is None else [_tensor(each) for each in metadata.inputs],
+            "outputs": [] if metadata is None else [_tensor(each) for each in metadata.outputs],
+            "is_decoupled": metadata is not None and self._engine.is_decoupled(key, number),
+            "config": config,
+            "instances": [
+                self._instance(each)
+                for each in self._engine.instances()
+                if (model_key(each.namespace, each.model), each.version) == (key, version)
+            ],
+            **await self._facts.details(key, version),
+        }
+
+    def _instance(self, instance: InstanceStatus) -> dict[str, Any]:
+        use = self.sampler.processes.get(instance.pid)
+        return {
+            "name": instance.name,
+            "pid": instance.pid,
+            "state": instance.state,
+            "memory": None if use is None else use.memory,
+            "cpu": self.sampler.cpu.get(instance.pid),
+            "restarts": dict(instance.restarts),
+        }
+
+    # -- models that call models --------------------------------------------------------------------------------
+
+    def _graph(self) -> dict[str, Any]:
+        """Steps of ensembles, from their configurations, and calls between models, from what was counted."""
+        edges: list[dict[str, Any]] = []
+        for entry in self._engine.ready_index():
+            key = model_key(entry.namespace, entry.name)
+            with suppress(NaiadError):
+                config = self._engine.model_config(key, int(entry.version))
+                steps = config.get("ensemble_scheduling", {}).get("step", [])
+                edges += [
+                    {
+                        "from": entry.name,
+                        "to": step["model_name"],
+                        "kind": "step",
+                        "inputs": step.get("input_map", {}),
+                        "outputs": step.get("output_map", {}),
+                    }
+                    for step in steps
+                ]
+        calls = self._engine.call_counts()
+        edges += [
+            {"from": caller, "to": called, "kind": "call", "count": count}
+            for (caller, called), count in sorted(calls.items())
+        ]
+        return {"edges": edges}
+
+
+def _uses(metadata: ModelMetadata) -> list[str]:
+    """What the page offers for a model beside plain requests."""
+    return [name for name, can in (("chat", can_generate_text), ("embed", can_embed)) if can(metadata)]
+
+
+def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape, "required": tensor.required}
+
+
+def _known(figures: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in figures.items() if not isnan(value)}
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidRequestError(f"'{text}' is not a number") from None
 
 
 def _counts(statistics: ModelStatistics | None) -> dict[str, int]:
     if statistics is None:
-        return {"success_count": 0, "success_ns": 0, "fail_count": 0, "pending": 0}
-    success, fail = statistics.success, statistics.fail
-    pending = statistics.pending_count
-    return {"success_count": success.count, "success_ns": success.ns, "fail_count": fail.count, "pending": pending}
-
-
-def _process(pid: int) -> tuple[psutil.Process, str]:
-    """A process and the path of its interpreter."""
-    process = psutil.Process(pid)
-    command = process.cmdline()
-    return process, command[0] if command else process.exe()
+        return {"success_count": 0, "fail_count": 0, "waiting": 0, "running": 0}
+    return {
+        "success_count": statistics.success.count,
+        "fail_count": statistics.fail.count,
+        "waiting": statistics.pending_count,
+        "running": statistics.running_count,
+    }

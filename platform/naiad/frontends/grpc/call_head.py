@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from naiad.frontends.access import TRACE_HEADERS
+from naiad.frontends.access import PROPAGATED_HEADERS
 from naiad.frontends.grpc.messages import Encoding
 from naiad.frontends.grpc.response_fields import trailers_only
 from naiad.frontends.grpc.settings import CompressionLevel
@@ -22,6 +22,8 @@ from naiad.frontends.http2.request_head import RequestHead
 from naiad.frontends.status import GrpcStatus
 
 M = TypeVar("M")
+Metadata = tuple[tuple[str, str], ...]
+"""Names and values, in their order; names may be repeated."""
 
 _CONTENT_TYPE = re.compile(rb"application/grpc([+;].*)?", re.IGNORECASE)
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
@@ -34,8 +36,6 @@ _TRANSPORT_FIELDS = frozenset(
 )
 """Fields that are not metadata."""
 _BINARY_SUFFIX = "-bin"
-
-Metadata = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class CallHeadParser(Generic[M]):
     def __init__(
         self,
         methods: Mapping[bytes, M],
-        denial: Callable[[M, Mapping[str, str]], str],
+        denial: Callable[[M, Metadata], str],
         *,
         level: CompressionLevel = CompressionLevel.NONE,
         max_size: int,
@@ -110,17 +110,17 @@ class CallHeadParser(Generic[M]):
             name = _text(fields[b"grpc-encoding"])
             return _reject(GrpcStatus.UNIMPLEMENTED, f"Compression algorithm '{name}' is not supported")
         metadata = _parse_metadata(head.fields)
-        by_name = dict(metadata)
-        denial = self._denial(method, by_name)
+        denial = self._denial(method, metadata)
         if denial:
             return _reject(GrpcStatus.UNAVAILABLE, denial)
+        by_name = dict(metadata)
         return CallHead(
             method,
             timeout=None if parsed_timeout is None else int(parsed_timeout[1]) * _SECONDS[parsed_timeout[2]],
             encoding=encoding,
             response_encoding=encoding_of_level(self._level, fields.get(b"grpc-accept-encoding", b"")),
             metadata=metadata,
-            propagated={name: by_name[name] for name in TRACE_HEADERS if name in by_name},
+            propagated={name: by_name[name] for name in PROPAGATED_HEADERS if name in by_name},
         )
 
 

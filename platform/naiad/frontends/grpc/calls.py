@@ -1,34 +1,40 @@
-"""Calls on their streams: content to messages, responses or a status back.
+"""One call on its stream of HTTP/2. What its method does is another object.
 
-`GrpcCall` is the part that every call has: it reads messages, keeps the deadline and ends with a status. Kinds of calls
-derive from it and say what to do with messages and with a cancellation: `UnaryCall` has one message each way,
-`CoroutineCall` is a unary call whose method is a coroutine. They derive, rather than hold a second object, because a
-call is allocated for each request.
+| object | what it does |
+|---|---|
+| `GrpcCall` | handles the stream: recognises a whole request, keeps the deadline, ends with a response or a status |
+| `RequestMessages` | reads a request that does not come in one frame, within the budget for messages |
+| `UnaryMethod`, `StreamingMethod` | get messages, and respond through the call; they know nothing of frames |
+
+The path of a usual request: `GrpcApplication.handle_request` makes the `GrpcCall`; its `on_data` finds one whole
+message in the frame, begins the method and hands it over; the method calls `respond`. `RequestMessages` is not needed.
+
+A call and its method refer to each other until the call is over. It then drops its reference, so that both are freed at
+once: the cyclic garbage collector runs rarely, and would have to examine every call.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
-from google.protobuf.message import DecodeError, Message
-
-from naiad.errors import Code, NaiadError
+from naiad.errors import NaiadError
 from naiad.frontends.grpc import response_fields
 from naiad.frontends.grpc.call_head import CallHead
-from naiad.frontends.grpc.messages import PREFIX_SIZE, BufferPool, MessageError, MessageReader, size_of, with_prefix
+from naiad.frontends.grpc.messages import PREFIX_SIZE, BufferPool, Message, size_of, with_prefix
+from naiad.frontends.grpc.request_messages import COUNTED_FROM, MessageConsumer, RequestMessages
 from naiad.frontends.http2.frames import ErrorCode
 from naiad.frontends.http2.stream import Stream
+from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.status import GRPC_STATUS, GrpcStatus
 from naiad.protocol.inference import Buffer
 
 logger = logging.getLogger("naiad.grpc")
 
-INCOMPLETE_MESSAGE = "the request ends within a message"
-_UNPARSABLE = "Unable to parse request"
+UNPARSABLE = "Unable to parse request"
+_INCOMPLETE_MESSAGE = "the request ends within a message"
 
 
 class CallContext(Protocol):
@@ -43,92 +49,228 @@ class CallContext(Protocol):
         """Buffers of long messages."""
 
     @property
-    def tasks(self) -> set[asyncio.Task[None]]:
-        """Running coroutines of calls. The loop keeps only weak references to its tasks."""
+    def memory(self) -> RequestMemory:
+        """The budget that long messages count in."""
 
 
-C = TypeVar("C", bound=CallContext)
+class UnaryMethod(Protocol):
+    """What handles one call whose request is one message. It is made when that message is complete."""
+
+    def on_request(self, message: Message) -> None:
+        """Handle the request, and call `respond` or `fail` of the call once, now or later."""
+
+    def on_cancel(self) -> None:
+        """The call is over without a response: cancel what is still done for it."""
 
 
-class GrpcCall(ABC, Generic[C]):
+class StreamingMethod(Protocol):
+    """What handles one call with any number of messages each way.
+
+    It is made when the call begins, and gets the messages by `GrpcCall.open_request`.
+    """
+
+    def on_sent(self, marker: object) -> None:
+        """A message with a marker was handed to the transport."""
+
+    def on_cancel(self) -> None:
+        """The call has failed or the client cancelled it: cancel what is still done for it."""
+
+
+class GrpcMethod(NamedTuple):
+    """A method of a service: one of the two functions is given.
+
+    Attributes:
+        name: Its name, without that of the service.
+        begin_unary: Makes what handles a call with one request message.
+        begin_streaming: Makes what handles a call with a stream of them.
+    """
+
+    name: str
+    begin_unary: Callable[[GrpcCall], UnaryMethod] | None = None
+    begin_streaming: Callable[[GrpcCall], StreamingMethod] | None = None
+
+
+class GrpcCall:
     """One call: the handler of its stream.
 
     Errors of any kind end it with a status; nothing is raised to the connection.
+
+    Attributes:
+        head: What the client sent before its messages.
+        is_over: Whether the call has its status. What the method does afterwards has no effect.
     """
 
-    __slots__ = ("_context", "_deadline_timer", "_has_sent_headers", "_head", "_is_over", "_reader", "_stream")
+    __slots__ = (
+        "_begin",
+        "_context",
+        "_deadline_timer",
+        "_has_sent_headers",
+        "_request",
+        "_stream",
+        "_streaming",
+        "_unary",
+        "head",
+        "is_over",
+    )
 
-    def __init__(self, stream: Stream, head: CallHead[Any], context: C) -> None:
+    def __init__(self, stream: Stream, head: CallHead[GrpcMethod], method: GrpcMethod, context: CallContext) -> None:
+        """A call that begins.
+
+        Args:
+            stream: Its stream.
+            head: What the client sent before its messages.
+            method: The method that is called.
+            context: What all calls share.
+        """
         self._stream = stream
-        self._head = head
+        self.head = head
         self._context = context
-        self._reader: MessageReader | None = None
-        self._is_over = False
+        self._begin = method.begin_unary  # None for a streaming method
+        self._unary: UnaryMethod | None = None
+        self._request: RequestMessages | None = None
+        self.is_over = False
         self._has_sent_headers = False
         self._deadline_timer = (
             None if head.timeout is None else context.loop.call_later(head.timeout, self._on_deadline)
         )
+        self._streaming: StreamingMethod | None = None
+        if method.begin_streaming is not None:
+            self._streaming = method.begin_streaming(self)
 
-    # -- for the kinds of calls ---------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _on_messages(self, messages: list[bytes | bytearray], *, ended: bool) -> None:
-        """The client sent messages; *ended* after its last one."""
-
-    @abstractmethod
-    def _cancel(self) -> None:
-        """Cancel what the call still does; its response is discarded."""
+    def __repr__(self) -> str:
+        return f"<GrpcCall on {self._stream!r}{' over' if self.is_over else ''}>"
 
     # -- for the stream -----------------------------------------------------------------------------------------
 
     def on_data(self, data: Buffer, start: int, end: int, ended: bool) -> None:  # noqa: FBT001 - see `StreamHandler`
-        """Content arrived."""
-        if self._is_over:
-            return
-        if self._reader is None:
-            self._reader = MessageReader(self._head.encoding, self._context.pool)
-        try:
-            messages = self._reader.feed(data, start, end)
-        except MessageError as error:
-            self.fail_with(error.status, error.text)
-            return
-        self._on_messages(messages, ended=ended)
+        """Content arrived. Nearly always it is the whole request of a unary method."""
+        size = end - start - PREFIX_SIZE
+        begin = self._begin
+        if (
+            ended
+            and begin is not None
+            and self._request is None
+            and size >= 0
+            and not data[start]  # not compressed
+            and int.from_bytes(data[start + 1 : start + PREFIX_SIZE], "big") == size
+        ):
+            if size >= COUNTED_FROM:
+                request = self.open_request(_UnaryRequest(self))
+                request.count(size)
+                if self.is_over:
+                    return
+                request.complete()
+            method = self._unary = begin(self)
+            method.on_request(bytes(data[start + PREFIX_SIZE : end]))
+        elif not self.is_over:
+            request = self._request or self.open_request(_UnaryRequest(self))
+            request.on_data(data, start, end, ended=ended)
 
     def get_buffer(self, size: int) -> memoryview | None:
         """The rest of the incomplete message's buffer."""
-        return None if self._reader is None or self._is_over else self._reader.get_buffer(size)
+        return None if self._request is None else self._request.get_buffer(size)
 
     def buffer_updated(self, size: int) -> None:
         """Content was read into that buffer."""
-        if self._is_over or self._reader is None:
-            return
-        try:
-            messages = self._reader.buffer_updated(size)
-        except MessageError as error:
-            self.fail_with(error.status, error.text)
-            return
-        self._on_messages(messages, ended=False)
+        if self._request is not None:
+            self._request.buffer_updated(size)
 
     def on_sent(self, marker: object) -> None:
         """A message was handed to the transport."""
+        if self._streaming is not None:
+            self._streaming.on_sent(marker)
 
     def on_cancel(self) -> None:
         """The client reset the stream or disconnected."""
-        if not self._is_over:
-            self._finish()
-            self._cancel()
+        if not self.is_over:
+            method = self.head.method
+            # As the reference logs it, whose users look for this line.
+            logger.debug("Cancellation notification received for %sHandler", "" if method is None else method.name)
+            self._abandon()
 
-    # -- for methods --------------------------------------------------------------------------------------------
+    @property
+    def is_within_message(self) -> bool:
+        """Whether the client owes its only message, or the rest of one."""
+        if self.is_over:
+            return False
+        if self._streaming is None:
+            return not self._stream.is_half_closed
+        return self._request is not None and self._request.is_within_message
+
+    def open_request(self, consumer: MessageConsumer) -> RequestMessages:
+        """Read the messages of the request for *consumer*. A streaming method calls this when the call begins."""
+        context = self._context
+        self._request = RequestMessages(
+            self._stream,
+            self.head.encoding,
+            context.pool,
+            context.memory,
+            consumer,
+            self,
+            is_single=self._begin is not None,
+        )
+        return self._request
+
+    def begin_method(self, message: Message) -> None:
+        """Hand over the only message of a request that did not arrive in one frame."""
+        assert self._request is not None
+        assert self._begin is not None
+        self._request.complete()
+        method = self._unary = self._begin(self)
+        method.on_request(message)
+
+    def fail_if_incomplete(self) -> bool:
+        """End the call if its request has ended within a message; return whether it had."""
+        if self._request is None or not self._request.is_within_message:
+            return False
+        self.fail_with(GrpcStatus.INTERNAL, _INCOMPLETE_MESSAGE)
+        return True
+
+    # -- for unary methods --------------------------------------------------------------------------------------
 
     def respond(self, parts: list[Buffer]) -> None:
         """End the call with its only message."""
         self._finish()
-        encoding = self._head.response_encoding
+        encoding = self.head.response_encoding
         prefixed, size = with_prefix(parts, sum(map(size_of, parts)), encoding)
         stream = self._stream
         stream.sender.send_response(
             stream, response_fields.HEADERS[encoding], prefixed, size, response_fields.OK_TRAILERS
         )
+
+    # -- for streaming methods ----------------------------------------------------------------------------------
+
+    def send(self, message: bytes, marker: object) -> None:
+        """Send a message; `on_sent` of the method gets a marker other than None once it has left."""
+        if not self._has_sent_headers:
+            self._send_headers()
+        parts, size = with_prefix([message], len(message), self.head.response_encoding)
+        stream = self._stream
+        stream.sender.send_data(stream, parts, size, marker)
+
+    def complete(self) -> None:
+        """End the call without an error, behind the messages that were sent."""
+        if not self._has_sent_headers:
+            self._send_headers()
+        self._finish()
+        stream = self._stream
+        stream.sender.send_trailers(stream, response_fields.OK_TRAILERS, is_constant=True)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of memory that sent messages take which the client does not read yet."""
+        return self._stream.unsent
+
+    def defer(self, resume: Callable[[], None]) -> None:
+        """Call *resume* in a later turn of the loop; nothing is read from the connection until then."""
+        self._stream.controller.defer(resume)
+
+    def _send_headers(self) -> None:
+        self._has_sent_headers = True
+        fields = response_fields.HEADERS[self.head.response_encoding]
+        self._stream.sender.send_headers(self._stream, fields, is_constant=True, ends=False)
+
+    # -- the end with an error ----------------------------------------------------------------------------------
 
     def fail(self, error: Exception) -> None:
         """End the call with an error."""
@@ -139,11 +281,10 @@ class GrpcCall(ABC, Generic[C]):
             self.fail_with(GrpcStatus.UNKNOWN, f"Unexpected {type(error)}: {error}")
 
     def fail_with(self, status: GrpcStatus, text: str) -> None:
-        """End the call with a status, and cancel what it still does."""
-        if self._is_over:
+        """End the call with a status, and cancel what its method still does."""
+        if self.is_over:
             return
-        self._finish()
-        self._cancel()
+        self._abandon()
         stream = self._stream
         if self._has_sent_headers:
             trailers = response_fields.error_trailers(status, text)
@@ -152,101 +293,58 @@ class GrpcCall(ABC, Generic[C]):
             fields = response_fields.trailers_only(status, text)
             stream.sender.send_headers(stream, fields, is_constant=False, ends=True)
 
-    def _finish(self) -> None:
-        self._is_over = True
-        # Half a message may be long, and calls of ModelStreamInfer are in reference cycles: release it now.
-        self._reader = None
-        if self._deadline_timer is not None:
-            self._deadline_timer.cancel()
-            self._deadline_timer = None
-
     def _on_deadline(self) -> None:
         self._deadline_timer = None
         if self._stream.unsent:  # a status would have to wait behind data that the client does not read
-            self._finish()
-            self._cancel()
+            self._abandon()
             self._stream.controller.reset_stream(self._stream, ErrorCode.CANCEL)
         else:
             self.fail_with(GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
+    def _abandon(self) -> None:
+        """End the call, and cancel what its method still does."""
+        method = self._unary or self._streaming
+        self._finish()
+        if method is not None:
+            method.on_cancel()
 
-class UnaryCall(GrpcCall[C]):
-    """A call with one message. It begins once the request is complete."""
+    def _finish(self) -> None:
+        """Free what the call holds, and break its reference cycles."""
+        self.is_over = True
+        self._unary = self._streaming = None
+        if self._request is not None:
+            self._request.release()
+            self._request = None
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
 
-    __slots__ = ("_message",)
 
-    def __init__(self, stream: Stream, head: CallHead[Any], context: C) -> None:
-        super().__init__(stream, head, context)
-        self._message: bytes | bytearray | None = None
+class _UnaryRequest:
+    """The only message of a unary call, until the client ends its request. Implements `MessageConsumer`."""
 
-    @abstractmethod
-    def _on_message(self, message: bytes | bytearray) -> None:
-        """The request is complete."""
+    __slots__ = ("_call", "_message")
 
-    def on_data(self, data: Buffer, start: int, end: int, ended: bool) -> None:  # noqa: FBT001 - see `StreamHandler`
-        """Content arrived. Nearly always it is the whole request, which then needs no `MessageReader`."""
-        size = end - start - PREFIX_SIZE
-        if (
-            ended
-            and self._reader is None
-            and size >= 0
-            and not data[start]  # not compressed
-            and int.from_bytes(data[start + 1 : start + PREFIX_SIZE], "big") == size
-        ):
-            self._on_message(bytes(data[start + PREFIX_SIZE : end]))
-        else:
-            super().on_data(data, start, end, ended)
+    has_backlog = False
+    is_full = False
 
-    def _on_messages(self, messages: list[bytes | bytearray], *, ended: bool) -> None:
-        if messages and self._message is None:  # the reference ignores further messages too
+    def __init__(self, call: GrpcCall) -> None:
+        self._call = call
+        self._message: Message | None = None
+
+    @property
+    def waiting_size(self) -> int:
+        """Bytes of the message, once it has arrived."""
+        return 0 if self._message is None else len(self._message)
+
+    def on_messages(self, messages: list[Message], *, ended: bool) -> None:
+        """The message has arrived, or the request has ended."""
+        if messages:
             self._message = messages[0]
-        if not ended:
+        if not ended or self._call.fail_if_incomplete():
             return
         message, self._message = self._message, None
-        if self._reader is not None and self._reader.is_within_message:
-            self.fail_with(GrpcStatus.INTERNAL, INCOMPLETE_MESSAGE)
-        elif message is None:
-            self.fail_with(GrpcStatus.INTERNAL, _UNPARSABLE)
+        if message is None:
+            self._call.fail_with(GrpcStatus.INTERNAL, UNPARSABLE)
         else:
-            self._on_message(message)
-
-
-class CoroutineCall(UnaryCall[C]):
-    """A call whose method is a coroutine.
-
-    The coroutine runs to its end even if the client cancels, as in Triton. Otherwise a model whose load takes longer
-    than the client's deadline would never be loaded.
-    """
-
-    __slots__ = ("_function", "_request_type")
-
-    def __init__(
-        self,
-        stream: Stream,
-        head: CallHead[Any],
-        context: C,
-        *,
-        request_type: type[Message],
-        function: Callable[[Any], Awaitable[Message]],
-    ) -> None:
-        super().__init__(stream, head, context)
-        self._request_type = request_type
-        self._function = function
-
-    def _on_message(self, message: bytes | bytearray) -> None:
-        tasks = self._context.tasks
-        task = self._context.loop.create_task(self._run(bytes(message)))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-    async def _run(self, message: bytes) -> None:
-        try:
-            response = await self._function(self._request_type.FromString(message))
-            self.respond([response.SerializeToString()])
-        except DecodeError:
-            self.fail(NaiadError(_UNPARSABLE, code=Code.INTERNAL))
-        except Exception as error:  # noqa: BLE001 - any error becomes the call's status
-            self.fail(error)
-
-    def _cancel(self) -> None:
-        pass
+            self._call.begin_method(message)

@@ -7,11 +7,12 @@ touched costs a page fault for each 4 KiB, more than everything else that is don
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple
 
-from naiad.errors import InvalidRequestError
-from naiad.frontends.http1.compression import compress, decompress
+from naiad.frontends.growing_bytes import new_bytes, resize_bytes
+from naiad.frontends.http1.compression import compress
+from naiad.frontends.request_budget import too_long_for_budget
 from naiad.frontends.status import GrpcStatus
 from naiad.protocol.inference import Buffer
 
@@ -24,16 +25,23 @@ _POOLED_FROM = 1 << 16
 """Messages from this size are received into pooled buffers."""
 _POOL_SIZE = 1 << 26
 """Bytes of all pooled buffers together."""
-_INITIAL_ALLOCATION = 1 << 22
-"""Bytes that are allocated for a message before any of it has arrived. The length is the client's claim: five bytes of
-it must not make the server allocate 2 GiB."""
-_GROWTH = 4
-"""Factor by which a buffer grows when more than the initial allocation arrives."""
+_INITIAL_ALLOCATION = 1 << 16
+"""Bytes that are allocated for a message before any of it has arrived. The length is the client's claim: 300 streams
+that announce 2 GiB each in five bytes must cost little."""
+_GROWTH = 8
+"""Factor by which a buffer grows when it is full: at most an eighth of a message is copied once more."""
+_IDLE_TICKS = 10
 _COMPRESSED_FROM = 1 << 8
 """Shorter messages hardly shrink."""
 
 Encoding = Literal["identity", "deflate", "gzip"]
 Message = bytes | bytearray
+
+
+class CompressedMessage(NamedTuple):
+    """A message that its client has compressed."""
+
+    data: Message
 
 
 class MessageError(Exception):
@@ -53,12 +61,28 @@ class MessageError(Exception):
 class BufferPool:
     """Buffers of earlier messages. A buffer that is still referred to is never given out again."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_kept: Callable[[], None] = lambda: None) -> None:
+        """An empty pool.
+
+        Args:
+            on_kept: Called when a buffer is kept: `on_tick` must be called from now on, until it returns False.
+        """
+        self._on_kept = on_kept
         self._buffers: dict[int, list[bytearray]] = {}
         self._size = 0
+        self._idle_ticks = 0
+
+    def on_tick(self) -> bool:
+        """Free the buffers if none was taken or kept for ten ticks; return whether any is kept."""
+        self._idle_ticks += 1
+        if self._idle_ticks > _IDLE_TICKS:
+            self._buffers.clear()
+            self._size = 0
+        return self._size > 0
 
     def take(self, size: int) -> bytearray | None:
         """A buffer of exactly *size* bytes, if there is one."""
+        self._idle_ticks = 0
         pooled = self._buffers.get(size)
         while pooled:
             buffer = pooled.pop()
@@ -83,34 +107,68 @@ class BufferPool:
             self._size = 0
         self._buffers.setdefault(size, []).append(buffer)
         self._size += size
+        self._idle_ticks = 0
+        self._on_kept()
 
 
 class MessageReader:
     """Assembles the messages of one stream from its content."""
 
-    __slots__ = ("_body", "_encoding", "_filled", "_flag", "_pool", "_prefix", "_size")
+    __slots__ = (
+        "_body",
+        "_budget",
+        "_encoding",
+        "_filled",
+        "_flag",
+        "_has_all",
+        "_is_single",
+        "_pool",
+        "_pooled_size",
+        "_prefix",
+        "_size",
+    )
 
-    def __init__(self, encoding: Encoding, pool: BufferPool) -> None:
+    def __init__(
+        self, encoding: Encoding, pool: BufferPool, budget: int = MAX_MESSAGE_SIZE, *, is_single: bool = False
+    ) -> None:
+        """A reader at the beginning of a stream.
+
+        Args:
+            encoding: How the client may compress messages.
+            pool: Buffers of earlier messages.
+            budget: Bytes of all messages in flight together; longer messages are rejected.
+            is_single: Whether content behind the first message is ignored, as the reference does for unary calls.
+                Thousands of messages fit into a frame.
+        """
         self._encoding = encoding
         self._pool = pool
+        self._budget = budget
         # The bytes of an incomplete prefix; then the flag and size of the message, its buffer, and how much is there.
         self._prefix = b""
         self._body: bytearray | None = None
         self._flag = self._size = self._filled = 0
+        self._pooled_size = 0  # of a buffer that an earlier message has written to
+        self._is_single = is_single
+        self._has_all = False  # the only message is complete
 
     @property
     def is_within_message(self) -> bool:
         """Whether a message is incomplete."""
         return bool(self._prefix) or self._body is not None
 
-    def feed(self, data: Buffer, start: int, end: int) -> list[Message]:
+    @property
+    def held_size(self) -> int:
+        """Bytes of memory that the incomplete message uses."""
+        return 0 if self._body is None else max(self._filled, self._pooled_size)
+
+    def feed(self, data: Buffer, start: int, end: int) -> list[Message | CompressedMessage]:
         """Read content; return the messages that it completes.
 
         Raises:
             MessageError: The content is malformed.
         """
-        messages: list[Message] = []
-        while start < end:
+        messages: list[Message | CompressedMessage] = []
+        while start < end and not self._has_all:
             if self._body is None:
                 start = self._begin_message(data, start, end, messages)
             else:
@@ -129,20 +187,24 @@ class MessageReader:
             self._reserve(1)
         return memoryview(self._body)[self._filled : self._filled + size]
 
-    def buffer_updated(self, size: int) -> list[Message]:
-        """Count *size* bytes that were read into `get_buffer`; return the message that they complete, if any.
-
-        Raises:
-            MessageError: The message cannot be decompressed.
-        """
+    def buffer_updated(self, size: int) -> list[Message | CompressedMessage]:
+        """Count *size* bytes that were read into `get_buffer`; return the message that they complete, if any."""
         self._filled += size
         if self._filled < self._size:
             return []
         body, self._body = self._body, None
         assert body is not None
-        return [self._decompressed(self._flag, body if self._size >= _POOLED_FROM else bytes(body))]
+        message = body if self._size >= _POOLED_FROM else bytes(body)
+        self._has_all = self._is_single
+        return [CompressedMessage(message) if self._flag else message]
 
-    def _begin_message(self, data: Buffer, start: int, end: int, messages: list[Message]) -> int:
+    def discard(self) -> None:
+        """Free the incomplete message, and ignore further content."""
+        self._body = None
+        self._prefix = b""
+        self._has_all = True
+
+    def _begin_message(self, data: Buffer, start: int, end: int, messages: list[Message | CompressedMessage]) -> int:
         """Read a prefix, or part of it, and the message if it is all here; return how far *data* was read."""
         if self._prefix or end - start < PREFIX_SIZE:
             piece = bytes(data[start : min(end, start + PREFIX_SIZE - len(self._prefix))])
@@ -157,13 +219,17 @@ class MessageReader:
             start += PREFIX_SIZE
         self._check_prefix()
         if end - start >= self._size:
-            messages.append(self._decompressed(self._flag, bytes(data[start : start + self._size])))
+            message = bytes(data[start : start + self._size])
+            messages.append(CompressedMessage(message) if self._flag else message)
+            self._has_all = self._is_single
             return start + self._size
         self._filled = 0
         self._body = self._pool.take(self._size)
         if self._body is None:
-            self._body = bytearray(min(self._size, _INITIAL_ALLOCATION) + 1)
-            self._body.pop()  # leaves one allocated byte for `BufferPool.take`
+            self._body = self._allocate(min(self._size, max(_INITIAL_ALLOCATION, _GROWTH * (end - start))))
+            self._pooled_size = 0
+        else:
+            self._pooled_size = self._size
         return start
 
     def _check_prefix(self) -> None:
@@ -171,6 +237,9 @@ class MessageReader:
             raise MessageError(GrpcStatus.INTERNAL, f"Bad GRPC frame type 0x{self._flag:02x}")
         if self._size > MAX_MESSAGE_SIZE:
             text = f"SERVER: Received message larger than max ({self._size} vs. {MAX_MESSAGE_SIZE})"
+            raise MessageError(GrpcStatus.RESOURCE_EXHAUSTED, text)
+        if self._size > self._budget:
+            text = too_long_for_budget("message", self._size, self._budget)
             raise MessageError(GrpcStatus.RESOURCE_EXHAUSTED, text)
         if self._flag and self._encoding == "identity":
             raise MessageError(GrpcStatus.INTERNAL, "cannot decompress a message: the call has no grpc-encoding")
@@ -180,17 +249,21 @@ class MessageReader:
         body = self._body
         assert body is not None
         if self._filled + size > len(body):
-            wanted = min(self._size, max(len(body) * _GROWTH, self._filled + size))
-            body += bytes(wanted - len(body))
+            self._allocate(min(self._size, max(len(body) * _GROWTH, self._filled + size)), body)
 
-    def _decompressed(self, flag: int, data: Message) -> Message:
-        if not flag:
-            return data
+    @staticmethod
+    def _allocate(size: int, body: bytearray | None = None) -> bytearray:
+        """A buffer of *size* bytes, or *body* with so many. It has room for one more, see `BufferPool.take`."""
         try:
-            return bytes(decompress(data, self._encoding.encode(), MAX_MESSAGE_SIZE))
-        except InvalidRequestError as error:
-            text = f"Unexpected error decompressing data for algorithm {self._encoding}: {error.message}"
-            raise MessageError(GrpcStatus.INTERNAL, text) from None
+            if body is None:
+                body = new_bytes(size + 1)
+            else:
+                resize_bytes(body, size + 1)
+        except MemoryError:
+            text = f"cannot allocate memory for a message of {size} bytes; try again later, or send smaller messages"
+            raise MessageError(GrpcStatus.RESOURCE_EXHAUSTED, text) from None
+        body.pop()
+        return body
 
 
 def with_prefix(parts: list[Buffer], size: int, encoding: Encoding) -> tuple[list[Buffer], int]:

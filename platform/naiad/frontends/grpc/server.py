@@ -8,50 +8,47 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
 
 from naiad.errors import OptionError
-from naiad.frontends.grpc.call_head import CallHead, CallHeadParser
+from naiad.frontends.grpc.call_head import CallHead, CallHeadParser, Metadata
+from naiad.frontends.grpc.calls import CallContext, GrpcCall, GrpcMethod
 from naiad.frontends.grpc.settings import GrpcSettings
+from naiad.frontends.grpc.time_limits import GrpcTimeCheck, GrpcTimeLimits
 from naiad.frontends.http2.connection import READ_BUFFER_SIZE, Application, Http2Connection
-from naiad.frontends.http2.limits import Http2Limits
+from naiad.frontends.http2.limits import Http2Limits, StreamCount
 from naiad.frontends.http2.request_head import RequestHead
 from naiad.frontends.http2.stream import Stream, StreamHandler
+from naiad.frontends.listening import close_listening
 from naiad.frontends.log_settings import ServerLog
+from naiad.frontends.open_connections import ConnectionCount, OpenConnections
+from naiad.frontends.timeouts import TimeoutSweep
+from naiad.frontends.tls import listening_options
+from naiad.frontends.turns import LoopTurns
 
 logger = logging.getLogger("naiad.grpc")
 
 _BACKLOG = 1024
+_LOOK_SECONDS = 0.01
+_FIRST_REQUEST_SECONDS = 0.2
+"""How long connections that arrived during a stop are waited for: each is to have its first request answered.
+
+A client of gRPC that gets GOAWAY before it has used its connection counts that as a failure to connect, waits, and
+fails the calls that asked for the connection."""
 _MIN_DRAIN_SECONDS = 0.1
 """Seconds that connections are given to close, even if no grace is left: responses may still be on their way."""
-
-C = TypeVar("C")
-
-
-class GrpcMethod(NamedTuple):
-    """A method of a service.
-
-    Attributes:
-        name: Its name, without that of the service.
-        begin: Makes the handler of a call from its stream, its head and the context of all calls.
-    """
-
-    name: str
-    begin: Callable[[Stream, CallHead[Any], Any], StreamHandler]
-
 
 Head = CallHead[GrpcMethod]
 
 
-class GrpcApplication(Generic[C]):
+class GrpcApplication:
     """Handles requests of HTTP/2 as calls of a service. Implements `Application`."""
 
     def __init__(
         self,
         methods: Mapping[bytes, GrpcMethod],
-        context: C,
+        context: CallContext,
         *,
-        denial: Callable[[GrpcMethod, Mapping[str, str]], str],
+        denial: Callable[[GrpcMethod, Metadata], str],
         log: ServerLog,
         log_names: Mapping[str, tuple[str, str]],
         settings: GrpcSettings,
@@ -61,7 +58,7 @@ class GrpcApplication(Generic[C]):
 
         Args:
             methods: The methods by their paths.
-            context: Handed to each call.
+            context: What all calls share.
             denial: Returns why a method may not be called with some metadata; empty where it may.
             log: The server's log; its verbosity decides whether calls are logged.
             log_names: What the log calls methods, and what it adds; other methods are logged by their names.
@@ -80,10 +77,11 @@ class GrpcApplication(Generic[C]):
 
     def handle_request(self, stream: Stream, head: Head) -> StreamHandler | None:
         """Begin a call, or reject it."""
-        if head.method is not None:
+        method = head.method
+        if method is not None:
             if self._log.is_verbose:
-                self._log_call(head.method.name)
-            return head.method.begin(stream, head, self._context)
+                self._log_call(method.name)
+            return GrpcCall(stream, head, method, self._context)
         assert head.rejection is not None
         stream.sender.send_headers(stream, head.rejection, is_constant=False, ends=True)
         return None
@@ -102,14 +100,38 @@ class GrpcServer:
     """
 
     def __init__(
-        self, application: Application[Head], limits: Http2Limits, settings: GrpcSettings, tls: ssl.SSLContext | None
+        self,
+        application: Application[Head],
+        limits: Http2Limits,
+        settings: GrpcSettings,
+        tls: ssl.SSLContext | None,
+        turns: LoopTurns,
+        count: ConnectionCount | None = None,
     ) -> None:
-        self.connections: set[Http2Connection[Head]] = set()
+        """A server that does not listen yet.
+
+        Args:
+            application: What handles requests.
+            limits: Bounds on what a client may do.
+            settings: Settings of the transport.
+            tls: For connections; None without TLS.
+            turns: Resumes connections that have used up their share of a turn of the loop.
+            count: Counts the connections, against the limits that it has.
+        """
+        self.connections: OpenConnections[Http2Connection[Head]] = OpenConnections(count)
+        self._turns = turns
         self._application = application
         self._limits = limits
         self._keepalive = settings.keepalive()
+        limits_of_time = GrpcTimeLimits(
+            idle=settings.max_connection_idle_ms / 1000, message=settings.message_timeout_ms / 1000
+        )
+        self._sweep = TimeoutSweep(
+            turns.loop, turns, self.connections, GrpcTimeCheck(limits_of_time).check, limits_of_time.sweep_seconds
+        )
         self._tls = tls
         self._servers: list[asyncio.Server] = []
+        self._connect: Callable[[], Http2Connection[Head]] | None = None
 
     async def start(self, address: str, port: int, *, reuse_port: bool) -> int:
         """Listen; return the port.
@@ -125,13 +147,56 @@ class GrpcServer:
         loop = asyncio.get_running_loop()
         read_buffer = memoryview(bytearray(READ_BUFFER_SIZE))
 
-        def connect() -> Http2Connection[Head]:
-            return Http2Connection(self._application, self.connections, read_buffer, self._limits, self._keepalive)
+        stream_count = StreamCount(self._limits)
 
+        def connect() -> Http2Connection[Head]:
+            self._sweep.start()
+            return Http2Connection(
+                self._application,
+                self.connections,
+                read_buffer,
+                self._limits,
+                self._keepalive,
+                self._turns,
+                stream_count,
+            )
+
+        self._connect = connect
         sockets = _listening_sockets(address, port, reuse_port=reuse_port)
         for each in sockets:
-            self._servers.append(await loop.create_server(connect, sock=each, backlog=_BACKLOG, ssl=self._tls))
+            self._servers.append(
+                await loop.create_server(connect, sock=each, backlog=_BACKLOG, **listening_options(self._tls))
+            )
         return int(sockets[0].getsockname()[1])
+
+    def drain(self) -> None:
+        """Serve on, and ask clients to open no more streams on the connections that they have."""
+        for connection in self.connections:
+            connection.drain()
+
+    async def close_listening(self, *, is_shared: bool) -> None:
+        """Accept no more connections but those that the kernel has accepted, and let these send a first request.
+
+        Args:
+            is_shared: Whether other servers may listen at the same port. If not, nothing is waited for.
+        """
+        servers, self._servers = self._servers, []
+        for server in servers:
+            assert self._connect is not None
+            await close_listening(server, self._connect, self._tls, is_shared=is_shared)
+        if is_shared:
+            clock = asyncio.get_running_loop().time
+            deadline = clock() + _FIRST_REQUEST_SECONDS
+            while clock() < deadline and not all(connection.last_stream for connection in self.connections):
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    async def wait_drained(self, seconds: float) -> None:
+        """Drain all connections, and wait up to *seconds* until each client knows its last request."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + seconds
+        self.drain()
+        while clock() < deadline and not all(connection.is_drained for connection in self.connections):
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def stop(self, deadline: float) -> None:
         """Accept no more connections, drain those that are open, and abort what is left at *deadline*.
@@ -140,16 +205,14 @@ class GrpcServer:
             deadline: By the event loop's clock.
         """
         clock = asyncio.get_running_loop().time
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
-        for connection in tuple(self.connections):
-            connection.drain()
+        await self.close_listening(is_shared=False)
+        self.drain()
         deadline = max(deadline, clock() + _MIN_DRAIN_SECONDS)
         while self.connections and clock() < deadline:
-            await asyncio.sleep(0.01)
-        for connection in tuple(self.connections):
+            await asyncio.sleep(_LOOK_SECONDS)
+        for connection in self.connections:
             connection.abort()
+        self._sweep.stop()
         while self.connections:
             await asyncio.sleep(0)
 

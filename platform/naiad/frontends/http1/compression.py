@@ -9,12 +9,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 
-from naiad.errors import InvalidRequestError, UnsupportedRequestError
+from naiad.errors import UnsupportedRequestError
+from naiad.frontends.decompression import Decompression
 from naiad.protocol.inference import Buffer
 
 _GZIP = 16 + zlib.MAX_WBITS
-_DETECT = 32 + zlib.MAX_WBITS  # zlib detects gzip or zlib format by the header
-_CHUNK = 1 << 20
+LONG_BODY = 1 << 18
+"""Bytes from which a body is compressed on a thread: about 5 ms."""
+_STEP_SIZE = 1 << 20
+"""Bytes that are compressed in one step: about 20 ms of a thread, during which others have the interpreter's lock."""
 _SUPPORTED = ("gzip", "deflate", "identity")
 
 
@@ -22,8 +25,8 @@ class UnknownCodingError(UnsupportedRequestError):
     """The body has an unsupported coding. The response must list the supported ones (RFC 9110, 15.5.16)."""
 
 
-def decompress(body: Buffer, coding: bytes, limit: int) -> Buffer:
-    """The uncompressed body.
+def begin_decompression(body: Buffer, coding: bytes, limit: int) -> Decompression | None:
+    """The decompression of a body; None for a body that is not compressed.
 
     Args:
         body: As received.
@@ -32,30 +35,13 @@ def decompress(body: Buffer, coding: bytes, limit: int) -> Buffer:
 
     Raises:
         UnknownCodingError: For a coding other than gzip, deflate and identity.
-        InvalidRequestError: If the body does not have that coding, or is too long.
     """
     name = coding.decode("latin-1").strip().lower()
     if name in ("", "identity"):
-        return body
+        return None
     if name not in _SUPPORTED:
         raise UnknownCodingError("Unsupported compression type")
-    inflater = zlib.decompressobj(_DETECT)
-    parts: list[bytes] = []
-    size = 0
-    rest: Buffer = body
-    try:
-        while rest and not inflater.eof:
-            part = inflater.decompress(rest, _CHUNK)
-            rest = inflater.unconsumed_tail
-            size += len(part)
-            if size > limit:
-                raise InvalidRequestError(f"cannot decompress the request body: it exceeds the limit of {limit} bytes")
-            parts.append(part)
-    except zlib.error as problem:
-        raise InvalidRequestError(f"cannot decompress the request body as {name}: {problem}") from None
-    if not inflater.eof:
-        raise InvalidRequestError(f"cannot decompress the request body as {name}: it is truncated")
-    return b"".join(parts)
+    return Decompression(body, name, limit)
 
 
 def preferred_coding(accepted: bytes) -> str:
@@ -76,6 +62,48 @@ def compress(parts: Iterable[Buffer], coding: str) -> bytes:
     """The body in *coding* (gzip or deflate)."""
     deflater = zlib.compressobj(wbits=_GZIP if coding == "gzip" else zlib.MAX_WBITS)
     return b"".join([*(deflater.compress(part) for part in parts), deflater.flush()])
+
+
+class Compression:
+    """A long body that is being compressed, in steps (`frontends/decompression.py`).
+
+    Attributes:
+        is_complete: Whether all of it has been compressed.
+        result: The compressed bytes so far.
+    """
+
+    __slots__ = ("_deflater", "_parts", "_position", "is_complete", "result")
+
+    def __init__(self, parts: Iterable[Buffer], coding: str) -> None:
+        """Nothing compressed yet; *coding* is gzip or deflate."""
+        self._deflater = zlib.compressobj(wbits=_GZIP if coding == "gzip" else zlib.MAX_WBITS)
+        self._parts = [memoryview(part).cast("B") for part in parts if size_of(part)]
+        self._position = 0  # in the first of them
+        self.is_complete = False
+        self.result = bytearray()
+
+    @property
+    def size(self) -> int:
+        """Bytes compressed so far."""
+        return len(self.result)
+
+    def step(self) -> None:
+        """Compress some more."""
+        if not self._parts:
+            self.result += self._deflater.flush()
+            self.is_complete = True
+            return
+        part, start = self._parts[0], self._position
+        self.result += self._deflater.compress(part[start : start + _STEP_SIZE])
+        self._position += _STEP_SIZE
+        if self._position >= len(part):
+            del self._parts[0]
+            self._position = 0
+
+
+def size_of(part: Buffer) -> int:
+    """Bytes of a part of a body. `len` of a view counts items of its first dimension."""
+    return part.nbytes if isinstance(part, memoryview) else len(part)
 
 
 def _quality(parameters: str) -> float:

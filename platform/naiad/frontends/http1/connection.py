@@ -8,8 +8,18 @@ from typing import cast
 
 from naiad.frontends.http1.heads import HeadCache
 from naiad.frontends.http1.messages import HttpExchange
-from naiad.frontends.http1.request_reader import RequestLimits, RequestReader, ReserveInput
+from naiad.frontends.http1.request_reader import Admit, RequestLimits, RequestReader, ReserveInput
 from naiad.frontends.http1.response_queue import ErrorResponse, ResponseQueue, json_error
+from naiad.frontends.http1.timeouts import HttpTimeouts, Phase
+from naiad.frontends.open_connections import OpenConnections
+from naiad.frontends.request_memory import RequestMemory
+from naiad.frontends.timeouts import ProgressWatch
+from naiad.frontends.turns import LoopTurns
+
+_LINGER_SECONDS = 2.0
+"""How long a connection that is not read to its end stays open behind its last response."""
+_REQUEST_TIMEOUT = 408
+_SERVICE_UNAVAILABLE = 503
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -24,12 +34,18 @@ class HttpConnection(asyncio.BufferedProtocol):
         self,
         handle: Callable[[HttpExchange], None],
         cancel: Callable[[int], None],
-        connections: set[HttpConnection],
+        connections: OpenConnections[HttpConnection],
         limits: RequestLimits,
         heads: HeadCache,
         receive_buffer: memoryview,
+        turns: LoopTurns,
+        memory: RequestMemory | None = None,
+        admit: Admit | None = None,
         reserve_input: ReserveInput | None = None,
         error_response: ErrorResponse = json_error,
+        timeouts: HttpTimeouts | None = None,
+        *,
+        is_draining: bool = False,
     ) -> None:
         """Prepare for a client.
 
@@ -40,39 +56,79 @@ class HttpConnection(asyncio.BufferedProtocol):
             limits: Bounds on requests.
             heads: Heads seen before.
             receive_buffer: Where sockets are read to; see `RequestReader`.
+            turns: Resumes connections that have used up their share of a turn of the loop.
+            memory: Budget and buffers of long bodies.
+            admit: Whether a request with a long body may succeed; see `RequestReader`.
             reserve_input: Where to read long bodies to.
             error_response: Makes the response to a malformed request, and to one that *handle* failed on.
+            timeouts: Time limits, which apply when `check_time` is called.
+            is_draining: Whether the first response is the last one.
         """
         self._connections = connections
+        self._transport: asyncio.Transport | None = None  # while the connection is open
+        self._turns = turns
+        self._is_held = False  # neither the socket nor what was received from it is read
+        self._is_deferred = False
+        self._is_body_stopped = False  # the socket is not read, as there is no memory for a body
+        self._timeouts = timeouts or HttpTimeouts()
+        self._watch = ProgressWatch()
+        self._linger_timer: asyncio.TimerHandle | None = None
         self.responses = ResponseQueue(
             handle,
             cancel,
             on_closing=self._stop_reading,
-            on_body_released=self._reuse_body_buffer,
+            on_linger=self._linger,
+            on_body_released=self._on_body_released,
+            on_full=self._hold,
+            on_room=self._defer,
             error_response=error_response,
         )
         self.reader = RequestReader(
             self.responses.submit,
             self.responses.reject,
             self.responses.write_continue,
+            self._on_share_used,
             limits=limits,
             heads=heads,
             receive_buffer=receive_buffer,
+            memory=memory,
+            admit=admit,
             reserve_input=reserve_input,
+            on_unread=self.responses.submit_last,
+            on_stopped=self._on_body_stopped,
         )
+        if is_draining:
+            self.responses.begin_drain()
         # The loop calls these two for every read. Bound to the reader itself, they cost no call in between.
         self.get_buffer = self.reader.get_buffer  # type: ignore[method-assign] # the methods of the base class are empty
         self.buffer_updated = self.reader.buffer_updated  # type: ignore[method-assign] # as above
 
+    @property
+    def is_held(self) -> bool:
+        """Whether received requests are kept for a later turn of the loop, and the socket is not read."""
+        return self._is_held
+
+    @property
+    def is_lingering(self) -> bool:
+        """Whether the last response is written, and the client has time to read it."""
+        return self._linger_timer is not None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Serve the client that connected."""
         # A cast, since uvloop's transports do not subclass asyncio.Transport.
-        self.responses.on_connection_made(cast("asyncio.Transport", transport))
-        self._connections.add(self)
+        self._transport = cast("asyncio.Transport", transport)
+        self.responses.on_connection_made(self._transport)
+        refusal = self._connections.add(self, self._transport)
+        if refusal:
+            self.responses.reject(_SERVICE_UNAVAILABLE, refusal)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Cancel what the client waits for."""
         self._connections.discard(self)
+        self._transport = None
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+            self._linger_timer = None
         self.reader.release()
         self.responses.on_connection_lost()
 
@@ -88,8 +144,96 @@ class HttpConnection(asyncio.BufferedProtocol):
         """The client has read."""
         self.responses.resume_writing()
 
+    # -- turns of the loop --------------------------------------------------------------------------------------------
+
+    def _hold(self) -> None:
+        """Read no further requests until `_resume`."""
+        if not self._is_held:
+            self._is_held = True
+            self.reader.hold()
+            if self._transport is not None and not self._is_body_stopped:
+                self._transport.pause_reading()
+
+    def _defer(self) -> None:
+        """Continue in a later turn of the loop."""
+        if not self._is_deferred:
+            self._is_deferred = True
+            self._turns.defer(self._resume)
+
+    def _on_share_used(self) -> None:
+        self._hold()
+        self._defer()
+
+    def _resume(self) -> None:
+        self._is_deferred = False
+        if self._transport is None:
+            return
+        self.responses.handle_queued()
+        if self._is_held and not self._is_deferred and not self.responses.is_full:
+            self._is_held = False
+            self.reader.release_hold()  # which may hold this connection again
+            if not self._is_held and not self._is_body_stopped and self._transport is not None:
+                self._transport.resume_reading()
+
+    def _on_body_stopped(self, is_stopped: bool) -> None:  # noqa: FBT001 - a callback has no names for its arguments
+        self._is_body_stopped = is_stopped
+        if self._transport is None or self._is_held:
+            return
+        if is_stopped:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    # -- time limits --------------------------------------------------------------------------------------------------
+
+    def progress(self) -> tuple[Phase, int]:
+        """What the connection does, and a number that changes with progress in that."""
+        responses, reader, transport = self.responses, self.reader, self._transport
+        unsent = 0 if transport is None else transport.get_write_buffer_size()
+        if unsent:
+            return Phase.SEND, unsent
+        count = responses.request_count
+        if not responses.is_idle or self._is_body_stopped:
+            return Phase.WORKING, count
+        phase = reader.phase
+        if phase is Phase.BODY:
+            return phase, (count << 48) + reader.received
+        return Phase.HEADER if phase is Phase.IDLE and not count else phase, count
+
+    def check_time(self, now: float) -> None:
+        """End the connection if it has exceeded a time limit."""
+        phase, progress = self.progress()
+        limit = self._timeouts.of(phase)
+        if self._watch.elapsed(phase, progress, now) < limit or not limit or self._transport is None:
+            return
+        self._connections.count.timed_out[phase.value] += 1
+        if phase is Phase.SEND:
+            self._transport.abort()
+        elif phase is Phase.IDLE or (phase is Phase.HEADER and not self.reader.received):  # nothing to respond to
+            self._transport.close()
+        else:
+            what = "no byte of its body arrived" if phase is Phase.BODY else "its head was not complete"
+            flag = f"--http-client-{phase.value}-timeout"
+            self.responses.reject(_REQUEST_TIMEOUT, f"cannot read the request: {what} within {limit:g} s ({flag})")
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _linger(self) -> None:
+        """Close our side now, and the socket when the client has closed its side, or `_LINGER_SECONDS` later.
+
+        Closing a socket with unread bytes makes the kernel send RST. The client's kernel then discards what the client
+        has not read yet: the response. What arrives meanwhile is discarded.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if transport.can_write_eof():  # not with TLS
+            transport.write_eof()
+        transport.resume_reading()
+        self._linger_timer = self._turns.loop.call_later(_LINGER_SECONDS, transport.close)
+
     def _stop_reading(self) -> None:
         self.reader.stop()
 
-    def _reuse_body_buffer(self, buffer: bytearray) -> None:
-        self.reader.reuse_buffer(buffer)
+    def _on_body_released(self, body: object) -> None:
+        self.reader.on_body_released(body)

@@ -18,12 +18,17 @@ from dataclasses import dataclass
 import httptools
 from naiad_stub.memo import Memo
 
-from naiad.frontends.access import TRACE_HEADERS
+from naiad.frontends.access import PROPAGATED_HEADERS
+from naiad.protocol.inference import NO_HEADERS
 
+_PROPAGATED = frozenset(name.encode() for name in PROPAGATED_HEADERS)
 _MAX_HEADS = 1024
 _MAX_HEAD_SIZE = 4096
 """Longer heads are not kept, which bounds the memory of a cache to 4 MiB."""
 _PARSED_EVERY_TIME = (b"transfer-encoding", b"expect")
+_VERSIONS = ("1.1", "1.0")
+_BAD_REQUEST = 400
+_VERSION_NOT_SUPPORTED = 505
 _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 
 
@@ -32,18 +37,46 @@ class Headers(dict[bytes, bytes]):
 
     Attributes:
         names: The names as the client spelled them, in order. A repeated name is repeated here.
+        repeated: The names, in lower case, that are repeated.
     """
 
-    __slots__ = ("names",)
+    __slots__ = ("names", "repeated")
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[bytes] = []
+        self.repeated: set[bytes] = set()
 
     def add(self, name: bytes, value: bytes) -> None:
         """Set one header. The last one of a repeated name counts."""
-        self[name.lower()] = value
+        lower = name.lower()
+        if lower in self:
+            self.repeated.add(lower)
+        self[lower] = value
         self.names.append(name)
+
+
+def is_repeated(headers: Mapping[bytes, bytes], name: bytes) -> bool:
+    """Whether a request has several headers of a name, which is in lower case."""
+    return isinstance(headers, Headers) and name in headers.repeated
+
+
+def head_problem(version: str, headers: Headers) -> tuple[int, str] | None:
+    """Status and message for a request that is rejected because of its version or its Host; None if it is not.
+
+    Args:
+        version: The HTTP version of the request line, such as `1.1`.
+        headers: The headers.
+    """
+    if version not in _VERSIONS:
+        # HTTP/2 has no request lines (RFC 9113, 8.3), and HTTP/0.9 none with a version.
+        return _VERSION_NOT_SUPPORTED, f"cannot serve a request of HTTP/{version}: send HTTP/1.1 or HTTP/1.0"
+    # A server must reject these (RFC 9112, 3.2): programs before it may have read another Host. HTTP/1.0 needs none.
+    if b"host" in headers.repeated:
+        return _BAD_REQUEST, "malformed HTTP request: the header Host is repeated; send it once"
+    if version == "1.1" and b"host" not in headers:
+        return _BAD_REQUEST, "malformed HTTP request: the header Host is missing, which HTTP/1.1 requires"
+    return None
 
 
 def original_headers(headers: Mapping[bytes, bytes]) -> list[tuple[str, str]]:
@@ -52,9 +85,11 @@ def original_headers(headers: Mapping[bytes, bytes]) -> list[tuple[str, str]]:
     return [(name.decode("latin-1"), headers[name.lower()].decode("latin-1")) for name in names]
 
 
-def trace_headers(headers: Mapping[bytes, bytes]) -> dict[str, str]:
-    """The headers that name the trace of a request (W3C Trace Context)."""
-    return {name: headers[name.encode()].decode("latin-1") for name in TRACE_HEADERS if name.encode() in headers}
+def propagated_headers(headers: Mapping[bytes, bytes]) -> Mapping[str, str]:
+    """The headers that requests caused by this one carry on: those of its trace, and its chain of servers."""
+    if _PROPAGATED.isdisjoint(headers):
+        return NO_HEADERS
+    return {name: headers[name.encode()].decode("latin-1") for name in PROPAGATED_HEADERS if name.encode() in headers}
 
 
 def json_length(headers: Mapping[bytes, bytes]) -> int:
@@ -145,6 +180,8 @@ class _HeadBuilder:
 
     def on_headers_complete(self) -> None:
         length = self.headers.get(b"content-length", b"0")
+        if head_problem(self.parser.get_http_version(), self.headers) is not None:
+            return  # the reader rejects it
         if length.isdigit() and not any(name in self.headers for name in _PARSED_EVERY_TIME):
             self.head = parsed_head(self.parser, self.url, self.headers, int(length))
 

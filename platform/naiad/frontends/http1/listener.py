@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 
 from naiad.config.server.access import TlsFiles
@@ -10,12 +11,24 @@ from naiad.errors import OptionError
 from naiad.frontends.http1.connection import HttpConnection
 from naiad.frontends.http1.heads import HeadCache
 from naiad.frontends.http1.messages import HttpExchange
-from naiad.frontends.http1.request_reader import READ_SIZE, RequestLimits, ReserveInput
+from naiad.frontends.http1.request_reader import READ_SIZE, Admit, RequestLimits, ReserveInput
 from naiad.frontends.http1.response_queue import ErrorResponse, json_error
-from naiad.frontends.tls import http_context
+from naiad.frontends.http1.timeouts import HttpTimeouts, Phase
+from naiad.frontends.listening import close_listening
+from naiad.frontends.open_connections import ConnectionCount, OpenConnections
+from naiad.frontends.request_memory import RequestMemory
+from naiad.frontends.timeouts import ProgressWatch, TimeoutSweep
+from naiad.frontends.tls import http_context, listening_options
+from naiad.frontends.turns import LoopTurns
 
 _BACKLOG = 1024
 """Connections that the kernel accepts before the loop does; load generators open hundreds at once."""
+_LOOK_SECONDS = 0.01
+_QUIET = {Phase.IDLE, Phase.HEADER, Phase.BODY}
+_QUIET_SECONDS = 0.2
+"""How long a stopping server keeps an idle connection: a request may be on its way."""
+_PART_SECONDS = 1.0
+"""The same for a connection on which a part of a request has arrived, and no more of it."""
 
 
 class HttpListener:
@@ -33,8 +46,12 @@ class HttpListener:
         reuse_port: bool = False,
         limits: RequestLimits | None = None,
         tls: TlsFiles | None = None,
+        memory: RequestMemory | None = None,
+        admit: Admit | None = None,
         reserve_input: ReserveInput | None = None,
         error_response: ErrorResponse = json_error,
+        timeouts: HttpTimeouts | None = None,
+        count: ConnectionCount | None = None,
     ) -> None:
         """A listener that is not listening yet; see `start`.
 
@@ -48,8 +65,12 @@ class HttpListener:
             reuse_port: Whether several servers may share the port.
             limits: Bounds on requests.
             tls: Certificates; None for plain HTTP.
+            memory: Budget and buffers of long bodies; None for no budget.
+            admit: Whether a request with a long body may succeed; see `RequestReader`.
             reserve_input: Where to read long bodies to; see `RequestReader`.
             error_response: Makes the response to a malformed request, and to one that the handler failed on.
+            timeouts: Time limits of connections.
+            count: Counts the connections, against the limits that it has; None for no limits.
         """
         self._handle = handle
         self._cancel = cancel
@@ -60,11 +81,18 @@ class HttpListener:
         self._reuse_port = reuse_port
         self._limits = limits or RequestLimits()
         self._tls = tls
+        self._memory = memory
+        self._admit = admit
         self._reserve_input = reserve_input
         self._error_response = error_response
-        self._connections: set[HttpConnection] = set()
+        self._timeouts = timeouts or HttpTimeouts()
+        self._connections: OpenConnections[HttpConnection] = OpenConnections(count)
         self._heads = HeadCache()
         self._server: asyncio.Server | None = None
+        self._tls_context: ssl.SSLContext | None = None
+        self._connect: Callable[[], HttpConnection] = self._not_started
+        self._sweep: TimeoutSweep[HttpConnection] | None = None
+        self._is_draining = False
 
     @property
     def connection_count(self) -> int:
@@ -79,8 +107,12 @@ class HttpListener:
         """
         loop = asyncio.get_running_loop()
         receive_buffer = memoryview(bytearray(READ_SIZE))
+        turns = LoopTurns(loop)
+        memory = self._memory or RequestMemory(loop=loop)
+        sweep = TimeoutSweep(loop, turns, self._connections, HttpConnection.check_time, self._timeouts.sweep_seconds)
 
-        def connection() -> HttpConnection:
+        def connect() -> HttpConnection:
+            sweep.start()
             return HttpConnection(
                 self._handle,
                 self._cancel,
@@ -88,18 +120,25 @@ class HttpListener:
                 self._limits,
                 self._heads,
                 receive_buffer,
+                turns,
+                memory,
+                self._admit,
                 self._reserve_input,
                 self._error_response,
+                self._timeouts,
+                is_draining=self._is_draining,
             )
 
+        self._connect, self._sweep = connect, sweep
+        self._tls_context = None if self._tls is None else http_context(self._tls)
         try:
             self._server = await loop.create_server(
-                connection,
+                connect,
                 self._address,
                 self._port,
                 backlog=_BACKLOG,
                 reuse_port=self._reuse_port or None,
-                ssl=None if self._tls is None else http_context(self._tls),
+                **listening_options(self._tls_context),
             )
         except OSError as problem:
             raise OptionError(
@@ -108,15 +147,37 @@ class HttpListener:
             ) from problem
         return int(self._server.sockets[0].getsockname()[1])
 
+    def drain(self) -> None:
+        """Serve on, and ask clients to connect elsewhere: each response is the last one of its connection."""
+        self._is_draining = True
+        for connection in self._connections:
+            connection.responses.begin_drain()
+
     async def stop(self, grace: float) -> None:
-        """Stop listening, wait up to *grace* seconds for responses that are due, and close all connections."""
+        """Stop listening, answer what was sent before, and close all connections.
+
+        A connection is kept while a response is due, or a request arrives, for up to *grace* seconds. An idle one is
+        closed after a moment: its client may just have sent a request.
+        """
+        self.drain()
         if self._server is not None:
-            self._server.close()
-        for connection in list(self._connections):
-            connection.responses.close_when_idle()
+            server, self._server = self._server, None
+            await close_listening(server, self._connect, self._tls_context, is_shared=self._reuse_port)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + grace
+        watches: dict[HttpConnection, ProgressWatch] = {}
         while self._connections and loop.time() < deadline:
-            await asyncio.sleep(0.01)
-        for connection in list(self._connections):
+            for connection in self._connections:
+                phase, progress = connection.progress()
+                elapsed = watches.setdefault(connection, ProgressWatch()).elapsed(phase, progress, loop.time())
+                is_idle = phase is Phase.IDLE or not connection.reader.received
+                if phase in _QUIET and elapsed >= (_QUIET_SECONDS if is_idle else _PART_SECONDS):
+                    connection.responses.close_when_idle()
+            await asyncio.sleep(_LOOK_SECONDS)
+        for connection in self._connections:
             connection.responses.abort()
+        if self._sweep is not None:
+            self._sweep.stop()
+
+    def _not_started(self) -> HttpConnection:
+        raise RuntimeError("the listener has not been started")

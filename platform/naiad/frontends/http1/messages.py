@@ -10,6 +10,7 @@ from typing import Protocol
 import orjson
 
 from naiad.errors import NaiadError
+from naiad.frontends.request_budget import Charge
 from naiad.frontends.status import HTTP_STATUS
 from naiad.protocol.inference import Buffer
 
@@ -30,6 +31,7 @@ class HttpRequest:
         body: The body as received, compressed where the client compressed it.
         keep_alive: Whether the connection may serve another request.
         can_chunk: Whether the client knows the chunked transfer coding (HTTP/1.1).
+        charge: What a decompressed body counts in the budget.
     """
 
     method: str
@@ -38,6 +40,7 @@ class HttpRequest:
     body: Buffer
     keep_alive: bool
     can_chunk: bool = True
+    charge: Charge | None = None
 
 
 class HttpExchange(Protocol):
@@ -55,6 +58,13 @@ class HttpExchange(Protocol):
 
     def write(self, part: Buffer) -> None:
         """Write a part of a streamed response. The first part is a `stream_head`."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the client is still connected."""
+
+    def replace_body(self, body: Buffer, charge: Charge) -> None:
+        """Free the request's body, and let it have *body* instead; release *charge* with the response."""
 
     @property
     def is_blocked(self) -> bool:

@@ -9,19 +9,30 @@ There are two ways to read a request:
    whole request the reader returns to the first way.
 
 A long body is not collected from pieces. The reader gives the socket the body's own buffer to read into: memory of the
-instance that will execute the request (`ReserveInput`), or one buffer of the body's size, which is used again for the
-connection's next long body.
+instance that will execute the request (`ReserveInput`), or a buffer that is used again for later bodies (`LongBody`).
+The budget for bodies may stop and refuse it.
+
+Before the first byte of a body of more than 1 MiB is stored, `Admit` says whether the request can succeed at all. If
+not, it is reported without its body as the last request of the connection, and what follows is discarded. An upload to
+a path that does not exist costs nothing.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import TypeAlias
 
 import httptools
 
-from naiad.frontends.http1.heads import Head, HeadCache, Headers, json_length, parsed_head, strip_upgrade
+from naiad.frontends.http1.heads import Head, HeadCache, Headers, head_problem, json_length, parsed_head, strip_upgrade
+from naiad.frontends.http1.long_body import LongBody, trusted_size
+from naiad.frontends.http1.timeouts import Phase
+from naiad.frontends.request_budget import Charge, too_long_for_budget
+from naiad.frontends.request_memory import RequestMemory
+from naiad.frontends.turns import SHARE_SECONDS
 from naiad.protocol.inference import Buffer
 
 READ_SIZE = 1 << 17
@@ -31,14 +42,27 @@ receive buffer does: at bodies of 64 KiB as much as it saves."""
 ReserveInput: TypeAlias = Callable[[Head], memoryview | None]
 """Reserves memory for the body of the request with this head; None where a buffer of the reader does as well."""
 
+Admit: TypeAlias = Callable[[Head], bool]
+"""Whether the request with this head may succeed. If not, its handler responds with the reason without its body."""
+
 _MAX_COPIED = 4096
 """Bodies up to this are copied out of the received bytes; longer ones are views of them."""
+
+_PARSER_STEP = 1 << 14
+"""Bytes that the parser reads before the reader looks at the clock: a few hundred small requests, about 2 ms."""
+_DISCARDED = 1 << 20
+"""Bytes of a body that is received even if its request cannot succeed, so that the connection can be kept."""
+_MAX_CHUNKS = 1 << 10
+"""Parts of a body that are kept as objects of their own."""
 
 _FIRST_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ\r\n")
 """Bytes that a request may begin with, or an empty line before it (RFC 9112, 2.2)."""
 
 _PAYLOAD_TOO_LARGE = 413
 _HEADERS_TOO_LARGE = 431
+_UNAVAILABLE = 503
+_VERSION_NOT_SUPPORTED = 505
+_HTTP_2_PREFACE = b"PRI * HTTP/2.0\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +90,16 @@ class RequestReader:
         on_request: Callable[[Head, Buffer], None],
         on_malformed: Callable[[int, str], None],
         on_expect_continue: Callable[[], None],
+        on_share_used: Callable[[], None],
         *,
         limits: RequestLimits,
         heads: HeadCache,
         receive_buffer: memoryview,
+        memory: RequestMemory | None = None,
+        admit: Admit | None = None,
         reserve_input: ReserveInput | None = None,
+        on_unread: Callable[[Head], None] | None = None,
+        on_stopped: Callable[[bool], None] = lambda _is_stopped: None,
     ) -> None:
         """A reader at the beginning of a connection.
 
@@ -79,29 +108,45 @@ class RequestReader:
             on_malformed: Called once with status and message when the rest of the connection cannot be read, since the
                 beginning of a next request is not known.
             on_expect_continue: Called when the client waits for `100 Continue` before it sends a body.
+            on_share_used: Called when the requests received together took the connection's share of this turn of the
+                loop (`turns`). The owner holds the reader, and releases it in a later turn.
             limits: Bounds on requests.
             heads: Heads seen before.
             receive_buffer: Buffer of `READ_SIZE` bytes. The connections of one loop share it: the reader copies what
                 it needs before the loop reads the next socket.
+            memory: Budget and buffers of long bodies.
+            admit: Whether a request with a long body may succeed; None for all.
             reserve_input: Where to read long bodies to.
+            on_unread: Called instead of *on_request* with the head of a request that *admit* does not accept, which is
+                the last one.
+            on_stopped: Called with True when the budget stops the connection's body, with False when it continues.
         """
         self._on_request = on_request
         self._on_malformed = on_malformed
         self._on_expect_continue = on_expect_continue
+        self._on_share_used = on_share_used
         self._limits = limits
         self._heads = heads
         self._receive_buffer = receive_buffer
+        self._memory = memory or RequestMemory()
+        self._admit = admit
         self._reserve_input = reserve_input
+        self._on_unread = on_unread
+        self._on_stopped = on_stopped
+        self._is_body_stopped = False
         # The part of the receive buffer that the next read may fill. After a long body it holds the head and JSON of a
         # request like the last one: a read that ends there leaves the tensors to a read into their own buffer.
         self._next_read = receive_buffer
         self._unread = b""  # received, and not a whole request yet
         self._is_stopped = False
-        self._spare_buffer = bytearray()
+        self._is_held = False  # what is received is kept in `_unread`
         self._parser: httptools.HttpRequestParser | None = None  # None while requests are read by their heads
-        self._long_body: memoryview | None = None
+        self._long_body: LongBody | None = None
         self._long_body_head: Head | None = None  # None where the parser has read the head of the long body
-        self._body_received = 0
+        self._longest_body = 0  # of those that are complete
+        # What the bodies count that are complete and belong to requests without a response, by the id of their memory.
+        self._charges: dict[int, Charge] = {}
+        self._chunked_body: LongBody | None = None  # a body that only its last chunk ends, once it is long
         self._reset_parsed()
 
     def _reset_parsed(self) -> None:
@@ -114,64 +159,175 @@ class RequestReader:
         self._is_complete = False
         self._chunks: list[bytes] = []
         self._body_received = 0
-        self._long_body = None
+        self._drop_bodies()
 
     # -- the socket -----------------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the signature of asyncio.BufferedProtocol
         """Where to read the next bytes of the socket to."""
         if self._long_body is not None:
-            return self._long_body[self._body_received :]
+            try:
+                return self._long_body.free()
+            except OSError as problem:
+                self._reject_allocation(problem)
         return self._next_read
 
     def buffer_updated(self, nbytes: int) -> None:
         """Read the requests that the last *nbytes* received complete."""
         if self._is_stopped:
             return
-        if self._long_body is not None:
-            self._body_received += nbytes
-            if self._body_received == len(self._long_body):
+        body = self._long_body
+        if body is not None:
+            has_room = body.count(nbytes)
+            if body.is_complete and body is self._long_body:  # else it was refused
                 self._finish_long_body()
+            elif not has_room:
+                self._stop_receiving()
             return
         buffer = self._receive_buffer
         self._next_read = buffer
+        if self._is_held:  # TLS may deliver what it has decrypted after its transport was paused
+            self._unread += buffer[:nbytes]
+            return
         if self._parser is not None:
             self._parse(buffer[:nbytes])
         else:
             self._read_requests(self._unread + buffer[:nbytes] if self._unread else bytes(buffer[:nbytes]))
+        if nbytes == READ_SIZE:
+            self._end_full_read()
+
+    def _end_full_read(self) -> None:
+        # The socket has more, and libuv would read it now, up to 32 times, before any other socket.
+        if self._long_body is None and not self._is_held:
+            self._on_share_used()
+
+    def hold(self) -> None:
+        """Report no further request until `release_hold`; keep what is received."""
+        self._is_held = True
+
+    def release_hold(self) -> None:
+        """Continue with what was kept. The reader may be held again when this returns."""
+        if self._is_stopped:
+            return
+        self._is_held = False
+        if not self._unread:
+            return
+        data, self._unread = self._unread, b""
+        if self._parser is not None:
+            self._parse(data)
+        else:
+            self._read_requests(data)
 
     def stop(self) -> None:
         """Ignore what is received from now on."""
-        self._is_stopped = True
+        self._is_stopped = self._is_held = True
 
     def release(self) -> None:
         """Drop all memory of the connection, which is lost."""
-        self._is_stopped = True
-        self._long_body = None
-        self._spare_buffer = bytearray()
-        self._parser = None  # it refers to this reader: a cycle that only the garbage collector would find
+        self._is_stopped = self._is_held = True
+        self._drop_bodies()
+        for charge in self._charges.values():
+            charge.release()
+        self._charges.clear()
+        self._chunks.clear()
+        self._unread = b""
+        # References in a cycle, which only the garbage collector would find: to this reader, and to its owner.
+        self._parser = None
+        self._on_share_used = _do_nothing
+        self._on_stopped = _do_nothing
 
-    def reuse_buffer(self, buffer: bytearray) -> None:
-        """Read the next long body of the same size into *buffer*, which nothing refers to any more."""
-        self._spare_buffer = buffer
+    def on_body_released(self, body: object) -> None:
+        """The request whose body is in the memory *body* was answered: that counts no more, and may be used again."""
+        charge = self._charges.pop(id(body), None)
+        if charge is None:
+            return
+        size = charge.size
+        charge.release()
+        if isinstance(body, mmap.mmap):
+            self._memory.buffers.keep(body, size)
+
+    # -- the budget of bodies -----------------------------------------------------------------------------------------
+
+    def resume_receiving(self) -> None:
+        """Read on: the budget has room again."""
+        if self._is_body_stopped:
+            self._is_body_stopped = False
+            self._on_stopped(False)
+
+    def refuse(self, reason: str) -> None:
+        """Drop the incomplete body for want of memory, and reject its request."""
+        self._reject(_UNAVAILABLE, reason)
+
+    def _stop_receiving(self) -> None:
+        if not self._is_body_stopped and not self._is_stopped:
+            self._is_body_stopped = True
+            self._on_stopped(True)
+
+    def _drop_bodies(self) -> None:
+        for body in (self._long_body, self._chunked_body):
+            if body is not None:
+                body.drop()
+        self._long_body = self._chunked_body = None
+
+    def _is_admitted(self, head: Head) -> bool:
+        """Whether to receive a body; if not, its request is reported without it, as the last one."""
+        if self._admit is None or self._on_unread is None or self._admit(head):
+            return True
+        self._is_stopped = True
+        self._on_unread(replace(head, keep_alive=False))
+        return False
+
+    def _finished(self, body: LongBody) -> memoryview:
+        finished = body.finish()
+        self.resume_receiving()  # the budget may have stopped it with its last bytes
+        self._longest_body = max(self._longest_body, len(finished))
+        self._charges[id(finished.obj)] = body.charge
+        return finished
+
+    # -- time limits ------------------------------------------------------------------------------------------------
+
+    @property
+    def phase(self) -> Phase:
+        """What the client is expected to send. `WORKING` while the server itself does not read."""
+        if self._is_held or self._is_body_stopped:
+            return Phase.WORKING
+        if self._long_body is not None:
+            return Phase.BODY
+        if self._parser is not None:
+            return Phase.HEADER if self._is_in_head else Phase.BODY
+        unread = self._unread.lstrip(b"\r\n")  # some clients send an empty line after a request
+        if not unread:
+            return Phase.IDLE
+        return Phase.BODY if b"\r\n\r\n" in unread else Phase.HEADER
+
+    @property
+    def received(self) -> int:
+        """A number that grows while a body is being received."""
+        long_body = 0 if self._long_body is None else self._long_body.received
+        return len(self._unread) + self._body_received + self._head_received + long_body
 
     # -- requests read by their heads -------------------------------------------------------------------------------
 
-    def _read_requests(self, data: bytes) -> None:
-        """Report the whole requests at the beginning of *data*; keep the rest, or hand it to the parser."""
+    def _read_requests(self, data: bytes, deadline: float = 0.0) -> None:
+        """Report the whole requests at the beginning of *data*; keep the rest, or hand it to the parser.
+
+        Args:
+            data: What was received.
+            deadline: When the share of this turn is used up; 0 for a share after the first request.
+        """
         position, size = 0, len(data)
-        while position < size and self._parser is None:
+        while position < size and self._parser is None and not self._is_held:
             end = data.find(b"\r\n\r\n", position) + 4
             if end < 4:  # noqa: PLR2004 - not found: -1 + 4
                 if size - position > self._limits.header_bytes:
                     self._reject_header()
                     return
                 if _cannot_become_head(data, position):
-                    self._hand_to_parser(data, position)
+                    self._hand_to_parser(data, position, deadline)
                 break
             head = self._heads.find(data[position:end]) if end - position <= self._limits.header_bytes else None
             if head is None:
-                self._hand_to_parser(data, position)
+                self._hand_to_parser(data, position, deadline)
                 return
             following = end + head.body_size
             if following > size:
@@ -182,23 +338,37 @@ class RequestReader:
             body = data[end:following] if head.body_size <= _MAX_COPIED else memoryview(data)[end:following]
             self._on_request(head, body)
             position = following
+            if position < size:  # the client sent further requests ahead
+                now = perf_counter()
+                if not deadline:
+                    deadline = now + SHARE_SECONDS
+                elif now >= deadline:
+                    self._on_share_used()
         if self._parser is None:
             self._unread = data[position:] if position else data
 
     def _begin_long_body(self, head: Head, received: memoryview, head_size: int) -> None:
-        """Choose the buffer of a long body. *received* bytes of it came together with the head."""
-        if head.body_size > self._limits.body_bytes:
-            self._reject_body(head.body_size)
-            return
+        """Choose the memory of a long body. *received* bytes of it came together with the head."""
         self._unread = b""
+        if head.body_size > _DISCARDED and not self._is_admitted(head):
+            return
+        if self._is_too_long(head.body_size):
+            return
+        reserve_input = self._reserve_input
         self._long_body_head = head
-        body = None if self._reserve_input is None else self._reserve_input(head)
-        if body is None:
-            body = self._body_buffer(head.body_size)
-        body[: len(received)] = received
-        self._long_body = body
-        self._body_received = len(received)
         self._next_read = self._receive_buffer[: head_size + json_length(head.headers)]
+        try:
+            self._long_body = body = LongBody(
+                head.body_size,
+                self._memory,
+                self,
+                trusted=trusted_size(len(received), self._longest_body),
+                reserve=None if reserve_input is None else lambda: reserve_input(head),
+            )
+            if not body.append(received):
+                self._stop_receiving()
+        except OSError as problem:
+            self._reject_allocation(problem)
 
     def _finish_long_body(self) -> None:
         body, self._long_body = self._long_body, None
@@ -207,22 +377,43 @@ class RequestReader:
         if head is None:
             head = self._parsed_head()
             self._parser = None  # it waits for this body, which it will not see
-        self._on_request(head, body)
-
-    def _body_buffer(self, size: int) -> memoryview:
-        # The spare buffer is free: `reuse_buffer` was called after the request that it belonged to was answered.
-        spare, self._spare_buffer = self._spare_buffer, bytearray()
-        return memoryview(spare if len(spare) == size else bytearray(size))
+        self._on_request(head, self._finished(body))
 
     # -- requests read by httptools -----------------------------------------------------------------------------------
 
-    def _hand_to_parser(self, data: bytes, position: int) -> None:
+    def _hand_to_parser(self, data: bytes, position: int, deadline: float) -> None:
+        if data.startswith(_HTTP_2_PREFACE, position):
+            self._reject(_VERSION_NOT_SUPPORTED, "cannot serve HTTP/2 at this port: send HTTP/1.1, or use gRPC's port")
+            return
         self._parser = httptools.HttpRequestParser(self)
-        self._parse(strip_upgrade(data[position:]))
+        self._parse(strip_upgrade(data[position:]), deadline)
 
-    def _parse(self, data: Buffer) -> None:
-        assert self._parser is not None
+    def _parse(self, data: Buffer, deadline: float = 0.0) -> None:
+        """Parse *data* in steps; between them, the share of this turn may be used up."""
         self._unread = b""
+        size = len(data)
+        if size <= _PARSER_STEP:
+            self._parse_step(data)
+            return
+        deadline = deadline or perf_counter() + SHARE_SECONDS
+        view = memoryview(data)
+        position = 0
+        while position < size and not self._is_stopped:
+            # The rest of a long body goes to its buffer: whatever the socket has afterwards does, too.
+            if self._is_held and self._long_body is None:
+                self._unread = bytes(view[position:])
+                return
+            if self._parser is None:
+                self._read_requests(bytes(view[position:]), deadline)
+                return
+            step = view[position : position + _PARSER_STEP]
+            self._parse_step(step)
+            position += len(step)
+            if position < size and self._long_body is None and perf_counter() >= deadline:
+                self._on_share_used()
+
+    def _parse_step(self, data: Buffer) -> None:
+        assert self._parser is not None
         try:
             self._parser.feed_data(data)
             if self._is_in_head:
@@ -232,10 +423,32 @@ class RequestReader:
                     self._reject_header()
             elif self._is_complete:
                 self._parser = None
+            elif (len(self._chunks) > _MAX_CHUNKS or self._body_received > READ_SIZE) and not self._is_stopped:
+                self._join_chunks()
         except httptools.HttpParserUpgrade:
             self._reject(501, "protocol upgrades are not supported")
         except httptools.HttpParserError as problem:
             self._reject(400, f"malformed HTTP request: {problem}")
+
+    def _join_chunks(self) -> bool:
+        """Join the parts of a body, as a chunk of two bytes costs 50 bytes as an object; False if it is rejected."""
+        if self._body_received > self._limits.body_bytes:
+            self._reject(_PAYLOAD_TOO_LARGE, f"request body exceeds the limit of {self._limits.body_bytes} bytes")
+            return False
+        joined = b"".join(self._chunks)
+        self._chunks.clear()
+        body = self._chunked_body
+        if body is None and len(joined) <= READ_SIZE:
+            self._chunks.append(joined)
+            return True
+        try:
+            if body is None:
+                body = self._chunked_body = LongBody(None, self._memory, self)
+            if not body.append(joined):
+                self._stop_receiving()
+        except OSError as problem:
+            self._reject_allocation(problem)
+        return self._chunked_body is not None
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -255,36 +468,57 @@ class RequestReader:
     def on_headers_complete(self) -> None:
         """The head is complete; a body may follow."""
         self._is_in_head = False
+        if self._is_stopped:
+            return
+        assert self._parser is not None
+        refusal = head_problem(self._parser.get_http_version(), self._headers)
+        if refusal is not None:
+            self._reject(*refusal)
+            return
         length = self._headers.get(b"content-length", b"")
-        if length.isdigit() and b"transfer-encoding" not in self._headers:
-            size = int(length)
-            if size > self._limits.body_bytes:
-                self._reject_body(size)
+        is_chunked = b"transfer-encoding" in self._headers
+        size = int(length) if length.isdigit() and not is_chunked else 0
+        is_expecting = self._headers.get(b"expect", b"").lower() == b"100-continue"
+        if (is_chunked or is_expecting or size > _DISCARDED) and not self._is_admitted(self._parsed_head()):
+            return
+        if self._is_too_long(size):
+            return
+        if size > READ_SIZE:
+            try:
+                self._long_body = LongBody(size, self._memory, self, trusted=trusted_size(0, self._longest_body))
+            except OSError as problem:
+                self._reject_allocation(problem)
                 return
-            if size > READ_SIZE:
-                self._long_body = self._body_buffer(size)
-        if self._headers.get(b"expect", b"").lower() == b"100-continue":
+        if is_expecting:
             self._on_expect_continue()
 
     def on_body(self, body: bytes) -> None:
         """Part of a body."""
-        if self._long_body is not None:
-            self._long_body[self._body_received : self._body_received + len(body)] = body
+        if self._is_stopped:
+            return
+        if self._long_body is None:
+            self._chunks.append(body)
             self._body_received += len(body)
             return
-        self._chunks.append(body)
-        self._body_received += len(body)
-        if self._body_received > self._limits.body_bytes:
-            self._reject(_PAYLOAD_TOO_LARGE, f"request body exceeds the limit of {self._limits.body_bytes} bytes")
+        try:
+            if not self._long_body.append(body):
+                self._stop_receiving()
+        except OSError as problem:
+            self._reject_allocation(problem)
 
     def on_message_complete(self) -> None:
         """The request is complete."""
         self._is_complete = True
         if self._is_stopped:
             return
+        is_long = self._chunked_body is not None or self._body_received > READ_SIZE
+        if is_long and self._long_body is None and not self._join_chunks():
+            return
         body: Buffer
-        if self._long_body is not None:
-            body, self._long_body = self._long_body, None
+        long_body = self._long_body or self._chunked_body
+        self._long_body = self._chunked_body = None
+        if long_body is not None:
+            body = self._finished(long_body)
         else:
             chunks = self._chunks
             body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -306,15 +540,32 @@ class RequestReader:
             _HEADERS_TOO_LARGE, f"request line and headers exceed the limit of {self._limits.header_bytes} bytes"
         )
 
-    def _reject_body(self, size: int) -> None:
-        self._reject(
-            _PAYLOAD_TOO_LARGE, f"request body of {size} bytes exceeds the limit of {self._limits.body_bytes} bytes"
-        )
+    def _is_too_long(self, size: int) -> bool:
+        """Whether a body was rejected, since it can never be received."""
+        limit, budget = self._limits.body_bytes, self._memory.budget.limit
+        if size > limit:
+            self._reject(_PAYLOAD_TOO_LARGE, f"request body of {size} bytes exceeds the limit of {limit} bytes")
+        elif size > budget:
+            self._reject(_PAYLOAD_TOO_LARGE, too_long_for_budget("request body", size, budget))
+        else:
+            return False
+        return True
+
+    def _reject_allocation(self, problem: OSError) -> None:
+        self._reject(_UNAVAILABLE, f"cannot allocate memory for the request body: {problem.strerror}; try again later")
 
     def _reject(self, status: int, message: str) -> None:
         if not self._is_stopped:
             self._is_stopped = True
+            self._drop_bodies()
+            self._chunks.clear()
+            self._unread = b""
+            self.resume_receiving()  # what follows is discarded
             self._on_malformed(status, message)
+
+
+def _do_nothing(*_: object) -> None:
+    """Replaces the callbacks of a connection that is lost."""
 
 
 def _cannot_become_head(data: bytes, position: int) -> bool:

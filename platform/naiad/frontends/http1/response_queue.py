@@ -5,7 +5,7 @@ the endpoints one at a time: the next one when the response before it is complet
 (`respond`), or in parts (`write`, then `respond`).
 
 Back-pressure works in both directions. While the client does not read its responses, no further request is handled and
-streams pause. While too many requests are queued, the socket is not read.
+streams pause. While too many requests are queued, the owner reads no more of them.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import TypeAlias
 
 from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, HttpRequest, error_text, with_connection
+from naiad.frontends.request_budget import Charge
+from naiad.frontends.turns import SHARE_SECONDS
 from naiad.protocol.inference import Buffer
 
 logger = logging.getLogger("naiad.http")
 
 _MAX_JOINED = 1 << 16
 """Responses up to this are joined into one buffer: one copy costs less than a system call with several buffers."""
-_MAX_REUSED = 64 << 20
-"""The largest body buffer that a connection keeps for its next request."""
 _MAX_PIPELINED = 16
-"""Requests a client may send ahead before the socket is not read any more."""
+"""Requests a client may send ahead before no more of them are read."""
+_FEW_PIPELINED = 8
+"""Queued requests at which more are read. Half, since stopping and resuming reads of a socket costs system calls."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -45,6 +48,9 @@ class ResponseQueue(HttpExchange):
 
     One object serves all exchanges of its connection, since only one is open at a time: a request costs no further
     allocation.
+
+    Attributes:
+        request_count: How many requests were submitted.
     """
 
     def __init__(
@@ -53,7 +59,10 @@ class ResponseQueue(HttpExchange):
         cancel: Callable[[int], None],
         *,
         on_closing: Callable[[], None],
-        on_body_released: Callable[[bytearray], None],
+        on_linger: Callable[[], None],
+        on_body_released: Callable[[object], None],
+        on_full: Callable[[], None],
+        on_room: Callable[[], None],
         error_response: ErrorResponse = json_error,
     ) -> None:
         """An empty queue.
@@ -62,14 +71,22 @@ class ResponseQueue(HttpExchange):
             handle: Called with each exchange in turn; responds now or later.
             cancel: Called with the ticket of a request whose client disconnected.
             on_closing: Called when no further request of the connection will be handled.
-            on_body_released: Called with the buffer of a long body whose request is answered.
+            on_linger: Called instead of closing the transport where the client may still be sending: the owner lets it
+                read what was written first.
+            on_body_released: Called with the memory of a body whose request is answered.
+            on_full: Called with each request that makes, or finds, the queue full. The owner reads no more.
+            on_room: Called when a full queue has room, or when the connection's share of a turn of the loop is used up
+                (`turns`). The owner calls `handle_queued` in a later turn, and reads more requests.
             error_response: Makes the response to a malformed request, and to one that *handle* failed on.
         """
         self._handle = handle
         self._cancel = cancel
         self._transport: asyncio.Transport | None = None  # while the connection is open
         self._on_closing = on_closing
+        self._on_linger = on_linger
         self._on_body_released = on_body_released
+        self._on_full = on_full
+        self._on_room = on_room
         self._error_response = error_response
         self._current: HttpRequest | None = None
         self._is_response_begun = False  # the first part of it is written
@@ -77,15 +94,23 @@ class ResponseQueue(HttpExchange):
         self._further_tickets: list[int] = []
         self._resume: Callable[[], None] | None = None
         self._pipelined: deque[HttpRequest] = deque()
-        self._is_reading_paused = False
+        self._is_full = False
         self._is_handling_pipelined = False
         self._is_blocked = False
+        self._is_draining = False
         self._is_closing = False
+        self._has_unread = False
+        self.request_count = 0
 
     @property
     def is_idle(self) -> bool:
         """Whether no request waits for its response."""
         return self._current is None and not self._pipelined
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further request should be submitted until `on_room` is called."""
+        return self._is_full
 
     # -- the exchange of the current request -------------------------------------------------------------------------
 
@@ -94,6 +119,18 @@ class ResponseQueue(HttpExchange):
         """The current request."""
         assert self._current is not None
         return self._current
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the client is still connected."""
+        return self._transport is not None
+
+    def replace_body(self, body: Buffer, charge: Charge) -> None:
+        """Free the request's body, and let it have *body* instead; release *charge* with the response."""
+        current = self._current
+        assert current is not None
+        old, current.body, current.charge = current.body, body, charge
+        self._release_body(old)
 
     @property
     def is_blocked(self) -> bool:
@@ -119,6 +156,8 @@ class ResponseQueue(HttpExchange):
             return
         if not self._is_response_begun and self._current is not None:
             self._is_response_begun = True
+            if self._is_draining and not self._pipelined:
+                self._current.keep_alive = False
             part = _with_connection_header(self._current, part)
         self._transport.write(part)
 
@@ -133,6 +172,8 @@ class ResponseQueue(HttpExchange):
         transport = self._transport
         if transport is None or current is None:
             return
+        if self._is_draining and not is_begun and not self._pipelined:
+            current.keep_alive = False
         if not is_begun and not (current.keep_alive and current.can_chunk):
             parts = [_with_connection_header(current, parts[0]), *parts[1:]]
         if current.method == "HEAD":
@@ -141,14 +182,24 @@ class ResponseQueue(HttpExchange):
             transport.write(b"".join(parts))
         else:
             transport.writelines(parts)
-        body = current.body
-        if isinstance(body, memoryview) and isinstance(body.obj, bytearray) and len(body.obj) <= _MAX_REUSED:
-            self._on_body_released(body.obj)
+        if isinstance(current.body, memoryview):
+            self._release_body(current.body)
+        if current.charge is not None:
+            current.charge.release()
         if not current.keep_alive or (self._is_closing and not self._pipelined):
+            # A client that asked for the end sends nothing more. Any other may be sending.
+            is_expected = not (self._is_closing or self._is_draining or self._has_unread)
             self._begin_closing()
-            transport.close()
+            if is_expected:
+                transport.close()
+            else:
+                self._on_linger()
         elif self._pipelined:
-            self._handle_pipelined()
+            self.handle_queued()
+
+    def _release_body(self, body: Buffer) -> None:
+        if isinstance(body, memoryview) and not isinstance(body.obj, bytes):
+            self._on_body_released(body.obj)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -156,14 +207,20 @@ class ResponseQueue(HttpExchange):
         """Handle a request, now or after the ones before it."""
         if self._is_closing:
             return
+        self.request_count += 1
         request = HttpRequest(head.method, head.path, head.headers, body, head.keep_alive, head.can_chunk)
         if self._current is None and not self._pipelined and not self._is_blocked:
             self._begin(request)
             return
         self._pipelined.append(request)
-        if len(self._pipelined) >= _MAX_PIPELINED and not self._is_reading_paused and self._transport is not None:
-            self._is_reading_paused = True
-            self._transport.pause_reading()
+        if len(self._pipelined) >= _MAX_PIPELINED:
+            self._is_full = True
+            self._on_full()
+
+    def submit_last(self, head: Head) -> None:
+        """Handle a request whose body is not read. Nothing behind it is read either."""
+        self._has_unread = True
+        self.submit(head, b"")
 
     def reject(self, status: int, message: str) -> None:
         """End a connection on which no next request can be found.
@@ -175,9 +232,10 @@ class ResponseQueue(HttpExchange):
         if self._is_closing or transport is None:
             return
         self._begin_closing()
+        self._has_unread = True
         if self.is_idle:
             transport.writelines(self._error_response(status, message, b"Connection: close\r\n"))
-            transport.close()
+            self._on_linger()
 
     def write_continue(self) -> None:
         """Tell the client to send the body that it holds back (`Expect: 100-continue`)."""
@@ -186,25 +244,32 @@ class ResponseQueue(HttpExchange):
 
     def _begin(self, request: HttpRequest) -> None:
         self._current = request
-        if self._is_reading_paused and len(self._pipelined) < _MAX_PIPELINED and self._transport is not None:
-            self._is_reading_paused = False
-            self._transport.resume_reading()
+        if self._is_full and len(self._pipelined) <= _FEW_PIPELINED:
+            self._is_full = False
+            self._on_room()
         try:
             self._handle(self)
         except Exception:
             logger.exception("cannot answer %s %r", request.method, request.path)
             self.respond(self._error_response(500, INTERNAL_ERROR, b""))
 
-    def _handle_pipelined(self) -> None:
-        """Handle queued requests until one is not answered at once.
+    def handle_queued(self) -> None:
+        """Handle queued requests until one is not answered at once, or the share of this turn of the loop is used up.
 
-        `respond` calls this again for each of them; that call returns and leaves the work to this loop. A received
-        packet may contain a thousand small requests, which would else nest as deep as that.
+        `respond` calls this again for each of them; that call returns and leaves the work to this loop, so that no
+        number of queued requests nests calls.
         """
         if self._is_handling_pipelined:
             return
         self._is_handling_pipelined = True
+        deadline = 0.0
         while self._pipelined and self._current is None and not self._is_blocked and self._transport is not None:
+            now = perf_counter()
+            if not deadline:
+                deadline = now + SHARE_SECONDS
+            elif now >= deadline:
+                self._on_room()
+                break
             self._begin(self._pipelined.popleft())
         self._is_handling_pipelined = False
 
@@ -223,7 +288,7 @@ class ResponseQueue(HttpExchange):
         self._is_blocked = False
         if self._resume is not None:
             self._resume()
-        self._handle_pipelined()
+        self.handle_queued()
 
     def on_connection_lost(self) -> None:
         """Cancel the current request and drop the queued ones."""
@@ -232,13 +297,22 @@ class ResponseQueue(HttpExchange):
         # The callbacks refer to the connection, which refers to this queue. Without them the connection is freed at
         # once, and with it the buffer of a long body, rather than when the garbage collector runs.
         self._on_closing = _do_nothing
+        self._on_linger = _do_nothing
         self._on_body_released = _do_nothing
+        self._on_full = _do_nothing
+        self._on_room = _do_nothing
         self._is_blocked = False
+        if self._current is not None and self._current.charge is not None:
+            self._current.charge.release()
         if self._current is not None and self._ticket >= 0:
             for ticket in (self._ticket, *self._further_tickets):
                 self._cancel(ticket)
         if self._resume is not None:
             self._resume()  # the parts that wait are written to nowhere, which ends their stream
+
+    def begin_drain(self) -> None:
+        """Tell the client with the next response that it is the last one, and close the connection after it."""
+        self._is_draining = True
 
     def close_when_idle(self) -> None:
         """Close now if no response is due, else after the current one."""

@@ -19,6 +19,11 @@ def event(data: bytes) -> bytes:
     return b"data: %b\n\n" % data
 
 
+def named_event(name: bytes, data: bytes) -> bytes:
+    """One event with a name, which clients dispatch by. *data* is a single line."""
+    return b"event: %b\ndata: %b\n\n" % (name, data)
+
+
 def chunk(data: bytes) -> bytes:
     """*data*, which must not be empty, in the chunked transfer coding."""
     return b"%x\r\n%b\r\n" % (len(data), data)

@@ -7,6 +7,8 @@
 | `ReceiveFlow`, `SendFlow` | windows both ways | yes |
 | `Sender`, `FrameWriter` | responses to the socket, in turns | no: transport, `call_soon` |
 | `Keepalive`, `GracefulShutdown` | pings, age, the orderly end | no: timers |
+| `FloodAccount` | what frames without work cost | yes |
+| `LoopTurns` | a share of the event loop for each connection | no: `call_soon` |
 | `Http2Connection` | the table of streams, abuse limits, errors, how both end | no |
 
 The path of a usual request: the loop reads the socket into a buffer that all connections of the loop share;
@@ -22,21 +24,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Collection
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection
+from time import perf_counter
 from typing import Generic, Protocol, TypeVar, cast
 
-from naiad.frontends.http2 import frames
+from naiad.frontends.http2 import flood_account, frames
 from naiad.frontends.http2.field_blocks import FieldBlockDecoder, Fields
+from naiad.frontends.http2.flood_account import (
+    SMALL_DATA_COST,
+    SMALL_DATA_SIZE,
+    WINDOW_UPDATE_COST,
+    Flood,
+    FloodAccount,
+)
 from naiad.frontends.http2.flow_control import ReceiveFlow
 from naiad.frontends.http2.frame_reader import Http2FrameReader
 from naiad.frontends.http2.frames import MAX_STREAM, ErrorCode, Http2ConnectionError, Http2StreamError
 from naiad.frontends.http2.keepalive import GracefulShutdown, Keepalive, KeepaliveSettings
-from naiad.frontends.http2.limits import Http2Limits, TokenBucket
+from naiad.frontends.http2.limits import Http2Limits, StreamCount
 from naiad.frontends.http2.request_head import InvalidFieldsError, RequestHead, check_fields, parse_request_head
 from naiad.frontends.http2.sender import FrameWriter, Sender
 from naiad.frontends.http2.settings import server_preface
 from naiad.frontends.http2.stream import Stream, StreamHandler
+from naiad.frontends.open_connections import OpenConnections
+from naiad.frontends.turns import SHARE_SECONDS, LoopTurns
 
 logger = logging.getLogger("naiad.http2")
 
@@ -48,8 +60,9 @@ _LINGER_SECONDS = 1.0
 """How long the socket stays open after the last frame, see `Http2Connection._linger`."""
 _MAX_RESET_STREAMS = 1024
 """How many streams that were reset are remembered, see `Http2Connection._remember_reset`."""
-_SETTINGS_COST_SIZE = 192
-"""A SETTINGS frame costs one more control frame for every so many bytes. The six settings there are take 36 bytes."""
+_SETTING_SIZE = 6
+# Members of an enumeration are slow to look up (Python 3.10), and these two are charged often.
+_WINDOW_UPDATE, _SMALL_DATA = Flood.WINDOW_UPDATE, Flood.SMALL_DATA
 
 _HTTP_1_TEXT = (
     b"This port speaks HTTP/2 and nothing older, as clients of gRPC do; with TLS, clients must offer h2 by ALPN. "
@@ -84,10 +97,12 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
     def __init__(
         self,
         application: Application[T],
-        connections: set[Http2Connection[T]],
+        connections: OpenConnections[Http2Connection[T]],
         read_buffer: memoryview,
         limits: Http2Limits,
         settings: KeepaliveSettings,
+        turns: LoopTurns,
+        stream_count: StreamCount,
     ) -> None:
         """A connection that asyncio has accepted.
 
@@ -98,9 +113,10 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
                 takes everything out before the loop reads another socket.
             limits: Bounds on what the client may do.
             settings: When the client is pinged, and how long the connection may live.
+            turns: Resumes connections that have used up their share of a turn of the loop.
+            stream_count: Counts the open streams of all connections.
         """
         loop = asyncio.get_running_loop()
-        now = loop.time()
         self.has_preface = False
         self._application = application
         self._connections = connections
@@ -109,15 +125,17 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._loop = loop
         self._streams: dict[int, Stream] = {}
         self._reader = Http2FrameReader(self, limits)
-        self._decoder = FieldBlockDecoder(self._parse_fields, limits.decoded_size)
+        self._decoder = FieldBlockDecoder(self._parse_fields, limits)
         self._receive_flow = ReceiveFlow(limits.window, limits.stream_window)
         self._writer = FrameWriter(loop)
         self._sender = Sender(self._writer, self._streams, self._on_response_sent)
         self._keepalive = Keepalive(self, settings, loop)
         self._shutdown = GracefulShutdown(self, settings, loop)
         self._handshake_timer: asyncio.TimerHandle | None = None
-        self._reset_budget = TokenBucket(limits.resets, limits.resets_per_second, now)
-        self._control_frame_budget = TokenBucket(limits.control_frames, limits.control_frames_per_second, now)
+        self._account = FloodAccount(limits, loop.time())
+        self._turns = turns
+        self._stream_count = stream_count
+        self._cancelled: deque[StreamHandler] = deque()
         # The last stream that the client opened, and the last one that it may open.
         self._last_stream = 0
         self._max_stream = MAX_STREAM
@@ -126,7 +144,14 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._data_stream: Stream | None = None
         self._data_ends_stream = False
         self._is_direct_read = False
+        # Two reasons to read nothing from the socket: the client itself does not read, or it has sent more than fits
+        # into a turn of the loop.
+        self._is_unread = False
+        self._is_deferred = False
+        self._deferred_calls: deque[Callable[[], None]] = deque()
         self._is_reading_paused = False
+        # Whether the last read was more than fits into a turn: the next one waits for the turns of such connections.
+        self._is_busy = False
         # Nothing is read or written any more, but the socket may still be open.
         self._is_over = False
 
@@ -139,7 +164,11 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         """A client connected. Its preface comes first: ours would confuse a client of HTTP/1.1."""
         # A cast, because transports of uvloop do not subclass `asyncio.Transport`.
         self._writer.transport = cast("asyncio.Transport", transport)
-        self._connections.add(self)
+        refusal = self._connections.add(self, self._writer.transport)
+        if refusal:
+            self._write(server_preface(self._limits))
+            self.fail(ErrorCode.ENHANCE_YOUR_CALM, refusal)
+            return
         self._handshake_timer = self._loop.call_later(self._limits.handshake_seconds, self.abort)
         self._shutdown.start()
         ssl_object = transport.get_extra_info("ssl_object")
@@ -165,7 +194,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         """Where the socket's next bytes go: into the message that a long DATA frame carries, where that is possible."""
         data_left = self._reader.data_left
-        if data_left >= _DIRECT_READ_MIN:
+        if data_left >= _DIRECT_READ_MIN and not self._is_deferred:
             stream = self._data_stream
             if stream is not None and stream.is_open:
                 buffer = stream.handler.get_buffer(data_left)
@@ -179,19 +208,83 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         if self._is_over:
             return
         self._keepalive.last_read = self._loop.time()
+        reader = self._reader
         try:
             if self._is_direct_read:
                 self._is_direct_read = False
                 self._on_direct_read(nbytes)
+            elif self._is_busy:
+                reader.keep(self._read_buffer[:nbytes])
             else:
-                self._reader.feed(self._read_buffer[:nbytes])
-        except Http2ConnectionError as error:
-            self.fail(error.code, error.text)
-        except Exception:
-            logger.exception("cannot continue %r: unexpected error", self)
-            self.fail(ErrorCode.INTERNAL_ERROR, "internal error")
+                reader.feed(self._read_buffer[:nbytes])
+        except Exception as error:  # noqa: BLE001 - any error ends the connection
+            self._fail_with(error)
+        if reader.has_rest or nbytes == READ_BUFFER_SIZE:
+            self._defer()
         if self._writer.is_paused:
             self._pause_reading_if_unsent()
+
+    def _fail_with(self, error: Exception) -> None:
+        """End the connection with GOAWAY because of an error."""
+        if isinstance(error, Http2ConnectionError):
+            self.fail(error.code, error.text)
+        else:
+            logger.error("cannot continue %r: unexpected error", self, exc_info=error)
+            self.fail(ErrorCode.INTERNAL_ERROR, "internal error")
+
+    # -- turns of the loop --------------------------------------------------------------------------------------
+
+    def defer(self, resume: Callable[[], None]) -> None:
+        """Call *resume* in a later turn of the loop, within the connection's share; nothing is read until then."""
+        self._deferred_calls.append(resume)
+        self._defer()
+
+    def _defer(self) -> None:
+        """Read nothing more from the socket, and continue in a later turn of the loop.
+
+        Also after a read that filled the buffer: libuv would read such a socket again and again before any other.
+        """
+        if self._reader.has_rest and not self._is_busy:
+            self._is_busy = True
+            self._account.hold(self._loop.time())
+        if not self._is_deferred:
+            self._is_deferred = True
+            self._update_reading()
+            self._turns.defer(self._resume)
+
+    def _resume(self) -> None:
+        """Continue with what calls have received, then with what they have not."""
+        calls, reader = self._deferred_calls, self._reader
+        deadline = perf_counter() + SHARE_SECONDS
+        try:
+            while calls and perf_counter() < deadline:
+                calls.popleft()()
+            if reader.has_rest and not calls:
+                reader.resume()
+        except Exception as error:  # noqa: BLE001 - any error ends the connection
+            self._fail_with(error)
+        if self._writer.is_paused:
+            self._pause_reading_if_unsent()
+        if reader.has_rest or calls:
+            self._turns.defer(self._resume)
+            return
+        self._is_deferred = False
+        if self._is_busy:
+            self._is_busy = False
+            self._account.release(self._loop.time())
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        """Read the socket unless there is a reason not to."""
+        is_paused = self._is_deferred or self._is_unread
+        transport = self._writer.transport
+        if transport is None or is_paused is self._is_reading_paused or transport.is_closing():
+            return
+        self._is_reading_paused = is_paused
+        if is_paused:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
 
     def pause_writing(self) -> None:
         """The transport's buffer is full: the client does not read."""
@@ -201,18 +294,16 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         """The transport's buffer has room again."""
         self._writer.is_paused = False
         self._sender.send_queued()
-        if self._is_reading_paused and self._writer.transport is not None:
-            self._is_reading_paused = False
-            self._writer.transport.resume_reading()
+        if self._is_unread:
+            self._is_unread = False
+            self._update_reading()
 
     def _pause_reading_if_unsent(self) -> None:
         """Stop reading from a client that does not read: responses without DATA would pile up without bound."""
         transport = self._writer.transport
-        if transport is None or self._is_reading_paused or transport.is_closing():
-            return
-        if transport.get_write_buffer_size() > self._limits.unsent:
-            self._is_reading_paused = True
-            transport.pause_reading()
+        if transport is not None and transport.get_write_buffer_size() > self._limits.unsent:
+            self._is_unread = True
+            self._update_reading()
 
     # -- the preface (section 3.4) ------------------------------------------------------------------------------
 
@@ -222,6 +313,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._cancel_handshake_timer()
         self._write(server_preface(self._limits))
         self._keepalive.start()
+        self._shutdown.on_preface()
 
     def on_other_protocol(self) -> None:
         """The client uses another protocol, most likely HTTP/1.1: respond in that, with what this port serves."""
@@ -242,15 +334,25 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
             return
         self._last_stream = number
         # Decoded even if the stream is then refused: the block may change the table that later blocks refer to.
+        decoder = self._decoder
         try:
-            request, content_length = self._decoder.read(block)
+            request, content_length = decoder.read(block)
         except InvalidFieldsError:
+            self._charge(Flood.FIELDS, decoder.take_cost())
             raise Http2StreamError(number, ErrorCode.PROTOCOL_ERROR) from None
-        if len(self._streams) >= self._limits.streams or number > self._max_stream:
+        cost = 0.0
+        if decoder.cost:
+            cost = decoder.take_cost()
+            self._charge(Flood.FIELDS, cost)
+        own, count = len(self._streams), self._stream_count
+        if own >= self._limits.streams or number > self._max_stream or not count.has_room(own, len(self._connections)):
             raise Http2StreamError(number, ErrorCode.REFUSED_STREAM)
         sender = self._sender
         stream = Stream(number, self, sender, sender.flow.initial_window, self._limits.stream_window, content_length)
+        if cost:
+            stream.fields_cost = cost
         self._streams[number] = stream
+        count.open += 1
         if ended:
             stream.count_content(0, ended=True)
         handler = self._application.handle_request(stream, request)
@@ -263,6 +365,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
     def _on_trailers(self, number: int, block: bytes, *, ended: bool) -> None:
         """A field block on a stream that was opened before."""
         fields = self._decoder.decode(block)  # first, as in `on_headers`: the block may change the table
+        self._charge(Flood.FIELDS, self._decoder.take_cost())
         stream = self._streams.get(number)
         if stream is None:
             if number in self._reset_streams:
@@ -288,8 +391,8 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
     def on_data(self, number: int, size: int, data: bytes, start: int, end: int, ended: bool) -> None:  # noqa: FBT001 - see `FrameHandler`
         """A whole DATA frame."""
         stream = self._count_data(number, size)
-        if start == end and not ended:
-            self._spend_control_frame()
+        if end - start < SMALL_DATA_SIZE and not ended:
+            self._charge(_SMALL_DATA, SMALL_DATA_COST)
         if stream is not None:
             stream.count_content(end - start, ended=ended)
             stream.handler.on_data(data, start, end, ended)
@@ -352,39 +455,51 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
 
     def on_window_update(self, number: int, increment: int) -> None:
         """The client opened a window (section 6.9)."""
+        sender = self._sender
+        fragments = sender.fragments
         if not number:
-            self._sender.on_window_update(increment)
-            return
-        stream = self._streams.get(number)
-        if stream is None:
-            self._check_opened(number, "WINDOW_UPDATE")  # on an ended stream it is ignored (section 5.1)
+            sender.on_window_update(increment)
         else:
-            self._sender.on_stream_window_update(stream, increment)
+            stream = self._streams.get(number)
+            if stream is None:
+                self._check_opened(number, "WINDOW_UPDATE")  # on an ended stream it is ignored (section 5.1)
+            else:
+                sender.on_stream_window_update(stream, increment)
+        # Some clients send one or two for each response, so this is spelled out rather than a call of `_charge`.
+        cost = WINDOW_UPDATE_COST
+        if sender.fragments != fragments:
+            cost += (sender.fragments - fragments) * flood_account.FRAGMENT_COST
+        if not self._account.charge(_WINDOW_UPDATE, cost):
+            self._settle()
 
     def on_reset(self, number: int) -> None:
         """The client cancelled a request (section 6.4)."""
         self._check_opened(number, "RST_STREAM")
         stream = self._streams.pop(number, None)
         if stream is None:
+            self._charge(Flood.RESET, flood_account.RESET_COST)
             return
+        self._stream_count.open -= 1
         handler = stream.handler
+        is_complete = stream.is_half_closed
         stream.close()
         handler.on_cancel()
-        if not self._reset_budget.take(self._loop.time()):
-            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "streams are opened and reset too fast")
+        cost = flood_account.COMPLETE_CANCEL_COST if is_complete else flood_account.CANCEL_COST
+        self._charge(Flood.RESET, cost)
         self._close_if_idle()
 
     def on_settings(self, payload: bytes) -> None:
         """The client changed its settings (section 6.5)."""
-        self._spend_control_frame(1 + len(payload) // _SETTINGS_COST_SIZE)
+        cost = flood_account.SETTINGS_COST + len(payload) // _SETTING_SIZE * flood_account.SETTING_COST
         if self._sender.apply_settings(payload):
-            self._spend_control_frame(len(self._streams) // self._limits.streams_per_window_change)
+            cost += len(self._streams) * flood_account.WINDOW_CHANGE_COST
+        self._charge(Flood.SETTINGS, cost)
         self._write(frames.SETTINGS_ACK)
         self._sender.send_queued()  # behind the acknowledgement, see `Sender.apply_settings`
 
     def on_ping(self, payload: bytes, *, is_ack: bool) -> None:
         """The client pinged, or acknowledged a ping (section 6.7)."""
-        self._spend_control_frame()
+        self._charge(Flood.PING, flood_account.PING_COST)
         if is_ack:
             self._keepalive.on_ping_ack(payload)
             self._shutdown.on_ping_ack(payload)
@@ -393,8 +508,8 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._write(frames.ping(payload, is_ack=True))
 
     def on_ignored_frame(self) -> None:
-        """A frame without a meaning for a server. It costs the same as one with."""
-        self._spend_control_frame()
+        """A frame without a meaning for a server."""
+        self._charge(Flood.IGNORED, flood_account.IGNORED_COST)
 
     def _check_opened(self, number: int, name: str) -> None:
         """Raise a connection error for a stream that the client has not opened ("idle", section 5.1)."""
@@ -402,25 +517,31 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
             text = f"{name} on stream {number}, which was never opened"
             raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, text)
 
-    def _spend_control_frame(self, count: int = 1) -> None:
-        if not self._control_frame_budget.take(self._loop.time(), count):
-            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "too many control frames")
+    def _charge(self, flood: Flood, cost: float) -> None:
+        """Charge the connection for what a frame without work cost."""
+        if not self._account.charge(flood, cost):
+            self._settle()
+
+    def _settle(self) -> None:
+        """Refill the account, or end the connection."""
+        self._account.settle(self._loop.time(), self._sender.count - self._sender.fragments)
 
     # -- the end of streams -------------------------------------------------------------------------------------
 
     def on_stream_error(self, error: Http2StreamError) -> None:
         """Reset the stream on which the client broke the protocol."""
         stream = self._streams.get(error.stream)
+        cost = flood_account.STREAM_ERROR_COST
         if stream is not None:
             handler = stream.handler
+            if stream.is_half_closed:
+                cost += flood_account.COMPLETE_CANCEL_COST
             self.reset_stream(stream, error.code)
             handler.on_cancel()
         else:
             self._write(frames.reset(error.stream, error.code))
             self._remember_reset(error.stream)
-        # Refused streams cost the client nothing: it may not have seen our SETTINGS or GOAWAY yet.
-        if error.code != ErrorCode.REFUSED_STREAM and not self._reset_budget.take(self._loop.time()):
-            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "too many stream errors")
+        self._charge(Flood.REFUSED if error.code == ErrorCode.REFUSED_STREAM else Flood.STREAM_ERROR, cost)
 
     def reset_stream(self, stream: Stream, code: ErrorCode) -> None:
         """End a stream with RST_STREAM."""
@@ -433,6 +554,8 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
 
         If the request is not, RST_STREAM with NO_ERROR asks the client to stop sending it (section 8.1).
         """
+        if stream.fields_cost:
+            self._account.refund(stream.fields_cost)
         if stream.is_half_closed:
             self._remove_stream(stream)
         else:
@@ -440,7 +563,8 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
 
     def _remove_stream(self, stream: Stream) -> None:
         stream.close()
-        self._streams.pop(stream.number, None)
+        if self._streams.pop(stream.number, None) is not None:
+            self._stream_count.open -= 1
         if self._shutdown.has_begun:
             self._close_if_idle()
 
@@ -451,12 +575,22 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
             self._reset_streams.popitem(last=False)
 
     def _cancel_streams(self) -> None:
-        handlers = [stream.handler for stream in self._streams.values()]
+        self._stream_count.open -= len(self._streams)
         for stream in self._streams.values():
+            self._cancelled.append(stream.handler)
             stream.close()
         self._streams.clear()
-        for handler in handlers:
-            handler.on_cancel()
+        self._deferred_calls.clear()
+        self._cancel_more()
+
+    def _cancel_more(self) -> None:
+        """Cancel what a connection that ended has left, in turns: it may be thousands of requests."""
+        deadline = perf_counter() + SHARE_SECONDS
+        while self._cancelled:
+            self._cancelled.popleft().on_cancel()
+            if self._cancelled and perf_counter() >= deadline:
+                self._turns.defer(self._cancel_more)
+                return
 
     # -- the end of the connection ------------------------------------------------------------------------------
 
@@ -464,6 +598,26 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
     def open_streams(self) -> Collection[int]:
         """Identifiers of open streams."""
         return self._streams.keys()
+
+    @property
+    def streams(self) -> Collection[Stream]:
+        """The open streams; a copy, since handlers may end them."""
+        return tuple(self._streams.values())
+
+    @property
+    def last_stream(self) -> int:
+        """Identifier of the last stream that the client opened; 0 before the first."""
+        return self._last_stream
+
+    @property
+    def data_left(self) -> int:
+        """Bytes that are still to come of a long DATA frame, on whichever stream; 0 outside of one."""
+        return self._reader.data_left
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the socket is read. If not, the server has a reason; the client may have sent more."""
+        return not self._is_reading_paused
 
     @property
     def sent_count(self) -> int:
@@ -477,6 +631,11 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
     def drain(self) -> None:
         """Accept no more streams, and close when those that are open have ended."""
         self._shutdown.begin()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the client knows the last request that is handled here."""
+        return self._shutdown.is_announced or self._is_over
 
     def announce_shutdown(self, *, is_final: bool) -> None:
         """Send a GOAWAY with NO_ERROR; a final one names the last stream that is processed."""

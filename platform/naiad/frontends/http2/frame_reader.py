@@ -1,4 +1,4 @@
-"""Bytes to frames. Pure: no socket, no clock, no event loop, no state of streams.
+"""Bytes to frames. Pure: no socket, no event loop, no state of streams; the clock is handed in.
 
 `Http2FrameReader.feed` takes bytes as they arrive, cut anywhere, and calls its handler once for each frame. The reader
 checks what a frame alone shows: the preface, lengths, flags, padding, which frame types belong on streams, and that
@@ -11,14 +11,18 @@ Three properties make it fast:
 * An incomplete frame is collected in a bytearray and joined once, when it is complete. A client that sends a frame of
   1 MiB in small pieces does not make the server copy the beginning again with each piece.
 * DATA longer than 16 KiB is delivered as it arrives, in chunks, and its rest may be read from the socket straight to
-  its
-  destination: `data_left` says how much may bypass `feed`, and `on_direct_read` counts it.
+  its destination: `data_left` says how much may bypass `feed`, and `on_direct_read` counts it.
+
+A few kilobytes may hold hundreds of frames, each of which may be a request. So `feed` handles frames for
+`SHARE_SECONDS` only (see `frontends/turns.py`). It keeps the rest, and `resume` continues with it.
 
 The handler is called rather than handed a list of frames because an object for each frame costs more than parsing it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from time import perf_counter
 from typing import Protocol
 
 from naiad.frontends.http2 import frames
@@ -50,9 +54,20 @@ from naiad.frontends.http2.frames import (
     Http2StreamError,
 )
 from naiad.frontends.http2.limits import Http2Limits
+from naiad.frontends.turns import SHARE_SECONDS
 
+_CHUNK_SIZE = 1 << 15
+"""Bytes of a long DATA frame that are delivered at once: they may be thousands of messages."""
+_UNCLOCKED_SIZE = 512
+"""So many bytes of frames are handled between looks at the clock, which cost a third of a microsecond on some machines:
+they have less work than a share of the turn, unless they are SETTINGS. Most reads have a single request and are
+shorter."""
+_MAX_PADDING = 256
+"""Bytes by which padding lengthens a frame, with its length."""
+_PRIORITY_SIZE = 5
 _FIXED_SIZES = {PING: 8, RST_STREAM: 4, WINDOW_UPDATE: WINDOW_UPDATE_SIZE, PRIORITY: 5}
 """Payload sizes of frame types that have only one."""
+_BLOCK_TYPES = {HEADERS, CONTINUATION}
 _STREAM_TYPES = {RST_STREAM, PRIORITY}
 """Types that need a stream. DATA, HEADERS and WINDOW_UPDATE are checked where they are read."""
 _CONNECTION_TYPES = {SETTINGS, PING, GOAWAY}
@@ -104,23 +119,35 @@ class Http2FrameReader:
 
     Attributes:
         data_left: Bytes still to come of a long DATA frame; 0 outside of one.
+        has_rest: Whether received bytes are kept that `resume` has to handle.
     """
 
     __slots__ = (
         "_block",
         "_block_ends_stream",
         "_block_stream",
+        "_clock",
         "_handler",
         "_has_preface",
         "_is_stopped",
         "_limits",
         "_missing",
         "_partial",
+        "_rest",
+        "_rest_position",
         "data_left",
+        "has_rest",
     )
 
-    def __init__(self, handler: FrameHandler, limits: Http2Limits) -> None:
+    def __init__(
+        self, handler: FrameHandler, limits: Http2Limits, *, clock: Callable[[], float] = perf_counter
+    ) -> None:
         self.data_left = 0
+        self.has_rest = False
+        self._clock = clock
+        # Received bytes that are handled in a later turn, from a position on.
+        self._rest = b""
+        self._rest_position = 0
         self._handler = handler
         self._limits = limits
         self._has_preface = False
@@ -136,14 +163,19 @@ class Http2FrameReader:
     def stop(self) -> None:
         """Call nothing any more, also for frames that are already here."""
         self._is_stopped = True
+        self.has_rest = False
+        self._rest = b""
 
     def feed(self, received: bytes | memoryview) -> None:
-        """Parse what arrived. A view is only read during this call.
+        """Parse what arrived, or as much of it as fits into a share of the turn. A view is only read during this call.
 
         Raises:
             Http2ConnectionError: The peer broke the protocol; the reader must not be fed any more.
         """
         if self._is_stopped:
+            return
+        if self.has_rest:
+            self.keep(received)
             return
         if self._partial:
             self._missing -= len(received)
@@ -153,17 +185,36 @@ class Http2FrameReader:
                 self._partial += received
                 return
             data = b"".join((self._partial, received))
+            self._partial = b""
         else:
             data = bytes(received)
         if not self._has_preface:
             if not self._read_preface(data):
                 return
             position = len(PREFACE)
-        elif self.data_left:
-            position = self._deliver_data(data, 0)
         else:
             position = 0
         self._read_frames(data, position)
+
+    def keep(self, received: bytes | memoryview) -> None:
+        """Keep what arrived until `resume`."""
+        if not self._is_stopped:
+            self._rest = b"".join((memoryview(self._rest)[self._rest_position :], received))
+            self._rest_position = 0
+            self.has_rest = True
+
+    def resume(self) -> None:
+        """Parse what `feed` has kept, or as much of it as fits into a share of the turn.
+
+        Raises:
+            Http2ConnectionError: As `feed`.
+        """
+        data, position = self._rest, self._rest_position
+        self._rest, self._rest_position, self.has_rest = b"", 0, False
+        if not position:  # nothing of it was parsed: it may continue a frame
+            self.feed(data)
+        elif not self._is_stopped:
+            self._read_frames(data, position)
 
     def on_direct_read(self, size: int) -> None:
         """Count *size* bytes of a long DATA frame that were read from the socket to their destination."""
@@ -189,58 +240,90 @@ class Http2FrameReader:
     def _read_frames(self, data: bytes, position: int) -> None:
         handler, size = self._handler, len(data)
         missing = HEAD_SIZE
-        while size - position >= HEAD_SIZE and not self._is_stopped:
-            high, low, kind, flags, number = HEAD.unpack_from(data, position)
-            length = high << 8 | low
-            number &= MAX_STREAM  # the highest bit is reserved and must be ignored (section 4.1)
-            start = position + HEAD_SIZE
-            end = start + length
-            if length > self._limits.frame_size:
-                raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
-            if end > size:
-                if kind == DATA and length > DEFAULT_FRAME_SIZE and not flags & PADDED and self._block is None:
-                    self._begin_data(number, flags, data, start, length)
-                    return
-                missing += length
-                break
-            try:
-                if self._block is not None:
-                    self._continue_block(kind, flags, number, data[start:end])
-                elif kind == DATA:
-                    if flags & PADDED:
-                        start, content_end = frames.strip_padding(DATA, flags, start, end, data)
-                        handler.on_data(number, length, data, start, content_end, flags & END_STREAM != 0)
+        deadline = 0.0
+        next_look = position + _UNCLOCKED_SIZE
+        kind = DATA
+        while not self._is_stopped:
+            if self.data_left:
+                if position == size:
+                    break
+                position = self._deliver_data(data, position)
+            else:
+                if size - position < HEAD_SIZE:
+                    break
+                high, low, kind, flags, number = HEAD.unpack_from(data, position)
+                length = high << 8 | low
+                number &= MAX_STREAM  # the highest bit is reserved and must be ignored (section 4.1)
+                start = position + HEAD_SIZE
+                end = start + length
+                if length > self._limits.settings_size:  # the least of the bounds on a frame
+                    self._check_length(kind, length)
+                if end > size:
+                    if kind == DATA and length > DEFAULT_FRAME_SIZE and not flags & PADDED and self._block is None:
+                        self._begin_data(number, flags, length)
+                        position = start
+                        continue
+                    missing += length
+                    break
+                try:
+                    if self._block is not None:
+                        self._continue_block(kind, flags, number, data[start:end])
+                    elif kind == DATA:
+                        if flags & PADDED:
+                            start, content_end = frames.strip_padding(DATA, flags, start, end, data)
+                            handler.on_data(number, length, data, start, content_end, flags & END_STREAM != 0)
+                        else:
+                            handler.on_data(number, length, data, start, end, flags & END_STREAM != 0)
+                    elif kind == HEADERS:
+                        self._read_headers(flags, number, data, start, end)
+                    elif kind == WINDOW_UPDATE and length == WINDOW_UPDATE_SIZE:
+                        handler.on_window_update(number, int.from_bytes(data[start:end], "big") & MAX_WINDOW)
                     else:
-                        handler.on_data(number, length, data, start, end, flags & END_STREAM != 0)
-                elif kind == HEADERS:
-                    self._read_headers(flags, number, data, start, end)
-                elif kind == WINDOW_UPDATE and length == WINDOW_UPDATE_SIZE:
-                    handler.on_window_update(number, int.from_bytes(data[start:end], "big") & MAX_WINDOW)
-                else:
-                    self._read_control(kind, flags, number, data[start:end])
-            except Http2StreamError as error:
-                handler.on_stream_error(error)
-            position = end
+                        self._read_control(kind, flags, number, data[start:end])
+                except Http2StreamError as error:
+                    handler.on_stream_error(error)
+                position = end
+            if position < size and (position >= next_look or kind == SETTINGS):
+                next_look = position + _UNCLOCKED_SIZE
+                now = self._clock()
+                if not deadline:
+                    deadline = now + SHARE_SECONDS
+                elif now >= deadline and not self._is_stopped:
+                    self._rest, self._rest_position, self.has_rest = data, position, True
+                    return
         if position < size:
             self._partial = data[position:]
             self._missing = missing - (size - position)
         else:
             self._partial = b""
 
+    def _check_length(self, kind: int, length: int) -> None:
+        """Reject a frame by its head, before the rest of it is kept.
+
+        Raises:
+            Http2ConnectionError: The frame is longer than the limits allow.
+        """
+        limits = self._limits
+        if length > limits.frame_size:
+            raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
+        if kind == SETTINGS and length > limits.settings_size:
+            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, f"SETTINGS of {length} bytes")
+        if kind in _BLOCK_TYPES and length > limits.block_size + _MAX_PADDING + _PRIORITY_SIZE:
+            text = f"a field block of {length} bytes is too long"
+            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, text)
+
     # -- DATA longer than what is here (section 6.1) ------------------------------------------------------------
 
-    def _begin_data(self, number: int, flags: int, data: bytes, start: int, length: int) -> None:
-        self._partial = b""
+    def _begin_data(self, number: int, flags: int, length: int) -> None:
         self.data_left = length
         try:
             self._handler.on_data_begin(number, length, flags & END_STREAM != 0)
         except Http2StreamError as error:
             self._handler.on_stream_error(error)
-        self._deliver_data(data, start)
 
     def _deliver_data(self, data: bytes, start: int) -> int:
-        """Deliver more of a long DATA frame; return where it ends in *data*."""
-        end = start + min(self.data_left, len(data) - start)
+        """Deliver a chunk of a long DATA frame; return where it ends in *data*."""
+        end = start + min(self.data_left, len(data) - start, _CHUNK_SIZE)
         self.data_left -= end - start
         self._handler.on_data_chunk(data, start, end, not self.data_left)
         return end

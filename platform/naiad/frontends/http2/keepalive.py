@@ -19,6 +19,8 @@ _SHUTDOWN_PAYLOAD = b"naiad\0go"
 """Payloads of our two kinds of pings: their acknowledgements repeat them."""
 _SHUTDOWN_PING_SECONDS = 5.0
 """How long a graceful shutdown waits for the acknowledgement of its ping."""
+_PREFACE_SECONDS = 0.2
+"""How long a graceful shutdown waits for the preface of a client that has just connected."""
 _IDLE_PING_INTERVAL = 7200.0
 """Seconds that a client without calls must leave between pings, unless the settings permit more: gRPC's own figure."""
 _AGE_JITTER = 0.1
@@ -173,12 +175,14 @@ class GracefulShutdown:
 
     Attributes:
         has_begun: Whether the connection closes with its last stream.
+        is_announced: Whether the last stream was announced (step 3), so that no request can be lost any more.
     """
 
     def __init__(
         self, connection: KeptConnection, settings: KeepaliveSettings, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.has_begun = False
+        self.is_announced = False
         self._connection = connection
         self._settings = settings
         self._loop = loop
@@ -203,9 +207,19 @@ class GracefulShutdown:
         if self.has_begun:
             return
         self.has_begun = True
-        if not self._connection.has_preface:  # no request was sent, and no frame may precede our SETTINGS
-            self._connection.abort()
-            return
+        if self._connection.has_preface:
+            self._announce()
+        else:  # the client may have sent it, and a request, which were not read yet; no frame may precede our SETTINGS
+            self._ack_timer = self._loop.call_later(_PREFACE_SECONDS, self._connection.abort)
+
+    def on_preface(self) -> None:
+        """The client's preface has arrived, and ours is sent."""
+        if self.has_begun:
+            if self._ack_timer is not None:
+                self._ack_timer.cancel()
+            self._announce()
+
+    def _announce(self) -> None:
         self._connection.announce_shutdown(is_final=False)
         self._connection.ping(_SHUTDOWN_PAYLOAD)
         self._ack_timer = self._loop.call_later(_SHUTDOWN_PING_SECONDS, self._announce_last_stream)
@@ -219,6 +233,7 @@ class GracefulShutdown:
         if self._ack_timer is not None:
             self._ack_timer.cancel()
             self._ack_timer = None
+        self.is_announced = True
         self._connection.announce_shutdown(is_final=True)
 
     def _on_max_age(self) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from naiad.frontends.http2.frames import DATA, head
 
 Buffer = bytes | bytearray | memoryview
+
+_SMALL = 1 << 12
+"""Messages of up to this many bytes are kept as one part: a view takes as much memory as a short message."""
+_PART_SIZE = 256
+"""Bytes of memory that a part takes beside its content."""
 
 
 class SendBuffer:
@@ -28,9 +33,14 @@ class SendBuffer:
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def put(self, parts: Iterable[Buffer], marker: object = None) -> None:
-        """Append a message. `take` returns a *marker* other than None with the message's last byte."""
-        for part in parts:
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that it takes, about. Many short messages take more than their content."""
+        return self.size + _PART_SIZE * len(self._parts)
+
+    def put(self, parts: Sequence[Buffer], size: int, marker: object = None) -> None:
+        """Append a message of *size* bytes. `take` returns a *marker* other than None with the message's last byte."""
+        for part in parts if size > _SMALL else (b"".join(parts),):
             view = memoryview(part)
             if not view.nbytes:
                 continue

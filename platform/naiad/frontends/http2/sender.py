@@ -27,6 +27,9 @@ _JOIN_LIMIT = 1 << 16
 saves."""
 _TURN_SIZE = 1 << 18
 """Bytes that a stream may send before the next one in the queue."""
+_FRAGMENT_SIZE = 1 << 12
+"""Fewer bytes of a queued message are a fragment: they do not count as an answer. A client that opens a window byte by
+byte has its response in as many pieces (CVE-2019-9511)."""
 
 
 class FrameWriter:
@@ -82,6 +85,7 @@ class Sender:
     Attributes:
         flow: What may be sent.
         count: How many field sections and pieces of data were sent (gRPC's ping rules depend on it).
+        fragments: How many of these pieces were fragments.
     """
 
     def __init__(
@@ -95,7 +99,7 @@ class Sender:
             on_response_sent: Called with a stream whose response has been handed to the transport completely.
         """
         self.flow = SendFlow()
-        self.count = 0
+        self.count = self.fragments = 0
         self._writer = writer
         self._streams = streams
         self._on_response_sent = on_response_sent
@@ -171,7 +175,7 @@ class Sender:
             return
         if stream.unsent_data is None:
             stream.unsent_data = SendBuffer()
-        stream.unsent_data.put(parts, marker)
+        stream.unsent_data.put(parts, size, marker)
         self._enqueue(stream)
         self.send_queued()
 
@@ -243,6 +247,8 @@ class Sender:
         pieces, size, markers = unsent.take(stream.number, allowed, self._peer.frame_size)
         if pieces:
             self.count += 1
+            if size < _FRAGMENT_SIZE:
+                self.fragments += 1
             self.flow.consume(stream, size)
             if size <= _JOIN_LIMIT:
                 self._writer.write_later(b"".join(pieces))

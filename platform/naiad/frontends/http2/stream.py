@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from naiad.frontends.http2.field_blocks import Fields
@@ -59,6 +59,9 @@ class StreamController(Protocol):
     def resume_stream(self, stream: Stream) -> None:
         """Open the stream's window again."""
 
+    def defer(self, resume: Callable[[], None]) -> None:
+        """Call *resume* in a later turn of the loop, within the connection's share; nothing is read until then."""
+
 
 class _NoHandler:
     """Handles a stream that has no handler yet, or no longer. It discards everything."""
@@ -96,6 +99,7 @@ class Stream:
         is_open: Whether a response may still be sent.
         is_paused: Whether its receive window is not opened again.
         is_queued: Whether it is in the sender's queue.
+        fields_cost: Microseconds that decoding the request's fields took, estimated.
         content_left: Bytes of content that `content-length` announced and that have not arrived; -1 without one.
         unsent_data: Messages that flow control holds back.
         unsent_trailers: The trailers behind them, and whether these are constant.
@@ -104,6 +108,7 @@ class Stream:
     __slots__ = (
         "content_left",
         "controller",
+        "fields_cost",
         "handler",
         "is_half_closed",
         "is_open",
@@ -136,6 +141,7 @@ class Stream:
         self.is_open = True
         self.is_paused = False
         self.is_queued = False
+        self.fields_cost = 0.0
         self.content_left = content_length
         self.unsent_data: SendBuffer | None = None
         self.unsent_trailers: tuple[Fields, bool] | None = None
@@ -145,8 +151,8 @@ class Stream:
 
     @property
     def unsent(self) -> int:
-        """Bytes of messages that flow control holds back."""
-        return self.unsent_data.size if self.unsent_data is not None else 0
+        """Bytes of memory that messages take which flow control holds back."""
+        return self.unsent_data.memory if self.unsent_data is not None else 0
 
     def count_content(self, size: int, *, ended: bool) -> None:
         """Compare content with `content-length`, and note the end of the request.

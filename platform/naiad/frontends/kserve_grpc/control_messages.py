@@ -71,9 +71,11 @@ def _statistics(model: ModelStatistics) -> pb.ModelStatistics:
             compute_infer=_duration(batch.compute_infer),
             compute_output=_duration(batch.compute_output),
         )
-    for index, responses in enumerate(model.responses):
+    for memory in model.memory_usage:
+        message.memory_usage.add(type=memory.type, id=memory.id, byte_size=memory.byte_size)
+    for position, responses in model.responses:
         durations = {name: _duration(getattr(responses, name)) for name in _RESPONSE_DURATIONS}
-        message.response_stats[str(index)].CopyFrom(pb.InferResponseStatistics(**durations))
+        message.response_stats[str(position)].CopyFrom(pb.InferResponseStatistics(**durations))
     return message
 
 

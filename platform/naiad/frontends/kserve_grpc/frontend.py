@@ -9,12 +9,15 @@ from naiad.engine.door import EngineDoor
 from naiad.frontends.access import Access, HeaderForwarder
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.gate import AdmissionGate
+from naiad.frontends.grpc.messages import BufferPool
 from naiad.frontends.grpc.server import GrpcApplication, GrpcServer
 from naiad.frontends.grpc.settings import GrpcSettings
 from naiad.frontends.http2.limits import Http2Limits
 from naiad.frontends.kserve_grpc.methods import RestrictedMethods, methods_of
 from naiad.frontends.kserve_grpc.service import InferenceService, ServiceContext
+from naiad.frontends.open_connections import ConnectionCount
 from naiad.frontends.tls import grpc_context
+from naiad.frontends.turns import LoopTurns
 
 _LOG_NAMES = {
     "LogSettings": ("Logging", ""),
@@ -23,6 +26,9 @@ _LOG_NAMES = {
     "TraceSetting": ("Trace", ""),
 }
 """What the reference's log calls methods (SRV src/grpc/), where that is not their name."""
+
+_DRAINED_SECONDS = 1.0
+"""How long clients may take to confirm that they send no more."""
 
 
 class GrpcFrontend:
@@ -40,6 +46,7 @@ class GrpcFrontend:
         access: Access | None = None,
         tls: TlsFiles | None = None,
         limits: Http2Limits | None = None,
+        count: ConnectionCount | None = None,
     ) -> None:
         """Make a frontend; it listens once started.
 
@@ -53,6 +60,7 @@ class GrpcFrontend:
             access: What is restricted, and which headers are forwarded.
             tls: Certificates; without them there is no TLS.
             limits: Bounds on what a client may do.
+            count: Counts the connections, against the limits that it has.
         """
         self._engine = engine
         self._tls = tls
@@ -61,7 +69,9 @@ class GrpcFrontend:
         self._reuse_port = reuse_port
         self._settings = settings or GrpcSettings()
         self._limits = limits or Http2Limits()
+        self._count = count
         self._gate = AdmissionGate()
+        self._owns_extensions = extensions is None  # nobody else has them: they are closed with this frontend
         self._extensions = extensions or Extensions()
         self._access = access or Access()
         self._server: GrpcServer | None = None
@@ -73,25 +83,43 @@ class GrpcFrontend:
             OptionError: The address or port cannot be used.
         """
         tls = None if self._tls is None else grpc_context(self._tls)
-        application = self.application(asyncio.get_running_loop())
-        server = GrpcServer(application, self._limits, self._settings, tls)
+        loop = asyncio.get_running_loop()
+        turns = LoopTurns(loop)
+        server = GrpcServer(self.application(loop), self._limits, self._settings, tls, turns, self._count)
         port = await server.start(self._address, self._port, reuse_port=self._reuse_port)
         self._server = server
         return port
 
+    def drain(self) -> None:
+        """Serve on, and ask clients to connect elsewhere."""
+        if self._server is not None:
+            self._server.drain()
+
     async def stop(self, grace: float) -> None:
-        """Reject new inferences, wait at most *grace* seconds for running ones, then close all connections."""
+        """Answer what was sent before, wait at most *grace* seconds for running inferences, close all connections.
+
+        First the clients are told to send no more, and what they sent before they knew is accepted. Then new
+        inferences are rejected.
+        """
         if self._server is None:
             return
         server, self._server = self._server, None
         deadline = asyncio.get_running_loop().time() + grace
-        await self._gate.close(grace)
+        if self._reuse_port:  # else the port stays open: clients that connect again are told why they are rejected
+            await server.close_listening(is_shared=True)
+        await server.wait_drained(min(grace, _DRAINED_SECONDS))
+        await self._gate.close(max(deadline - asyncio.get_running_loop().time(), 0))
         await server.stop(deadline)
+        if self._owns_extensions:
+            await self._extensions.background.close()
 
-    def application(self, loop: asyncio.AbstractEventLoop) -> GrpcApplication[ServiceContext]:
+    def application(self, loop: asyncio.AbstractEventLoop) -> GrpcApplication:
         """What handles the requests of connections."""
         service = InferenceService(self._engine, self._gate, self._extensions)
         forward = self._access.forward
+        memory = self._extensions.memory
+        pool = BufferPool(memory.start)
+        memory.add(pool.on_tick)
         context = ServiceContext(
             engine=self._engine,
             gate=self._gate,
@@ -99,9 +127,10 @@ class GrpcFrontend:
             extensions=self._extensions,
             forwarder=HeaderForwarder(forward) if forward is not None else None,
             loop=loop,
+            pool=pool,
         )
         return GrpcApplication(
-            methods_of(service),
+            methods_of(context),
             context,
             denial=RestrictedMethods(self._access.restrictions).denial,
             log=self._extensions.log,

@@ -8,18 +8,32 @@ decoupled models are sent as they come (SRV src/grpc/stream_infer_handler.cc).
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar
 
 from naiad.engine.door import EngineDoor
 from naiad.errors import NaiadError
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.gate import AdmissionGate
 from naiad.frontends.kserve_grpc import request_codec, response_codec
+from naiad.frontends.kserve_grpc.long_messages import LongMessage, start_reading
+from naiad.frontends.kserve_grpc.request_codec import LONG_MESSAGE, InferMessage, LongHead
 from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest
+from naiad.frontends.offload.background import has_long_strings
+from naiad.frontends.offload.exchanges import Cancellable
 from naiad.frontends.requested_outputs import RequestedOutputs
-from naiad.frontends.tracing.tracer import NO_HEADERS
-from naiad.protocol.inference import InferRequest, InferResponse
+from naiad.frontends.tensor_limits import NO_LIMITS, limits_of
+from naiad.protocol.inference import NO_HEADERS, InferRequest, InferResponse
+
+logger = logging.getLogger("naiad.grpc")
+
+T = TypeVar("T")
+
+_FEW_TENSORS = 64
+"""Tensors of a request from which their number is compared with the model's before they are read."""
 
 
 class InferStream:
@@ -30,6 +44,25 @@ class InferStream:
             else None. The transport removes them, and calls `on_sent` with the ticket once a message has left.
         failure: The error that ended the stream, where errors do that.
     """
+
+    __slots__ = (
+        "_background",
+        "_engine",
+        "_errors_end_stream",
+        "_extensions",
+        "_gate",
+        "_has_all_requests",
+        "_headers",
+        "_in_flight",
+        "_in_order",
+        "_on_change",
+        "_prepare",
+        "_reading",
+        "_regions",
+        "_tracer",
+        "failure",
+        "outgoing",
+    )
 
     def __init__(
         self,
@@ -68,14 +101,22 @@ class InferStream:
         # Requests of models that respond once, in their order, until their responses are in `outgoing`.
         self._in_order: deque[_StreamedRequest] = deque()
         self._in_flight: set[_StreamedRequest] = set()
+        self._background = extensions.background
+        self._extensions = extensions
+        self._reading: Cancellable | None = None
 
     def __repr__(self) -> str:
         return f"<InferStream in-flight={len(self._in_flight)} outgoing={len(self.outgoing)}>"
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is in flight and no message is left to send."""
-        return not self._in_flight and not self.outgoing
+        """Whether no request is read or in flight, and no message is left to send."""
+        return not self._in_flight and not self.outgoing and self._reading is None
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether a long message is being read. The next one must wait, as requests keep their order."""
+        return self._reading is not None
 
     @property
     def pending(self) -> int:
@@ -88,18 +129,85 @@ class InferStream:
         return self._has_all_requests and self.is_idle
 
     def feed(self, data: bytes) -> None:
-        """Submit the request that one message of the client holds."""
+        """Submit the request that one message of the client holds; later, if that takes long (see `is_reading`)."""
         if self.failure is not None:
             return
         request: _StreamedRequest | None = None
         try:
-            message = request_codec.parse(data)
+            message = request_codec.parse_short(data) if len(data) >= LONG_MESSAGE else request_codec.parse(data)
             request = _StreamedRequest(self, message.body)
-            self._submit(request, message)
+            self._read(request, message)
         except NaiadError as error:
             if request is None:  # the message is malformed: the error has no id
                 request = _StreamedRequest(self, ModelInferRequest())
             self._reject(request, error)
+
+    def _read(self, request: _StreamedRequest, message: InferMessage | LongHead) -> None:
+        self._gate.check_open()
+        body = message.body
+        version = request_codec.parse_version(body.model_version)
+        request.is_decoupled = self._engine.is_decoupled(body.model_name, version)
+        if isinstance(message, LongHead):
+            start = partial(start_reading, message, version, self._engine, self._extensions)
+            self._read_later(request, start, partial(self._check_read, request))
+            return
+        limits = NO_LIMITS
+        if len(body.inputs) > _FEW_TENSORS or len(body.outputs) > _FEW_TENSORS:
+            limits = limits_of(self._engine.model_metadata(body.model_name, version))
+        self._check(request, *request_codec.decode_request(message, version, self._regions, limits))
+
+    def _read_later(
+        self,
+        request: _StreamedRequest,
+        start: Callable[[Callable[[T], None], Callable[[Exception], None]], Cancellable],
+        then: Callable[[T], None],
+    ) -> None:
+        """Start work for a request; *then* gets its result."""
+
+        # The next message is fed when `is_reading` is false, so that has to wait until this request is in its place.
+        def on_done(value: T) -> None:
+            done = self._reading
+            try:
+                then(value)
+            except NaiadError as error:
+                self._reject(request, error)
+            end(done)
+
+        def on_failed(error: Exception) -> None:
+            done = self._reading
+            if not isinstance(error, NaiadError):
+                logger.error("cannot read a request: unexpected error", exc_info=error)
+                error = NaiadError(f"Unexpected {type(error)}: {error}")
+            self._reject(request, error)
+            end(done)
+
+        def end(done: Cancellable | None) -> None:
+            if self._reading is done:  # otherwise more work was started for the request
+                self._reading = None
+            self._on_change()
+
+        self._reading = start(on_done, on_failed)
+
+    def _check_read(self, request: _StreamedRequest, read: LongMessage) -> None:
+        self._check(request, *read)
+
+    def _check(
+        self,
+        request: _StreamedRequest,
+        infer_request: InferRequest,
+        enable_empty_final: bool,  # noqa: FBT001 - a part of what `decode_request` returns
+        requested: RequestedOutputs | None,
+    ) -> None:
+        """Submit a request that was read, after its strings are counted if they are many."""
+        request.enable_empty_final, request.requested = enable_empty_final, requested
+        if has_long_strings(infer_request):
+            self._read_later(
+                request,
+                partial(self._background.count_strings, infer_request),
+                lambda _: self._submit(request, infer_request),
+            )
+        else:
+            self._submit(request, infer_request)
 
     def on_sent(self, ticket: int | None) -> None:
         """A message has left for the client. A model with too many unsent responses is held back until then."""
@@ -111,8 +219,16 @@ class InferStream:
         self._has_all_requests = True
         self._on_change()
 
+    def detach(self) -> None:
+        """Call nothing any more: the transport's callbacks refer to what refers to this stream."""
+        self._on_change = _ignore
+        self._prepare = None
+
     def cancel(self) -> None:
         """Cancel all requests; their responses are discarded."""
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.cancel()
         in_flight, self._in_flight = self._in_flight, set()
         self._in_order.clear()
         for request in in_flight:
@@ -121,15 +237,9 @@ class InferStream:
             if request.ticket is not None:
                 self._engine.cancel(request.ticket)
 
-    def _submit(self, request: _StreamedRequest, message: request_codec.InferMessage) -> None:
-        self._gate.check_open()
-        version = request_codec.parse_version(message.body.model_version)
-        request.is_decoupled = self._engine.is_decoupled(message.body.model_name, version)
-        infer_request, request.enable_empty_final, request.requested = request_codec.decode_request(
-            message, version, self._regions
-        )
+    def _submit(self, request: _StreamedRequest, infer_request: InferRequest) -> None:
         if request.requested is not None:
-            name = infer_request.model_name
+            name, version = infer_request.model_name, infer_request.model_version
             metadata, config = self._engine.model_metadata(name, version), self._engine.model_config(name, version)
             request.requested.set_model(metadata, config)
         if self._prepare is not None:
@@ -139,6 +249,7 @@ class InferStream:
             self._in_order.append(request)
         self._in_flight.add(request)
         self._gate.enter()
+        infer_request.propagated = self._headers
         try:
             if self._tracer.is_on:
                 request.ticket = self._tracer.submit(self._engine, infer_request, request, "GRPC", self._headers)
@@ -161,9 +272,15 @@ class InferStream:
             return
         request.is_complete = True
         request.responses.append(response)
-        if not self._in_order or self._in_order[-1] is not request:
+        if request not in self._in_order:
             self._in_order.append(request)
         self.send_completed()
+
+    def on_rejected(self, request: _StreamedRequest, error: NaiadError) -> None:
+        """The engine has rejected a request after it was submitted."""
+        self._reject(request, error)
+        request.is_complete = True
+        self.on_request_end(request)
 
     # -- for the requests ---------------------------------------------------------------------------------------
 
@@ -177,7 +294,8 @@ class InferStream:
     def fail(self, error: NaiadError) -> None:
         """End the stream with a status."""
         if self.failure is None:
-            self.failure = error
+            # Its traceback refers to the frames that are running, and so to this stream: a reference cycle.
+            self.failure = error.with_traceback(None)
             self.cancel()
             self._on_change()
 
@@ -198,6 +316,10 @@ class InferStream:
         while self._in_order and self._in_order[0].is_complete:
             self.outgoing.extend((message, None) for message in self._in_order.popleft().responses)
         self._on_change()
+
+
+def _ignore() -> None:
+    """Nothing is to be done."""
 
 
 class _StreamedRequest:
@@ -238,6 +360,11 @@ class _StreamedRequest:
         if final:
             self._stream.on_request_end(self)
 
+    def reject(self, error: NaiadError) -> None:
+        """See `RejectableSink`."""
+        if not self.is_complete:
+            self._stream.on_rejected(self, error)
+
     def _send_now(self, response: InferResponse | None, *, final: bool) -> None:
         if response is not None:
             message = self._encode(response, final=final)
@@ -247,20 +374,18 @@ class _StreamedRequest:
             self._stream.send(response_codec.encode_empty_final(self.body), None)
 
     def _send_in_order(self, response: InferResponse | None, *, final: bool) -> None:
-        # The last response carries the mark, even if the end comes after it: one response is kept back.
-        if response is not None:
-            self._encode_last(final=False)
+        # The response carries the mark, even if the end comes after it: it is kept back. Such a request has one
+        # response: what follows is the error of a model that tried to send another. Clients of the reference do not
+        # get that.
+        if response is not None and self._last is None:
             self._last = response
         if final:
-            self._encode_last(final=True)
+            if self._last is not None:
+                message = self._encode(self._last, final=True)
+                if message is not None:
+                    self.responses.append(message)
+                self._last = None
             self._stream.send_completed()
-
-    def _encode_last(self, *, final: bool) -> None:
-        if self._last is not None:
-            message = self._encode(self._last, final=final)
-            if message is not None:
-                self.responses.append(message)
-            self._last = None
 
     def _encode(self, response: InferResponse, *, final: bool) -> bytes | None:
         try:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import partial
 
 from naiad.config.server.access import Api, Restrictions
-from naiad.frontends.access import has_value
-from naiad.frontends.grpc.calls import CoroutineCall
-from naiad.frontends.grpc.server import GrpcMethod
+from naiad.frontends.access import restriction_denial
+from naiad.frontends.grpc.call_head import Metadata
+from naiad.frontends.grpc.calls import GrpcMethod
+from naiad.frontends.grpc.coroutine_method import CoroutineMethod
 from naiad.frontends.kserve_grpc import service_pb2 as pb
-from naiad.frontends.kserve_grpc.infer_call import InferCall
-from naiad.frontends.kserve_grpc.service import InferenceService
-from naiad.frontends.kserve_grpc.stream_call import StreamCall
+from naiad.frontends.kserve_grpc.model_infer import ModelInfer
+from naiad.frontends.kserve_grpc.model_stream_infer import ModelStreamInfer
+from naiad.frontends.kserve_grpc.service import ServiceContext
 
 _WIRE_NAMES = {"GRPCInferenceService": "inference.GRPCInferenceService", "Health": "grpc.health.v1.Health"}
 """Names of the services in paths, by their names in service.proto."""
 
+_MAX_CONTROL_MESSAGE = 128 << 10
+"""Bytes of a message of any method but inference."""
 _HEADER_PREFIX = "triton-grpc-protocol-"
 RESTRICTED_APIS = {
     "ServerLive": Api.HEALTH,
@@ -45,22 +47,31 @@ RESTRICTED_APIS = {
 """The API that restricts a method (`--grpc-restricted-protocol`)."""
 
 
-def methods_of(service: InferenceService) -> dict[bytes, GrpcMethod]:
+def methods_of(context: ServiceContext) -> dict[bytes, GrpcMethod]:
     """All methods by their paths."""
     return {
-        f"/{wire_name}/{method.name}".encode(): _method(service, method.name, method.input_type.name)
+        f"/{wire_name}/{method.name}".encode(): _method(context, method.name, method.input_type.name)
         for name, wire_name in _WIRE_NAMES.items()
         for method in pb.DESCRIPTOR.services_by_name[name].methods
     }
 
 
-def _method(service: InferenceService, name: str, request_type: str) -> GrpcMethod:
+def _method(context: ServiceContext, name: str, request_type: str) -> GrpcMethod:
     if name == "ModelInfer":
-        return GrpcMethod(name, InferCall)
+        return GrpcMethod(name, begin_unary=partial(ModelInfer, context))
     if name == "ModelStreamInfer":
-        return GrpcMethod(name, StreamCall)
-    function = getattr(service, re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())  # ServerLive: server_live
-    return GrpcMethod(name, partial(CoroutineCall, request_type=getattr(pb, request_type), function=function))
+        return GrpcMethod(name, begin_streaming=partial(ModelStreamInfer, context))
+    service = context.service
+    method = CoroutineMethod(
+        request_type=getattr(pb, request_type),
+        function=getattr(service, re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()),  # ServerLive: server_live
+        max_size=_MAX_CONTROL_MESSAGE,
+        # A load may contain the model's files.
+        long_function=service.load_long if name == "RepositoryModelLoad" else None,
+        loop=context.loop,
+        tasks=context.tasks,
+    )
+    return GrpcMethod(name, begin_unary=method.begin)
 
 
 class RestrictedMethods:
@@ -73,9 +84,10 @@ class RestrictedMethods:
             if (required := restrictions.get(api)) is not None
         }
 
-    def denial(self, method: GrpcMethod, metadata: Mapping[str, str]) -> str:
-        """Why a method may not be called with some metadata; empty where it may. Text: SRV src/grpc/."""
+    def denial(self, method: GrpcMethod, metadata: Metadata) -> str:
+        """Why a method may not be called with some metadata; empty where it may."""
         required = self._required.get(method.name)
-        if required is None or has_value(metadata.get(required[0]), required[1]):
+        if required is None:
             return ""
-        return f"This protocol is restricted, expecting header '{required[0]}'"
+        given = [value for name, value in metadata if name == required[0]]
+        return restriction_denial("protocol", required[0], given, required[1])

@@ -7,30 +7,45 @@ metadata (names, shapes, sizes) are the engine's.
 from __future__ import annotations
 
 import re
-import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from naiad.errors import Code, InvalidRequestError, NaiadError
 from naiad.frontends.kserve_grpc import parameters, wire_format
 from naiad.frontends.kserve_grpc.service_pb2 import InferParameter, InferTensorContents, ModelInferRequest
-from naiad.frontends.regions import ClientRegions
+from naiad.frontends.regions import ClientRegions, TensorRegions
 from naiad.frontends.requested_outputs import RequestedOutputs
+from naiad.frontends.tensor_limits import MAX_DIMENSIONS, NO_LIMITS, TensorLimits
 from naiad.protocol.datatypes import BY_NAME, Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InputTensor
 from naiad.protocol.model_names import LATEST
+from naiad.protocol.strings import pack_chunk
 
-NO_REGIONS = ClientRegions()
+NO_REGIONS: TensorRegions = ClientRegions()
 
 RAW_INPUTS = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 
-_CUT_RAW_FROM = 64 * 1024
+LONG_MESSAGE = 64 * 1024
 """Messages from this size have their raw tensors cut out before protobuf parses them. For smaller ones, a walk over the
-fields in Python costs more than the two copies that protobuf makes."""
+fields in Python costs more than the two copies that protobuf makes.
 
+What is left without raw tensors is parsed on the event loop if it is below this size, which takes at most 5 ms; longer
+ones, which contain typed tensors, are parsed in an offload process."""
+
+_MAX_FIELDS = 2048
+"""Top-level fields of a message that are walked on the event loop."""
+_NAME, _VERSION, _ID = (
+    ModelInferRequest.MODEL_NAME_FIELD_NUMBER,
+    ModelInferRequest.MODEL_VERSION_FIELD_NUMBER,
+    ModelInferRequest.ID_FIELD_NUMBER,
+)
+
+_FEW_OUTPUTS = 16
+_CHUNK = 1 << 16
+"""Strings that are converted at once, so that what many of them need meanwhile is bounded."""
 _INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
 """What C's `stol` accepts, with which the reference parses versions."""
 _INT64_MAX = 2**63 - 1
@@ -64,16 +79,55 @@ class InferMessage:
     raw: Any
 
 
+class LongHead(NamedTuple):
+    """What is known of a message that is too long to be parsed on the event loop.
+
+    Attributes:
+        content: The message, without its raw contents where these are known.
+        raw: The raw contents, in order; None if they are in *content*.
+        body: The model's name and version, and the id.
+    """
+
+    content: list[memoryview]
+    raw: list[memoryview] | None
+    body: ModelInferRequest
+
+
 def parse(data: bytes | bytearray) -> InferMessage:
-    """Parse the bytes of a `ModelInferRequest`."""
+    """Parse the bytes of a `ModelInferRequest`; in an offload process, if they may be long."""
+    message = parse_short(data) if len(data) >= LONG_MESSAGE else None
+    if isinstance(message, InferMessage):
+        return message
     try:
-        if len(data) < _CUT_RAW_FROM:
-            body = ModelInferRequest.FromString(bytes(data))
-            return InferMessage(body, body.raw_input_contents)
-        head, raw = wire_format.cut_out(data, RAW_INPUTS)
-        return InferMessage(ModelInferRequest.FromString(head), raw)
+        body = ModelInferRequest.FromString(bytes(data))
+    except DecodeError as error:
+        raise _unparsable() from error
+    return InferMessage(body, body.raw_input_contents)
+
+
+def parse_short(data: bytes | bytearray) -> InferMessage | LongHead:
+    """Parse a message of at least `LONG_MESSAGE` bytes if it is short without its raw contents.
+
+    Raises:
+        NaiadError: The message is malformed.
+    """
+    try:
+        outline = wire_format.outline(data, RAW_INPUTS, (_NAME, _VERSION, _ID), _MAX_FIELDS)
+        if outline.is_complete and outline.kept_size < LONG_MESSAGE:
+            return InferMessage(ModelInferRequest.FromString(b"".join(outline.kept)), outline.values)
     except (DecodeError, wire_format.WireFormatError) as error:
-        raise NaiadError("Unable to parse request", code=Code.INTERNAL) from error
+        raise _unparsable() from error
+    name, version, request_id = (
+        bytes(outline.texts.get(field, b"")).decode("utf-8", "replace") for field in (_NAME, _VERSION, _ID)
+    )
+    body = ModelInferRequest(model_name=name, model_version=version, id=request_id)
+    if outline.is_complete:
+        return LongHead(outline.kept, outline.values, body)
+    return LongHead([memoryview(data)], None, body)
+
+
+def _unparsable() -> NaiadError:
+    return NaiadError("Unable to parse request", code=Code.INTERNAL)
 
 
 def parse_version(text: str) -> int:
@@ -92,9 +146,15 @@ def parse_version(text: str) -> int:
 
 
 def decode_request(
-    message: InferMessage, version: int, regions: ClientRegions = NO_REGIONS
+    message: InferMessage, version: int, regions: TensorRegions = NO_REGIONS, limits: TensorLimits = NO_LIMITS
 ) -> tuple[InferRequest, bool, RequestedOutputs | None]:
     """The request of a message.
+
+    Args:
+        message: The message.
+        version: The model's version in it.
+        regions: Shared memory that tensors may refer to.
+        limits: How many tensors the model has.
 
     Returns:
         The request, whether its stream ends with an empty final response, and the outputs that are requested in another
@@ -119,14 +179,20 @@ def decode_request(
         request.priority = decoded.priority
         request.timeout_us = decoded.timeout_us
         enable_empty_final = decoded.enable_empty_final
-    request.inputs = _decode_inputs(body, message.raw, regions)
+    request.inputs = _decode_inputs(body, message.raw, regions, limits)
     requested = None
     if body.outputs:
+        if len(body.outputs) > _FEW_OUTPUTS:
+            limits.check_outputs([output.name for output in body.outputs], body.model_name)
         request.requested_outputs, requested = _decode_outputs(body, regions)
     return request, enable_empty_final, requested
 
 
-def _decode_inputs(body: ModelInferRequest, raw: Any, regions: ClientRegions) -> list[InputTensor]:
+def _decode_inputs(
+    body: ModelInferRequest, raw: Any, regions: TensorRegions, limits: TensorLimits
+) -> list[InputTensor]:
+    if limits is not NO_LIMITS:
+        limits.check_inputs(len(body.inputs), body.model_name, body.id)
     inputs: list[InputTensor] = []
     raw_count = len(raw)
     next_raw = 0
@@ -155,29 +221,35 @@ def _decode_inputs(body: ModelInferRequest, raw: Any, regions: ClientRegions) ->
             raise InvalidRequestError(
                 f"unable to find data for input tensor '{tensor.name}' for model '{body.model_name}' in request."
             )
-        inputs.append(InputTensor(tensor.name, datatype, tuple(tensor.shape), data))
+        shape = tensor.shape
+        if len(shape) > MAX_DIMENSIONS:
+            raise InvalidRequestError(
+                f"cannot use the shape of input '{tensor.name}': it has {len(shape)} dimensions; at most "
+                f"{MAX_DIMENSIONS} are supported"
+            )
+        inputs.append(InputTensor(tensor.name, datatype, tuple(shape), data))
     return inputs
 
 
-def _decode_outputs(body: ModelInferRequest, regions: ClientRegions) -> tuple[list[str], RequestedOutputs | None]:
+def _decode_outputs(body: ModelInferRequest, regions: TensorRegions) -> tuple[list[str], RequestedOutputs | None]:
     """Names of the requested outputs, and the special forms they are requested in.
 
     Raises:
         NaiadError: An output is named twice, or a parameter is invalid.
     """
-    names: list[str] = []
+    names: dict[str, None] = {}  # in order, and looked up for each output
     requested = RequestedOutputs()
     for output in body.outputs:
         if output.name in names:
             raise InvalidRequestError(f"output '{output.name}' already exists in request")
-        names.append(output.name)
+        names[output.name] = None
         if output.parameters:
             _decode_output(output.name, output.parameters, requested, regions)
-    return names, requested or None
+    return list(names), requested or None
 
 
 def _decode_output(
-    name: str, given: Mapping[str, InferParameter], requested: RequestedOutputs, regions: ClientRegions
+    name: str, given: Mapping[str, InferParameter], requested: RequestedOutputs, regions: TensorRegions
 ) -> None:
     region = _region_of(name, given)
     if "classification" in given:
@@ -261,8 +333,7 @@ def _serialize(elements: Sequence[int] | Sequence[float] | Sequence[bytes], data
     return np.fromiter(elements, wide, len(elements)).astype(target, copy=False).tobytes()
 
 
-def _serialize_strings(elements: Iterable[bytes]) -> bytes:
-    pieces: list[bytes] = []
-    for element in elements:
-        pieces += (struct.pack("<I", len(element)), element)
-    return b"".join(pieces)
+def _serialize_strings(elements: Sequence[bytes]) -> bytes:
+    if len(elements) <= _CHUNK:
+        return pack_chunk(elements)
+    return b"".join([pack_chunk(elements[start : start + _CHUNK]) for start in range(0, len(elements), _CHUNK)])

@@ -10,7 +10,7 @@ from naiad.frontends import log_settings
 from naiad.frontends.kserve_grpc import service_pb2 as pb
 from naiad.frontends.log_settings import ServerLog
 from naiad.frontends.tracing import settings as trace_settings
-from naiad.frontends.tracing.tracer import Tracer
+from naiad.frontends.tracing.request_tracer import RequestTracer
 
 _CHOICES = {bool: ("bool_param", "boolean"), int: ("uint32_param", "int32"), str: ("string_param", "string")}
 """For each type of setting: the field of `LogSettingsRequest` that holds it, and its name in error texts."""
@@ -41,7 +41,7 @@ def change_log_settings(request: pb.LogSettingsRequest, log: ServerLog) -> pb.Lo
 
 
 def change_trace_settings(
-    request: pb.TraceSettingRequest, engine: EngineDoor, tracer: Tracer
+    request: pb.TraceSettingRequest, engine: EngineDoor, tracer: RequestTracer
 ) -> pb.TraceSettingResponse:
     """Change the settings that the request names, of one model or of all; return those that then apply.
 

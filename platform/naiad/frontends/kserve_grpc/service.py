@@ -14,13 +14,18 @@ from naiad.frontends.access import HeaderForwarder
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.gate import AdmissionGate
 from naiad.frontends.grpc.messages import BufferPool
-from naiad.frontends.kserve_grpc import control_messages, request_codec, response_codec
+from naiad.frontends.kserve_grpc import control_messages, long_messages, request_codec, response_codec
 from naiad.frontends.kserve_grpc import service_pb2 as pb
 from naiad.frontends.kserve_grpc.patterns import MessagePatterns
 from naiad.frontends.kserve_grpc.server_settings import change_log_settings, change_trace_settings
-from naiad.frontends.tracing.tracer import NO_HEADERS
-from naiad.protocol.inference import Buffer, InferRequest, InferResponse, Sink
+from naiad.frontends.offload.exchanges import Cancellable
+from naiad.frontends.request_memory import RequestMemory
+from naiad.frontends.requested_outputs import RequestedOutputs
+from naiad.frontends.tensor_limits import NO_LIMITS, limits_of
+from naiad.protocol.inference import NO_HEADERS, Buffer, InferRequest, InferResponse, Sink
 
+_FEW_TENSORS = 64
+"""Tensors of a request from which their number is compared with the model's before they are read."""
 _NO_REPOSITORY_NAME = "'repository_name' specification is not supported"
 
 
@@ -30,10 +35,12 @@ class Inference(NamedTuple):
     Attributes:
         request: The request.
         encode: Returns the parts of a response's message; raises the error of a response that is one.
+        requested: Outputs in another form; None if there are none.
     """
 
     request: InferRequest
     encode: Callable[[InferResponse], list[Buffer]]
+    requested: RequestedOutputs | None = None
 
 
 class InferenceService:
@@ -61,19 +68,86 @@ class InferenceService:
         if match is not None:
             self._reject_decoupled(match.pattern.model_name, match.pattern.version)
             return Inference(match.request, match.pattern.encode_response)
-        message = request_codec.parse(data)
+        return self._decode(data, request_codec.parse(data))
+
+    def read_long(
+        self,
+        data: bytes | bytearray,
+        on_read: Callable[[Inference], None],
+        on_failed: Callable[[Exception], None],
+    ) -> Cancellable | None:
+        """As `read`, for messages of any length: calls *on_read* at once, or later.
+
+        Args:
+            data: The message.
+            on_read: Called with the inference.
+            on_failed: Called with the error of work that was done later.
+
+        Returns:
+            What cancels the work; None if *on_read* was called.
+
+        Raises:
+            NaiadError: As `read`.
+        """
+        match = self._patterns.match(data)
+        if match is not None:
+            self._reject_decoupled(match.pattern.model_name, match.pattern.version)
+            on_read(Inference(match.request, match.pattern.encode_response))
+            return None
+        message = request_codec.parse_short(data)
+        if isinstance(message, request_codec.InferMessage):
+            on_read(self._decode(data, message))
+            return None
         version = request_codec.parse_version(message.body.model_version)
         self._reject_decoupled(message.body.model_name, version)
-        request, _, requested = request_codec.decode_request(message, version, self._extensions.regions)
+        return long_messages.start_reading(
+            message,
+            version,
+            self._engine,
+            self._extensions,
+            lambda read: on_read(self._inference(read.request, read.requested)),
+            on_failed,
+        )
+
+    def count_strings(
+        self, request: InferRequest, on_done: Callable[[None], None], on_failed: Callable[[Exception], None]
+    ) -> Cancellable:
+        """Count the elements of a request's long BYTES tensors."""
+        return self._extensions.background.count_strings(request, on_done, on_failed)
+
+    def apply_requested(
+        self,
+        response: InferResponse,
+        requested: RequestedOutputs,
+        on_done: Callable[[InferResponse], None],
+        on_failed: Callable[[Exception], None],
+    ) -> Cancellable:
+        """Bring a long response into the requested forms."""
+        return self._extensions.background.slices.start(requested.apply_steps(response), on_done, on_failed)
+
+    def _decode(self, data: bytes | bytearray, message: request_codec.InferMessage) -> Inference:
+        body = message.body
+        version = request_codec.parse_version(body.model_version)
+        self._reject_decoupled(body.model_name, version)
+        limits = NO_LIMITS
+        if len(body.inputs) > _FEW_TENSORS or len(body.outputs) > _FEW_TENSORS:
+            limits = limits_of(self._engine.model_metadata(body.model_name, version))
+        request, _, requested = request_codec.decode_request(message, version, self._extensions.regions, limits)
         if requested is not None:
-            name = request.model_name
-            requested.set_model(self._engine.model_metadata(name, version), self._engine.model_config(name, version))
-            return Inference(request, partial(response_codec.encode_response, requested=requested))
+            return self._inference(request, requested)
         pattern = self._patterns.add(data, message, request)
         return Inference(request, response_codec.encode_response if pattern is None else pattern.encode_response)
 
+    def _inference(self, request: InferRequest, requested: RequestedOutputs | None) -> Inference:
+        if requested is None:
+            return Inference(request, response_codec.encode_response)
+        name, version = request.model_name, request.model_version
+        requested.set_model(self._engine.model_metadata(name, version), self._engine.model_config(name, version))
+        return Inference(request, partial(response_codec.encode_response, requested=requested), requested)
+
     def submit(self, request: InferRequest, sink: Sink, headers: Mapping[str, str] = NO_HEADERS) -> int:
         """Submit a request, traced where the trace rate or *headers* select it; return its ticket."""
+        request.propagated = headers
         if self._tracer.is_on:
             return self._tracer.submit(self._engine, request, sink, "GRPC", headers)
         return self._engine.submit(request, sink)
@@ -132,6 +206,13 @@ class InferenceService:
         """Load or reload a model."""
         _reject_repository(request.repository_name)
         await self._engine.load(request.model_name, control_messages.load_parameters(request))
+        return pb.RepositoryModelLoadResponse()
+
+    async def load_long(self, message: bytes) -> pb.RepositoryModelLoadResponse:
+        """As `repository_model_load`, for a message with long files."""
+        repository, model, parameters = await self._extensions.background.run(long_messages.read_load, [message])
+        _reject_repository(repository)
+        await self._engine.load(model, parameters)
         return pb.RepositoryModelLoadResponse()
 
     async def repository_model_unload(
@@ -221,3 +302,8 @@ class ServiceContext:
     loop: asyncio.AbstractEventLoop
     pool: BufferPool = field(default_factory=BufferPool)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def memory(self) -> RequestMemory:
+        """The budget that long messages count in."""
+        return self.extensions.memory

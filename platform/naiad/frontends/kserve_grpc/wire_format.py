@@ -8,11 +8,13 @@ This module knows the wire format (https://protobuf.dev/programming-guides/encod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from naiad.frontends.grpc.messages import size_of
 from naiad.protocol.inference import Buffer
 
+_UNLIMITED = 1 << 62
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
@@ -20,21 +22,51 @@ class WireFormatError(ValueError):
     """The bytes are not a protobuf message."""
 
 
-def cut_out(message: bytes | bytearray, field: int) -> tuple[bytes, list[memoryview]]:
-    """Remove the length-delimited *field* from *message*.
+class Outline(NamedTuple):
+    """The top-level fields of a message, without what is in them.
 
-    Returns:
-        The message without the field, and views of the field's values in *message*, in order.
+    Attributes:
+        kept: The message without the values of one field, in parts.
+        values: The values of that field, in order.
+        texts: The last value of each field whose value was asked for, by the field's number.
+        is_complete: Whether these are all fields. If not, the message has more fields than are walked at once.
+    """
+
+    kept: list[memoryview]
+    values: list[memoryview]
+    texts: dict[int, memoryview]
+    is_complete: bool
+
+    @property
+    def kept_size(self) -> int:
+        """Bytes of the message without the values."""
+        return sum(map(len, self.kept))
+
+
+def outline(
+    message: bytes | bytearray, field: int, texts: Collection[int] = (), max_fields: int = _UNLIMITED
+) -> Outline:
+    """Find the values of the length-delimited *field*; no value is copied.
+
+    Args:
+        message: The message.
+        field: Number of the field whose values are cut out.
+        texts: Numbers of further length-delimited fields whose last values are returned.
+        max_fields: How many fields are walked; each takes about a microsecond.
 
     Raises:
         WireFormatError: The message is malformed.
     """
     wanted = field << 3 | _LENGTH_DELIMITED
+    text_tags = {number << 3 | _LENGTH_DELIMITED: number for number in texts}
     view = memoryview(message)
     values: list[memoryview] = []
+    found: dict[int, memoryview] = {}
     kept: list[memoryview] = []
     position, kept_from, size = 0, 0, len(message)
-    while position < size:
+    count = 0
+    while position < size and count < max_fields:
+        count += 1
         start = position
         tag, position = _varint(message, position)
         value_start, position = _skip(message, tag & 7, position)
@@ -44,8 +76,10 @@ def cut_out(message: bytes | bytearray, field: int) -> tuple[bytes, list[memoryv
             kept.append(view[kept_from:start])
             values.append(view[value_start:position])
             kept_from = position
+        elif tag in text_tags:
+            found[text_tags[tag]] = view[value_start:position]
     kept.append(view[kept_from:])
-    return b"".join(kept), values
+    return Outline(kept, values, found, position == size)
 
 
 def with_field(message: bytes, field: int, values: Sequence[Buffer]) -> list[Buffer]:

@@ -73,9 +73,11 @@ def _model(model: ModelStatistics) -> dict[str, Any]:
             "cache_hit": _duration(model.cache_hit),
             "cache_miss": _duration(model.cache_miss),
         },
-        "response_stats": {str(index): _responses(each) for index, each in enumerate(model.responses)},
+        "response_stats": {str(position): _responses(each) for position, each in model.responses},
         "batch_stats": [_batch(batch) for batch in model.batch_stats],
-        "memory_usage": [],
+        "memory_usage": [
+            {"type": memory.type, "id": memory.id, "byte_size": memory.byte_size} for memory in model.memory_usage
+        ],
     }
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from naiad_stub.memo import Memo
 
 from naiad.engine.door import EngineDoor
-from naiad.errors import InvalidRequestError, MalformedRequestError, NaiadError, UnsupportedRequestError
+from naiad.errors import InvalidRequestError, NaiadError, UnsupportedRequestError
 from naiad.frontends.access import Access, HeaderForwarder
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.http1 import compression
-from naiad.frontends.http1.heads import Head, json_length, original_headers, trace_headers
+from naiad.frontends.http1.body_decompression import BodyDecompression, is_decompressed_at_once
+from naiad.frontends.http1.heads import Head, json_length, original_headers, propagated_headers
 from naiad.frontends.http1.messages import (
     INTERNAL_ERROR,
     HttpExchange,
@@ -32,16 +33,27 @@ from naiad.frontends.kserve_http.documents import (
     statistics_document,
 )
 from naiad.frontends.kserve_http.generate import GenerateEndpoints
+from naiad.frontends.kserve_http.infer_request import json_length as json_length_of
 from naiad.frontends.kserve_http.infer_request import parse_json, parse_raw
 from naiad.frontends.kserve_http.infer_request_parser import InferRequestParser
-from naiad.frontends.kserve_http.infer_response import infer_response, write_infer
+from naiad.frontends.kserve_http.infer_response import infer_response, infer_response_steps, is_long, write_infer
 from naiad.frontends.kserve_http.log_and_trace_settings import log_settings_response, trace_settings_response
+from naiad.frontends.kserve_http.long_requests import (
+    LONG_JSON,
+    load_parameters,
+    read_infer,
+    read_load_parameters,
+)
 from naiad.frontends.kserve_http.request_log import log_request
 from naiad.frontends.kserve_http.response_format import ResponseFormat
-from naiad.frontends.kserve_http.restricted import guarded_endpoints, missing_header
+from naiad.frontends.kserve_http.restricted import denial, guarded_endpoints
 from naiad.frontends.kserve_http.routes import Endpoint, Route, find_route
 from naiad.frontends.kserve_http.shared_memory import shared_memory_response
-from naiad.protocol.inference import Buffer, InferResponse, Sink
+from naiad.frontends.offload.background import LONG_STRINGS, has_long_strings
+from naiad.frontends.offload.deferred import resolver
+from naiad.frontends.offload.exchanges import continue_later
+from naiad.frontends.tensor_limits import limits_of
+from naiad.protocol.inference import Buffer, InferRequest, InferResponse, Sink
 
 logger = logging.getLogger("naiad.http")
 
@@ -53,6 +65,10 @@ _BAD_REQUEST = 400
 _FORBIDDEN = 403
 _NOT_FOUND = 404
 _NOT_ALLOWED = 405
+
+
+_ENDING = b"naiad-replaced-instances: ending\r\n"
+"""Header of the response to a load, if instances that it replaced still finish their requests."""
 
 
 class Endpoints:
@@ -67,11 +83,14 @@ class Endpoints:
         max_json: int,
         max_body: int,
         fallback: Callable[[HttpExchange], bool] | None = None,
+        admit_fallback: Callable[[Head], bool] = lambda _: False,
     ) -> None:
         self._engine = engine
         self._fallback = fallback
+        self._admit_fallback = admit_fallback
         self._extensions = extensions
         self._tracer = extensions.tracer
+        self._background = extensions.background
         self._log = extensions.log
         self._guarded = guarded_endpoints(access.restrictions)
         self._forwarder = HeaderForwarder(access.forward) if access.forward is not None else None
@@ -114,9 +133,9 @@ class Endpoints:
             self._handle_unknown_path(exchange)
             return
         if self._guarded:
-            header = missing_header(self._guarded, route.endpoint, request.headers)
-            if header:
-                exchange.respond(error_text(_FORBIDDEN, f"This API is restricted, expecting header '{header}'"))
+            reason = denial(self._guarded, route.endpoint, request.headers)
+            if reason:
+                exchange.respond(error_text(_FORBIDDEN, reason))
                 return
         if request.method not in route.methods:
             allowed = ", ".join(route.methods).encode()
@@ -124,15 +143,35 @@ class Endpoints:
             return
         try:
             if route.endpoint is Endpoint.INFER:
-                self._infer(exchange, route)
+                self._infer(exchange, request, route)
             elif route.endpoint in _GENERATE:
                 self._generate.handle(exchange, route)
+            elif len(request.body) > LONG_JSON and route.endpoint is not Endpoint.LOAD and request.method == "POST":
+                raise InvalidRequestError(
+                    f"request body of {len(request.body)} bytes exceeds the limit of {LONG_JSON} bytes for this path"
+                )
             elif route.endpoint in self._async_responders:
                 self._respond_later(exchange, self._async_responders[route.endpoint](request, route))
             else:
                 exchange.respond(self._responders[route.endpoint](request, route))
         except NaiadError as problem:
             exchange.respond(_error_response(problem))
+
+    def admit(self, head: Head) -> bool:
+        """Whether `handle` would read the body of a request; if not, it responds with an error without it."""
+        route = self._route(head.path)
+        if route is None:
+            return self._admit_fallback(head)
+        if self._guarded and denial(self._guarded, route.endpoint, head.headers):
+            return False
+        if head.method not in route.methods:
+            return False
+        if route.endpoint is not Endpoint.INFER:
+            return True
+        try:
+            return not self._engine.is_decoupled(route.name, route.version)
+        except NaiadError:
+            return False
 
     def reserve_input(self, head: Head) -> memoryview | None:
         """Memory of an instance for the body of a long request; None where it contains no tensors in binary."""
@@ -161,32 +200,86 @@ class Endpoints:
 
     # -- inference ----------------------------------------------------------------------------------------------------
 
-    def _infer(self, exchange: HttpExchange, route: Route) -> None:
-        request = exchange.request
+    def _infer(self, exchange: HttpExchange, request: HttpRequest, route: Route) -> None:
         if self._engine.is_decoupled(route.name, route.version):
             raise UnsupportedRequestError("HTTP end point doesn't support models with decoupled transaction policy")
-        body = request.body
         coding = request.headers.get(b"content-encoding")
         if coding:
-            body = compression.decompress(body, coding, self._max_body)
+            body = compression.begin_decompression(request.body, coding, self._max_body)
+            if body is not None and is_decompressed_at_once(body, len(request.body)):
+                request.body = body.result
+            elif body is not None:
+                memory = self._extensions.memory
+                infer = partial(self._infer_body, exchange, request, route)
+                BodyDecompression(exchange, body, memory, infer, partial(_fail, exchange))
+                return
+        self._infer_body(exchange, request, route)
+
+    def _infer_body(self, exchange: HttpExchange, request: HttpRequest, route: Route) -> None:
+        """Handle an inference request whose body is not compressed any more."""
+        body = request.body
         header_length = request.headers.get(b"inference-header-content-length")
         if header_length is not None and header_length.strip() == b"0":
             metadata = self._engine.model_metadata(route.name, route.version)
-            inference, form = parse_raw(body, metadata, route.version)
+            is_batched = self._engine.model_config(route.name, route.version).get("max_batch_size", 0) > 0
+            inference, form = parse_raw(body, metadata, route.version, self._max_json, is_batched=is_batched)
+        elif len(body) > LONG_JSON and self._read_long_infer(exchange, route, body, header_length):
+            return
         else:
             inference, form = self._parser(route).parse(body, header_length)
-            if form.requested is not None:
-                name, version = route.name, route.version
-                form.requested.set_model(
-                    self._engine.model_metadata(name, version), self._engine.model_config(name, version)
-                )
+        if form.requested is None and len(body) <= LONG_JSON:
+            self._submit_infer(exchange, request, inference, form)
+        else:
+            self._check_infer(exchange, route, inference, form)
+
+    def _read_long_infer(self, exchange: HttpExchange, route: Route, body: Buffer, header_length: bytes | None) -> bool:
+        """Read a request with long JSON in an offload process; return False if its JSON is short."""
+        json_size = json_length_of(body, header_length, self._max_json)
+        if json_size <= LONG_JSON:
+            return False
+        limits = limits_of(self._engine.model_metadata(route.name, route.version))
+        continue_later(
+            exchange,
+            partial(
+                self._background.pool.start,
+                read_infer,
+                [memoryview(body)[:json_size]],
+                (len(body), route.name, route.version, limits),
+                resolver(self._extensions.regions, body=body),
+            ),
+            lambda read: self._check_infer(exchange, route, *read),
+            partial(_fail, exchange),
+        )
+        return True
+
+    def _check_infer(self, exchange: HttpExchange, route: Route, inference: InferRequest, form: ResponseFormat) -> None:
+        """Submit a request, after its strings are counted if they are many."""
+        if form.requested is not None:
+            name, version = route.name, route.version
+            form.requested.set_model(
+                self._engine.model_metadata(name, version), self._engine.model_config(name, version)
+            )
+        if len(exchange.request.body) >= LONG_STRINGS and has_long_strings(inference):
+            continue_later(
+                exchange,
+                partial(self._background.count_strings, inference),
+                lambda _: self._submit_infer(exchange, exchange.request, inference, form),
+                partial(_fail, exchange),
+            )
+        else:
+            self._submit_infer(exchange, exchange.request, inference, form)
+
+    def _submit_infer(
+        self, exchange: HttpExchange, request: HttpRequest, inference: InferRequest, form: ResponseFormat
+    ) -> None:
         if self._forwarder is not None:
             self._forwarder.forward(inference, original_headers(request.headers))
         accepted = request.headers.get(b"accept-encoding")
         response_coding = compression.preferred_coding(accepted) if accepted else "identity"
-        sink: Sink = InferSink(exchange, form, response_coding)
+        sink: Sink = InferSink(exchange, form, response_coding, self._extensions)
+        inference.propagated = propagated_headers(request.headers)
         if self._tracer.is_on:
-            ticket = self._tracer.submit(self._engine, inference, sink, "HTTP", trace_headers(request.headers))
+            ticket = self._tracer.submit(self._engine, inference, sink, "HTTP", inference.propagated)
         else:
             ticket = self._engine.submit(inference, sink)
         exchange.on_disconnect(ticket)
@@ -245,8 +338,13 @@ class Endpoints:
         return trace_settings_response(request, route.name, self._engine, self._extensions.tracer)
 
     async def _load(self, request: HttpRequest, route: Route) -> Sequence[Buffer]:
-        await self._engine.load(route.name, _load_parameters(request.body))
-        return response(200, [])
+        body = request.body
+        if len(body) > LONG_JSON:
+            parameters = await self._background.run(read_load_parameters, [body])
+        else:
+            parameters = load_parameters(body)
+        is_ending = await self._engine.load(route.name, parameters)
+        return response(200, [], extra=_ENDING if is_ending else b"")
 
     async def _unload(self, request: HttpRequest, route: Route) -> Sequence[Buffer]:
         body = request.body
@@ -274,6 +372,15 @@ class Endpoints:
         task.add_done_callback(self._tasks.discard)
 
 
+def _fail(exchange: HttpExchange, problem: Exception) -> None:
+    """Respond with the error of work that was done later."""
+    if isinstance(problem, NaiadError):
+        exchange.respond(_error_response(problem))
+        return
+    logger.error("cannot answer %s %r", exchange.request.method, exchange.request.path, exc_info=problem)
+    exchange.respond(error_text(500, INTERNAL_ERROR))
+
+
 def _error_response(problem: NaiadError) -> list[Buffer]:
     is_coding = isinstance(problem, compression.UnknownCodingError)
     return error(problem, extra=b"Accept-Encoding: gzip, deflate\r\n" if is_coding else b"")
@@ -282,12 +389,13 @@ def _error_response(problem: NaiadError) -> list[Buffer]:
 class InferSink:
     """Writes the one response of an inference request to its connection."""
 
-    __slots__ = ("_coding", "_exchange", "_form")
+    __slots__ = ("_coding", "_exchange", "_extensions", "_form")
 
-    def __init__(self, exchange: HttpExchange, form: ResponseFormat, coding: str) -> None:
+    def __init__(self, exchange: HttpExchange, form: ResponseFormat, coding: str, extensions: Extensions) -> None:
         self._exchange: HttpExchange | None = exchange
         self._form = form
         self._coding = coding
+        self._extensions = extensions
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: ARG002, FBT001 - signature of Sink
         """Write the response."""
@@ -297,47 +405,52 @@ class InferSink:
         if response is None:
             exchange.respond(error(NaiadError("the model ended the request without a response")))
             return
+        if is_long(response, self._form):
+            self._write_later(exchange, response)
+            return
         try:
-            parts = self._write(response)
-        except Exception:
+            if self._coding == "identity" or response.error is not None:
+                exchange.respond(self._write(response))
+            else:
+                self._encode(exchange, *infer_response(response, self._form))
+        except Exception as problem:
+            if isinstance(problem, NaiadError):
+                exchange.respond(error(problem))
+                return
             logger.exception("cannot write the response of '%s'", response.model_name)
-            parts = error_text(500, INTERNAL_ERROR)
-        exchange.respond(parts)
+            exchange.respond(error_text(500, INTERNAL_ERROR))
+
+    def _write_later(self, exchange: HttpExchange, result: InferResponse) -> None:
+        """Make a long response in slices; the client may disconnect meanwhile."""
+        if not exchange.is_connected:
+            return
+        continue_later(
+            exchange,
+            partial(self._extensions.background.slices.start, infer_response_steps(result, self._form)),
+            lambda made: self._encode(exchange, *made),
+            partial(_fail, exchange),
+        )
 
     def _write(self, result: InferResponse) -> Sequence[Buffer]:
-        if result.error is not None:
-            return error(result.error)
-        try:
-            if self._coding == "identity":
-                return write_infer(result, self._form)
-            body, content_type, extra = infer_response(result, self._form)
-        except NaiadError as problem:
-            return error(problem)
+        return error(result.error) if result.error is not None else write_infer(result, self._form)
+
+    def _encode(self, exchange: HttpExchange, body: list[Buffer], content_type: bytes, extra: bytes) -> None:
+        """Respond with *body*, compressed where the client asked for that; a long one is compressed on a thread."""
+        if self._coding == "identity":
+            exchange.respond(response(_OK, body, content_type, extra))
+            return
         extra += b"Content-Encoding: %b\r\n" % self._coding.encode()
-        return response(_OK, [compression.compress(body, self._coding)], content_type, extra)
+        if sum(map(compression.size_of, body)) < compression.LONG_BODY:
+            exchange.respond(response(_OK, [compression.compress(body, self._coding)], content_type, extra))
+        elif exchange.is_connected:
+            compressed = compression.Compression(body, self._coding)
+            continue_later(
+                exchange,
+                partial(self._extensions.memory.threads.start, compressed, lambda _: True),
+                lambda made: exchange.respond(response(_OK, [made], content_type, extra)),
+                partial(_fail, exchange),
+            )
 
 
 def _health(*, is_healthy: bool) -> Sequence[Buffer]:
     return response(_OK if is_healthy else _BAD_REQUEST, [], b"text/plain")
-
-
-def _load_parameters(body: Buffer) -> dict[str, str | bytes]:
-    """The parameters of a load request: `config` is text, `file:<path>` is base64.
-
-    Raises:
-        NaiadError: If one has another name or type, with the reference's text.
-    """
-    parameters = parse_json(body).get("parameters", {}) if body else {}
-    if not isinstance(parameters, dict):
-        raise MalformedRequestError("attempt to get members for non-object")
-    read: dict[str, str | bytes] = {}
-    for key, value in parameters.items():
-        if not (key == "config" or key.startswith("file:")):
-            raise MalformedRequestError("unexpected error on creating Triton parameter")
-        if not isinstance(value, str):
-            raise MalformedRequestError("attempt to access JSON non-string as string")
-        try:
-            read[key] = value if key == "config" else base64.b64decode(value, validate=True)
-        except ValueError as problem:
-            raise InvalidRequestError(f"cannot read load parameter '{key}': it is not base64: {problem}") from problem
-    return read

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from functools import partial
 
 from naiad.engine.door import EngineDoor
-from naiad.errors import InvalidRequestError
+from naiad.errors import InvalidRequestError, NaiadError
 from naiad.frontends.extensions import Extensions
-from naiad.frontends.http1.heads import trace_headers
-from naiad.frontends.http1.messages import HttpExchange, error_document, response
+from naiad.frontends.http1.heads import propagated_headers
+from naiad.frontends.http1.messages import (
+    INTERNAL_ERROR,
+    HttpExchange,
+    error,
+    error_document,
+    error_text,
+    response,
+)
 from naiad.frontends.http1.server_sent_events import EventWriter, SentCount, event
 from naiad.frontends.kserve_http.generate_request import parse_generate
-from naiad.frontends.kserve_http.generate_response import OK, generate_response
+from naiad.frontends.kserve_http.generate_response import (
+    OK,
+    failed_response,
+    generate_response,
+    generate_response_steps,
+    is_long,
+)
+from naiad.frontends.kserve_http.infer_request import json_too_long
 from naiad.frontends.kserve_http.load_header import FORMAT_HEADER, HeaderLines, load_header, no_headers
+from naiad.frontends.kserve_http.long_requests import LONG_JSON, read_generate
 from naiad.frontends.kserve_http.routes import Endpoint, Route
-from naiad.protocol.inference import InferResponse, Sink
+from naiad.frontends.offload.background import Background
+from naiad.frontends.offload.deferred import no_deferred
+from naiad.frontends.offload.exchanges import Cancellable, continue_later
+from naiad.protocol.inference import Buffer, InferRequest, InferResponse, Sink
+
+logger = logging.getLogger("naiad.http")
 
 _NOT_ONE = (
     "generate expects model to produce exactly 1 response, use generate stream for model that generates various number "
@@ -30,6 +52,7 @@ class GenerateEndpoints:
         self._tracer = extensions.tracer
         self._metrics = extensions.model_metrics
         self._max_json = max_json
+        self._background = extensions.background
 
     def handle(self, exchange: HttpExchange, route: Route) -> None:
         """Submit one request; its sink responds now or later.
@@ -41,18 +64,48 @@ class GenerateEndpoints:
         metadata = self._engine.model_metadata(route.name, route.version)
         if request.headers.get(b"content-encoding", b"identity").strip().lower() not in (b"", b"identity"):
             raise InvalidRequestError("Unsupported content-encoding, only 'identity' is supported.")
-        inference = parse_generate(request.body, metadata, route.version, self._max_json)
+        if len(request.body) <= LONG_JSON:
+            inference = parse_generate(request.body, metadata, route.version, self._max_json)
+            self._submit(exchange, route, inference)
+            return
+        if len(request.body) > self._max_json:
+            raise json_too_long(len(request.body), self._max_json)
+        continue_later(
+            exchange,
+            partial(
+                self._background.pool.start,
+                read_generate,
+                [request.body],
+                (metadata, route.version, self._max_json),
+                no_deferred,
+            ),
+            partial(self._submit, exchange, route),
+            partial(_fail, exchange),
+        )
+
+    def _submit(self, exchange: HttpExchange, route: Route, inference: InferRequest) -> None:
+        request = exchange.request
         sent = SentCount(self._engine.confirm_sent)
         is_stream = route.endpoint is Endpoint.GENERATE_STREAM
         form = request.headers.get(FORMAT_HEADER)
         headers = no_headers if form is None else partial(load_header, form, self._metrics)
-        sink: Sink = (GenerateStreamSink if is_stream else GenerateSink)(exchange, sent, headers)
+        sink: Sink = (GenerateStreamSink if is_stream else GenerateSink)(exchange, sent, self._background, headers)
+        inference.propagated = propagated_headers(request.headers)
         if self._tracer.is_on:
-            ticket = self._tracer.submit(self._engine, inference, sink, "HTTP", trace_headers(request.headers))
+            ticket = self._tracer.submit(self._engine, inference, sink, "HTTP", inference.propagated)
         else:
             ticket = self._engine.submit(inference, sink)
         exchange.on_disconnect(ticket)
         sent.set_ticket(ticket)
+
+
+def _fail(exchange: HttpExchange, problem: Exception) -> None:
+    """Respond with the error of a request that was read later."""
+    if isinstance(problem, NaiadError):
+        exchange.respond(error(problem))
+        return
+    logger.error("cannot answer %s %r", exchange.request.method, exchange.request.path, exc_info=problem)
+    exchange.respond(error_text(500, INTERNAL_ERROR))
 
 
 class GenerateSink:
@@ -61,15 +114,19 @@ class GenerateSink:
     The response is written at the end of the request, as the reference does. Until then only the first one is kept.
     """
 
-    __slots__ = ("_body", "_count", "_exchange", "_headers", "_sent", "_status")
+    __slots__ = ("_background", "_body", "_count", "_exchange", "_headers", "_long", "_sent", "_status")
 
-    def __init__(self, exchange: HttpExchange, sent: SentCount, headers: HeaderLines = no_headers) -> None:
+    def __init__(
+        self, exchange: HttpExchange, sent: SentCount, background: Background, headers: HeaderLines = no_headers
+    ) -> None:
         self._exchange: HttpExchange | None = exchange
+        self._background = background
         self._headers = headers
         self._sent = sent
         self._count = 0
         self._status = OK
         self._body = b""
+        self._long: InferResponse | None = None  # a first response whose JSON is made later
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
         """Keep the first response; respond after the final one."""
@@ -77,7 +134,9 @@ class GenerateSink:
             return  # a second response would be taken for that to the connection's next request
         if response is not None:
             self._count += 1
-            if self._count == 1:
+            if self._count == 1 and is_long(response):
+                self._long = response
+            elif self._count == 1:
                 self._status, self._body = generate_response(response)
             self._sent.add()
         if final:
@@ -86,29 +145,84 @@ class GenerateSink:
     def _respond(self) -> None:
         exchange, self._exchange = self._exchange, None
         assert exchange is not None
-        # Also with a wrong count the status is that of the first response: the reference has sent it by then.
-        body = self._body if self._count == 1 else error_document(_NOT_ONE)
-        exchange.respond(response(self._status, [body], extra=self._headers()))
+        long, self._long = self._long, None
+        if self._count != 1:
+            # Also with a wrong count the status is that of the first response: the reference has sent it by then.
+            exchange.respond(response(self._status, [error_document(_NOT_ONE)], extra=self._headers()))
+        elif long is None:
+            exchange.respond(response(self._status, [self._body], extra=self._headers()))
+        elif exchange.is_connected:
+            name = long.model_name
+            continue_later(
+                exchange,
+                partial(self._background.slices.start, generate_response_steps(long)),
+                lambda made: exchange.respond(response(made[0], made[1], extra=self._headers())),
+                lambda problem: exchange.respond(_error_of(problem, name, self._headers())),
+            )
+
+
+def _error_of(problem: Exception, model_name: str, headers: bytes) -> list[Buffer]:
+    status, body = failed_response(problem, model_name)
+    return response(status, [body], extra=headers)
 
 
 class GenerateStreamSink:
-    """Writes each response of the model as one event."""
+    """Writes each response of the model as one event.
 
-    __slots__ = ("_headers", "_is_ended", "_sent", "_writer")
+    The event of a long response is made in slices. Responses that come meanwhile wait, so that events keep their order;
+    the engine bounds their number, as they are not confirmed as sent.
+    """
 
-    def __init__(self, exchange: HttpExchange, sent: SentCount, headers: HeaderLines = no_headers) -> None:
+    __slots__ = ("_background", "_exchange", "_headers", "_is_ended", "_job", "_sent", "_waiting", "_writer")
+
+    def __init__(
+        self, exchange: HttpExchange, sent: SentCount, background: Background, headers: HeaderLines = no_headers
+    ) -> None:
+        self._exchange = exchange
         self._writer = EventWriter(exchange)
+        self._background = background
         self._headers = headers
         self._sent = sent
         self._is_ended = False
+        self._job: Cancellable | None = None
+        self._waiting: deque[tuple[InferResponse | None, bool]] = deque()
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
         """Write the response, or queue it until the client reads."""
         if self._is_ended:
             return  # an event after the end would be taken for the response to the connection's next request
-        status = OK
-        if response is not None:
-            status, document = generate_response(response)
+        if self._job is not None:
+            self._waiting.append((response, final))
+        elif response is not None and is_long(response):
+            self._waiting.append((None, final))
+            self._job = self._background.slices.start(
+                generate_response_steps(response),
+                lambda made: self._continue(made[0], b"".join(made[1])),
+                lambda problem: self._continue(*failed_response(problem, response.model_name)),
+            )
+        else:
+            status, document = (OK, b"") if response is None else generate_response(response)
+            self._write(status, document, has_event=response is not None, final=final)
+
+    def reject(self, problem: NaiadError) -> None:
+        """See `RejectableSink`."""
+        if not self._is_ended:
+            self._is_ended = True
+            self._exchange.respond(error(problem))
+
+    def _continue(self, status: int, document: bytes) -> None:
+        """Write the event of a long response, and handle what came meanwhile."""
+        self._job = None
+        if not self._exchange.is_connected:
+            self._waiting.clear()
+            return
+        _, final = self._waiting.popleft()
+        self._write(status, document, has_event=True, final=final)
+        while self._waiting and self._job is None:
+            self.send(*self._waiting.popleft())
+
+    def _write(self, status: int, document: bytes, *, has_event: bool, final: bool) -> None:
+        if has_event:
             self._writer.add(event(document), self._sent)
         if not self._writer.has_begun:
             self._writer.begin(status, self._headers())

@@ -6,6 +6,9 @@ the reference, no parameter is reserved: `timeout` and `sequence_id` reach the m
 
 from __future__ import annotations
 
+import contextlib
+import json
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -20,7 +23,9 @@ _NESTED = "parameters"
 _MAX_INT64 = (1 << 63) - 1
 
 
-def parse_generate(body: Buffer, metadata: ModelMetadata, version: int, max_json: int) -> InferRequest:
+def parse_generate(
+    body: Buffer, metadata: ModelMetadata, version: int, max_json: int, *, max_objects: int | None = None
+) -> InferRequest:
     """Read a generate request.
 
     Args:
@@ -28,14 +33,17 @@ def parse_generate(body: Buffer, metadata: ModelMetadata, version: int, max_json
         metadata: The model's inputs.
         version: Its version from the URL, or LATEST.
         max_json: Longest JSON in bytes.
+        max_objects: How many objects the JSON may contain; None for any number.
 
     Raises:
         NaiadError: If anything is malformed.
     """
     if len(body) > max_json:
         raise json_too_long(len(body), max_json)
-    document = parse_json(body, not_an_object="attempt to get members for non-object")
+    document = parse_json(body, not_an_object="attempt to get members for non-object", max_objects=max_objects)
     builder = _RequestBuilder(metadata, parse_id(document))
+    if may_repeat_keys(body, document):
+        check_unique_keys(body, builder.request_id)
     for name, value in document.items():
         if name == _NESTED:
             builder.add_nested(value)
@@ -44,6 +52,36 @@ def parse_generate(body: Buffer, metadata: ModelMetadata, version: int, max_json
     return InferRequest(
         metadata.name, version, list(builder.inputs.values()), builder.request_id, (), builder.parameters
     )
+
+
+def may_repeat_keys(body: Buffer, document: Mapping[str, Any]) -> bool:
+    """Whether a key may occur twice, of which the parser keeps the last only; a quick look that errs on that side."""
+    text = bytes(body)
+    if b"\\u" in text:  # any character of a key may be written so
+        return True
+    nested = document.get(_NESTED)
+    keys = [*document, *(nested if isinstance(nested, dict) else ())]
+    return any(text.count(f'"{key}"'.encode()) != 1 for key in keys)
+
+
+def check_unique_keys(body: Buffer, request_id: str) -> None:
+    """Reject a request in which a key occurs twice in one object.
+
+    Raises:
+        InvalidRequestError: With the text that the reference has for an input that occurs twice.
+    """
+
+    def collect(pairs: list[tuple[str, Any]]) -> None:
+        seen = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise InvalidRequestError(
+                    f"[request id: {request_id or '<id_unknown>'}] input '{name}' already exists in request"
+                )
+            seen.add(name)
+
+    with contextlib.suppress(ValueError):  # orjson has read it, and its differences are no matter here
+        json.loads(bytes(body), object_pairs_hook=collect)
 
 
 def deduce_shape(configured: tuple[int, ...], count: int) -> tuple[int, ...] | None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
 from typing import Any
 
 import orjson
 
 from naiad.errors import NaiadError
 from naiad.frontends.http1.messages import INTERNAL_ERROR, error_document
-from naiad.frontends.kserve_http.json_tensors import from_tensor
-from naiad.protocol.inference import InferResponse
+from naiad.frontends.kserve_http.json_tensors import from_tensor, rendered_steps
+from naiad.protocol.datatypes import BYTE_SIZES, Datatype
+from naiad.protocol.inference import InferResponse, OutputTensor
 
 logger = logging.getLogger("naiad.http")
 
+_LONG_OUTPUT = 128 << 10
+"""Bytes of an output from which its JSON is made in steps; texts, the usual outputs, take little time."""
+_PREFIX = 4
+"""Bytes of the length before an element of BYTES."""
 OK = 200
 FAILED = 400
 """Status of every error of the model or its queue. Unlike `infer`, generate does not distinguish them."""
@@ -29,21 +35,62 @@ def generate_response(result: InferResponse) -> tuple[int, bytes]:
         return FAILED, error_document(result.error.message)
     try:
         return OK, orjson.dumps(_document(result), option=orjson.OPT_SORT_KEYS)
-    except NaiadError as problem:
-        return FAILED, error_document(problem.message)
-    except Exception:
-        logger.exception("cannot write the response of '%s'", result.model_name)
-        return FAILED, error_document(INTERNAL_ERROR)
+    except Exception as problem:  # noqa: BLE001 - any error becomes the response
+        return failed_response(problem, result.model_name)
+
+
+def is_long(result: InferResponse) -> bool:
+    """Whether making the JSON of a response would take long."""
+    return any(len(tensor.data) >= _LONG_OUTPUT for tensor in result.outputs)
+
+
+def generate_response_steps(result: InferResponse) -> Generator[None, None, tuple[int, list[bytes]]]:
+    """As `generate_response`, in steps of about a millisecond; the JSON is in parts.
+
+    Raises:
+        NaiadError: If an output has no form in JSON.
+    """
+    members = _members(result)
+    rendered: dict[str, list[bytes]] = {name: [orjson.dumps(value)] for name, value in members.items()}
+    for tensor in result.outputs:
+        if tensor.name not in rendered:
+            pieces = yield from rendered_steps(tensor, exact=False)
+            rendered[tensor.name] = pieces if _has_one_element(tensor) else [b"[", *pieces, b"]"]
+    parts: list[bytes] = []
+    for name in sorted(rendered, key=str.encode):
+        parts += (b"," if parts else b"{", orjson.dumps(name), b":", *rendered[name])
+    return OK, [*parts, b"}"]
+
+
+def _has_one_element(tensor: OutputTensor) -> bool:
+    size = len(tensor.data)
+    if tensor.datatype is Datatype.BYTES:
+        return size >= _PREFIX and size == _PREFIX + int.from_bytes(tensor.data[:_PREFIX], "little")
+    return size == BYTE_SIZES[tensor.datatype]
+
+
+def failed_response(error: Exception, model_name: str) -> tuple[int, bytes]:
+    """The status and JSON for an exception that made the response of a model impossible."""
+    if isinstance(error, NaiadError):
+        return FAILED, error_document(error.message)
+    logger.error("cannot write the response of '%s'", model_name, exc_info=error)
+    return FAILED, error_document(INTERNAL_ERROR)
 
 
 def _document(result: InferResponse) -> dict[str, Any]:
+    document = _members(result)
+    for tensor in result.outputs:
+        if tensor.name not in document:
+            elements = from_tensor(tensor)
+            document[tensor.name] = elements[0] if len(elements) == 1 else elements
+    return document
+
+
+def _members(result: InferResponse) -> dict[str, Any]:
+    """The members beside the outputs."""
     document: dict[str, Any] = {"id": result.request_id} if result.request_id else {}
     document["model_name"] = result.model_name
     document["model_version"] = str(result.model_version)
     for name, value in result.parameters.items():
         document.setdefault(name, value)
-    for tensor in result.outputs:
-        if tensor.name not in document:
-            elements = from_tensor(tensor)
-            document[tensor.name] = elements[0] if len(elements) == 1 else elements
     return document

@@ -8,32 +8,40 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Mapping
-from typing import Any
+from math import prod
+from typing import Any, Protocol
 
 import orjson
 
 from naiad.errors import InvalidRequestError, MalformedRequestError
 from naiad.frontends.kserve_http.json_members import as_object, string_member
+from naiad.frontends.kserve_http.json_structure import check_structure
 from naiad.frontends.kserve_http.json_tensors import to_bytes
 from naiad.frontends.kserve_http.response_format import ResponseFormat, parse_outputs, parse_region
 from naiad.frontends.parameters import RequestParameters, parse_parameters
-from naiad.frontends.regions import ClientRegions
+from naiad.frontends.regions import ClientRegions, TensorRegions
+from naiad.frontends.tensor_limits import NO_LIMITS, TensorLimits
 from naiad.protocol.datatypes import BY_NAME, BYTE_SIZES, Datatype
 from naiad.protocol.inference import NO_PARAMETERS, Buffer, InferRequest, InputTensor
 from naiad.protocol.metadata import ModelMetadata
 
-_MAX_DEPTH = 100
 _MAX_DIMENSIONS = 32
-_BACKSLASH, _QUOTE = b'\\"'
-_OPENING, _CLOSING = b"[{", b"]}"
-_DEPTH_CHANGES = bytes((byte in _OPENING) - (byte in _CLOSING) & 0xFF for byte in range(256))
-"""The change of depth at each byte, as signed bytes."""
-NO_REGIONS = ClientRegions()
+NO_REGIONS: TensorRegions = ClientRegions()
 _NO_PARAMETERS = RequestParameters()
 _ONE_OF = (
     "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
     "'shared_memory_region' in 'parameters'. But "
 )
+
+
+class RequestBody(Protocol):
+    """The bytes of a body, or what stands for them where they are not at hand."""
+
+    def __len__(self) -> int:
+        """Number of bytes."""
+
+    def __getitem__(self, part: slice, /) -> Buffer:
+        """Some of the bytes."""
 
 
 def parse_infer(
@@ -42,7 +50,7 @@ def parse_infer(
     model_name: str,
     version: int,
     max_json: int,
-    regions: ClientRegions = NO_REGIONS,
+    regions: TensorRegions = NO_REGIONS,
 ) -> tuple[InferRequest, ResponseFormat]:
     """Read a request whose JSON is the whole body or its first *header_length* bytes.
 
@@ -57,19 +65,58 @@ def parse_infer(
     Raises:
         NaiadError: If anything is malformed.
     """
+    json_size = json_length(body, header_length, max_json)
+    view = memoryview(body)
+    return read_document(parse_json(view[:json_size]), view, json_size, model_name, version, regions)
+
+
+def json_length(body: Buffer, header_length: bytes | None, max_json: int) -> int:
+    """Bytes of JSON at the beginning of a body; the arguments are those of `parse_infer`.
+
+    Raises:
+        InvalidRequestError: If the header is malformed, or the JSON too long.
+    """
     size = len(body)
     json_size = size if header_length is None else parse_header_length(header_length, size)
     if json_size > max_json:
         raise json_too_long(json_size, max_json)
-    view = memoryview(body)
-    document = parse_json(view[:json_size])
+    return json_size
+
+
+def read_document(
+    document: Mapping[str, Any],
+    body: RequestBody,
+    json_size: int,
+    model_name: str,
+    version: int,
+    regions: TensorRegions,
+    limits: TensorLimits = NO_LIMITS,
+) -> tuple[InferRequest, ResponseFormat]:
+    """Read a request whose JSON has been parsed.
+
+    Args:
+        document: The JSON.
+        body: The body: tensors in binary are slices of it.
+        json_size: Where they begin.
+        model_name: The model, from the URL.
+        version: Its version, from the URL, or LATEST.
+        regions: Shared memory that tensors may refer to.
+        limits: How many tensors the model has.
+
+    Raises:
+        NaiadError: If anything is malformed.
+    """
+    if "inputs" not in document and _is_response(document):
+        document = {"id": document.get("id", ""), "inputs": document["outputs"]}
     parameters_object = document.get("parameters")
     parameters = (
         _NO_PARAMETERS if parameters_object is None else parse_parameters(as_object(parameters_object, "parameters"))
     )
     form = ResponseFormat(binary_by_default=parameters.binary_data_output)
     requested = parse_outputs(document.get("outputs"), form, regions)
-    inputs = _parse_inputs(document, view, json_size, model_name, regions)
+    if limits is not NO_LIMITS:
+        limits.check_outputs(requested, model_name)
+    inputs = _parse_inputs(document, body, json_size, model_name, regions, limits)
     return (
         InferRequest(
             model_name,
@@ -87,12 +134,42 @@ def parse_infer(
     )
 
 
-def parse_raw(body: Buffer, metadata: ModelMetadata, version: int) -> tuple[InferRequest, ResponseFormat]:
+def _is_response(document: Mapping[str, Any]) -> bool:
+    """Whether a request is the response of another model, whose outputs are then this model's inputs.
+
+    KServe's InferenceGraph sends the response of one step unchanged to the next (`data: $response` of a Sequence). The
+    reference rejects it, because it has no inputs. Outputs that a request asks for have no data.
+    """
+    outputs = document.get("outputs")
+    return (
+        "model_name" in document
+        and isinstance(outputs, list)
+        and bool(outputs)
+        and all(isinstance(output, dict) and "data" in output and "datatype" in output for output in outputs)
+    )
+
+
+def parse_raw(
+    body: Buffer, metadata: ModelMetadata, version: int, max_size: int, *, is_batched: bool
+) -> tuple[InferRequest, ResponseFormat]:
     """Read a raw binary request: the body is the data of the model's only input, with batch size 1.
 
+    Args:
+        body: The body, uncompressed.
+        metadata: The model's inputs.
+        version: Its version from the URL, or LATEST.
+        max_size: Longest body in bytes.
+        is_batched: Whether the first dimension of the input is the batch.
+
     Raises:
-        InvalidRequestError: If the model has another number of inputs, or several dimensions are variable.
+        InvalidRequestError: If the body is too long, the model has another number of inputs, several dimensions are
+            variable, or strings may have several elements.
     """
+    if len(body) > max_size:
+        raise InvalidRequestError(
+            f"raw request size of {len(body)} bytes exceeds the maximum allowed input size of {max_size} bytes. "
+            "Use --http-max-input-size to increase the limit."
+        )
     if len(metadata.inputs) != 1:
         raise InvalidRequestError(
             "[request id: <id_unknown>] Raw request must only have 1 input (found 1) to be deduced but got "
@@ -103,7 +180,7 @@ def parse_raw(body: Buffer, metadata: ModelMetadata, version: int) -> tuple[Infe
     data: Buffer = body
     if datatype is Datatype.BYTES:
         data = len(body).to_bytes(4, "little") + bytes(body)
-    shape = _raw_shape(tensor.shape, len(body), datatype)
+    shape = _raw_shape(tensor.name, tensor.shape, len(body), datatype, is_batched=is_batched)
     request = InferRequest(metadata.name, version, [InputTensor(tensor.name, datatype, shape, data)])
     return request, ResponseFormat(binary_by_default=True)
 
@@ -133,21 +210,25 @@ def json_too_long(size: int, limit: int) -> InvalidRequestError:
 
 
 def parse_json(
-    text: Buffer, *, not_an_object: str = "failed to parse the request JSON buffer: it must be an object"
+    text: Buffer,
+    *,
+    not_an_object: str = "failed to parse the request JSON buffer: it must be an object",
+    max_objects: int | None = None,
 ) -> dict[str, Any]:
     """The JSON object of a request.
 
     Args:
         text: The JSON.
         not_an_object: The error's text for JSON of another type.
+        max_objects: How many objects it may contain; None for any number.
 
     Raises:
-        InvalidRequestError: If it is not a JSON object, or is nested deeper than 100 levels.
+        InvalidRequestError: If it is not a JSON object, is nested deeper than 100 levels, or has too many objects.
     """
     raw = bytes(text).removeprefix(codecs.BOM_UTF8)  # editors on Windows write it
     if raw.endswith(b"\0"):
         raw = raw.rstrip(b"\0")  # C programs send the terminator of their strings
-    check_depth(raw)
+    check_structure(raw, max_objects=max_objects)
     try:
         document = orjson.loads(raw)
     except orjson.JSONDecodeError as problem:
@@ -174,46 +255,6 @@ def _parse_with_non_finite(raw: bytes) -> object:
         return document
 
 
-def check_depth(text: bytes) -> None:
-    """Reject JSON that is nested deeper than 100 levels. Parsers recurse, and deep nesting would exhaust their stack.
-
-    Raises:
-        InvalidRequestError: If it is nested deeper.
-    """
-    # From cheap to expensive: count the brackets; then sum their depth with numpy, which clears JSON with many brackets
-    # that do not nest. Both count brackets in strings, too. Only what is still suspicious is scanned byte by byte.
-    if text.count(b"[") + text.count(b"{") > _MAX_DEPTH and _could_nest_deeply(text):
-        _check_depth_outside_strings(text)
-
-
-def _could_nest_deeply(text: bytes) -> bool:
-    import numpy as np  # imported late: see `protocol.numpy_types`
-
-    changes = np.frombuffer(text.translate(_DEPTH_CHANGES), np.int8)
-    return bool(np.cumsum(changes, dtype=np.int32).max() > _MAX_DEPTH)
-
-
-def _check_depth_outside_strings(text: bytes) -> None:
-    depth = 0
-    in_string = escaped = False
-    for byte in text:
-        if in_string:
-            if escaped:
-                escaped = False
-            elif byte == _BACKSLASH:
-                escaped = True
-            elif byte == _QUOTE:
-                in_string = False
-        elif byte == _QUOTE:
-            in_string = True
-        elif byte in _OPENING:
-            depth += 1
-            if depth > _MAX_DEPTH:
-                raise InvalidRequestError(f"JSON nesting depth exceeds maximum allowed limit ({_MAX_DEPTH})")
-        elif byte in _CLOSING:
-            depth -= 1
-
-
 def parse_id(document: Mapping[str, Any]) -> str:
     """The client's id of a request; empty without one.
 
@@ -227,13 +268,20 @@ def parse_id(document: Mapping[str, Any]) -> str:
 
 
 def _parse_inputs(
-    document: Mapping[str, Any], body: memoryview, offset: int, model_name: str, regions: ClientRegions
+    document: Mapping[str, Any],
+    body: RequestBody,
+    offset: int,
+    model_name: str,
+    regions: TensorRegions,
+    limits: TensorLimits,
 ) -> list[InputTensor]:
     if "inputs" not in document:
         raise MalformedRequestError("Unable to parse 'inputs': attempt to access non-existing object member 'inputs'")
     inputs = document["inputs"]
     if not isinstance(inputs, list):
         raise MalformedRequestError("Unable to parse 'inputs': attempt to access JSON non-array as array")
+    if limits is not NO_LIMITS:
+        limits.check_inputs(len(inputs), model_name, document.get("id"))
     tensors = []
     for entry in inputs:
         tensor, offset = _parse_input(as_object(entry, "inputs"), body, offset, model_name, regions)
@@ -244,7 +292,7 @@ def _parse_inputs(
 
 
 def _parse_input(
-    entry: Mapping[str, Any], body: memoryview, offset: int, model_name: str, regions: ClientRegions
+    entry: Mapping[str, Any], body: RequestBody, offset: int, model_name: str, regions: TensorRegions
 ) -> tuple[InputTensor, int]:
     parameters = as_object(entry.get("parameters", {}), "parameters")
     size = parameters.get("binary_data_size")
@@ -297,23 +345,23 @@ def _parse_shape(entry: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _raw_shape(configured: tuple[int, ...], size: int, datatype: Datatype) -> tuple[int, ...]:
+def _raw_shape(
+    name: str, configured: tuple[int, ...], size: int, datatype: Datatype, *, is_batched: bool
+) -> tuple[int, ...]:
     """The shape of a raw input: batch size 1, and at most one variable dimension, computed from the size."""
-    shape = list(configured)
-    known = 1
-    variable = []
-    for index, dimension in enumerate(shape):
-        if dimension != -1:
-            known *= dimension
-        else:
-            variable.append(index)
-    if len(variable) > 1 and shape[0] == -1:
-        shape[0] = 1
-        variable.pop(0)
+    batch, shape = ((1,), list(configured[1:])) if is_batched else ((), list(configured))
     if datatype is Datatype.BYTES:
-        return tuple(1 if dimension == -1 else dimension for dimension in shape)
+        # Without lengths of strings, a body is one string.
+        if shape != [1]:
+            raise InvalidRequestError(f"For BYTE datatype raw input '{name}', the model must have input shape [1]")
+        return (*batch, 1)
+    variable = [index for index, dimension in enumerate(shape) if dimension == -1]
     if len(variable) > 1:
-        raise InvalidRequestError("Unable to deduce the shape of a raw request: more than one dimension is variable")
+        raise InvalidRequestError(
+            f"The shape of the raw input '{name}' can not be deduced because there are more than one variable-sized "
+            "dimension"
+        )
     for index in variable:
+        known = prod(dimension for dimension in shape if dimension != -1)
         shape[index] = size // max(known * BYTE_SIZES[datatype], 1)
-    return tuple(shape)
+    return (*batch, *shape)

@@ -17,12 +17,13 @@ from naiad_stub.memo import Memo
 
 from naiad.frontends.kserve_http.infer_request import NO_REGIONS, parse_infer
 from naiad.frontends.kserve_http.response_format import RepeatedResponses, ResponseFormat
-from naiad.frontends.regions import ClientRegions
+from naiad.frontends.regions import TensorRegions
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InputTensor
 
 _MAX_KNOWN = 1024
 _MAX_JSON = 4096
+_MAX_JSON_DIGITS = len(str(_MAX_JSON))
 _ID = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*"([ !#-\[\]-~]{1,256})"[ \t\r\n]*,[ \t\r\n]*(?=")')
 """A first member `id` without escapes. The quote that must follow keeps the rest apart from JSON without such an id,
 which begins with a brace."""
@@ -48,7 +49,7 @@ class _KnownRequest:
 class InferRequestParser:
     """Parses the requests for one model and version."""
 
-    def __init__(self, model_name: str, version: int, max_json: int, regions: ClientRegions = NO_REGIONS) -> None:
+    def __init__(self, model_name: str, version: int, max_json: int, regions: TensorRegions = NO_REGIONS) -> None:
         self._model_name = model_name
         self._version = version
         self._max_json = max_json
@@ -61,9 +62,13 @@ class InferRequestParser:
         if size <= 0:
             return parse_infer(body, header_length, self._model_name, self._version, self._max_json, self._regions)
         text = bytes(body[:size])
-        found_id = _ID.match(text)
-        key = text if found_id is None else text[found_id.end() :]
-        known = self._known.get(key)
+        # First the whole text: a key without its id begins with a quote, so no text with an id is found.
+        known, found_id, key = self._known.get(text), None, text
+        if known is None:
+            found_id = _ID.match(text)
+            if found_id is not None:
+                key = text[found_id.end() :]
+                known = self._known.get(key)
         if known is not None and len(body) == size + known.size:
             request_id = known.request.request_id if found_id is None else found_id[1].decode("ascii")
             return _repeat(known, body, size, request_id), known.form
@@ -91,7 +96,7 @@ class InferRequestParser:
 
 def _json_size(header_length: bytes | None) -> int:
     """The length of the JSON, or 0 where it is too long to be kept or not a plain number."""
-    if header_length is None or not header_length.isdigit() or len(header_length) > len(str(_MAX_JSON)):
+    if header_length is None or not header_length.isdigit() or len(header_length) > _MAX_JSON_DIGITS:
         return 0
     size = int(header_length)
     return size if size <= _MAX_JSON else 0

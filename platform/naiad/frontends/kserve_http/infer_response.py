@@ -5,20 +5,22 @@ The order of members is the reference's (SRV src/http_server.cc, `FinalizeRespon
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Generator, Hashable, Mapping
 from typing import Any
 
 import orjson
 from naiad_stub.memo import Memo
 
 from naiad.frontends.http1.messages import BINARY, JSON, response
-from naiad.frontends.kserve_http.json_tensors import from_tensor
+from naiad.frontends.kserve_http.json_tensors import from_tensor, rendered_steps
 from naiad.frontends.kserve_http.response_format import ResponseFormat
 from naiad.frontends.regions import OutputRegion
-from naiad.protocol.inference import Buffer, InferResponse
+from naiad.protocol.inference import Buffer, InferResponse, OutputTensor
 
 _OK = 200
 _NO_REGIONS: Mapping[str, OutputRegion] = {}
+_LONG_OUTPUT = 64 << 10
+"""Bytes of an output from which its JSON is made in steps."""
 _HEADER = b"Inference-Header-Content-Length: %d\r\n"
 
 
@@ -35,16 +37,12 @@ def infer_response(result: InferResponse, form: ResponseFormat) -> tuple[list[Bu
     if form.requested is not None:
         result = form.requested.apply(result)
         regions = form.requested.regions
-    document: dict[str, Any] = {"id": result.request_id} if result.request_id else {}
-    document["model_name"] = result.model_name
-    document["model_version"] = str(result.model_version)
-    if result.parameters:
-        document["parameters"] = dict(result.parameters)
+    document = _document(result)
     outputs = document["outputs"] = []
     blobs: list[Buffer] = []
     has_binary = False
     for tensor in result.outputs:
-        entry: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype.name, "shape": tensor.shape}
+        entry = _entry(tensor)
         if tensor.name in regions:
             pass  # the data is in the client's shared memory; the entry has no further member
         elif form.is_binary(tensor.name):
@@ -59,6 +57,61 @@ def infer_response(result: InferResponse, form: ResponseFormat) -> tuple[list[Bu
     if not has_binary:
         return [text], JSON, b""
     return [text, *blobs], BINARY, _HEADER % len(text)
+
+
+def is_long(result: InferResponse, form: ResponseFormat) -> bool:
+    """Whether making the body of a response would take long: it has long outputs in JSON, or as classes."""
+    for tensor in result.outputs:
+        if len(tensor.data) >= _LONG_OUTPUT and (
+            not form.is_binary(tensor.name) or (form.requested is not None and tensor.name in form.requested.classes)
+        ):
+            return True
+    return False
+
+
+def infer_response_steps(
+    result: InferResponse, form: ResponseFormat
+) -> Generator[None, None, tuple[list[Buffer], bytes, bytes]]:
+    """As `infer_response`, in steps of about a millisecond; the JSON may be in many parts."""
+    regions = _NO_REGIONS
+    if form.requested is not None:
+        result = yield from form.requested.apply_steps(result)
+        regions = form.requested.regions
+    text: list[bytes] = [orjson.dumps(_document(result))[:-1], b',"outputs":[']
+    blobs: list[Buffer] = []
+    has_binary = False
+    for index, tensor in enumerate(result.outputs):
+        entry = _entry(tensor)
+        is_json = tensor.name not in regions and not form.is_binary(tensor.name)
+        if tensor.name not in regions and not is_json:
+            has_binary = True
+            entry["parameters"] = {"binary_data_size": len(tensor.data)}
+            if len(tensor.data):
+                blobs.append(tensor.data)
+        text += (b"," if index else b"", orjson.dumps(entry)[:-1])
+        if is_json:
+            text.append(b',"data":[')
+            text += yield from rendered_steps(tensor, exact=True)
+            text.append(b"]")
+        text.append(b"}")
+    text.append(b"]}")
+    if not has_binary:
+        return [*text], JSON, b""
+    return [*text, *blobs], BINARY, _HEADER % sum(map(len, text))
+
+
+def _document(result: InferResponse) -> dict[str, Any]:
+    """The members of a response before its outputs."""
+    document: dict[str, Any] = {"id": result.request_id} if result.request_id else {}
+    document["model_name"] = result.model_name
+    document["model_version"] = str(result.model_version)
+    if result.parameters:
+        document["parameters"] = dict(result.parameters)
+    return document
+
+
+def _entry(tensor: OutputTensor) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype.name, "shape": tensor.shape}
 
 
 def write_infer(result: InferResponse, form: ResponseFormat) -> list[Buffer]:

@@ -5,16 +5,21 @@ Behaviour and texts: SRV src/http_server.cc, `ReadDataFromJson` and `WriteDataTo
 
 from __future__ import annotations
 
+import codecs
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from itertools import chain
 from math import isfinite, prod
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from naiad.errors import InvalidRequestError, MalformedRequestError
-from naiad.protocol.datatypes import Datatype
+from naiad.protocol.datatypes import BYTE_SIZES, Datatype
 from naiad.protocol.inference import Buffer, OutputTensor
+from naiad.protocol.strings import pack_chunk
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +34,14 @@ _NOT_FINITE = {
     "inf": orjson.Fragment(b"Infinity"),
     "-inf": orjson.Fragment(b"-Infinity"),
 }
+_CHUNK = 1 << 16
+"""Elements that are converted at once, so that what a long tensor needs meanwhile is bounded."""
+_SPLIT_COUNT = 1 << 12
+_SPLIT_BYTES = 1 << 18
+"""Elements of BYTES that are split off at once: so many, or so many bytes of them."""
+_RENDERED_COUNT = 1 << 15
+"""Numbers that are rendered at once: about a millisecond's worth."""
+_LENGTH = Struct("<I")
 _ESCAPED = re.compile(rb'["\\\x00-\x1f]')
 
 
@@ -50,11 +63,34 @@ def to_bytes(name: str, datatype: Datatype, shape: tuple[int, ...], data: object
         raise MalformedRequestError("Unable to parse 'data': attempt to access JSON non-array as array")
     if datatype is Datatype.BYTES:
         return _strings(data, prod(shape))
+    if len(data) > _CHUNK or (data and type(data[0]) is list and len(data) * len(data[0]) > _CHUNK):
+        return _numbers(data, datatype, prod(shape))
     array = _array(data, datatype)
     if array.size != prod(shape):
         raise _shape_mismatch()
     if array.size and not _fits(array, data, datatype):
         raise _wrong_element(datatype)
+    return _converted(array, datatype)
+
+
+def _numbers(data: list[Any], datatype: Datatype, expected: int) -> bytes:
+    """As `to_bytes`, in chunks: the elements of nested lists, or of long ones."""
+    parts = []
+    count = 0
+    are_fitting = True
+    for chunk in _flat_chunks(data):
+        array = _array(chunk, datatype)
+        are_fitting = are_fitting and _fits(array, chunk, datatype)
+        parts.append(_converted(array, datatype) if are_fitting else b"")
+        count += len(chunk)
+    if count != expected:
+        raise _shape_mismatch()
+    if not are_fitting:
+        raise _wrong_element(datatype)
+    return b"".join(parts)
+
+
+def _converted(array: np.ndarray[Any, np.dtype[Any]], datatype: Datatype) -> bytes:
     import numpy as np  # imported late: see `protocol.numpy_types`
 
     from naiad.protocol.numpy_types import NUMPY_TYPES
@@ -103,18 +139,99 @@ def _decode_exact(element: bytes) -> str | orjson.Fragment:
     try:
         return element.decode()
     except UnicodeDecodeError:
-        escaped = _ESCAPED.sub(lambda found: orjson.dumps(found[0].decode())[1:-1], element)
-        return orjson.Fragment(b'"%b"' % escaped)
+        return orjson.Fragment(b'"%b"' % _escape(element))
 
 
 def split_strings(data: Buffer) -> Iterator[bytes]:
     """The elements of a BYTES tensor."""
     position, size = 0, len(data)
     while position + 4 <= size:
-        length = int.from_bytes(data[position : position + 4], "little")
-        position += 4
-        yield bytes(data[position : position + length])
-        position += length
+        elements, position = _split_some(data, position)
+        yield from elements
+
+
+def _split_some(data: Buffer, position: int) -> tuple[list[bytes], int]:
+    """The next elements of a BYTES tensor, about a millisecond's worth of them but at least one; and where they end."""
+    elements: list[bytes] = []
+    size = len(data)
+    unpack = _LENGTH.unpack_from
+    first = position
+    while position + 4 <= size and len(elements) < _SPLIT_COUNT:
+        start = position + 4
+        end = start + unpack(data, position)[0]
+        if end - first > _SPLIT_BYTES and elements:
+            break
+        elements.append(bytes(data[start:end]))
+        position = end
+    return elements, position
+
+
+def rendered_steps(tensor: OutputTensor, *, exact: bool) -> Generator[None, None, list[bytes]]:
+    """The elements of a long output as JSON, without the brackets of the list, in steps of about a millisecond.
+
+    The same as the elements of `from_tensor`.
+
+    Raises:
+        InvalidRequestError: For FP16 and BF16.
+    """
+    data = tensor.data
+    pieces: list[bytes] = []
+    if tensor.datatype is Datatype.BYTES:
+        decode = _decode_exact if exact else _decode_lossy
+        position = 0
+        while position + 4 <= len(data):
+            length = _LENGTH.unpack_from(data, position)[0]
+            if length > _SPLIT_BYTES:
+                start = position + 4
+                position = start + length
+                pieces += yield from _rendered_string(memoryview(data)[start:position], exact=exact)
+            else:
+                elements, position = _split_some(data, position)
+                pieces.append(orjson.dumps([decode(element) for element in elements])[1:-1])
+                yield
+            pieces.append(b",")
+    else:
+        size = (BYTE_SIZES[tensor.datatype] or 1) * _RENDERED_COUNT
+        for first in range(0, len(data), size):
+            pieces += (_rendered_numbers(replace(tensor, data=data[first : first + size]), exact=exact), b",")
+            yield
+    return pieces[:-1]
+
+
+def _rendered_string(element: memoryview, *, exact: bool) -> Generator[None, None, list[bytes]]:
+    """A long element as a JSON string, as `_decode_exact` or `_decode_lossy` gives it."""
+    starts = range(0, len(element), _SPLIT_BYTES)
+    decoder = codecs.getincrementaldecoder("utf-8")("strict" if exact else "replace")
+    parts = [b'"']
+    try:
+        for start in starts:
+            text = decoder.decode(element[start : start + _SPLIT_BYTES], start == starts[-1])
+            parts.append(orjson.dumps(text)[1:-1])
+            yield
+    except UnicodeDecodeError:
+        parts = [b'"']
+        for start in starts:
+            parts.append(_escape(bytes(element[start : start + _SPLIT_BYTES])))
+            yield
+    return [*parts, b'"']
+
+
+def _escape(element: bytes) -> bytes:
+    return _ESCAPED.sub(lambda found: orjson.dumps(found[0].decode())[1:-1], element)
+
+
+def _rendered_numbers(tensor: OutputTensor, *, exact: bool) -> bytes:
+    if tensor.datatype not in _WITHOUT_JSON:
+        import numpy as np  # imported late: see `protocol.numpy_types`
+
+        from naiad.protocol.numpy_types import NUMPY_TYPES
+
+        array = np.frombuffer(tensor.data, NUMPY_TYPES[tensor.datatype])
+        if not exact or array.dtype.kind != "f" or np.isfinite(array).all():
+            if array.dtype == np.float32:  # whose own shortest form has fewer digits
+                array = array.astype(np.float64)
+            return orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+    return orjson.dumps(from_tensor(tensor, exact=exact))[1:-1]
 
 
 def _wrong_element(datatype: Datatype) -> MalformedRequestError:
@@ -201,13 +318,39 @@ def pack_strings(data: list[Any]) -> tuple[bytes, int]:
         MalformedRequestError: For elements that are not strings.
     """
     parts = []
-    for item in flatten(data):
+    count = 0
+    for chunk in _flat_chunks(data):
+        try:
+            parts.append(pack_chunk(chunk))
+        except (TypeError, UnicodeEncodeError):
+            parts.append(_pack_singly(chunk))
+        count += len(chunk)
+    return (parts[0] if len(parts) == 1 else b"".join(parts)), count
+
+
+def _pack_singly(chunk: list[Any]) -> bytes:
+    parts: list[bytes] = []
+    for item in chunk:
         if not isinstance(item, str):
             raise MalformedRequestError("Unable to parse JSON bytes array: attempt to access JSON non-string as string")
         encoded = item.encode("utf-8", "surrogatepass")
-        parts.append(len(encoded).to_bytes(4, "little"))
-        parts.append(encoded)
-    return b"".join(parts), len(parts) // 2
+        parts += (len(encoded).to_bytes(4, "little"), encoded)
+    return b"".join(parts)
+
+
+def _flat_chunks(data: list[Any]) -> Iterator[list[Any]]:
+    """The elements of nested lists in order, some thousands at a time."""
+    for start in range(0, len(data), _CHUNK):
+        chunk = data[start : start + _CHUNK]
+        kinds = set(map(type, chunk))
+        if list not in kinds:
+            yield chunk
+        elif len(kinds) > 1:  # lists beside elements: rare, and invalid in strict readers
+            yield from _flat_chunks([*flatten(chunk)])
+        else:
+            lists = max(_CHUNK * len(chunk) // max(sum(map(len, chunk)), 1), 1)
+            for first in range(0, len(chunk), lists):
+                yield from _flat_chunks([*chain.from_iterable(chunk[first : first + lists])])
 
 
 def _shape_mismatch() -> MalformedRequestError:

@@ -13,7 +13,7 @@ from naiad.frontends.kserve_http.infer_request import parse_json
 from naiad.frontends.kserve_http.json_members import as_boolean, as_string, as_unsigned
 from naiad.frontends.log_settings import ServerLog
 from naiad.frontends.tracing import settings as trace_settings
-from naiad.frontends.tracing.tracer import Tracer
+from naiad.frontends.tracing.request_tracer import RequestTracer
 from naiad.protocol.inference import Buffer
 
 _READERS: dict[type, Callable[[object, str], str | bool | int]] = {
@@ -39,7 +39,9 @@ def log_settings_response(request: HttpRequest, log: ServerLog) -> Sequence[Buff
     return json_response(log_settings.document(log.settings))
 
 
-def trace_settings_response(request: HttpRequest, model: str, engine: EngineDoor, tracer: Tracer) -> Sequence[Buffer]:
+def trace_settings_response(
+    request: HttpRequest, model: str, engine: EngineDoor, tracer: RequestTracer
+) -> Sequence[Buffer]:
     """The trace settings of one model, or the default ones (no *model*), after changing those that a POST names.
 
     Raises:

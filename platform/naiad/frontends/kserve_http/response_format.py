@@ -10,7 +10,7 @@ from naiad_stub.memo import Memo
 
 from naiad.errors import InvalidRequestError, MalformedRequestError
 from naiad.frontends.kserve_http.json_members import as_boolean, as_object, as_string, as_unsigned, string_member
-from naiad.frontends.regions import ClientRegions
+from naiad.frontends.regions import TensorRegions
 from naiad.frontends.requested_outputs import RequestedOutputs
 
 _MAX_LAYOUTS = 64
@@ -54,7 +54,7 @@ class ResponseFormat:
         return self.binary.get(name, self.binary_by_default)
 
 
-def parse_outputs(outputs: object, form: ResponseFormat, regions: ClientRegions) -> list[str]:
+def parse_outputs(outputs: object, form: ResponseFormat, regions: TensorRegions) -> list[str]:
     """Read the `outputs` of a request into *form*; return their names.
 
     Raises:
@@ -75,7 +75,7 @@ def parse_outputs(outputs: object, form: ResponseFormat, regions: ClientRegions)
     return list(form.binary)
 
 
-def _parse_output(name: str, parameters: Mapping[str, Any], form: ResponseFormat, regions: ClientRegions) -> None:
+def _parse_output(name: str, parameters: Mapping[str, Any], form: ResponseFormat, regions: TensorRegions) -> None:
     form.binary[name] = as_boolean(parameters.get("binary_data", False), "Unable to parse 'binary_data': ")
     has_region = "shared_memory_region" in parameters
     if not has_region and "classification" not in parameters:
@@ -97,7 +97,7 @@ def _check_region_alone(*, is_binary: bool, has_classes: bool) -> None:
         raise InvalidRequestError("Output can't set both 'shared_memory_region' and 'binary_data'")
 
 
-def parse_region(parameters: Mapping[str, Any], regions: ClientRegions) -> tuple[str, int, int]:
+def parse_region(parameters: Mapping[str, Any], regions: TensorRegions) -> tuple[str, int, int]:
     """Region, offset and size that the parameters of a tensor name.
 
     Raises:

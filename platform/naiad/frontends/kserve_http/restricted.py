@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from naiad.config.server.access import Api, Restrictions
-from naiad.frontends.access import has_value
+from naiad.frontends.access import restriction_denial
+from naiad.frontends.http1.heads import is_repeated
 from naiad.frontends.kserve_http.routes import Endpoint
 
 _API = {
@@ -43,9 +44,13 @@ def guarded_endpoints(restrictions: Restrictions) -> Guarded:
     }
 
 
-def missing_header(guarded: Guarded, endpoint: Endpoint, headers: Mapping[bytes, bytes]) -> str:
-    """The required header that a request lacks or has with another value; empty if the request is allowed."""
+def denial(guarded: Guarded, endpoint: Endpoint, headers: Mapping[bytes, bytes]) -> str:
+    """Why a request may not use an endpoint; empty if it may."""
     required = guarded.get(endpoint)
-    if required is None or has_value(headers.get(required[0]), required[1]):
-        return ""
-    return required[0].decode()
+    return "" if required is None else api_denial(headers, *required)
+
+
+def api_denial(headers: Mapping[bytes, bytes], header: bytes, value: bytes) -> str:
+    """Why a request may not use an API that requires *header* with *value*; empty if it may."""
+    given = [headers[header]] if header in headers else []
+    return restriction_denial("API", header.decode(), given * (2 if is_repeated(headers, header) else 1), value)

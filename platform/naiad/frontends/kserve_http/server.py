@@ -8,10 +8,13 @@ from naiad.config.server.access import TlsFiles
 from naiad.engine.door import EngineDoor
 from naiad.frontends.access import Access
 from naiad.frontends.extensions import Extensions
+from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.listener import HttpListener
 from naiad.frontends.http1.messages import HttpExchange
 from naiad.frontends.http1.request_reader import RequestLimits
+from naiad.frontends.http1.timeouts import HttpTimeouts
 from naiad.frontends.kserve_http.endpoints import Endpoints
+from naiad.frontends.open_connections import ConnectionCount
 
 
 class HttpFrontend:
@@ -30,6 +33,9 @@ class HttpFrontend:
         access: Access | None = None,
         tls: TlsFiles | None = None,
         fallback: Callable[[HttpExchange], bool] | None = None,
+        admit_fallback: Callable[[Head], bool] = lambda _: False,
+        timeouts: HttpTimeouts | None = None,
+        count: ConnectionCount | None = None,
     ) -> None:
         """A frontend that is not listening yet; see `start`.
 
@@ -44,15 +50,24 @@ class HttpFrontend:
             access: What is restricted, and which headers are forwarded.
             tls: Certificates; None for plain HTTP.
             fallback: Handles requests for paths that are not KServe's. It returns False for paths it does not know.
+            admit_fallback: Whether *fallback* would read the body of a request with some head.
+            timeouts: Time limits of connections.
+            count: Counts the connections, against the limits that it has.
         """
         limits = limits or RequestLimits()
+        # Extensions that nobody else has are closed with this frontend.
+        self._own_background = None
+        if extensions is None:
+            extensions = Extensions()
+            self._own_background = extensions.background
         endpoints = Endpoints(
             engine,
-            extensions or Extensions(),
+            extensions,
             access or Access(),
             max_json=max_json,
             max_body=limits.body_bytes,
             fallback=fallback,
+            admit_fallback=admit_fallback,
         )
         self._listener = HttpListener(
             endpoints.handle,
@@ -63,7 +78,11 @@ class HttpFrontend:
             reuse_port=reuse_port,
             limits=limits,
             tls=tls,
+            memory=extensions.memory,
+            admit=endpoints.admit,
             reserve_input=endpoints.reserve_input,
+            timeouts=timeouts,
+            count=count,
         )
 
     async def start(self) -> int:
@@ -74,6 +93,12 @@ class HttpFrontend:
         """
         return await self._listener.start()
 
+    def drain(self) -> None:
+        """Serve on, and ask clients to connect elsewhere."""
+        self._listener.drain()
+
     async def stop(self, grace: float) -> None:
         """Stop listening, wait up to *grace* seconds for responses that are due, and close all connections."""
         await self._listener.stop(grace)
+        if self._own_background is not None:
+            await self._own_background.close()

@@ -9,11 +9,11 @@ from naiad.frontends.http1.messages import HttpRequest, json_response, response
 from naiad.frontends.kserve_http.infer_request import parse_json
 from naiad.frontends.kserve_http.json_members import as_string, as_unsigned
 from naiad.frontends.kserve_http.routes import Endpoint, Route
-from naiad.frontends.regions import ClientRegions
+from naiad.frontends.regions import RegionRegistry
 from naiad.protocol.inference import Buffer
 
 
-def shared_memory_response(request: HttpRequest, route: Route, regions: ClientRegions) -> Sequence[Buffer]:
+def shared_memory_response(request: HttpRequest, route: Route, regions: RegionRegistry) -> Sequence[Buffer]:
     """Register, list or unregister regions, as the path says.
 
     Raises:
@@ -32,7 +32,7 @@ def shared_memory_response(request: HttpRequest, route: Route, regions: ClientRe
     return response(200, [])
 
 
-def _status(name: str, regions: ClientRegions, *, is_system: bool) -> list[dict[str, str | int]]:
+def _status(name: str, regions: RegionRegistry, *, is_system: bool) -> list[dict[str, str | int]]:
     if not is_system:
         regions.check_cuda_status(name)
         return []
@@ -42,7 +42,7 @@ def _status(name: str, regions: ClientRegions, *, is_system: bool) -> list[dict[
     ]
 
 
-def _register(name: str, body: Buffer, regions: ClientRegions) -> None:
+def _register(name: str, body: Buffer, regions: RegionRegistry) -> None:
     regions.check_allowed()
     document = parse_json(body)
     for member in ("key", "byte_size"):

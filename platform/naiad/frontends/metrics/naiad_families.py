@@ -1,4 +1,4 @@
-"""Metrics that only naiad has (`naiad_*`): guests, their memory and restarts, and the environment store."""
+"""Metrics that only naiad has (`naiad_*`): guests, connections and the environment store."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from contextlib import suppress
 import psutil
 
 from naiad.frontends.metrics.families import Family, MetricType, Sample, single_gauge
+from naiad.frontends.open_connections import ConnectionCount
+from naiad.frontends.request_memory import RequestMemory
 from naiad.protocol.metadata import InstanceStatus
 
 
@@ -51,6 +53,51 @@ def guest_families(instances: Sequence[InstanceStatus]) -> list[Family]:
             "Resident memory of a guest process, and the shared part of it",
             MetricType.GAUGE,
             [sample for instance in instances if instance.pid for sample in _memory(instance)],
+        ),
+    ]
+
+
+def connection_families(count: ConnectionCount) -> list[Family]:
+    """Number of client connections: open, refused, and closed because of a time limit."""
+    return [
+        single_gauge(
+            "naiad_connections_open", "Number of open client connections, without those for metrics", count.open
+        ),
+        Family(
+            "naiad_connections_refused_total",
+            "Number of connections that were refused, by the limit: in total, or of one address",
+            MetricType.COUNTER,
+            [Sample({"limit": reason}, count.refused[reason]) for reason in ("address", "total")],
+        ),
+        Family(
+            "naiad_connections_timed_out_total",
+            "Number of HTTP connections that were closed because of a time limit, by the limit",
+            MetricType.COUNTER,
+            [Sample({"limit": reason}, count.timed_out[reason]) for reason in ("body", "header", "keepalive", "send")],
+        ),
+    ]
+
+
+def request_memory_families(memory: RequestMemory) -> list[Family]:
+    """Memory of long bodies and messages in flight (--memory-limit-requests)."""
+    budget = memory.budget
+    return [
+        single_gauge(
+            "naiad_request_memory_limit_bytes", "Memory that requests in flight may use together", budget.limit
+        ),
+        single_gauge(
+            "naiad_request_memory_used_bytes", "Memory that long requests in flight use, decompressed", budget.in_use
+        ),
+        single_gauge(
+            "naiad_request_memory_stopped",
+            "Number of requests that are not read until others free memory",
+            budget.stopped_count,
+        ),
+        Family(
+            "naiad_request_memory_refused_total",
+            "Number of incomplete requests that were refused for want of memory",
+            MetricType.COUNTER,
+            [Sample({}, budget.refused)],
         ),
     ]
 

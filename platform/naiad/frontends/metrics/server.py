@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 
 import psutil
 
@@ -40,6 +41,7 @@ class MetricsFrontend:
         collectors: Sequence[Collector] = (),
         with_system: bool = True,
         with_counters: bool = True,
+        prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """A frontend that is not listening yet; see `start`.
 
@@ -49,9 +51,12 @@ class MetricsFrontend:
             port: Port to listen on, 0 for any.
             collectors: Makers of further families, such as `cache.cache_families` or the models' own metrics.
             with_system: Whether to include the machine's processor and memory (--allow-cpu-metrics).
+            prepare: Called before each response; None if the collectors need nothing of other processes.
             with_counters: Whether to include sums of durations (--metrics-config=counter_latencies).
         """
         self._engine = engine
+        self._prepare = prepare
+        self._tasks: set[asyncio.Task[None]] = set()
         self._collectors = tuple(collectors)
         self._with_system = with_system
         self._with_counters = with_counters
@@ -95,13 +100,24 @@ class MetricsFrontend:
         return render(families)
 
     def _handle(self, exchange: HttpExchange) -> None:
-        exchange.respond(self._response(exchange.request.method, exchange.request.path))
+        task = asyncio.get_running_loop().create_task(self._respond(exchange))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    def _response(self, method: str, path: bytes) -> list[Buffer]:
+    async def _respond(self, exchange: HttpExchange) -> None:
+        exchange.respond(await self._response(exchange.request.method, exchange.request.path))
+
+    async def _response(self, method: str, path: bytes) -> list[Buffer]:
         if path not in _PATHS:
             return _error_response(_NOT_FOUND)
         if method != "GET":
             return _error_response(_NOT_ALLOWED, extra=b"Allow: GET\r\n")
+        return await self.page()
+
+    async def page(self) -> list[Buffer]:
+        """The response with all metrics now."""
+        if self._prepare is not None:
+            await self._prepare()
         try:
             return response(_OK, [self.scrape()], _TEXT)
         except NaiadError as error:

@@ -1,5 +1,7 @@
 """OpenAI's HTTP API over models with the tensors of Triton's vLLM backend.
 
-`api` dispatches a request; `requests` validates its JSON; `vllm_tensors` converts to and from the model's tensors;
-`responses` writes the result. `embeddings` is the same for vectors.
+`api` dispatches a request. Every request for text becomes one `TextRequest`: `requests` reads chats and completions,
+`responses.request` reads those of the Responses API. `submission` submits it, `vllm_tensors` converts to and from the
+model's tensors, and `text_response` collects the model's output for a writer: `completions` writes choices,
+`block_writer` writes blocks (`answer_blocks`) in the form of a protocol. `embeddings` does the same for vectors.
 """

@@ -7,56 +7,87 @@ await the engine, so each of them runs in a task.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hmac
 import logging
 import re
 import time
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from naiad.config.server.access import Api, Restrictions
 from naiad.engine.door import EngineDoor
 from naiad.errors import NaiadError
-from naiad.frontends.access import has_value
-from naiad.frontends.http1.heads import trace_headers
-from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, json_response, response
-from naiad.frontends.http1.server_sent_events import SentCount
+from naiad.frontends.anthropic.endpoint import (
+    COUNT_PATH,
+    MESSAGES,
+    MESSAGES_PATH,
+    VERSION_HEADER,
+    CountWriter,
+    model_document,
+    models_document,
+)
+from naiad.frontends.anthropic.errors import error_response as anthropic_error_response
+from naiad.frontends.anthropic.request import read_count_request
+from naiad.frontends.http1.heads import Head
+from naiad.frontends.http1.messages import HttpExchange, json_response, response
 from naiad.frontends.kserve_http.request_log import log_request
+from naiad.frontends.kserve_http.restricted import api_denial
+from naiad.frontends.mcp.endpoint import PATH as MCP_PATH
+from naiad.frontends.mcp.endpoint import McpEndpoint
+from naiad.frontends.mcp.tools import ToolBox
+from naiad.frontends.offload.background import Background
+from naiad.frontends.openai.completions import completion_writer
 from naiad.frontends.openai.cors import CorsExchange, allowed_lines, is_preflight, preflight_response
-from naiad.frontends.openai.embeddings import EmbeddingSink, infer_request, read_embedding_request
+from naiad.frontends.openai.embeddings import embedding_body, infer_request
 from naiad.frontends.openai.errors import (
     FORBIDDEN,
     NOT_ALLOWED,
     NOT_FOUND,
-    SERVER_ERROR,
     UNAUTHORIZED,
     UNAVAILABLE,
     ApiError,
     to_api_error,
     unknown_model_error,
 )
-from naiad.frontends.openai.requests import TextRequest, parse_body, read_chat, read_completion
-from naiad.frontends.openai.responses import PromptSink, TextResponse
+from naiad.frontends.openai.keys import ApiKeys, presented_key
+from naiad.frontends.openai.long_requests import EmbeddingRequest, read_embedding, read_long_embedding
+from naiad.frontends.openai.requests import TextRequest, read_chat, read_completion
+from naiad.frontends.openai.rerank import RerankRequest, read_rerank, rerank_infer_request
+from naiad.frontends.openai.responses.endpoint import ResponsesApi
+from naiad.frontends.openai.responses.store import ResponseStore, StoredResponses
+from naiad.frontends.openai.served_models import AdapterNames, ServedModels, no_adapters
+from naiad.frontends.openai.submission import INTERNAL, BodyReader, Submitter, TextProtocol, TextSubmission
 from naiad.frontends.openai.template import ChatTemplate
-from naiad.frontends.openai.vllm_tensors import can_embed, can_generate_text, infer_requests
-from naiad.frontends.tracing.tracer import Tracer
-from naiad.protocol.inference import InferRequest, Sink
-from naiad.protocol.metadata import ModelMetadata
-from naiad.protocol.model_names import model_key
+from naiad.frontends.openai.tokenizer import (
+    TokenizerRequest,
+    count_body,
+    counting_request,
+    has_tokenizer,
+    read_detokenize,
+    read_tokenize,
+    tokenizer_body,
+    tokenizer_infer_request,
+)
+from naiad.frontends.tracing.request_tracer import RequestTracer
+from naiad.protocol.inference import Buffer
 
 logger = logging.getLogger("naiad.openai")
 
 PREFIX = b"/v1/"
 _HEALTH = ("/health", "/health/ready")
 """Health endpoints of vLLM's server and of Triton's OpenAI frontend; they need no API key."""
-_INTERNAL = ApiError(INTERNAL_ERROR, status=SERVER_ERROR)
 _BASE = "/v1"
 _MODELS = f"{_BASE}/models"
+_METRICS = "/metrics"
 _MODEL = re.compile(r"/v1/models/([^/]+)(?:/(load|unload))?")
+_RESPONSE = re.compile(r"/v1/responses/([^/]+)(/input_items)?")
+_CHATS = TextProtocol(read=read_chat, begin=lambda exchange, request: (request, completion_writer(exchange, request)))
+_COMPLETIONS = TextProtocol(
+    read=read_completion, begin=lambda exchange, request: (request, completion_writer(exchange, request))
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +95,8 @@ class OpenAiSettings:
     """Settings of the API.
 
     Attributes:
-        keys: API keys; each request must present one of them; empty to accept all requests.
+        keys: API keys; each request must present one of them. Without keys and a file, all requests are accepted.
+        key_file: File with more keys, which is read again when it changes; None for no file.
         default_tokens: `max_tokens` of a request that sets none; None for 16 in completions and the rest of the context
             in chats.
         lora_separator: Separates the name of a model from that of an adapter (`MODEL<separator>ADAPTER`); "" to
@@ -73,44 +105,117 @@ class OpenAiSettings:
         chat_template: Renders chats as prompts for models without the input `messages`; None to reject such chats.
         restrictions: Headers that endpoint groups require, as on KServe's paths.
         origins: Origins whose pages may call the API from a browser; `*` for any.
-        adapters: Returns the adapter names of a model's version. Called on a thread, and only with a separator set.
+        adapters: Finds the adapter names of a model's version. Called only with a separator set.
+        stored_responses: How many responses of `/v1/responses` are kept; 0 to keep none.
+        stored_bytes: How many bytes of them are kept.
+        store: Where they are kept; None for a store of this API's own, with these bounds.
+        mcp: Whether models are tools at `/mcp`.
+        mcp_models: The models that are tools; empty for all.
+        metrics: Makes the response to `GET /metrics`; None where it is not served on this port.
+        created: When the models were created, as far as clients are told: seconds since 1970.
     """
 
     keys: tuple[str, ...] = ()
+    key_file: Path | None = None
     default_tokens: int | None = None
     lora_separator: str = ""
     max_json: int = 64 << 20
     chat_template: ChatTemplate | None = None
     restrictions: Restrictions = field(default_factory=dict)
     origins: tuple[str, ...] = ()
-    adapters: Callable[[str, str], Sequence[str]] = lambda _model, _version: ()
+    adapters: AdapterNames = no_adapters
+    stored_responses: int = 1000
+    stored_bytes: int = 64 << 20
+    store: StoredResponses | None = None
+    mcp: bool = False
+    mcp_models: tuple[str, ...] = ()
+    metrics: Callable[[], Awaitable[list[Buffer]]] | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
 
 
 class OpenAiApi:
     """Handles requests of OpenAI's API."""
 
-    def __init__(self, engine: EngineDoor, tracer: Tracer, settings: OpenAiSettings) -> None:
+    def __init__(
+        self, engine: EngineDoor, tracer: RequestTracer, settings: OpenAiSettings, background: Background | None = None
+    ) -> None:
+        """An API without requests.
+
+        Args:
+            engine: Executes the requests.
+            tracer: Selects the requests that are traced.
+            settings: Settings of the API.
+            background: Reads long requests; the caller closes it. None for one of this API's own, in tests.
+        """
         self._engine = engine
-        self._tracer = tracer
         self._settings = settings
-        self._keys = [key.encode() for key in settings.keys]
+        self._keys = ApiKeys(settings.keys, settings.key_file)
+        self._models = ServedModels(engine, settings.lora_separator, settings.adapters)
+        self._bodies = BodyReader(background or Background(), settings.max_json)
+        self._submitter = Submitter(engine, tracer)
+        self._texts = TextSubmission(
+            self._submitter,
+            self._models,
+            self._bodies,
+            default_tokens=settings.default_tokens,
+            chat_template=settings.chat_template,
+        )
+        store = settings.store or ResponseStore(settings.stored_responses, settings.stored_bytes)
+        self._responses = ResponsesApi(store, self._keys.owner)
         self._guards = {
             api: (header.lower().encode(), value.encode()) for api, (header, value) in settings.restrictions.items()
         }
-        self._created = int(time.time())
+        self._created = settings.created
         self._tasks: set[asyncio.Task[None]] = set()
         self._posts: dict[str, Callable[[HttpExchange], None]] = {
-            "/v1/chat/completions": lambda exchange: self._generate(exchange, read_chat),
-            "/v1/completions": lambda exchange: self._generate(exchange, read_completion),
+            "/v1/chat/completions": lambda exchange: self._texts.handle(exchange, _CHATS),
+            "/v1/completions": lambda exchange: self._texts.handle(exchange, _COMPLETIONS),
+            "/v1/responses": lambda exchange: self._texts.handle(exchange, self._responses.protocol),
+            MESSAGES_PATH: lambda exchange: self._texts.handle(exchange, MESSAGES),
+            COUNT_PATH: self._count_tokens,
             "/v1/embeddings": self._embed,
+            "/v1/rerank": self._rerank,
+            "/rerank": self._rerank,
+            **({MCP_PATH: self._mcp().handle} if settings.mcp else {}),
+            "/tokenize": lambda exchange: self._tokenize(exchange, read_tokenize),
+            "/detokenize": lambda exchange: self._tokenize(exchange, read_detokenize),
         }
 
+    def _mcp(self) -> McpEndpoint:
+        engine, settings = self._engine, self._settings
+        tools = ToolBox(engine, settings.mcp_models)
+        return McpEndpoint(
+            tools,
+            engine.server_metadata,
+            self._submitter.submit,
+            engine.cancel,
+            engine.confirm_sent,
+            settings.origins,
+        )
+
+    def admit(self, head: Head) -> bool:
+        """Whether a request below `/v1` is read to its end: only some paths have a body, and keys come first."""
+        path = head.path.decode("latin-1").rstrip("/")
+        if head.method != "POST" or not (path in self._posts or _MODEL.fullmatch(path)):
+            return False
+        try:
+            self._check_key(head.headers)
+            self._check_restriction(head.headers, Api.INFERENCE if path in self._posts else Api.MODEL_REPOSITORY)
+        except ApiError:
+            return False
+        return True
+
     def try_handle(self, exchange: HttpExchange) -> bool:
-        """Handle a request on a port shared with other APIs; return False if its path is not below `/v1`."""
-        if not exchange.request.path.startswith(PREFIX):
+        """Handle a request on a port shared with other APIs; return False if its path is not this API's."""
+        if not exchange.request.path.startswith(PREFIX) and not self._has_path(exchange.request.path):
             return False
         self._handle(exchange)
         return True
+
+    def _has_path(self, given: bytes) -> bool:
+        """Whether a path that is not below `/v1` is one of this API."""
+        path = given.decode("latin-1").rstrip("/")
+        return path in self._posts or (path == _METRICS and self._settings.metrics is not None)
 
     def handle(self, exchange: HttpExchange) -> None:
         """Handle a request on this API's own port; the response may follow later."""
@@ -129,32 +234,39 @@ class OpenAiApi:
             elif lines and is_preflight(exchange.request):  # before the key: browsers send no Authorization with it
                 exchange.respond(preflight_response(exchange.request))
             else:
-                self._check_key(exchange)
+                self._check_key(exchange.request.headers)
                 self._route(exchange, path)
         except ApiError as error:
-            exchange.respond(error.response())
+            exchange.respond(_error_response(exchange, path, error))
         except Exception:
             logger.exception("cannot handle %r", exchange.request.path)
-            exchange.respond(_INTERNAL.response())
+            exchange.respond(_error_response(exchange, path, INTERNAL))
 
     def _route(self, exchange: HttpExchange, path: str) -> None:
         method = exchange.request.method
         found = _MODEL.fullmatch(path)
         if path in self._posts:
             _expect(method, "POST")
-            self._check_restriction(exchange, Api.INFERENCE)
+            self._check_restriction(exchange.request.headers, Api.INFERENCE)
             self._posts[path](exchange)
+        elif (stored := _RESPONSE.fullmatch(path)) is not None:
+            self._check_restriction(exchange.request.headers, Api.INFERENCE)
+            self._responses.handle(exchange, stored[1], is_input=stored[2] is not None)
+        elif path == _METRICS and self._settings.metrics is not None:
+            _expect(method, "GET")
+            self._check_restriction(exchange.request.headers, Api.STATISTICS)
+            self._run_later(exchange, _respond_later(exchange, self._settings.metrics()))
         elif path == _MODELS:
             _expect(method, "GET")
-            self._check_restriction(exchange, Api.METADATA)
+            self._check_restriction(exchange.request.headers, Api.METADATA)
             self._run_later(exchange, self._list(exchange))
         elif found is not None and found[2]:
             _expect(method, "POST")
-            self._check_restriction(exchange, Api.MODEL_REPOSITORY)
+            self._check_restriction(exchange.request.headers, Api.MODEL_REPOSITORY)
             self._run_later(exchange, self._load_or_unload(exchange, unquote(found[1]), found[2]))
         elif found is not None:
             _expect(method, "GET")
-            self._check_restriction(exchange, Api.METADATA)
+            self._check_restriction(exchange.request.headers, Api.METADATA)
             self._run_later(exchange, self._show(exchange, unquote(found[1])))
         else:
             hint = self._suggest_path(path)
@@ -172,22 +284,20 @@ class OpenAiApi:
             is_ready = False  # the server is shutting down
         exchange.respond(response(200 if is_ready else UNAVAILABLE, [], b""))
 
-    def _check_restriction(self, exchange: HttpExchange, api: Api) -> None:
+    def _check_restriction(self, headers: Mapping[bytes, bytes], api: Api) -> None:
         guard = self._guards.get(api)
-        if guard is not None and not has_value(exchange.request.headers.get(guard[0]), guard[1]):
-            raise ApiError(f"This API is restricted, expecting header '{guard[0].decode()}'", status=FORBIDDEN)
+        denial = "" if guard is None else api_denial(headers, *guard)
+        if denial:
+            raise ApiError(denial, status=FORBIDDEN)
 
-    def _check_key(self, exchange: HttpExchange) -> None:
-        if not self._keys:
+    def _check_key(self, headers: Mapping[bytes, bytes]) -> None:
+        if not self._keys.is_required:
             return
-        given = exchange.request.headers.get(b"authorization", b"")
-        scheme, _, key = given.partition(b" ")
-        key = key.strip()
-        # All keys are compared, each in constant time, so that the response time reveals nothing about them.
-        if scheme.lower() != b"bearer" or sum(hmac.compare_digest(key, known) for known in self._keys) == 0:
+        key = presented_key(headers)
+        if not self._keys.accepts(key):
             what = "Incorrect API key provided" if key else "You didn't provide an API key"
             raise ApiError(
-                f"{what}; send one of the server's keys in the header 'Authorization: Bearer KEY'",
+                f"{what}; send one of the server's keys in the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
                 status=UNAUTHORIZED,
                 code="invalid_api_key",
             )
@@ -195,43 +305,19 @@ class OpenAiApi:
     # -- models -------------------------------------------------------------------------------------------------
 
     async def _list(self, exchange: HttpExchange) -> None:
-        names = [name for model in self._models() for name in (model, *await self._adapter_models(model))]
+        names = await self._models.names()
+        if VERSION_HEADER in exchange.request.headers:
+            exchange.respond(json_response(models_document(names, self._created)))
+            return
         exchange.respond(json_response({"object": "list", "data": [self._model_document(name) for name in names]}))
 
     async def _show(self, exchange: HttpExchange, name: str) -> None:
-        is_known = self._can_serve(name)
-        for model, _ in self._split_adapter(name):
-            is_known = is_known or (self._can_serve(model) and name in await self._adapter_models(model))
-        exchange.respond(
-            json_response(self._model_document(name)) if is_known else unknown_model_error(name).response()
-        )
-
-    def _models(self) -> list[str]:
-        index = self._engine.ready_index()
-        found = {(entry.name, model_key(entry.namespace, entry.name)) for entry in index}
-        keys = Counter(name for name, _ in found)  # equal names in several namespaces need their full key
-        names = sorted(name if keys[name] == 1 else key for name, key in found)
-        return [name for name in names if self._can_serve(name)]
-
-    async def _adapter_models(self, model: str) -> list[str]:
-        """The names that select a model with one of its adapters."""
-        separator = self._settings.lora_separator
-        if not separator:
-            return []
-        try:
-            version = self._engine.model_metadata(model).versions[-1]
-        except (NaiadError, IndexError):
-            return []  # unloaded since the index was read
-        return [
-            f"{model}{separator}{name}" for name in await asyncio.to_thread(self._settings.adapters, model, version)
-        ]
-
-    def _can_serve(self, name: str) -> bool:
-        try:
-            metadata = self._engine.model_metadata(name)
-        except NaiadError:
-            return False  # unloaded since the index was read
-        return can_generate_text(metadata) or can_embed(metadata)
+        if not await self._models.is_known(name):
+            exchange.respond(_error_response(exchange, _MODELS, unknown_model_error(name)))
+        elif VERSION_HEADER in exchange.request.headers:
+            exchange.respond(json_response(model_document(name, self._created)))
+        else:
+            exchange.respond(json_response(self._model_document(name)))
 
     def _model_document(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "naiad"}
@@ -253,75 +339,65 @@ class OpenAiApi:
                 await work
             except Exception:
                 logger.exception("cannot handle %r", exchange.request.path)
-                exchange.respond(_INTERNAL.response())
+                exchange.respond(INTERNAL.response())
 
         task = asyncio.ensure_future(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- text and vectors ---------------------------------------------------------------------------------------
-
-    def _generate(
-        self, exchange: HttpExchange, read_request: Callable[[dict[str, Any], int | None], TextRequest]
-    ) -> None:
-        settings = self._settings
-        request = read_request(parse_body(exchange.request.body, settings.max_json), settings.default_tokens)
-        metadata, lora = self._find_model(request.model)
-        inferences = list(infer_requests(request, metadata, settings.chat_template, lora))
-        response = TextResponse(exchange, request, self._engine.cancel)
-        for number, inference in enumerate(inferences):
-            sent = SentCount(self._engine.confirm_sent)
-            try:
-                ticket = self._submit(exchange, inference, PromptSink(response, number, sent))
-            except NaiadError as problem:
-                response.fail(to_api_error(problem, request.model))
-                return
-            except Exception:  # handled here: earlier prompts are running, so `response` owns the exchange
-                logger.exception("cannot submit a request to model '%s'", request.model)
-                response.fail(_INTERNAL)
-                return
-            response.on_submitted(ticket)
-            sent.set_ticket(ticket)
-            if response.is_over:  # an earlier prompt has failed already
-                return
+    # -- vectors ------------------------------------------------------------------------------------------------
 
     def _embed(self, exchange: HttpExchange) -> None:
-        given = read_embedding_request(parse_body(exchange.request.body, self._settings.max_json))
-        metadata, _ = self._find_model(given["model"])
-        inference = infer_request(given, metadata)
-        sent = SentCount(self._engine.confirm_sent)
-        sink = EmbeddingSink(exchange, given, sent.add)
-        try:
-            ticket = self._submit(exchange, inference, sink)
-        except NaiadError as problem:
-            raise to_api_error(problem, given["model"]) from problem
-        exchange.on_disconnect(ticket)
-        sent.set_ticket(ticket)
+        self._bodies.read(
+            exchange, read_embedding, partial(self._submit_embedding, exchange), read_long=read_long_embedding
+        )
 
-    def _submit(self, exchange: HttpExchange, inference: InferRequest, sink: Sink) -> int:
-        if self._tracer.is_on:
-            return self._tracer.submit(self._engine, inference, sink, "HTTP", trace_headers(exchange.request.headers))
-        return self._engine.submit(inference, sink)
+    def _submit_embedding(self, exchange: HttpExchange, request: EmbeddingRequest) -> None:
+        given = request.given
+        metadata, _ = self._models.find(given["model"])
+        inference = infer_request(request.document, metadata)
+        self._submitter.submit_single(exchange, inference, given["model"], partial(embedding_body, given=given))
 
-    def _find_model(self, name: str) -> tuple[ModelMetadata, str]:
-        """The model that *name* selects, and the name of its adapter or ""."""
-        try:
-            return self._engine.model_metadata(name), ""
-        except NaiadError as problem:
-            first = problem
-        for model, adapter in self._split_adapter(name):
-            with contextlib.suppress(NaiadError):
-                return self._engine.model_metadata(model), adapter
-        raise to_api_error(first, name) from first
+    def _rerank(self, exchange: HttpExchange) -> None:
+        def submit(request: RerankRequest) -> None:
+            metadata, _ = self._models.find(request.model)
+            inference = rerank_infer_request(request, metadata)
+            self._submitter.submit_single(exchange, inference, request.model, request.body)
 
-    def _split_adapter(self, name: str) -> Iterator[tuple[str, str]]:
-        """All splits of *name* into model and adapter, the longest model first: either may contain the separator."""
-        separator = self._settings.lora_separator
-        end = len(name)
-        while separator and (end := name.rfind(separator, 0, end)) >= 0:
-            model, adapter = name[:end], name[end + len(separator) :]
-            if model and adapter:
-                yield model, adapter
+        self._bodies.read(exchange, read_rerank, submit)
+
+    # -- tokens -------------------------------------------------------------------------------------------------
+
+    def _tokenize(self, exchange: HttpExchange, read: Callable[[dict[str, Any]], TokenizerRequest]) -> None:
+        def submit(request: TokenizerRequest) -> None:
+            metadata, _ = self._models.find(request.model)
+            inference = tokenizer_infer_request(request, metadata)
+            self._submitter.submit_single(exchange, inference, request.model, tokenizer_body)
+
+        self._bodies.read(exchange, read, submit)
+
+    def _count_tokens(self, exchange: HttpExchange) -> None:
+        """Count the tokens of a conversation by the model's tokenizer; a model without one reads the whole prompt."""
+
+        def submit(request: TextRequest) -> None:
+            metadata, _ = self._models.find(request.model)
+            if not has_tokenizer(metadata):
+                self._texts.submit(exchange, request, CountWriter(exchange))
+                return
+            inference = tokenizer_infer_request(counting_request(request.model, str(request.prompts[0])), metadata)
+            self._submitter.submit_single(exchange, inference, request.model, count_body, anthropic_error_response)
+
+        self._bodies.read(exchange, read_count_request, submit, anthropic_error_response)
+
+
+async def _respond_later(exchange: HttpExchange, making: Awaitable[list[Buffer]]) -> None:
+    exchange.respond(await making)
+
+
+def _error_response(exchange: HttpExchange, path: str, error: ApiError) -> list[Buffer]:
+    """The response for an error, in the form of the API that the client uses."""
+    is_anthropic = path in {MESSAGES_PATH, COUNT_PATH} or VERSION_HEADER in exchange.request.headers
+    return anthropic_error_response(error) if is_anthropic else error.response()
 
 
 def _expect(method: str, expected: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from naiad.frontends.http1.messages import HttpExchange, HttpRequest, response
+from naiad.frontends.request_budget import Charge
 from naiad.protocol.inference import Buffer
 
 ANY = "*"
@@ -33,7 +34,8 @@ def preflight_response(request: HttpRequest) -> list[Buffer]:
     """The response to a preflight request; `CorsExchange` adds the allowed origin."""
     names = request.headers.get(b"access-control-request-headers", b"authorization, content-type")
     lines = (
-        b"Access-Control-Allow-Methods: GET, POST\r\nAccess-Control-Allow-Headers: %b\r\nAccess-Control-Max-Age: %d\r\n"
+        b"Access-Control-Allow-Methods: GET, POST, DELETE\r\nAccess-Control-Allow-Headers: %b\r\n"
+        b"Access-Control-Max-Age: %d\r\n"
     )
     return response(_NO_CONTENT, [], b"", lines % (names, _MAX_AGE_SECONDS))
 
@@ -50,6 +52,15 @@ class CorsExchange(HttpExchange):
     def request(self) -> HttpRequest:
         """The request to respond to."""
         return self._exchange.request
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the client is still connected."""
+        return self._exchange.is_connected
+
+    def replace_body(self, body: Buffer, charge: Charge) -> None:
+        """As the wrapped exchange."""
+        self._exchange.replace_body(body, charge)
 
     @property
     def is_blocked(self) -> bool:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import base64
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import orjson
 
-from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, json_response
-from naiad.frontends.openai.errors import SERVER_ERROR, ApiError, to_api_error
+from naiad.frontends.openai.errors import SERVER_ERROR, ApiError
 from naiad.frontends.openai.requests import ANYTHING, TEXT, FieldRule, to_json, validate_fields
 from naiad.frontends.openai.vllm_tensors import EMBEDDING_REQUEST, build_infer_request, can_embed, strings, sum_of
-from naiad.protocol.inference import InferRequest, InferResponse
+from naiad.protocol.inference import InferRequest, OutputTensor
 from naiad.protocol.metadata import ModelMetadata
-
-logger = logging.getLogger("naiad.openai")
 
 _RULES: dict[str, FieldRule] = {
     "model": TEXT,
@@ -60,8 +56,16 @@ def _are_tokens(value: list[Any]) -> bool:
     return bool(value) and all(isinstance(token, int) and not isinstance(token, bool) for token in value)
 
 
-def infer_request(given: Mapping[str, Any], metadata: ModelMetadata) -> InferRequest:
-    """The inference request for the fields *given*.
+def embedding_document(given: Mapping[str, Any]) -> str:
+    """The JSON that the model gets for the fields *given*."""
+    document: dict[str, Any] = {"input": given["input"]}
+    if "dimensions" in given:
+        document["pooling_params"] = {"dimensions": given["dimensions"]}
+    return to_json(document)
+
+
+def infer_request(document: str, metadata: ModelMetadata) -> InferRequest:
+    """The inference request for a model that gets *document*.
 
     Raises:
         ApiError: If the model does not support embeddings.
@@ -71,65 +75,34 @@ def infer_request(given: Mapping[str, Any], metadata: ModelMetadata) -> InferReq
             f"The model `{metadata.name}` does not support embeddings: it has no string input '{EMBEDDING_REQUEST}'",
             param="model",
         )
-    document: dict[str, Any] = {"input": given["input"]}
-    if "dimensions" in given:
-        document["pooling_params"] = {"dimensions": given["dimensions"]}
-    values = {EMBEDDING_REQUEST: to_json(document), "stream": False, "return_num_input_tokens": True}
+    values = {EMBEDDING_REQUEST: document, "stream": False, "return_num_input_tokens": True}
     return build_infer_request(metadata, values, {})
 
 
-class EmbeddingSink:
-    """Responds with the vectors of the model's first response; further responses are discarded."""
+def embedding_body(outputs: Mapping[str, OutputTensor], given: Mapping[str, Any]) -> bytes:
+    """The response to the request *given*, from the outputs of the model.
 
-    __slots__ = ("_exchange", "_is_base64", "_model", "_on_sent")
+    Raises:
+        ApiError: If the model did not return vectors.
+    """
+    is_base64 = given.get("encoding_format") == "base64"
+    vectors = [_vector(text, is_base64=is_base64) for text in strings(outputs.get("text_output"))]
+    tokens = sum_of(outputs.get("num_input_tokens")) or 0
+    document = {
+        "object": "list",
+        "data": [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)],
+        "model": given["model"],
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+    return orjson.dumps(document)
 
-    def __init__(self, exchange: HttpExchange, given: Mapping[str, Any], on_sent: Callable[[], None]) -> None:
-        self._exchange: HttpExchange | None = exchange
-        self._model = str(given["model"])
-        self._is_base64 = given.get("encoding_format") == "base64"
-        self._on_sent = on_sent
 
-    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
-        """Write the response."""
-        if response is not None:
-            self._on_sent()  # discarded responses too: otherwise a model that sends more would block forever
-        exchange = self._exchange
-        if exchange is None or (response is None and not final):
-            return
-        self._exchange = None
-        try:
-            if response is None:
-                raise ApiError("The model returned no response", status=SERVER_ERROR)
-            if response.error is not None:
-                raise to_api_error(response.error, self._model)
-            exchange.respond(json_response(self._document(response)))
-        except ApiError as error:
-            exchange.respond(error.response())
-        except Exception:
-            logger.exception("cannot write the response of model '%s'", self._model)
-            exchange.respond(ApiError(INTERNAL_ERROR, status=SERVER_ERROR).response())
-
-    def _document(self, response: InferResponse) -> dict[str, Any]:
-        outputs = {output.name: output for output in response.outputs}
-        vectors = [self._vector(text) for text in strings(outputs.get("text_output"))]
-        tokens = sum_of(outputs.get("num_input_tokens")) or 0
-        return {
-            "object": "list",
-            "data": [
-                {"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)
-            ],
-            "model": self._model,
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        }
-
-    def _vector(self, text: str) -> object:
-        try:
-            numbers = orjson.loads(text)
-            array = np.array(numbers, "<f4")
-        except (ValueError, TypeError) as problem:
-            raise ApiError(f"The model did not return a vector: {problem}", status=SERVER_ERROR) from None
-        if array.ndim != 1:
-            raise ApiError(
-                f"The model did not return a vector: the array has {array.ndim} dimensions", status=SERVER_ERROR
-            )
-        return base64.b64encode(array.tobytes()).decode() if self._is_base64 else numbers
+def _vector(text: str, *, is_base64: bool) -> object:
+    try:
+        numbers = orjson.loads(text)
+        array = np.array(numbers, "<f4")
+    except (ValueError, TypeError) as problem:
+        raise ApiError(f"The model did not return a vector: {problem}", status=SERVER_ERROR) from None
+    if array.ndim != 1:
+        raise ApiError(f"The model did not return a vector: the array has {array.ndim} dimensions", status=SERVER_ERROR)
+    return base64.b64encode(array.tobytes()).decode() if is_base64 else numbers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from naiad.errors import Code, NaiadError, UnknownModelError
@@ -17,6 +18,19 @@ NOT_ALLOWED = 405
 TOO_LARGE = 413
 SERVER_ERROR = 500
 UNAVAILABLE = 503
+
+
+_MODEL_ERROR = "Error generating stream: "
+"""Prefix of all errors of Triton's vLLM backend and of `vllm_like`; it does not help a client of this API."""
+_UNKNOWN_ADAPTER = re.compile(
+    r"LoRA feature is not enabled|LoRA .{0,500} is not supported, we currently support", re.DOTALL
+)
+"""In errors of the same backends for the adapter in the name of a model."""
+_TOO_MANY_TOKENS = re.compile(
+    r"maximum context length is \d+|longer than the maximum model length of \d+|too long to fit into the model"
+)
+"""In errors of engines for a prompt that is longer than the model's context: OpenAI's and vLLM's texts. Clients shorten
+a conversation when they see the code, which no other part of the error tells them."""
 
 
 class ApiError(Exception):
@@ -54,6 +68,10 @@ def to_api_error(problem: NaiadError, model: str) -> ApiError:
     """The error response for an error of the engine or of the model."""
     if isinstance(problem, UnknownModelError):
         return unknown_model_error(model, problem.message)
+    if _UNKNOWN_ADAPTER.search(problem.message):
+        return unknown_model_error(model, problem.message.removeprefix(_MODEL_ERROR))
+    if _TOO_MANY_TOKENS.search(problem.message):
+        return ApiError(problem.message.removeprefix(_MODEL_ERROR), code="context_length_exceeded")
     code = "model_not_ready" if problem.code is Code.UNAVAILABLE else None
     return ApiError(problem.message, status=HTTP_STATUS[problem.code], code=code)
 

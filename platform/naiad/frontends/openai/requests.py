@@ -11,9 +11,11 @@ A field is handled in one of four ways:
 
 from __future__ import annotations
 
+import base64
 import difflib
 import logging
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -33,8 +35,10 @@ _MAX_CHOICES = 128
 _MAX_CHAT_LOGPROBS = 20
 _MAX_COMPLETION_LOGPROBS = 5
 _MAX_PROMPTS = 2048
+_INT32 = 1 << 31
 _INT64 = 1 << 63
 
+_IMAGE_HEAD = re.compile(r"data:image/[\w.+-]+;base64")
 _MISSPELLING_SIMILARITY = 0.88
 """Similarity (difflib's ratio) from which on an unknown name is a misspelling. `top_a` and `top_p`, two different
 parameters, have 0.8; `temprature` and `temperature` have 0.95."""
@@ -103,11 +107,7 @@ def parse_body(body: Buffer, limit: int) -> dict[str, Any]:
     Raises:
         ApiError: If the body is not a JSON object, or is longer than *limit* bytes.
     """
-    if len(body) > limit:
-        raise ApiError(
-            f"The request has {len(body)} bytes, more than the {limit} that --http-max-input-size allows",
-            status=TOO_LARGE,
-        )
+    check_size(body, limit)
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as problem:
@@ -115,6 +115,19 @@ def parse_body(body: Buffer, limit: int) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ApiError("The body of the request must be a JSON object")
     return document
+
+
+def check_size(body: Buffer, limit: int) -> None:
+    """Reject a body that is longer than *limit* bytes.
+
+    Raises:
+        ApiError: If it is longer.
+    """
+    if len(body) > limit:
+        raise ApiError(
+            f"The request has {len(body)} bytes, more than the {limit} that --http-max-input-size allows",
+            status=TOO_LARGE,
+        )
 
 
 def to_json(value: object) -> str:
@@ -183,7 +196,7 @@ def _type_name(value: object) -> str:
 
 # -- requests for text ------------------------------------------------------------------------------------------
 
-_SAMPLING: dict[str, FieldRule] = {
+SAMPLING_RULES: dict[str, FieldRule] = {
     "n": FieldRule("an integer", 1, _MAX_CHOICES),
     "temperature": FieldRule("a number", 0, 2),
     "top_p": FieldRule("a number", 0, 1),
@@ -210,7 +223,7 @@ _SAMPLING: dict[str, FieldRule] = {
 """Fields that are passed to the model as sampling parameters of the same name."""
 
 _COMMON: dict[str, FieldRule] = {
-    **_SAMPLING,
+    **SAMPLING_RULES,
     "model": TEXT,
     "stream": BOOLEAN,
     "stream_options": OBJECT,
@@ -277,7 +290,7 @@ class TextRequest:
 
     Attributes:
         model: Name of the model, possibly with the name of an adapter.
-        prompts: Prompts of a completion; for a chat one element, its conversation as JSON.
+        prompts: Prompts of a completion, each a text or token ids; for a chat one element, its conversation as JSON.
         is_chat: Whether it is a chat.
         sampling: Sampling parameters of the model.
         choices: Number of choices for each prompt (`n`).
@@ -288,7 +301,7 @@ class TextRequest:
     """
 
     model: str
-    prompts: tuple[str, ...]
+    prompts: tuple[str | list[int], ...]
     is_chat: bool
     sampling: Mapping[str, Any]
     choices: int
@@ -314,11 +327,13 @@ def read_completion(document: Mapping[str, Any], default_tokens: int | None) -> 
     choices = given.get("n", 1)
     if given.get("best_of", choices) != choices:
         raise ApiError("`best_of` is not supported unless it equals `n`", param="best_of")
-    sampling = _sampling(given, given.get("max_tokens", default_tokens or COMPLETION_TOKENS))
+    sampling = sampling_of(given, given.get("max_tokens", default_tokens or COMPLETION_TOKENS))
     top_logprobs = given.get("logprobs")
     if top_logprobs is not None:
         sampling["logprobs"] = top_logprobs
     prompts = _prompts(given["prompt"])
+    if given.get("echo") and not all(isinstance(prompt, str) for prompt in prompts):
+        raise ApiError("`echo` is not supported for prompts of token ids: their text is unknown", param="echo")
     return TextRequest(
         model=given["model"],
         prompts=prompts,
@@ -350,11 +365,11 @@ def read_chat(document: Mapping[str, Any], default_tokens: int | None) -> TextRe
     if "top_logprobs" in given and not given.get("logprobs"):
         raise ApiError("`top_logprobs` can only be used when `logprobs` is True", param="top_logprobs")
     max_tokens = given.get("max_completion_tokens", given.get("max_tokens", default_tokens or CHAT_TOKENS))
-    sampling = _sampling(given, max_tokens)
+    sampling = sampling_of(given, max_tokens)
     top_logprobs = given.get("top_logprobs", 0) if given.get("logprobs") else None
     if top_logprobs is not None:
         sampling["logprobs"] = top_logprobs
-    conversation = {"messages": _messages(given["messages"])}
+    conversation = {"messages": check_messages(given["messages"], "messages")}
     conversation.update({name: given[name] for name in _CONVERSATION if name in given})
     return TextRequest(
         model=given["model"],
@@ -368,8 +383,15 @@ def read_chat(document: Mapping[str, Any], default_tokens: int | None) -> TextRe
     )
 
 
-def _sampling(given: Mapping[str, Any], max_tokens: int) -> dict[str, Any]:
-    sampling = {name: given[name] for name in _SAMPLING if name in given}
+def sampling_of(
+    given: Mapping[str, Any], max_tokens: int, rules: Collection[str] = SAMPLING_RULES.keys()
+) -> dict[str, Any]:
+    """The sampling parameters among the fields *given*: those in *rules*, the limit of tokens, and the structure.
+
+    Raises:
+        ApiError: If `response_format` is invalid.
+    """
+    sampling = {name: given[name] for name in rules if name in given}
     sampling["max_tokens"] = max_tokens
     structure = _structured_outputs(given.get("response_format")) or {
         kind: given[name] for name, kind in _GUIDED.items() if name in given
@@ -407,21 +429,38 @@ def _include_usage(given: Mapping[str, Any]) -> bool:
     return bool(options.get("include_usage"))
 
 
-def _prompts(given: object) -> tuple[str, ...]:
-    prompts = [given] if isinstance(given, str) else given
-    if not isinstance(prompts, list) or not prompts or not all(isinstance(prompt, str) for prompt in prompts):
+def _prompts(given: object) -> tuple[str | list[int], ...]:
+    prompts = [given] if isinstance(given, str) or are_token_ids(given) else given
+    if not isinstance(prompts, list) or not prompts or not all(map(_is_prompt, prompts)):
         raise ApiError(
-            "`prompt` must be a string or an array of strings; prompts of token ids are not supported", param="prompt"
+            "`prompt` must be a string, an array of strings, an array of token ids or an array of such arrays",
+            param="prompt",
         )
     if not all(prompts):
         raise ApiError("prompt must be non-empty", param="prompt")
     if len(prompts) > _MAX_PROMPTS:
-        raise ApiError(f"`prompt` must hold at most {_MAX_PROMPTS} strings, got {len(prompts)}", param="prompt")
+        raise ApiError(f"`prompt` must hold at most {_MAX_PROMPTS} prompts, got {len(prompts)}", param="prompt")
     return tuple(prompts)
 
 
-def _messages(given: list[Any]) -> list[dict[str, Any]]:
-    return [_message(message, f"messages[{number}]") for number, message in enumerate(given)]
+def _is_prompt(given: object) -> bool:
+    return isinstance(given, str) or given == [] or are_token_ids(given)
+
+
+def are_token_ids(given: object) -> bool:
+    """Whether *given* is a list of token ids, which have 32 bits in all engines."""
+    return (
+        isinstance(given, list) and bool(given) and all(_is_integer(token) and 0 <= token < _INT32 for token in given)
+    )
+
+
+def check_messages(given: list[Any], where: str) -> list[dict[str, Any]]:
+    """The messages of a chat as they are sent to a model; *where* is the name of the field that has them.
+
+    Raises:
+        ApiError: If one is invalid.
+    """
+    return [_message(message, f"{where}[{number}]") for number, message in enumerate(given)]
 
 
 def _message(given: object, where: str) -> dict[str, Any]:
@@ -430,7 +469,7 @@ def _message(given: object, where: str) -> dict[str, Any]:
     message = dict(given)
     content = message.get("content")
     if isinstance(content, list):
-        message["content"] = _join_parts(content, where)
+        message["content"] = _parts(content, where)
     elif content is not None and not isinstance(content, str):
         raise ApiError(f"`{where}.content` must be a string or an array of parts", param=f"{where}.content")
     if message["role"] == "developer":  # OpenAI's newer name of the role, which chat templates do not know
@@ -438,11 +477,37 @@ def _message(given: object, where: str) -> dict[str, Any]:
     return message
 
 
-def _join_parts(parts: list[Any], where: str) -> str:
-    texts = []
-    for part in parts:
-        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-        if kind != "text" or not isinstance(part.get("text"), str):
-            raise ApiError(f"only text message is supported, but got {kind}", param=f"{where}.content")
-        texts.append(part["text"])
-    return "".join(texts)
+def _parts(parts: list[Any], where: str) -> str | list[dict[str, Any]]:
+    """The parts of a message's content: one text if there is nothing else, because chat templates take a string."""
+    checked = [_part(part, where) for part in parts]
+    if all(part["type"] == "text" for part in checked):
+        return "".join(part["text"] for part in checked)
+    return checked
+
+
+def _part(part: object, where: str) -> dict[str, Any]:
+    kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+    if isinstance(part, dict) and kind == "text" and isinstance(part.get("text"), str):
+        return {"type": "text", "text": part["text"]}
+    image = part.get("image_url") if isinstance(part, dict) and kind == "image_url" else None
+    if image is None:
+        raise ApiError(f"only text message is supported, but got {kind}", param=f"{where}.content")
+    url = image.get("url") if isinstance(image, dict) else image
+    if not isinstance(url, str) or not _is_image(url):
+        # A server that fetches URLs of its clients reaches what only it can reach.
+        raise ApiError(
+            "an image must be a data URL in base64, such as data:image/png;base64,...; this server fetches no URLs",
+            param=f"{where}.content",
+        )
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _is_image(url: str) -> bool:
+    """Whether a URL has an image in it, in base64."""
+    head, comma, data = url.partition(",")
+    if not comma or not _IMAGE_HEAD.fullmatch(head):
+        return False
+    try:
+        return bool(base64.b64decode(data, validate=True))
+    except ValueError:
+        return False

@@ -51,6 +51,8 @@ class ChatTemplate:
             raise ApiError(
                 "`continue_final_message` needs a model with the input 'messages'", param="continue_final_message"
             )
+        if any(isinstance(message.get("content"), list) for message in conversation["messages"]):
+            raise ApiError("images in chats need a model with the input 'messages'", param="messages")
         add_generation_prompt = conversation.get("add_generation_prompt", True)
         extra = dict(conversation.get("chat_template_kwargs") or {})
         try:

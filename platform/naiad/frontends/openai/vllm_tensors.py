@@ -30,6 +30,7 @@ from naiad.protocol.numpy_types import NUMPY_TYPES
 TEXT_INPUT = "text_input"
 TEXT_OUTPUT = "text_output"
 MESSAGES = "messages"
+_PROMPT_IDS = "prompt_token_ids"
 EMBEDDING_REQUEST = "embedding_request"
 _SAMPLING = "sampling_parameters"
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -39,15 +40,16 @@ _UNFINISHED = ("", "None")
 
 def can_generate_text(metadata: ModelMetadata) -> bool:
     """Whether a model has the string tensors `text_input` and `text_output`, so that this API can serve it."""
-    return _has_string(metadata.inputs, TEXT_INPUT) and _has_string(metadata.outputs, TEXT_OUTPUT)
+    return has_string(metadata.inputs, TEXT_INPUT) and has_string(metadata.outputs, TEXT_OUTPUT)
 
 
 def can_embed(metadata: ModelMetadata) -> bool:
     """Whether a model has the string tensors `embedding_request` and `text_output`."""
-    return _has_string(metadata.inputs, EMBEDDING_REQUEST) and _has_string(metadata.outputs, TEXT_OUTPUT)
+    return has_string(metadata.inputs, EMBEDDING_REQUEST) and has_string(metadata.outputs, TEXT_OUTPUT)
 
 
-def _has_string(tensors: tuple[TensorMetadata, ...], name: str) -> bool:
+def has_string(tensors: tuple[TensorMetadata, ...], name: str) -> bool:
+    """Whether *tensors* have a string tensor of that name."""
     return any(tensor.name == name and tensor.datatype == "BYTES" for tensor in tensors)
 
 
@@ -73,7 +75,7 @@ def infer_requests(
             f"output '{TEXT_OUTPUT}'",
             param="model",
         )
-    takes_messages = request.is_chat and _has_string(metadata.inputs, MESSAGES)
+    takes_messages = request.is_chat and has_string(metadata.inputs, MESSAGES)
     if request.is_chat and not takes_messages and template is None:
         raise ApiError(
             f"The model `{metadata.name}` does not support chat: it has no string input '{MESSAGES}'; use "
@@ -93,13 +95,26 @@ def infer_requests(
         "return_message": takes_messages,
         _SAMPLING: to_json(sampling),
     }
-    prompt_input = MESSAGES if takes_messages else TEXT_INPUT
-    takes_sampling = _has_string(metadata.inputs, _SAMPLING)
+    text_name = MESSAGES if takes_messages else TEXT_INPUT
+    takes_sampling = has_string(metadata.inputs, _SAMPLING)
     parameters: Mapping[str, Parameter] = {} if takes_sampling else _request_parameters(sampling)
     renderer = template if request.is_chat and not takes_messages else None
     for prompt in request.prompts:
+        if not isinstance(prompt, str):
+            _check_takes_token_ids(metadata)
+            yield build_infer_request(metadata, {_PROMPT_IDS: prompt, **options}, parameters)
+            continue
         text = prompt if renderer is None else renderer.prompt(orjson.loads(prompt))
-        yield build_infer_request(metadata, {prompt_input: text, **options}, parameters)
+        yield build_infer_request(metadata, {text_name: text, **options}, parameters)
+
+
+def _check_takes_token_ids(metadata: ModelMetadata) -> None:
+    if not any(tensor.name == _PROMPT_IDS and tensor.datatype == "INT64" for tensor in metadata.inputs):
+        raise ApiError(
+            f"The model `{metadata.name}` does not support prompts of token ids: it has no input '{_PROMPT_IDS}'; "
+            "send the prompt as text",
+            param="prompt",
+        )
 
 
 def build_infer_request(
@@ -109,12 +124,18 @@ def build_infer_request(
     if TEXT_INPUT not in values and any(tensor.name == TEXT_INPUT and tensor.required for tensor in metadata.inputs):
         # Configurations for Triton's vLLM backend declare `text_input` as required, also for requests without a prompt.
         values = {**values, TEXT_INPUT: ""}
-    tensors = [_scalar_input(tensor, values[tensor.name]) for tensor in metadata.inputs if tensor.name in values]
+    tensors = [_input_tensor(tensor, values[tensor.name]) for tensor in metadata.inputs if tensor.name in values]
     return InferRequest(metadata.name, -1, tensors, parameters=parameters)
 
 
 def _request_parameters(sampling: Mapping[str, Any]) -> dict[str, Parameter]:
     return {name: value for name, value in sampling.items() if isinstance(value, bool | int | float | str)}
+
+
+def _input_tensor(tensor: TensorMetadata, value: object) -> InputTensor:
+    if isinstance(value, list):  # token ids
+        return InputTensor(tensor.name, Datatype.INT64, (len(value),), np.array(value, np.int64).tobytes())
+    return _scalar_input(tensor, value)
 
 
 def _scalar_input(tensor: TensorMetadata, value: object) -> InputTensor:

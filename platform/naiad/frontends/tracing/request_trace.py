@@ -123,6 +123,30 @@ class _ChildSink:
         self._sink.send(response, final)
 
 
+def begin_trace(recorder: TraceRecorder, protocol: str, received: int) -> None:
+    """Record the beginning of a client's request, which had arrived at *received* (monotonic ns)."""
+    word = "RECV" if protocol == "HTTP" else "WAITREAD"
+    # The connection reports a request once it is complete, so both events get the time of its arrival.
+    recorder.record_transport(f"{protocol}_{word}_START", received)
+    recorder.record_transport(f"{protocol}_{word}_END", received)
+    recorder.begin()
+
+
+def record_answer(recorder: TraceRecorder, response: InferResponse | None, *, final: bool) -> None:
+    """Record a response to a client's request before it is sent."""
+    if response is not None:
+        recorder.record_response(response)
+    recorder.record_transport("INFER_RESPONSE_COMPLETE", time.monotonic_ns())
+    if final:
+        recorder.end_request(None if response is None else response.error)
+
+
+def record_sending(recorder: TraceRecorder, protocol: str, began: int, ended: int) -> None:
+    """Record when the connection took a response (monotonic ns)."""
+    recorder.record_transport(f"{protocol}_SEND_START", began)
+    recorder.record_transport(f"{protocol}_SEND_END", ended)
+
+
 class RootSink:
     """Records the responses to a client's request, and passes them to its connection."""
 
@@ -132,23 +156,13 @@ class RootSink:
         self._recorder = recorder
         self._sink = sink
         self._protocol = protocol
-        received = "RECV" if protocol == "HTTP" else "WAITREAD"
-        # The connection reports a request once it is complete, so both events get the time of its arrival.
-        now = time.monotonic_ns()
-        recorder.record_transport(f"{protocol}_{received}_START", now)
-        recorder.record_transport(f"{protocol}_{received}_END", now)
-        recorder.begin()
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
         """Record a response and pass it on."""
         recorder = self._recorder
-        if response is not None:
-            recorder.record_response(response)
-        recorder.record_transport("INFER_RESPONSE_COMPLETE", time.monotonic_ns())
-        if final:
-            recorder.end_request(None if response is None else response.error)
-        recorder.record_transport(f"{self._protocol}_SEND_START", time.monotonic_ns())
+        record_answer(recorder, response, final=final)
+        began = time.monotonic_ns()
         self._sink.send(response, final)
-        recorder.record_transport(f"{self._protocol}_SEND_END", time.monotonic_ns())
+        record_sending(recorder, self._protocol, began, time.monotonic_ns())
         if final:
             recorder.close()

@@ -86,9 +86,15 @@ class SpanExporter:
         context = self._propagator.extract(headers)
         return context if self._trace.get_current_span(context).get_span_context().is_valid else None
 
-    def start(self, request: InferRequest, context: Context | None) -> SpanRecorder:
-        """Start the spans of a client's request; *context* is the one it was sent with, if any."""
-        root = _RootSpan(self, context)
+    def start(self, request: InferRequest, context: Context | None, received: int) -> SpanRecorder:
+        """Start the spans of a client's request.
+
+        Args:
+            request: The request.
+            context: The context that it was sent with, if any.
+            received: When it had arrived, in nanoseconds of the monotonic clock.
+        """
+        root = _RootSpan(self, context, received)
         return SpanRecorder(request, root, root.context)
 
     def close(self) -> None:
@@ -126,13 +132,12 @@ class SpanExporter:
 class _RootSpan:
     """The span of a client's connection, shared by the recorders of its request and of those it causes."""
 
-    def __init__(self, exporter: SpanExporter, context: Context | None) -> None:
-        now = time.monotonic_ns()
+    def __init__(self, exporter: SpanExporter, context: Context | None, began: int) -> None:
         self.exporter = exporter
         # Converts monotonic times to the system time that spans use. Computed once, since the system clock may be set
         # while a request runs.
-        self.offset = time.time_ns() - now
-        self.span, self.context = exporter.start_span(_ROOT, context, now + self.offset)
+        self.offset = time.time_ns() - time.monotonic_ns()
+        self.span, self.context = exporter.start_span(_ROOT, context, began + self.offset)
 
 
 class SpanRecorder:

@@ -6,9 +6,9 @@ Rules and texts: SRV src/tracer.cc. While tracing is off, a request costs one ch
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from types import MappingProxyType
 from typing import Any
 
 from naiad.config.server.trace_options import OpenTelemetryConfig, TraceConfig
@@ -16,13 +16,11 @@ from naiad.engine.door import EngineDoor
 from naiad.errors import InvalidRequestError, NaiadError
 from naiad.frontends.tracing.files import TraceFile
 from naiad.frontends.tracing.records import JsonRecorder
-from naiad.frontends.tracing.request_trace import RequestTrace, RootSink, TraceRecorder
+from naiad.frontends.tracing.request_trace import RequestTrace, RootSink, TraceRecorder, begin_trace
 from naiad.frontends.tracing.spans import SpanExporter
-from naiad.protocol.inference import InferRequest, Sink
+from naiad.protocol.inference import NO_HEADERS, InferRequest, Sink
 
 logger = logging.getLogger("naiad.trace")
-
-NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class _EffectiveSettings:
@@ -78,6 +76,7 @@ class Tracer:
     """
 
     def __init__(self, options: TraceConfig | None = None) -> None:
+        """A tracer with the options of the command line."""
         self._defaults = options or TraceConfig()
         self._file = TraceFile(self._defaults.file)
         self._changes: dict[str, dict[str, Any]] = {"": {}}
@@ -90,18 +89,7 @@ class Tracer:
     def submit(
         self, engine: EngineDoor, request: InferRequest, sink: Sink, protocol: str, headers: Mapping[str, str]
     ) -> int:
-        """Submit a request, traced if it is sampled or has a trace context; return its ticket.
-
-        Args:
-            engine: The engine.
-            request: The request.
-            sink: Receives its responses.
-            protocol: `HTTP` or `GRPC`.
-            headers: Its headers among `TRACE_HEADERS`.
-
-        Raises:
-            NaiadError: If the engine rejects it.
-        """
+        """See `RequestTracer.submit`."""
         wrapped = self.wrap_sink(request, sink, protocol, headers)
         try:
             return engine.submit(request, wrapped)
@@ -114,19 +102,37 @@ class Tracer:
         self, request: InferRequest, sink: Sink, protocol: str, headers: Mapping[str, str] = NO_HEADERS
     ) -> Sink:
         """Trace a request if it is sampled or has a trace context; return the sink for its responses."""
+        recorder = self.start(request, protocol, headers, time.monotonic_ns())
+        return sink if recorder is None else RootSink(recorder, sink, protocol)
+
+    def start(
+        self, request: InferRequest, protocol: str, headers: Mapping[str, str], received: int
+    ) -> TraceRecorder | None:
+        """Begin the trace of a request if it is sampled or has a trace context.
+
+        Args:
+            request: The request, which gets its trace.
+            protocol: `HTTP` or `GRPC`.
+            headers: Its headers among `PROPAGATED_HEADERS`.
+            received: When it had arrived, in nanoseconds of the monotonic clock.
+
+        Returns:
+            What records the responses; None if the request is not traced.
+        """
         settings = self._settings.get(request.model_name) or self._settings[""]
         recorder: TraceRecorder
         if self._exporter is None:
             if not settings.sample():
-                return sink
+                return None
             recorder = JsonRecorder.root(request, settings.options.levels, settings.write)
         else:
             context = self._exporter.context_of(headers) if settings.is_on() else None
             if not settings.sample() and context is None:
-                return sink
-            recorder = self._exporter.start(request, context)
+                return None
+            recorder = self._exporter.start(request, context, received)
         request.trace = RequestTrace(request, recorder)
-        return RootSink(recorder, sink, protocol)
+        begin_trace(recorder, protocol, received)
+        return recorder
 
     def settings(self, model: str = "") -> dict[str, str | list[str]]:
         """The settings that apply to all models or to one, in the form that clients receive."""
@@ -143,13 +149,7 @@ class Tracer:
         return found | exporter_settings(options.open_telemetry)
 
     def change(self, model: str, changes: Mapping[str, Any]) -> None:
-        """Set fields of `TraceConfig` for all models (*model* is "") or for one.
-
-        None resets a field: a model's to the setting for all models, the setting for all models to that of the flags.
-
-        Raises:
-            InvalidRequestError: If tracing is enabled without a rate or a file.
-        """
+        """See `RequestTracer.change`."""
         if not changes:
             return
         overrides = {**self._changes.get(model, {}), **changes}
@@ -168,6 +168,10 @@ class Tracer:
             if name not in self._settings:
                 self._settings[name] = _EffectiveSettings(self._effective(self._changes, name), self._file)
         self.is_on = any(setting.is_on() for setting in self._settings.values())
+
+    def reopen(self) -> None:
+        """Begin a new trace file if the file has been renamed or removed since it was opened."""
+        self._file.reopen()
 
     def close(self) -> None:
         """Write or export all pending traces."""

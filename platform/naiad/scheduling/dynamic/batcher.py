@@ -26,6 +26,10 @@ from naiad.scheduling.interface import Action, Dispatch, Instance, Item, Rejecti
 
 __all__ = ["DynamicScheduler"]
 
+_DISPATCH_NS = 10_000
+"""Timeouts that are shorter always expire, also with an idle instance: the reference's batching thread has not seen a
+request before, and clients test their handling of timeouts with one of a few microseconds."""
+
 
 class DynamicScheduler(Generic[Instance, Item]):
     """The queue of a model with dynamic batching, and its instances; see `Scheduler`."""
@@ -99,6 +103,9 @@ class DynamicScheduler(Generic[Instance, Item]):
             entry = self._queue.push(item, now_ns, needs_idle=needs_idle)
         except NotReadyError as error:
             return [Rejection(item, error)]
+        deadline = self._queue.next_deadline()
+        if deadline is not None and now_ns < deadline <= now_ns + _DISPATCH_NS:
+            return []  # `wake` rejects or delays it at its deadline, which has passed before an instance could begin
         held = self._held
         if held is not None and entry.key == held.key and self._queue.is_plain:
             self._held_size += entry.size

@@ -117,6 +117,11 @@ class SequenceScheduler(Generic[Instance, Item]):
             else:
                 self._backlog.push_first(sequence)
 
+    def is_in_use(self, instance: Instance) -> bool:
+        """Whether an instance has sequences."""
+        owner = self._instances.get(instance)
+        return owner is not None and any(slot.sequence is not None for slot in owner.slots)
+
     def set_depth(self, instance: Instance, depth: int) -> None:
         """Do nothing: an instance executes one batch at a time."""
 

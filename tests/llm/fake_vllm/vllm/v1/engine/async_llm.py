@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 import subprocess
 import sys
+from multiprocessing.shared_memory import SharedMemory
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,6 +67,12 @@ class Tokenizer:
                 self.words.append(word)
         return [self.words.index(word) for word in text.split()]
 
+    def convert_ids_to_tokens(self, ids):
+        return [self.words[i] for i in ids]
+
+    def decode(self, ids):
+        return " ".join(self.convert_ids_to_tokens(ids))
+
     def apply_chat_template(self, messages, tools=None, tokenize=True, add_generation_prompt=False, **options):
         if messages[-1]["role"] == "assistant":
             raise TemplateError("Conversation roles must alternate")
@@ -86,6 +93,8 @@ class AsyncLLM:
         self.aborted = set()
         # As the real one: the work is another process's.
         self.core = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        # And it talks with it through shared memory, which Python's resource tracker removes unless it is killed, too.
+        self.queue = SharedMemory(create=True, size=4096) if args.model == "some/parallel-model" else None
 
     @classmethod
     def from_engine_args(cls, args):
@@ -98,7 +107,9 @@ class AsyncLLM:
     def check(self, words):
         if len(words) > self.model_config.max_model_len:
             raise VLLMValidationError(
-                f"The prompt has {len(words)} tokens, more than the model's {self.model_config.max_model_len}."
+                f"The decoder prompt (length {len(words)}) is longer than the maximum model length of "
+                f"{self.model_config.max_model_len}. Make sure that `max_model_len` is no smaller than the number of text "
+                "tokens."
             )
         if "BUSY" in words:
             raise QueueOverflowError("The engine is currently busy.")
@@ -153,3 +164,6 @@ class AsyncLLM:
     def shutdown(self):
         self.core.kill()
         self.core.wait()
+        if self.queue is not None:
+            self.queue.close()
+            self.queue.unlink()

@@ -1,0 +1,1 @@
+"""Models of other servers: targets, calls, and their supervision."""

@@ -1,0 +1,35 @@
+"""The class that the server calls for each model of this backend."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import triton_python_backend_utils as pb_utils
+
+from naiad_remote import completion
+from naiad_remote.service import Service
+
+
+class TritonPythonModel:
+    """One model of other servers. Responses are sent by response senders, so `execute` returns at once."""
+
+    @staticmethod
+    def auto_complete_config(config: Any) -> Any:
+        """Complete the configuration from the targets' own."""
+        return completion.complete(config, pb_utils.get_model_dir())
+
+    def initialize(self, args: Dict[str, str]) -> None:
+        """Read the parameters."""
+        self._service = Service(args, pb_utils.get_model_dir())
+
+    def execute(self, requests: List[Any]) -> None:
+        """Call the targets."""
+        self._service.submit(requests)
+
+    def is_ready(self) -> bool:
+        """Whether a target may be called."""
+        return self._service.is_ready()
+
+    def finalize(self) -> None:
+        """Wait for the calls in flight, then close all connections."""
+        self._service.close()

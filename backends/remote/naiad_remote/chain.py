@@ -1,0 +1,58 @@
+"""The chain of calls between servers: each remote model adds itself to a header, and rejects a chain it is part of."""
+
+from __future__ import annotations
+
+from typing import List, Tuple
+from urllib.parse import quote, unquote
+
+from naiad_remote.errors import CallError, Cause
+
+HEADER = "naiad-call-chain"
+_SEPARATOR = ","
+_SHOWN = " -> "
+_SAFE = "-._~/:"
+
+
+def link(server: str, model: str, version: str) -> str:
+    """The link of a chain for a model's version on a server, as it is in the header."""
+    return quote(f"{server}/{model}:{version}", safe=_SAFE)
+
+
+def extend(received: str, own: str, limit: int) -> str:
+    """The header for the next call of a chain.
+
+    Args:
+        received: The header that came with the request; empty for none.
+        own: The link of the model that makes the call.
+        limit: Most links of a chain.
+
+    Raises:
+        CallError: If the chain has this model already, or too many links.
+    """
+    links = [each.strip() for each in received.split(_SEPARATOR) if each.strip()]
+    if own in links:
+        shown = _show([*links[links.index(own) :], own])
+        raise _rejection(f"the chain of calls returns to its caller: {shown}; call a model that does not call this one")
+    if len(links) >= limit:
+        shown = _show([*links, own])
+        raise _rejection(f"the chain of calls has more than {limit} links: {shown}; shorten it, or raise 'max_chain'")
+    return _SEPARATOR.join([*links, own])
+
+
+def _show(links: List[str]) -> str:
+    return _SHOWN.join(unquote(each) for each in links)
+
+
+def _rejection(problem: str) -> CallError:
+    return CallError(Cause.BLOCKED, f"cannot call the remote model: {problem}", "INVALID_ARG")
+
+
+def read_context(text: str) -> Tuple[str, List[Tuple[str, str]]]:
+    """The received chain and the headers of the trace, from the context of a request's trace (JSON)."""
+    import json
+
+    context = json.loads(text)
+    if not isinstance(context, dict):
+        return "", []
+    chain = str(context.pop(HEADER, ""))
+    return chain, [(str(name), str(value)) for name, value in context.items()]

@@ -1,0 +1,156 @@
+"""KServe v2 over HTTP with the extension for binary tensors: bodies of requests and responses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Mapping, Tuple
+
+import numpy as np
+
+from naiad_remote.wire import CODES, Buffer, Description, TensorDescription, WireRequest, WireResponse, WireTensor
+
+_NUMPY = {
+    "BOOL": "?",
+    "UINT8": "u1",
+    "UINT16": "<u2",
+    "UINT32": "<u4",
+    "UINT64": "<u8",
+    "INT8": "i1",
+    "INT16": "<i2",
+    "INT32": "<i4",
+    "INT64": "<i8",
+    "FP16": "<f2",
+    "FP32": "<f4",
+    "FP64": "<f8",
+}
+
+
+def encode_request(request: WireRequest) -> Tuple[bytes, List[Buffer]]:
+    """The JSON of a request, and the buffers that follow it."""
+    inputs: List[Dict[str, Any]] = []
+    buffers: List[Buffer] = []
+    for tensor in request.inputs:
+        inputs.append(
+            {
+                "name": tensor.name,
+                "shape": tensor.shape,
+                "datatype": tensor.datatype,
+                "parameters": {"binary_data_size": tensor.size},
+            }
+        )
+        buffers += tensor.parts
+    document: Dict[str, Any] = {
+        "inputs": inputs,
+        "outputs": [{"name": name, "parameters": {"binary_data": True}} for name in request.outputs],
+    }
+    if request.request_id:
+        document["id"] = request.request_id
+    if request.parameters:
+        document["parameters"] = request.parameters
+    return json.dumps(document, separators=(",", ":")).encode(), buffers
+
+
+def decode_response(body: bytes, json_size: int) -> WireResponse:
+    """The response in a body whose first *json_size* bytes are JSON.
+
+    Raises:
+        ValueError: If the body is malformed.
+    """
+    document = json.loads(body[:json_size])
+    if not isinstance(document, dict) or not isinstance(document.get("outputs", []), list):
+        raise ValueError("it is not a JSON object with outputs")
+    view = memoryview(body)
+    position = json_size
+    outputs = []
+    for output in document.get("outputs", []):
+        try:
+            name, datatype = str(output["name"]), str(output["datatype"])
+            shape = tuple(int(size) for size in output["shape"])
+            size = output.get("parameters", {}).get("binary_data_size")
+            data: Buffer
+            if size is None:
+                data = _encode_json_data(datatype, output["data"])
+            else:
+                data = view[position : position + int(size)]
+                position += int(size)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"an output is malformed: {error!r}") from None
+        tensor = WireTensor(name, datatype, shape, [data])
+        tensor.check()
+        outputs.append(tensor)
+    if position != len(body):
+        raise ValueError(f"it has {len(body)} bytes, but describes {position}")
+    return WireResponse(outputs, _parameters(document.get("parameters")))
+
+
+def _parameters(given: Any) -> Dict[str, Any]:
+    """Those that a response of this server can have."""
+    if not isinstance(given, dict):
+        return {}
+    return {name: value for name, value in given.items() if isinstance(value, (bool, int, str))}
+
+
+def _encode_json_data(datatype: str, data: Any) -> bytes:
+    """The bytes of elements that a server without the extension sent as JSON."""
+    if datatype == "BYTES":
+        elements = [str(each).encode() for each in _flatten(data)]
+        return b"".join(len(each).to_bytes(4, "little") + each for each in elements)
+    if datatype not in _NUMPY:
+        raise ValueError(f"an output of datatype '{datatype}' is in JSON")
+    return np.array(data, dtype=_NUMPY[datatype]).tobytes()
+
+
+def _flatten(data: Any) -> List[Any]:
+    if not isinstance(data, list):
+        return [data]
+    return [element for each in data for element in _flatten(each)]
+
+
+def error_text(body: bytes) -> str:
+    """The text of an error's body: that of JSON's `error` or `detail`, else the beginning of the body."""
+    try:
+        document = json.loads(body)
+        if isinstance(document, dict):
+            for key in ("error", "detail", "message"):
+                if isinstance(document.get(key), str):
+                    return str(document[key])
+    except ValueError:
+        pass
+    return body[:500].decode("utf-8", "replace").strip()
+
+
+def describe_config(config: Mapping[str, Any]) -> Description:
+    """The interface in a model's configuration (Triton's extension)."""
+    return Description(
+        int(config.get("max_batch_size", 0)),
+        tuple(_describe_tensor(each) for each in config.get("input", ())),
+        tuple(_describe_tensor(each) for each in config.get("output", ())),
+        bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
+    )
+
+
+def _describe_tensor(tensor: Mapping[str, Any]) -> TensorDescription:
+    return TensorDescription(
+        str(tensor["name"]),
+        str(tensor["data_type"]),
+        tuple(int(size) for size in tensor.get("dims", ())),
+        bool(tensor.get("optional", False)),
+    )
+
+
+def describe_metadata(metadata: Mapping[str, Any]) -> Description:
+    """The interface in a model's metadata, whose shapes include the dimension of the batch, if there is one."""
+    return Description(
+        0,
+        tuple(_describe_metadata_tensor(each) for each in metadata.get("inputs", ())),
+        tuple(_describe_metadata_tensor(each) for each in metadata.get("outputs", ())),
+        is_decoupled=False,
+    )
+
+
+def _describe_metadata_tensor(tensor: Mapping[str, Any]) -> TensorDescription:
+    datatype = str(tensor["datatype"])
+    if datatype not in CODES:
+        raise ValueError(f"tensor '{tensor['name']}' has datatype '{datatype}'")
+    data_type = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
+    return TensorDescription(str(tensor["name"]), data_type, tuple(int(size) for size in tensor["shape"]))

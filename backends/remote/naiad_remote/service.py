@@ -1,0 +1,243 @@
+"""One loaded remote model: from the server's requests to calls of targets, and from their ends to responses."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Collection, Dict, List, Mapping, Tuple
+
+import triton_python_backend_utils as pb_utils
+
+from naiad_remote import batches, chain, settings, tensors
+from naiad_remote.caller import Caller
+from naiad_remote.errors import CallError, Cause
+from naiad_remote.listed import NODE_VARIABLE, ListedCaller
+from naiad_remote.metrics import Metrics
+from naiad_remote.shadow import Shadow
+from naiad_remote.watch import Watch
+from naiad_remote.wire import Parameter, WireRequest, WireResponse
+
+_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+_SEQUENCE_START, _SEQUENCE_END = 1, 2
+
+
+class Service:
+    """Calls the targets of one model on threads of its own, so that requests do not wait for each other.
+
+    Args:
+        args: The arguments of `initialize`.
+        directory: The version's directory.
+
+    Raises:
+        ValueError: If the parameters are invalid, or a target cannot be called from this environment.
+    """
+
+    def __init__(self, args: Mapping[str, str], directory: str) -> None:
+        config = json.loads(args["model_config"])
+        self._settings = settings.read(config, directory)
+        self._is_decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
+        if self._is_decoupled:
+            _require_streams(self._settings)
+        self._is_batching = config.get("max_batch_size", 0) > 0 and not self._is_decoupled
+        self._output_order = {output["name"]: index for index, output in enumerate(config.get("output", ()))}
+        self._link = chain.link(_server_id(), args["model_name"], args["model_version"])
+        metrics = Metrics(args["model_name"], args["model_version"], args["model_instance_name"])
+        self._watch = Watch()
+        given = self._settings
+        self._caller: Any
+        if given.servers:
+            self._caller = ListedCaller(
+                given,
+                os.environ.get(NODE_VARIABLE, ""),
+                lambda listed: self._new_caller(
+                    listed.targets, (1.0,) * len(listed.targets), metrics, "primary", listed.near
+                ),
+            )
+        else:
+            self._caller = self._new_caller(given.targets, given.weights, metrics, "primary")
+        self._shadow = None
+        if given.shadows:
+            shadows = self._new_caller(given.shadows, (1.0,) * len(given.shadows), metrics, "shadow")
+            self._shadow = Shadow(shadows, given.shadow_share, given.shadow_in_flight, random.random)
+        self._threads = ThreadPoolExecutor(given.max_in_flight, "remote")
+
+    def submit(self, requests: List[Any]) -> None:
+        """Call a target for each request, or for several that can be joined; responses follow by their senders."""
+        calls: List[_Call] = []
+        joined: Dict[Any, _Call] = {}
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                wire = self._to_wire(request)
+            except CallError as error:
+                _send_error(sender, error)
+                continue
+            call = None
+            rows = batches.rows_of(wire) if self._is_batching and not request.correlation_id() else 0
+            if rows:
+                call = joined.setdefault(batches.layout_of(wire), _Call(request.timeout()))
+                call.timeout_us = min(call.timeout_us, request.timeout()) or max(call.timeout_us, request.timeout())
+            else:
+                call = _Call(request.timeout())
+            if not call.requests:
+                calls.append(call)
+            call.add(request, sender, wire, rows)
+        for call in calls:
+            self._threads.submit(self._run, call)
+
+    def is_ready(self) -> bool:
+        """Whether a target may be called."""
+        return self._caller.is_ready()
+
+    def close(self) -> None:
+        """Wait for the calls in flight, then close all connections."""
+        self._threads.shutdown(wait=True)
+        if self._shadow is not None:
+            self._shadow.close()
+        self._caller.close()
+        self._watch.close()
+
+    def _new_caller(
+        self,
+        targets: Tuple[settings.Target, ...],
+        weights: Tuple[float, ...],
+        metrics: Metrics,
+        kind: str,
+        near: Collection[int] = (),
+    ) -> Caller:
+        return Caller(
+            self._settings,
+            targets,
+            weights,
+            self._watch,
+            metrics,
+            kind,
+            is_decoupled=self._is_decoupled,
+            random=random.random,
+            near=near,
+        )
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def _to_wire(self, request: Any) -> WireRequest:
+        """The call that a request becomes.
+
+        Raises:
+            CallError: If its chain of calls returns to this model, or a header cannot be sent.
+        """
+        parameters: Dict[str, Parameter] = json.loads(request.parameters())
+        headers = dict(self._settings.headers)
+        for name in self._settings.forward_headers:
+            _forward(name, parameters, headers)
+        received = ""
+        context = request.trace().get_context()
+        if context:
+            received, traced = chain.read_context(context)
+            headers.update({name.lower(): value for name, value in traced if settings.is_header(name, value)})
+        headers[chain.HEADER] = chain.extend(received, self._link, self._settings.max_chain)
+        if request.correlation_id():
+            parameters["sequence_id"] = request.correlation_id()
+            parameters["sequence_start"] = bool(request.flags() & _SEQUENCE_START)
+            parameters["sequence_end"] = bool(request.flags() & _SEQUENCE_END)
+        if request.timeout():
+            parameters["timeout"] = request.timeout()
+        outputs = sorted(request.requested_output_names(), key=lambda name: self._output_order.get(name, -1))
+        inputs = [tensors.to_wire(tensor) for tensor in request.inputs()]
+        return WireRequest(request.request_id(), inputs, outputs, parameters, list(headers.items()))
+
+    # -- on the threads -----------------------------------------------------------------------------------------
+
+    def _run(self, call: _Call) -> None:
+        try:
+            request = batches.join(call.wires)
+            sequence = call.requests[0].correlation_id() or None
+            clients = [each.is_cancelled for each in call.requests]
+            for response in self._caller.call(request, clients, call.timeout_us, sequence, call.began):
+                self._send(call, response)
+            if self._is_decoupled:
+                call.senders[0].send(flags=_FINAL)
+            if self._shadow is not None:
+                self._shadow.offer(request)
+        except CallError as error:
+            for sender in call.senders:
+                _send_error(sender, error)
+        except Exception as error:  # noqa: BLE001 - sent to the client; other requests go on
+            pb_utils.Logger.log_error(f"a call of a remote model failed: {error!r}")
+            for sender in call.senders:
+                _send_text(sender, f"cannot call a remote model: {error!r}", "INTERNAL")
+
+    def _send(self, call: _Call, response: WireResponse) -> None:
+        flags = 0 if self._is_decoupled else _FINAL
+        for sender, each in zip(call.senders, batches.split(response, call.rows)):
+            parameters = {name: value for name, value in each.parameters.items() if not name.startswith("triton_")}
+            if self._is_decoupled and not each.outputs and not parameters:
+                continue  # the empty end of a stream
+            sender.send(pb_utils.InferenceResponse(tensors.from_wire(each.outputs), parameters=parameters), flags)
+
+
+class _Call:
+    """Requests that become one call of a target.
+
+    Attributes:
+        timeout_us: The shortest timeout of the requests; 0 if none has one.
+        began: When the first of them arrived.
+    """
+
+    def __init__(self, timeout_us: int) -> None:
+        self.timeout_us = timeout_us
+        self.began = time.monotonic()
+        self.requests: List[Any] = []
+        self.senders: List[Any] = []
+        self.wires: List[WireRequest] = []
+        self.rows: List[int] = []
+
+    def add(self, request: Any, sender: Any, wire: WireRequest, rows: int) -> None:
+        """Add a request with its rows."""
+        self.requests.append(request)
+        self.senders.append(sender)
+        self.wires.append(wire)
+        self.rows.append(rows)
+
+
+def _require_streams(given: settings.Settings) -> None:
+    if given.servers and not given.servers_port.startswith("grpc"):
+        raise ValueError(
+            "the model is decoupled, and HTTP has one response for a request: set the parameter 'servers_port' to grpc"
+        )
+    for target in (*given.targets, *given.shadows):
+        if not target.is_grpc:
+            raise ValueError(
+                f"the model is decoupled, and HTTP has one response for a request: give {target} as an address of gRPC"
+            )
+
+
+def _server_id() -> str:
+    """Identifies this server in chains of calls; another server than naiad gives no id to its models."""
+    return os.environ.get("NAIAD_SERVER_ID") or f"{socket.gethostname()}-{secrets.token_hex(3)}"
+
+
+def _forward(name: str, parameters: Dict[str, Parameter], headers: Dict[str, str]) -> None:
+    """Send a parameter that the server made from a header as a header again.
+
+    Raises:
+        CallError: If the value cannot be in a header.
+    """
+    for given in [each for each in parameters if each.lower() == name]:
+        value = str(parameters.pop(given))
+        if not settings.is_header(name, value):
+            raise CallError(Cause.BLOCKED, f"cannot forward the header '{name}': its value is invalid", "INVALID_ARG")
+        headers[name] = value
+
+
+def _send_error(sender: Any, error: CallError) -> None:
+    _send_text(sender, error.text, error.code)
+
+
+def _send_text(sender: Any, text: str, code: str) -> None:
+    error = pb_utils.TritonError(text, getattr(pb_utils.TritonError, code))
+    sender.send(pb_utils.InferenceResponse(error=error), flags=_FINAL)

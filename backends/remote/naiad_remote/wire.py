@@ -1,0 +1,121 @@
+"""Requests and responses between this backend and its targets, the same for both protocols."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Dict, List, Tuple, Union
+
+Buffer = Union[bytes, bytearray, memoryview]
+Parameter = Union[bool, int, str]
+
+DATATYPES = (
+    "",
+    "BOOL",
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "UINT64",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "FP16",
+    "FP32",
+    "FP64",
+    "BYTES",
+    "BF16",
+)
+"""Names of datatypes in the protocol, at their number in a model's configuration."""
+CODES = {name: code for code, name in enumerate(DATATYPES) if name}
+ITEM_SIZES = dict(zip(DATATYPES, (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 2)))
+"""Bytes of one element; 0 for BYTES."""
+
+
+@dataclasses.dataclass
+class WireTensor:
+    """A tensor as raw bytes: little-endian in C order; BYTES as length and bytes of each element.
+
+    Attributes:
+        parts: The bytes, in one or more buffers.
+    """
+
+    name: str
+    datatype: str
+    shape: Tuple[int, ...]
+    parts: List[Buffer]
+
+    @property
+    def size(self) -> int:
+        """Number of bytes."""
+        return sum(len(part) for part in self.parts)
+
+    def copy(self) -> WireTensor:
+        """The same in memory of its own."""
+        return WireTensor(self.name, self.datatype, self.shape, [b"".join(self.parts)])
+
+    def check(self) -> None:
+        """Raise ValueError unless the bytes are as many as datatype and shape say."""
+        if self.datatype not in CODES or any(size < 0 for size in self.shape):
+            raise ValueError(f"output '{self.name}' has datatype '{self.datatype}' and shape {list(self.shape)}")
+        item = ITEM_SIZES[self.datatype]
+        count = 1
+        for size in self.shape:
+            count *= size
+        if item and count * item != self.size:
+            raise ValueError(
+                f"output '{self.name}' with datatype {self.datatype} and shape {list(self.shape)} has {self.size} bytes"
+            )
+
+
+@dataclasses.dataclass
+class WireRequest:
+    """One call of a target.
+
+    Attributes:
+        outputs: Names of the requested outputs.
+        parameters: Parameters of the request, those of sequences included.
+        headers: Headers in lower case.
+    """
+
+    request_id: str
+    inputs: List[WireTensor]
+    outputs: List[str]
+    parameters: Dict[str, Parameter]
+    headers: List[Tuple[str, str]]
+
+    def copy(self) -> WireRequest:
+        """The same in memory of its own."""
+        return dataclasses.replace(self, inputs=[tensor.copy() for tensor in self.inputs])
+
+
+@dataclasses.dataclass
+class WireResponse:
+    """One response of a target."""
+
+    outputs: List[WireTensor]
+    parameters: Dict[str, Parameter]
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorDescription:
+    """A tensor of a target's model.
+
+    Attributes:
+        data_type: As in a model's configuration, such as `TYPE_FP32`.
+        dims: Without the dimension of the batch; -1 for any size.
+    """
+
+    name: str
+    data_type: str
+    dims: Tuple[int, ...]
+    is_optional: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """The interface of a target's model."""
+
+    max_batch_size: int
+    inputs: Tuple[TensorDescription, ...]
+    outputs: Tuple[TensorDescription, ...]
+    is_decoupled: bool

@@ -1,0 +1,10 @@
+"""Examines a model of this backend for `naiad doctor`: as `vllm_like`, of which it is an alias."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "vllm_like"))
+
+from vllm_like.examine import examine
+
+__all__ = ["examine"]

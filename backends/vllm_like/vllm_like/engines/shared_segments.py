@@ -1,0 +1,102 @@
+"""Removes the shared memory that vLLM leaves in /dev/shm where its processes are killed.
+
+vLLM's processes exchange messages through segments of Python's `multiprocessing` (`/dev/shm/psm_...`). They remove
+these at their end, and Python's resource tracker does it for a process that crashes. But the whole process tree of a
+guest is killed together, with the tracker. So each guest writes the names of its segments to a record, and the next
+guest of any model, also of another server of this user, removes the segments in records of guests that have exited.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Dict, Iterable, List, Set
+
+SEGMENTS = Path("/dev/shm")  # noqa: S108 - the kernel's folder of POSIX shared memory
+_PREFIXES = ("psm_", "sem.mp-")
+"""Names that `multiprocessing` gives to segments and semaphores."""
+_PROC = Path("/proc")
+_STARTED = 19
+"""Index of a process's start time in the fields of /proc/PID/stat that follow its name (proc(5): field 22)."""
+
+_EXITED = ("Z", "X")
+"""States of processes that are only in the table of processes (proc(5))."""
+
+
+def mapped_segments(group: int) -> List[str]:
+    """Names of the segments of `multiprocessing` that the processes of a process group have mapped."""
+    found: Set[str] = set()
+    for process in _PROC.iterdir():
+        # Processes end while they are listed, and those of other users cannot be read.
+        with contextlib.suppress(OSError, ValueError):
+            if process.name.isdecimal() and os.getpgid(int(process.name)) == group:
+                found.update(_names((process / "maps").read_text("utf-8", "replace").splitlines()))
+    return sorted(found)
+
+
+def _names(lines: Iterable[str]) -> Iterable[str]:
+    for line in lines:
+        path = Path(line.split(maxsplit=5)[-1])
+        if path.parent == SEGMENTS and path.name.startswith(_PREFIXES):
+            yield path.name
+
+
+def record(names: List[str]) -> None:
+    """Write the names of this process's segments to its record, for the guest that comes after it."""
+    folder = _folder()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / f"{os.getpid()}.json").write_text(json.dumps({"started": _started(os.getpid()), "names": names}))
+
+
+def remove_own_record() -> None:
+    """Remove the record of this process, whose segments its engine has removed."""
+    with contextlib.suppress(OSError):
+        (_folder() / f"{os.getpid()}.json").unlink()
+        _folder().rmdir()  # fails while it has records of others
+
+
+def remove_abandoned() -> List[str]:
+    """Remove the segments in the records of guests that have exited; return their names."""
+    removed: List[str] = []
+    folder = _folder()
+    if not folder.is_dir() or folder.stat().st_uid != os.getuid():  # other users must not choose what is removed
+        return removed
+    for path in folder.glob("*.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            content: Dict[str, object] = json.loads(path.read_text())
+            if _started(int(path.stem)) == content["started"]:
+                continue
+            names = content["names"]
+            removed += [name for name in names if _remove(name)] if isinstance(names, list) else []
+            path.unlink()
+    return removed
+
+
+def _remove(name: object) -> bool:
+    if not isinstance(name, str) or not name.startswith(_PREFIXES) or "/" in name:
+        return False
+    try:
+        (SEGMENTS / name).unlink()
+    except OSError:
+        return False
+    return True
+
+
+def _folder() -> Path:
+    return Path(tempfile.gettempdir(), f"naiad-vllm-{os.getuid()}")
+
+
+def _started(pid: int) -> str:
+    """When a process was started, in the kernel's ticks; "" if it has exited. Process ids are used again.
+
+    A process that nobody has waited for yet has exited, too: in a container whose first process does not wait for
+    others, it stays in the table.
+    """
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in _EXITED else fields[_STARTED]

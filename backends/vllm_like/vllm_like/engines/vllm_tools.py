@@ -1,0 +1,151 @@
+"""Tool calls in the text of a model, extracted by vLLM's own parsers, one for each family of models.
+
+vLLM applies them in its HTTP server, which this backend does not use. Their interface has been the same since release
+0.6, but for the modules' places and the second argument of the constructor.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from vllm_like.engines.base import CallerError, Delta
+
+_AUTO = "auto"
+_PASSED = ("messages", "tools", "parallel_tool_calls")
+"""What parsers look at in a conversation."""
+
+
+def parser_class(name: str) -> Any:
+    """The parser of that name.
+
+    Raises:
+        ValueError: If the installed release has none of that name.
+    """
+    manager = _manager()
+    try:
+        return manager.get_tool_parser(name)
+    except KeyError:
+        lazy, eager = getattr(manager, "lazy_parsers", {}), manager.tool_parsers
+        raise ValueError(
+            f"'tool_call_parser' in model.json is '{name}'; this release of vLLM has "
+            f"{', '.join(sorted({*lazy, *eager}))}"
+        ) from None
+
+
+def are_expected(conversation: Optional[Mapping[str, Any]]) -> bool:
+    """Whether the model may answer a conversation with tool calls."""
+    return bool(conversation and conversation.get("tools")) and conversation.get("tool_choice", _AUTO) == _AUTO  # type: ignore[union-attr] - not None, or the first operand is false
+
+
+class ToolCallRequest:
+    """A conversation with tools, in vLLM's own form.
+
+    Attributes:
+        skips_special_tokens: Whether special tokens may be left out of the text; the marks of calls are some.
+    """
+
+    def __init__(self, parser: Any, tokenizer: Any, conversation: Mapping[str, Any]) -> None:
+        """Convert a conversation.
+
+        Raises:
+            CallerError: If vLLM rejects it.
+        """
+        self._parser = parser
+        self._tokenizer = tokenizer
+        given = {
+            name: conversation[name] for name in ("messages", "tools", "parallel_tool_calls") if name in conversation
+        }
+        try:
+            request = _request_class()(model="", tool_choice=_AUTO, **given)
+        except ValueError as error:  # pydantic's, too
+            raise CallerError(f"vLLM rejected the conversation: {error}") from None
+        self._request = self._new_parser(request).adjust_request(request)
+        self.skips_special_tokens = bool(getattr(self._request, "skip_special_tokens", True))
+
+    def extractor(self, *, is_stream: bool) -> ToolCallExtractor:
+        """An extractor for the text of one choice."""
+        return ToolCallExtractor(self._new_parser(self._request), self._request, is_stream=is_stream)
+
+    def _new_parser(self, request: Any) -> Any:
+        """A parser, which has the state of one text."""
+        takes_tools = "tools" in inspect.signature(self._parser).parameters
+        return self._parser(self._tokenizer, request.tools) if takes_tools else self._parser(self._tokenizer)
+
+
+class ToolCallExtractor:
+    """Moves the tool calls of one choice from the text of its deltas into their messages."""
+
+    def __init__(self, parser: Any, request: Any, *, is_stream: bool) -> None:
+        self._parser = parser
+        self._request = request
+        self._is_stream = is_stream
+        self._text = ""
+        self._tokens: List[int] = []
+        self._calls = 0
+
+    def convert(self, delta: Delta, tokens: Sequence[int]) -> None:
+        """Convert a delta, whose new tokens are *tokens*.
+
+        Without a stream, nothing is sent before the end: the parsers of complete texts accept more.
+        """
+        before, tokens_before = self._text, list(self._tokens)
+        new, delta.text = delta.text, ""
+        self._text += new
+        self._tokens += tokens
+        if self._is_stream:
+            self._convert_part(delta, before, new, tokens_before, tokens)
+        elif delta.finish_reason is not None:
+            self._convert_all(delta)
+        if self._calls and delta.finish_reason == "stop":
+            delta.finish_reason = "tool_calls"
+
+    def _convert_part(
+        self, delta: Delta, before: str, new: str, tokens_before: Sequence[int], tokens: Sequence[int]
+    ) -> None:
+        found = self._parser.extract_tool_calls_streaming(
+            before, self._text, new, tokens_before, self._tokens, tokens, self._request
+        )
+        calls = [] if found is None else [_plain(call) for call in found.tool_calls]
+        delta.text = "" if found is None else found.content or ""
+        self._calls = max([self._calls, *(call["index"] + 1 for call in calls)])
+        if self._calls and delta.finish_reason is not None:
+            # A parser may know the end of the arguments, and have held it back.
+            rest = getattr(self._parser, "get_remaining_unstreamed_args", str)()
+            if rest:
+                calls.append({"index": self._calls - 1, "function": {"arguments": rest}})
+        if calls:
+            delta.message = {"tool_calls": calls}
+
+    def _convert_all(self, delta: Delta) -> None:
+        found = self._parser.extract_tool_calls(self._text, self._request)
+        if not found.tools_called:
+            delta.text = self._text
+            return
+        delta.text = found.content or ""
+        self._calls = len(found.tool_calls)
+        delta.message = {
+            "tool_calls": [{**_plain(call), "index": number} for number, call in enumerate(found.tool_calls)]
+        }
+
+
+def _plain(call: Any) -> Dict[str, Any]:
+    """A call as in OpenAI's API."""
+    plain: Dict[str, Any] = call.model_dump(exclude_none=True)
+    return plain
+
+
+def _manager() -> Any:
+    try:
+        from vllm.tool_parsers import ToolParserManager
+    except ImportError:  # before release 0.13
+        from vllm.entrypoints.openai.tool_parsers import ToolParserManager
+    return ToolParserManager
+
+
+def _request_class() -> Any:
+    try:
+        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    except ImportError:  # before release 0.15
+        from vllm.entrypoints.openai.protocol import ChatCompletionRequest
+    return ChatCompletionRequest

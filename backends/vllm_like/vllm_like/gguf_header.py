@@ -1,0 +1,112 @@
+"""Reads the header of a GGUF file: sizes of the model that need no engine (github.com/ggml-org/ggml, docs/gguf.md)."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, NamedTuple, Optional
+
+MAGIC = b"GGUF"
+_SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+_STRING, _ARRAY = 8, 9
+_MAX_LENGTH = 1 << 28
+"""Bytes of a string and elements of an array: larger numbers are from a damaged file."""
+_MAX_DIMENSIONS = 8
+
+
+class Header(NamedTuple):
+    """Sizes of a model.
+
+    Attributes:
+        size: Bytes of the file.
+        context_length: Tokens that the model was trained with; None if the file does not say it.
+        cache_numbers: Numbers that the cache has for each token; 0 if unknown.
+    """
+
+    size: int
+    context_length: Optional[int]
+    cache_numbers: int
+
+
+def read(path: Path) -> Header:
+    """The header of a file.
+
+    Raises:
+        ValueError: If it is not a GGUF file, damaged, or shorter than its header says.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        if file.read(4) != MAGIC:
+            raise ValueError(f"'{path}' is not a GGUF file, which the engine xllamacpp needs")
+        try:
+            values, end = _read(file)
+        except (struct.error, ValueError, KeyError, UnicodeDecodeError):
+            raise ValueError(f"'{path}' is damaged or incomplete: its GGUF header cannot be read") from None
+    if size <= end:
+        raise ValueError(f"'{path}' is incomplete: it has {size} bytes, and its last tensor begins at byte {end}")
+    return _header(values, size)
+
+
+def _read(file: BinaryIO) -> Any:
+    """The values of the header, without arrays, and where the last tensor begins."""
+    _version, tensors, count = _number(file, "<I"), _number(file, "<Q"), _number(file, "<Q")
+    values: Dict[str, Any] = {}
+    for _ in range(count):
+        name = _string(file)
+        values[name] = _value(file, _number(file, "<I"))
+    last = 0
+    for _ in range(tensors):
+        _string(file)
+        dimensions = _number(file, "<I")
+        if dimensions > _MAX_DIMENSIONS:
+            raise ValueError
+        file.seek(8 * dimensions + 4, 1)
+        last = max(last, _number(file, "<Q"))
+    return values, file.tell() + last
+
+
+def _number(file: BinaryIO, form: str) -> Any:
+    return struct.unpack(form, file.read(struct.calcsize(form)))[0]
+
+
+def _string(file: BinaryIO) -> str:
+    length = _number(file, "<Q")
+    content = file.read(length) if length <= _MAX_LENGTH else b""
+    if len(content) != length:
+        raise ValueError
+    return content.decode("utf-8")
+
+
+def _value(file: BinaryIO, kind: int) -> Any:
+    """A value; None for an array, which is skipped."""
+    if kind == _STRING:
+        length = _number(file, "<Q")
+        if length > _MAX_LENGTH:
+            raise ValueError
+        return file.read(length)
+    if kind != _ARRAY:
+        return _number(file, _SCALARS[kind])
+    inner, count = _number(file, "<I"), _number(file, "<Q")
+    if count > _MAX_LENGTH:
+        raise ValueError
+    if inner in _SCALARS:
+        file.seek(count * struct.calcsize(_SCALARS[inner]), 1)
+    else:
+        for _ in range(count):
+            _value(file, inner)
+    return None
+
+
+def _header(values: Dict[str, Any], size: int) -> Header:
+    kind = values.get("general.architecture")
+    name = kind.decode("utf-8", "replace") if isinstance(kind, bytes) else ""
+
+    def number(key: str, default: int = 0) -> int:
+        found = values.get(f"{name}.{key}")
+        return found if isinstance(found, int) else default
+
+    heads = number("attention.head_count")
+    per_head = number("embedding_length") // heads if heads else 0
+    width = number("attention.key_length", per_head) + number("attention.value_length", per_head)
+    cache = number("block_count") * number("attention.head_count_kv", heads) * width
+    return Header(size, number("context_length") or None, cache)

@@ -1,0 +1,109 @@
+"""Garbage collection of a store: environments and pulled repositories that nothing uses, and what crashes left."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from naiad.environments.fetching.remote import RemoteArchives
+from naiad.environments.progress import LogReporter
+from naiad.environments.store.eviction import Removal, choose_removals, explain_kept, read_parts, remove_entries
+from naiad.environments.store.leases import EntryLeases
+from naiad.environments.store.package_cache import remove_unused_packages, unused_packages
+from naiad.environments.store.pulled import pulled_leftovers, remove_pulled_leftovers
+from naiad.environments.store.store import Store
+
+__all__ = ["GarbageReport", "collect_garbage"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GarbageReport:
+    """The result of a garbage collection, or of a dry run.
+
+    Attributes:
+        removed: Removed environments and pulled repositories, with reasons.
+        kept: Number of those that stay.
+        stays: These with the reasons why they stay.
+        failed: Number of those that could not be removed.
+        leftovers: Number of incomplete entries, downloads, unused layers and packages that were removed.
+        leftover_bytes: Their size.
+    """
+
+    removed: tuple[Removal, ...]
+    kept: int
+    stays: tuple[Removal, ...]
+    failed: int
+    leftovers: int
+    leftover_bytes: int
+
+    @property
+    def freed_bytes(self) -> int:
+        """Bytes that were freed."""
+        return sum(removal.freed for removal in self.removed) + self.leftover_bytes
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values for JSON output."""
+        return asdict(self)
+
+
+def collect_garbage(
+    root: Path, *, older_than: float | None = None, keep_bytes: int | None = None, dry_run: bool = False
+) -> GarbageReport:
+    """Remove old environments and repositories, those beyond a size, and leftovers of crashes and downloads.
+
+    Args:
+        root: Folder of the store.
+        older_than: What was unused for longer is removed, in seconds.
+        keep_bytes: Target size of the store.
+        dry_run: Whether to report without removing.
+    """
+    from naiad.environments.fetching.download import (
+        metadata_path,  # imports HTTP, which eviction in a server does not need
+    )
+
+    store, leases = Store(root, LogReporter()), EntryLeases(root)
+    parts = read_parts(root)
+    now = time.time()
+    chosen = choose_removals(parts, now=now, older_than=older_than, keep_bytes=keep_bytes)
+    wanted = {removal.entry.digest for removal in chosen}
+    downloads = RemoteArchives(root, LogReporter()).stale_downloads()
+    leftovers = [*store.find_leftovers(), *unused_packages(root), *downloads, *pulled_leftovers(root)]
+    size = sum(sum(_sizes(path)) for path in leftovers)
+    if not dry_run:
+        chosen = remove_entries(store, leases, chosen)
+        store.remove_leftovers()
+        remove_unused_packages(root)
+        remove_pulled_leftovers(root)
+        for part in downloads:
+            part.unlink(missing_ok=True)
+            metadata_path(part).unlink(missing_ok=True)
+    removed = {removal.entry.digest for removal in chosen}
+    stays = tuple(
+        Removal(
+            part,
+            "it cannot be removed, or a server has just begun to use it"
+            if part.digest in wanted
+            else explain_kept(part, now=now, older_than=older_than, keep_bytes=keep_bytes),
+        )
+        for part in parts
+        if part.digest not in removed
+    )
+    return GarbageReport(
+        removed=tuple(chosen),
+        kept=len(stays),
+        stays=stays,
+        failed=len(wanted - removed),
+        leftovers=len(leftovers),
+        leftover_bytes=size,
+    )
+
+
+def _sizes(path: Path) -> Iterator[int]:
+    if not path.is_dir():
+        yield path.lstat().st_size
+    for parent, _, names in os.walk(path):
+        yield from (Path(parent, name).lstat().st_size for name in names)

@@ -1,0 +1,41 @@
+"""How a server or a command uses artifacts: where they are stored, and whose signatures they need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from naiad.config.server.options import ServerOptions
+from naiad.environments.archives.signatures import TrustedKeys, read_trusted_keys
+
+__all__ = ["ArtifactPolicy", "artifact_policy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactPolicy:
+    """Rules for repositories in registries.
+
+    Attributes:
+        store: The store of environments; artifacts are in its folder `artifacts`.
+        required_keys: Keys of which one must have signed a repository; None if no signature is required.
+        max_bytes: Size of the store above which unused parts are removed after a pull; 0 for no limit.
+    """
+
+    store: Path
+    required_keys: TrustedKeys | None = None
+    max_bytes: int = 0
+
+
+def artifact_policy(options: ServerOptions) -> ArtifactPolicy:
+    """The policy for a server's options.
+
+    Raises:
+        ExecutionEnvironmentError: If the trusted keys cannot be read.
+    """
+    environments = options.environments
+    keys = environments.trusted_keys if options.models.requires_signature else None
+    return ArtifactPolicy(
+        store=environments.store.expanduser().absolute(),
+        required_keys=None if keys is None else read_trusted_keys(keys),
+        max_bytes=environments.store_max_bytes,
+    )

@@ -1,0 +1,95 @@
+"""Completion in shells: what may follow on a command line, and the script that makes a shell ask for it.
+
+click completes its own commands. The commands that accept the server's flags are parsed by other rules
+(`config/server/getopt.py`), so this module lists their flags and values. The shell runs `naiad` for each completion, so
+the modules of a command are imported only when its flags are listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from naiad.cli.flag_commands import FlagCommand
+from naiad.config.server.flag import Flag, Kind
+from naiad.config.server.options import SERVER_FLAGS
+
+__all__ = ["SHELLS", "CompletedFlagCommand", "completion_command"]
+
+SHELLS = ("bash", "zsh", "fish")
+_PROGRAM = "naiad"
+_VARIABLE = "_NAIAD_COMPLETE"
+"""The variable by which click's scripts ask for completions."""
+_BOOLEANS = ("true", "false")
+_FOLDERS = frozenset({"model-repository", "model-store", "backend-directory", "env-directory", "env-store"})
+
+
+class CompletedFlagCommand(click.Command):
+    """A command that passes all its arguments on, and completes the flags that it accepts."""
+
+    def __init__(self, name: str, command: FlagCommand) -> None:
+        self._command = command
+        super().__init__(
+            name,
+            callback=self._run,
+            params=[
+                click.Argument(
+                    ["arguments"],
+                    metavar=command.arguments,
+                    nargs=-1,
+                    type=click.UNPROCESSED,
+                    shell_complete=self._complete_value,
+                )
+            ],
+            help=command.summary,
+            short_help=command.summary,
+            context_settings={"ignore_unknown_options": True, "help_option_names": []},
+        )
+
+    def _run(self, arguments: tuple[str, ...]) -> int:
+        return self._command.run(arguments)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The flags whose names begin with *incomplete*, after a dash."""
+        del ctx
+        return [
+            CompletionItem(f"--{flag.name}", help=flag.help)
+            for flag in self._flags()
+            if f"--{flag.name}".startswith(incomplete) and not flag.deprecated
+        ]
+
+    def _complete_value(self, ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The values of the flag before the cursor, or a path."""
+        given: Sequence[str] = [word for word in ctx.params.get("arguments") or () if word != "="]
+        name = given[-1].removeprefix("--") if given and given[-1].startswith("--") else ""
+        flag = next((flag for flag in self._flags() if flag.name == name), None)
+        if flag is None or not flag.takes_value:
+            return [CompletionItem(incomplete, type="dir" if "FOLDER" in self._command.arguments else "file")]
+        values = flag.choices or (_BOOLEANS if flag.kind is Kind.BOOLEAN else ())
+        if values:
+            return [CompletionItem(value) for value in values if value.startswith(incomplete)]
+        is_path = flag.kind is Kind.STRING
+        return [CompletionItem(incomplete, type="dir" if flag.name in _FOLDERS else "file")] if is_path else []
+
+    def _flags(self) -> Iterator[Flag]:
+        """The command's own flags, then the server's."""
+        module: Any = import_module(self._command.place.partition(":")[0])
+        yield from getattr(module, "OWN_FLAGS", ())
+        yield from SERVER_FLAGS
+
+
+@click.command("completion", short_help="Print a script that completes commands and flags in a shell.")
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion_command(shell: str) -> None:
+    """Print a script that completes the commands and flags of naiad in SHELL.
+
+    For bash: add the line `eval "$(naiad completion bash)"` to ~/.bashrc
+    """
+    completer = get_completion_class(shell)
+    assert completer is not None, shell
+    root = click.get_current_context().find_root().command
+    click.echo(completer(root, {}, _PROGRAM, _VARIABLE).source())

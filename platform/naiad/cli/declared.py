@@ -1,0 +1,179 @@
+"""`naiad add` and `naiad lock`: the packages of one model, in its own file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from naiad.cli.click_options import json_option, progress_printer
+from naiad.cli.json_output import print_json
+from naiad.errors import RepositoryError
+
+if TYPE_CHECKING:
+    from naiad.config.model.model_config_pb2 import ModelConfig
+    from naiad.environments.declared.locking import LockedDeclaration
+
+__all__ = ["DECLARED_COMMANDS"]
+
+_MODEL = click.argument("model", type=click.Path(exists=True, path_type=Path))
+_PYTHON = click.option("--python", metavar="VERSION", help="Resolve with this version of Python, such as 3.12.")
+_WHEELS = click.option(
+    "--wheels",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of wheels to search; may be repeated.",
+)
+_OFFLINE = click.option("--offline", is_flag=True, help="Resolve from these folders only.")
+_PARAMETER = "EXECUTION_ENV_PATH"
+
+
+@click.command("add", short_help="Add packages to a model's own file, and lock them.")
+@_MODEL
+@click.argument("packages", nargs=-1, required=True)
+@_PYTHON
+@_WHEELS
+@_OFFLINE
+@json_option
+def _add(
+    model: Path,
+    packages: tuple[str, ...],
+    python: str | None,
+    wheels: tuple[Path, ...],
+    offline: bool,  # noqa: FBT001 - click passes options by name
+    json: bool,  # noqa: FBT001 - click passes options by name
+) -> None:
+    """Add PACKAGES to the script block of MODEL, and write the lock beside it.
+
+    MODEL is a model's directory, a shared backend's, or a Python file. PACKAGES are requirements as for pip, such as
+    scikit-learn==1.5.*
+    """
+    from naiad.environments.declared.locking import add_packages
+
+    file = _script_of(model)
+    locked = add_packages(file, packages, lambda path: _lock_file(path, python, wheels, offline=offline, json=json))
+    if json:
+        print_json({"file": file, "added": packages, **_facts(locked)})
+        return
+    click.echo(f"added {', '.join(packages)} to {file}")
+    _print_locked(locked)
+
+
+@click.command("lock", short_help="Write the exact packages of a model, with digests.")
+@_MODEL
+@_PYTHON
+@_WHEELS
+@_OFFLINE
+@click.option(
+    "--download",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Download the wheels into this folder, for servers with --offline.",
+)
+@json_option
+def _lock(
+    model: Path,
+    python: str | None,
+    wheels: tuple[Path, ...],
+    offline: bool,  # noqa: FBT001 - click passes options by name
+    download: Path | None,
+    json: bool,  # noqa: FBT001 - click passes options by name
+) -> None:
+    """Resolve the packages that MODEL declares, and write them with their digests into a lock beside it.
+
+    MODEL is a model's directory, a shared backend's, or a file: a script with a block, requirements.txt,
+    pyproject.toml, environment.yml or pixi.toml. Servers then install exactly these packages.
+    """
+    from naiad.environments.declared.locking import fetch_locked_wheels
+    from naiad.environments.progress import default_reporter
+
+    locked = _lock_file(_declaration_of(model), python, wheels, offline=offline, json=json)
+    if not json:
+        _print_locked(locked)
+    count = None
+    if download is not None:
+        count = fetch_locked_wheels(locked, download, progress_printer(json=json), default_reporter())
+    if json:
+        print_json({**_facts(locked), "download": download, "downloaded": count})
+    elif download is not None:
+        click.echo(f"{download} has {count} files for Python {locked.python}")
+
+
+def _lock_file(
+    file: Path, python: str | None, wheels: tuple[Path, ...], *, offline: bool, json: bool
+) -> LockedDeclaration:
+    from naiad.config.server.store_location import store_path
+    from naiad.environments.building.installers import InstallOptions
+    from naiad.environments.declared.locking import lock_declaration
+    from naiad.environments.progress import default_reporter
+
+    return lock_declaration(
+        file,
+        cache=store_path("", os.environ) / "interpreters",
+        python=python,
+        options=InstallOptions(wheels=tuple(folder.absolute() for folder in wheels), offline=offline),
+        progress=progress_printer(json=json),
+        reporter=default_reporter(),
+    )
+
+
+def _facts(locked: LockedDeclaration) -> dict[str, Any]:
+    packages = [{"name": name, "version": version} for name, version in sorted(locked.versions.items())]
+    return {"lock": locked.lock, "python": _minor(locked), "packages": packages}
+
+
+def _minor(locked: LockedDeclaration) -> str:
+    return ".".join(locked.python.split(".")[:2])
+
+
+def _print_locked(locked: LockedDeclaration) -> None:
+    click.echo(f"wrote {locked.lock}: {len(locked.versions)} packages for Python {_minor(locked)}")
+    for name, version in sorted(locked.versions.items()):
+        click.echo(f"    {name} {version}")
+
+
+def _script_of(model: Path) -> Path:
+    """The code of a model or backend: the file itself, `model.py` in it, or that of its highest version.
+
+    Raises:
+        RepositoryError: If there is none.
+    """
+    if model.is_file():
+        return model
+    config = _config_of(model)
+    name = config.default_model_filename if config is not None and config.default_model_filename else "model.py"
+    versions = sorted((path for path in model.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+    for folder in (model, *reversed(versions)):
+        if (folder / name).is_file():
+            return folder / name
+    raise RepositoryError(
+        f"cannot find the code of '{model}': neither it nor a version in it has a {name}; if it runs on a shared "
+        f"backend, list its packages in a requirements.txt, name that in {_PARAMETER}, and run `naiad lock`"
+    )
+
+
+def _declaration_of(model: Path) -> Path:
+    """The file that declares the packages of a model: the one in its configuration, else its code.
+
+    Raises:
+        RepositoryError: If there is none.
+    """
+    from naiad.config.model.declared_environment import is_declaration
+    from naiad.resolution.environment import MODEL_DIRECTORY_KEYWORD
+
+    config = _config_of(model) if model.is_dir() else None
+    named = config.parameters[_PARAMETER].string_value if config is not None and _PARAMETER in config.parameters else ""
+    path = model / named.replace(f"{MODEL_DIRECTORY_KEYWORD}/", "")
+    return path if named and is_declaration(path) else _script_of(model)
+
+
+def _config_of(model: Path) -> ModelConfig | None:
+    from naiad.config.model.text import parse_text
+
+    file = model / "config.pbtxt"
+    return parse_text(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else None
+
+
+DECLARED_COMMANDS: tuple[click.Command, ...] = (_add, _lock)
+"""The commands, in the order of the overview."""

@@ -1,0 +1,126 @@
+"""Requests of commands to a running server, with the errors that a person at a terminal can act on."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from naiad.errors import Code, NaiadError, OptionError
+
+__all__ = ["DEFAULT_URL", "HttpStatusError", "ServerAddress", "UnreachableServerError", "basic_authorization"]
+
+DEFAULT_URL = "http://localhost:8000"
+_SECONDS = 10.0
+
+
+class UnreachableServerError(NaiadError):
+    """No server answers at an address."""
+
+    default_code = Code.UNAVAILABLE
+
+
+class HttpStatusError(NaiadError):
+    """A server answered a request with an error.
+
+    Attributes:
+        status: The HTTP status.
+    """
+
+    default_code = Code.UNAVAILABLE
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ServerAddress:
+    """A server, by the address of its HTTP port.
+
+    Args:
+        url: Its address; `http://` may be missing.
+        headers: Headers of each request.
+
+    Raises:
+        OptionError: If the address is malformed.
+    """
+
+    def __init__(self, url: str, headers: dict[str, str] | None = None) -> None:
+        spelled = url if "://" in url else f"http://{url}"
+        try:
+            parts = urlsplit(spelled)
+            self.host, self.port = parts.hostname or "", parts.port
+        except ValueError as error:
+            raise OptionError(f"'{url}' is not the address of a server: {error}; give http://HOST:PORT") from None
+        if parts.scheme not in {"http", "https"} or not self.host:
+            raise OptionError(f"'{url}' is not the address of a server; give http://HOST:PORT")
+        self.is_secure = parts.scheme == "https"
+        self.url = spelled.rstrip("/")
+        self.headers = headers or {}
+
+    def get(self, path: str) -> Any:
+        """The JSON of a path."""
+        return json.loads(self.text(path))
+
+    def post(self, path: str, document: Any) -> Any:
+        """The JSON that a path answers to a document."""
+        return json.loads(self.text(path, json.dumps(document).encode()))
+
+    def text(self, path: str, body: bytes | None = None) -> str:
+        """The text of a path; the request is a POST if it has a body.
+
+        Raises:
+            UnreachableServerError: If nothing answers.
+            HttpStatusError: If the answer is an error.
+        """
+        headers = {**self.headers, "Content-Type": "application/json"} if body is not None else self.headers
+        request = urllib.request.Request(f"{self.url}{path}", body, headers)  # noqa: S310 - the user's own address
+        try:
+            with urllib.request.urlopen(request, timeout=_SECONDS) as reply:  # noqa: S310 - as above
+                return str(reply.read().decode("utf-8", "replace"))
+        except urllib.error.HTTPError as error:
+            with error:
+                raise HttpStatusError(f"{self.url}{path}: {_explain(error)}", error.code) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise UnreachableServerError(
+                f"cannot reach a server at {self.url}: {_reason(error)}; start one with `naiad serve`, or name the "
+                "address of its HTTP port"
+            ) from error
+
+
+def basic_authorization(file: Path) -> dict[str, str]:
+    """The header with the password in the first line of a file, as the server's `--ui-password` reads it.
+
+    Raises:
+        OptionError: If the file cannot be read.
+    """
+    try:
+        password = (file.read_text(encoding="utf-8").splitlines() or [""])[0]
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"cannot read the password of --ui-password={file}: {error}") from None
+    return {"Authorization": f"Basic {base64.b64encode(f'naiad:{password}'.encode()).decode()}"}
+
+
+def _explain(error: urllib.error.HTTPError) -> str:
+    """The text of an error answer, or its status."""
+    try:
+        return str(json.loads(error.read())["error"])
+    except (ValueError, KeyError, TypeError, OSError):
+        return f"HTTP status {error.code} {error.reason}"
+
+
+def _reason(error: Exception) -> str:
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(cause, socket.gaierror):
+        return "the name does not resolve"
+    if isinstance(cause, TimeoutError):
+        return f"no answer within {_SECONDS:.0f} s"
+    if isinstance(cause, OSError):
+        return (cause.strerror or str(cause)).lower()
+    return str(cause) or type(cause).__name__

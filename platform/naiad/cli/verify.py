@@ -1,0 +1,182 @@
+"""`naiad verify`: shows who signed a model repository in a registry or a folder, and what differs from it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from naiad.artifacts.manifest import Artifact, ArtifactLayer, LayerKind, changed_layers
+from naiad.artifacts.policy import ArtifactPolicy
+from naiad.artifacts.repository import artifact_statements
+from naiad.artifacts.statements import SignedStatement
+from naiad.artifacts.store import ArtifactStore
+from naiad.artifacts.verification import changed_files, folder_statements
+from naiad.cli.command_line import CommandLine, own_flags, run_command, server_flag, store_of
+from naiad.cli.json_output import JSON_FLAG, print_json
+from naiad.config.server.command_line import read_options
+from naiad.config.server.flag import UsageError
+from naiad.environments.archives.signatures import read_trusted_keys
+from naiad.environments.progress import ProgressMeter, ProgressReporter, default_reporter
+from naiad.environments.store.pulled import complete_reference
+from naiad.errors import RegistryError
+from naiad.registry.client import RegistryClient, open_registry
+from naiad.registry.references import is_reference, parse_reference
+from naiad.resolution.tables import text_table
+
+__all__ = ["verify"]
+
+_PROGRAM = "naiad verify oci://REGISTRY/NAME:TAG|FOLDER"
+_GROUP = "Verify"
+OWN_FLAGS = own_flags(_GROUP, JSON_FLAG)
+_SHOWN_FLAGS = own_flags(_GROUP, *OWN_FLAGS, server_flag("env-trust"), server_flag("env-store"), server_flag("help"))
+_DIGEST_SHOWN = 19
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckedSignature:
+    """A signature, and what differs from what was signed."""
+
+    statement: SignedStatement
+    differences: Sequence[str]
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether a trusted key signed exactly this content."""
+        return bool(self.statement.signer) and not self.differences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CheckedLayer:
+    """A layer of an artifact in a registry.
+
+    Attributes:
+        layer: Kind and name.
+        digest: Its digest.
+        is_intact: Whether the registry has exactly this content.
+        signed_by: Names of the trusted keys that signed it; ids of other keys.
+    """
+
+    layer: str
+    digest: str
+    is_intact: bool
+    signed_by: Sequence[str]
+
+
+def verify(arguments: Sequence[str]) -> int:
+    """Check a repository; returns the exit code: 0 if a trusted key signed everything, else 1."""
+    return run_command(arguments, OWN_FLAGS, _SHOWN_FLAGS, _PROGRAM, "verify", _verify)
+
+
+def _verify(line: CommandLine) -> int:
+    if len(line.positional) != 1:
+        raise UsageError(f"cannot verify: give one reference or folder: {_PROGRAM}")
+    place = complete_reference(store_of(line), line.positional[0])
+    options = read_options([(server_flag("model-repository"), place), *line.server], environ=os.environ)
+    trusted = options.environments.trusted_keys
+    keys = None if trusted is None else read_trusted_keys(trusted)
+    logging.getLogger("naiad").setLevel(logging.WARNING)
+    if not is_reference(place):
+        folder = Path(place)
+        if not folder.is_dir():
+            raise RegistryError(
+                f"cannot verify {place}: it is neither a folder nor a reference oci://registry/name:tag"
+            )
+        signatures = [
+            _CheckedSignature(statement, changed_files(folder, statement))
+            for statement in folder_statements(folder, keys)
+        ]
+        return _report(place, signatures, (), is_json=line.has(JSON_FLAG))
+    reporter = default_reporter()
+    policy = ArtifactPolicy(store=options.environments.store.expanduser().absolute(), required_keys=keys)
+    client, store = open_registry(parse_reference(place)), ArtifactStore(policy.store, reporter)
+    artifact = store.artifact(client)
+    statements = artifact_statements(client, store, artifact, policy)
+    damaged = _check_blobs(client, artifact, reporter)
+    signatures = [
+        _CheckedSignature(statement, [*changed_layers(statement.layers, artifact.layers), *damaged.values()])
+        for statement in statements
+    ]
+    layers = [
+        _CheckedLayer(
+            layer=str(layer),
+            digest=layer.digest,
+            is_intact=layer.digest not in damaged,
+            signed_by=_signers(layer, statements),
+        )
+        for layer in artifact.layers
+        if layer.kind is not LayerKind.SIGNATURE
+    ]
+    return _report(str(artifact.reference), signatures, layers, is_json=line.has(JSON_FLAG))
+
+
+def _check_blobs(client: RegistryClient, artifact: Artifact, reporter: ProgressReporter) -> dict[str, str]:
+    """Read all layers in the registry; returns what is wrong with them, by digest."""
+    damaged: dict[str, str] = {}
+    for layer in artifact.layers:
+        named = Path(layer.name)
+        with ProgressMeter(reporter, step="reading", label="", path=named, total=layer.size) as meter:
+            try:
+                client.check_blob(layer.digest, layer.size, str(layer), meter.advance)
+            except RegistryError as error:
+                damaged[layer.digest] = error.message
+    return damaged
+
+
+def _signers(layer: ArtifactLayer, statements: Sequence[SignedStatement]) -> list[str]:
+    return [
+        statement.signer or statement.key_id
+        for statement in statements
+        if any(entry == layer.descriptor for entry in statement.layers)
+    ]
+
+
+def _report(
+    place: str, signatures: Sequence[_CheckedSignature], layers: Sequence[_CheckedLayer], *, is_json: bool
+) -> int:
+    """Print the result; returns the exit code."""
+    is_valid = any(each.is_valid for each in signatures)
+    if is_json:
+        print_json(
+            {
+                "place": place,
+                "is_valid": is_valid,
+                "signatures": [
+                    {
+                        "key_id": each.statement.key_id,
+                        "signer": each.statement.signer,
+                        "problem": each.statement.problem,
+                        "differences": each.differences,
+                    }
+                    for each in signatures
+                ],
+                "layers": layers,
+            }
+        )
+    else:
+        for signature in signatures:
+            _print_signature(signature)
+        if layers:
+            rows = [
+                (
+                    each.layer,
+                    each.digest[:_DIGEST_SHOWN],
+                    "intact" if each.is_intact else "DAMAGED",
+                    ", ".join(each.signed_by),
+                )
+                for each in layers
+            ]
+            print(text_table(("Layer", "Digest", "Content", "Signed by"), rows), end="")
+        failed = "not as a trusted key signed it" if signatures else "not signed"
+        print(f"{place}: {'unchanged since a trusted key signed it' if is_valid else failed}")
+    return 0 if is_valid else 1
+
+
+def _print_signature(signature: _CheckedSignature) -> None:
+    statement = signature.statement
+    signer = f"'{statement.signer}' (key {statement.key_id})" if statement.signer else f"key {statement.key_id}"
+    print(f"signed by {signer}{f', {statement.problem}' if statement.problem else ''}")
+    for difference in signature.differences:
+        print(f"  {difference}")

@@ -1,0 +1,109 @@
+"""`--guest-user`: the user under whose id guests run."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from naiad.config.server.flag_values import FlagValues
+
+__all__ = ["GuestUser", "parse_guest_user"]
+
+_T = TypeVar("_T")
+_K = TypeVar("_K")
+_FORM = re.compile(r"(?P<user>[^:]+)(?::(?P<group>[^:]+))?")
+_CAPABILITIES = {5: "CAP_KILL", 6: "CAP_SETGID", 7: "CAP_SETUID"}
+"""By their number (capabilities(7)). Without CAP_KILL the server could start such guests and not end them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestUser:
+    """A user and a group.
+
+    Attributes:
+        uid: Its user id.
+        gid: Its group id; guests have no other groups.
+        name: Its name; "" if the system has no name for it.
+        home: Its home directory; "/" if the system knows none.
+    """
+
+    uid: int
+    gid: int
+    name: str = ""
+    home: str = "/"
+
+    def __str__(self) -> str:
+        return f"{self.name} (uid {self.uid}, gid {self.gid})" if self.name else f"uid {self.uid}, gid {self.gid}"
+
+
+def parse_guest_user(values: FlagValues, flag: str) -> GuestUser | None:
+    """The value of a flag `NAME|UID[:GROUP|GID]`; None without one.
+
+    Raises:
+        UsageError: If there is no such user or group, or this process may not switch to it.
+
+    Without the rights to switch, the server's own user is accepted and gives None: nothing is to be switched.
+    """
+    text = values.text(flag)
+    if not text:
+        return None
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise values.invalid(flag, f"'{text}' is not a user such as nobody, 65534 or 1000:1000")
+    user = _find_user(match["user"])
+    if user is None:
+        raise values.invalid(flag, f"this system has no user '{match['user']}'; give a name it has, or a number")
+    if match["group"] is not None:
+        gid = _find_group(match["group"])
+        if gid is None:
+            raise values.invalid(flag, f"this system has no group '{match['group']}'; give a name it has, or a number")
+        user = GuestUser(user.uid, gid, user.name, user.home)
+    missing = _missing_capabilities()
+    if missing and (user.uid, user.gid) == (os.geteuid(), os.getegid()):
+        return None
+    if missing:
+        raise values.invalid(
+            flag, f"this server may not run guests as {user}: start it as root, or give it {', '.join(missing)}"
+        )
+    return user
+
+
+def _find_user(text: str) -> GuestUser | None:
+    import pwd  # here: few servers need it
+
+    entry = _found(pwd.getpwnam, text) or (_found(pwd.getpwuid, int(text)) if text.isdigit() else None)
+    if entry is not None:
+        return GuestUser(entry.pw_uid, entry.pw_gid, entry.pw_name, entry.pw_dir or "/")
+    # Containers often run under numbers that their /etc/passwd does not have.
+    return GuestUser(int(text), int(text)) if text.isdigit() else None
+
+
+def _find_group(text: str) -> int | None:
+    import grp
+
+    entry = _found(grp.getgrnam, text)
+    if entry is not None:
+        return int(entry.gr_gid)
+    return int(text) if text.isdigit() else None
+
+
+def _found(find: Callable[[_K], _T], key: _K) -> _T | None:
+    try:
+        return find(key)
+    except (KeyError, OverflowError):
+        return None
+
+
+def _missing_capabilities() -> list[str]:
+    """What this process lacks to start processes of other users and to end them."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return [] if os.geteuid() == 0 else list(_CAPABILITIES.values())
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    effective = int(found[1], 16) if found else 0
+    return [name for number, name in _CAPABILITIES.items() if not effective >> number & 1]

@@ -1,0 +1,145 @@
+"""Changes of `instance_group` alone: instances are added and removed while the others of the version serve.
+
+As in the reference (CORE src/model_config_utils.cc, `ConfigChangeRequiresReload`), an instance stays if its group is
+unchanged apart from its count. Here its name has to stay as well, since logs and metrics identify it by name.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import orjson
+
+from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.model_config import InstancePlacement, ModelConfig, freeze, instance_groups, instance_names
+from naiad.config.model.render import to_json
+from naiad.config.model.scaling import scaling_policy
+from naiad.engine.loading.thread_counts import THREAD_VARIABLES, threads_each
+from naiad.engine.serving.version import ModelVersion
+from naiad.lifecycle.polling import Signature
+from naiad.workers.launch import LaunchSpec
+
+__all__ = ["changed_config", "has_other_changes", "specs_with"]
+
+
+def changed_config(loaded: ModelVersion, before: pb.ModelConfig, now: pb.ModelConfig) -> ModelConfig | None:
+    """The configuration of *loaded* with the instances of *now*; None if the version has to be loaded again.
+
+    Args:
+        loaded: The version that serves.
+        before: The configuration that it was loaded from, as read.
+        now: The configuration as read now.
+    """
+    if list(before.instance_group) == list(now.instance_group) or _without_instances(before) != _without_instances(now):
+        return None
+    if loaded.reason or any(instance.reason for instance in loaded.instances):
+        return None  # a load is also how an instance that was given up is tried again at once
+    if loaded.resolution is None or loaded.resolution.library is not None:
+        return None  # the instances of a native model may share one process
+    groups = (*before.instance_group, *now.instance_group)
+    if any(group.HasField("rate_limiter") for group in groups):
+        return None  # whether resources suffice is decided for all instances together
+    message = pb.ModelConfig()
+    message.CopyFrom(loaded.config.message)
+    del message.instance_group[:]
+    message.instance_group.extend(now.instance_group)
+    message.version_policy.CopyFrom(now.version_policy)
+    config = freeze(message)
+    names = [instance.name for instance in instance_names(config)]
+    if len(set(names)) < len(names):
+        return None
+    if message.HasField("sequence_batching") and not kept_names(loaded.config, config).issuperset(
+        instance.name for instance in loaded.instances
+    ):
+        return None  # a reload lets the sequences of the old instances end
+    return config
+
+
+def kept_names(before: ModelConfig, now: ModelConfig) -> set[str]:
+    """The names of the instances that are the same in both configurations."""
+    old, new = _identities(before), _identities(now)
+    return {name for name, identity in new.items() if old.get(name) == identity}
+
+
+def specs_with(loaded: ModelVersion, config: ModelConfig) -> tuple[list[LaunchSpec], set[str]]:
+    """How to start each instance of *config*, and the names of the instances that stay.
+
+    Interpreter, environment and files are those of the version's other instances.
+    """
+    template = loaded.instances[0].spec
+    count = len(instance_names(loaded.config))
+    instances = instance_names(config)
+    model_config = orjson.dumps(to_json(config.message)).decode()
+    environ = template.environ  # with thread counts for the largest number, where that follows the load
+    if scaling_policy(config) is None:
+        environ = _with_threads(template, count, len(instances))
+    specs = [
+        replace(
+            template,
+            name=each.name,
+            device=each.device_id,
+            environ=environ,
+            load=_load(template, each, model_config),
+        )
+        for each in instances
+    ]
+    return specs, kept_names(loaded.config, config)
+
+
+def has_other_changes(before: Signature | None, now: Signature | None, config_file: str, version: int) -> bool:
+    """Whether anything but the configuration file and other versions' directories differs between two signatures.
+
+    Args:
+        before: The signature when the version was loaded; None if it is unknown.
+        now: The signature now.
+        config_file: The path of the configuration in the model's directory.
+        version: The version.
+    """
+    if before is None or now is None:
+        return True
+    changed = {path for path in {*before, *now} if before.get(path) != now.get(path)} - {config_file}
+    parts = {path.partition("/")[0] for path in changed}
+    return any(not part.isdecimal() or int(part) == version for part in parts)
+
+
+def _without_instances(message: pb.ModelConfig) -> pb.ModelConfig:
+    rest = pb.ModelConfig()
+    rest.CopyFrom(message)
+    rest.ClearField("instance_group")
+    rest.ClearField("version_policy")
+    return rest
+
+
+def _identities(config: ModelConfig) -> dict[str, tuple[object, ...]]:
+    """What must not change about each instance, by its name."""
+    groups = instance_groups(config)
+    found: dict[str, tuple[object, ...]] = {}
+    for each in instance_names(config):
+        group = pb.ModelInstanceGroup()
+        group.CopyFrom(groups.get(each.name, group))
+        for name in ("name", "count", "gpus"):
+            group.ClearField(name)
+        found[each.name] = (each.kind, each.device_id, group.SerializeToString(deterministic=True))
+    return found
+
+
+def _load(template: LaunchSpec, instance: InstancePlacement, model_config: str) -> dict[str, str]:
+    return {
+        **template.load,
+        "instance_name": instance.name,
+        "model_config": model_config,
+        "args.model_config": model_config,
+        "args.model_instance_kind": instance.kind.value,
+        "args.model_instance_name": instance.name,
+        "args.model_instance_device_id": str(instance.device_id),
+    }
+
+
+def _with_threads(template: LaunchSpec, before: int, now: int) -> dict[str, str]:
+    """The variables of *template*, with thread counts for *now* instances where it had those for *before*."""
+    environ = dict(template.environ)
+    for name in THREAD_VARIABLES:
+        if name not in os.environ and environ.get(name) == threads_each(before):
+            environ[name] = threads_each(now)
+    return environ

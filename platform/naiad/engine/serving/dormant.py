@@ -1,0 +1,332 @@
+"""A version of a model that is loaded on demand, while it has no guests.
+
+It answers questions about the model from its configuration. A request wakes the model: it waits here until the version
+is loaded, and is then submitted to that. So whatever submits requests (clients, ensembles, models that call models)
+needs not know whether a model is loaded: the registry finds this version, or the loaded one, under the same name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+from naiad.config.model.model_config import ModelConfig
+from naiad.config.model.render import to_json
+from naiad.engine.response_cache import ResponseCache
+from naiad.engine.served import ServedVersion, metadata_of, version_numbers
+from naiad.engine.serving.compile_plan import compile_plan
+from naiad.engine.serving.instance import Instance
+from naiad.engine.statistics.counters import FailureReason, Statistics
+from naiad.errors import Code, NaiadError, NotReadyError
+from naiad.memory.frontend_memory import SharedInputs
+from naiad.protocol.inference import InferRequest, InferResponse, Sink
+from naiad.protocol.metadata import ModelMetadata, ModelStatistics
+from naiad.protocol.request_plan import RequestPlan, error_prefix
+from naiad.workers.worker import Worker
+
+__all__ = ["DormantVersion", "OnWake"]
+
+_MICROSECONDS = 1e6
+
+
+class OnWake(Protocol):
+    """Called when a request needs a model to be loaded."""
+
+    def __call__(self, *, is_urgent: bool) -> None:
+        """Start to load the model, unless that is in progress.
+
+        Args:
+            is_urgent: Whether a model waits for this one: its load must not wait for loads of other models.
+        """
+
+
+class _Waiting(NamedTuple):
+    request: InferRequest
+    sink: Sink
+    alone: bool
+    queued: int
+    timer: asyncio.TimerHandle
+
+
+class DormantVersion:
+    """Implements `ServedVersion` without a guest.
+
+    Attributes:
+        config: Its configuration, as far as it is known without loading it.
+        metadata: Its inputs and outputs, as far as they are known.
+        version: Its version number.
+        number: Number of this object among all loads of all versions.
+        is_known: Whether a load cannot change the configuration: then requests are checked before they wake the model.
+        totals: What was counted of its requests, also by earlier loads.
+        hindrance: Why its load has not begun, for the error of requests that time out meanwhile; empty for none.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        on_wake: OnWake,
+        *,
+        timeout: float,
+        is_known: bool,
+        metadata: ModelMetadata | None = None,
+        totals: Statistics | None = None,
+    ) -> None:
+        """Make a version that no request waits for.
+
+        Args:
+            config: Its configuration.
+            version: Its version number.
+            on_wake: Called for each request.
+            timeout: Seconds that a request waits for the load.
+            is_known: See the attribute.
+            metadata: Its inputs and outputs with their labels; by default those of the configuration.
+            totals: What earlier loads have counted.
+        """
+        self.config = config
+        self.version = version
+        self.number = next(version_numbers)
+        self.is_known = is_known
+        self.metadata = metadata or metadata_of(config, version)
+        self.totals = totals or Statistics(
+            dict(config.message.metric_tags), is_cached=config.message.response_cache.enable
+        )
+        self.hindrance = ""
+        self._on_wake = on_wake
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._keys = itertools.count(1)
+        self._waiting: dict[int, _Waiting] = {}
+        self._forwarded: dict[int, tuple[ServedVersion, int] | None] = {}  # None while it is being submitted
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._reason = ""
+        self._failed_until = 0.0
+        self._is_stopped = False
+
+    def __repr__(self) -> str:
+        return f"<DormantVersion '{self.config.name}' {self.version} waiting={len(self._waiting)}>"
+
+    # -- what is known of it --------------------------------------------------------------------------------------
+
+    @cached_property
+    def config_json(self) -> Mapping[str, Any]:
+        """See `ServedVersion`."""
+        return to_json(self.config.message)
+
+    @cached_property
+    def _plan(self) -> RequestPlan:
+        return compile_plan(self.config, self.version, self.number)
+
+    @property
+    def reason(self) -> str:
+        """Why its last load failed, until the next one may be tried; else empty: a request can load it."""
+        return self._reason if time.monotonic() < self._failed_until else ""
+
+    @property
+    def is_lost(self) -> bool:
+        """False: the next request may load it."""
+        return False
+
+    @property
+    def forwarding(self) -> None:
+        """None: it has no guests."""
+
+    @property
+    def shared_inputs(self) -> SharedInputs | None:
+        """None: it has no guests."""
+        return None
+
+    @property
+    def instances(self) -> Sequence[Instance]:
+        """None: it has no guests."""
+        return ()
+
+    @property
+    def pending_count(self) -> int:
+        """Number of requests that wait for the load."""
+        return len(self._waiting)
+
+    @property
+    def is_idle(self) -> bool:
+        """See `ServedVersion`."""
+        return not (self._waiting or self._forwarded)
+
+    def is_ready(self) -> bool:
+        """Whether it can be loaded, as far as is known."""
+        return not self.reason
+
+    def are_all_ready(self) -> bool:
+        """True: one model that cannot be loaded must not make the whole server unready."""
+        return True
+
+    def is_finishing_requests(self) -> bool:
+        """See `ServedVersion`."""
+        return not self.is_idle
+
+    def has_sequence(self, correlation_id: int | str) -> bool:  # noqa: ARG002 - it has none
+        """False: a sequence needs a guest."""
+        return False
+
+    def finish_sequences(self) -> int:
+        """Zero: it has none."""
+        return 0
+
+    def statistics(self) -> ModelStatistics:
+        """Its statistics as they are now."""
+        return self.totals.value(self.config.name, str(self.version), self.pending_count)
+
+    def keep_responses(self, cache: ResponseCache) -> None:
+        """Do nothing: cached responses belong to a load."""
+
+    def maintain(self) -> None:
+        """Do nothing: it has no memory."""
+
+    def reserve_input(self, size: int, ahead: int) -> memoryview | None:  # noqa: ARG002 - see below
+        """Always None: there is no segment yet."""
+        return None
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def submit(self, request: InferRequest, sink: Sink, *, alone: bool = False) -> int:
+        """Let a request wait for the load, and start that if necessary; the request's key.
+
+        Raises:
+            InvalidRequestError: If it does not fit the model: then it loads nothing.
+            NotReadyError: If the last load failed a short time ago.
+        """
+        reason = "it is being unloaded" if self._is_stopped else self.reason
+        if reason:
+            raise NotReadyError(f"{error_prefix(request)}model '{self.config.name}' cannot serve: {reason}")
+        if self.is_known:
+            self._plan.check(request)
+        key, own = next(self._keys), request.timeout_us / _MICROSECONDS
+        seconds = min(own, self._timeout) if own else self._timeout
+        timer = self._loop.call_later(seconds, self._on_timeout, key, seconds)
+        self._waiting[key] = _Waiting(request, sink, alone, time.monotonic_ns(), timer)
+        self._drained.clear()
+        self._on_wake(is_urgent=alone)
+        return key
+
+    def hand_over(self, loaded: ServedVersion) -> None:
+        """Submit the requests that wait to *loaded*, in their order."""
+        waiting, self._waiting = self._waiting, {}
+        for key, each in waiting.items():
+            each.timer.cancel()
+            if loaded.config.decoupled != self.config.decoupled:
+                policy = "decoupled" if loaded.config.decoupled else "not decoupled"
+                self._answer(
+                    each,
+                    NotReadyError(
+                        f"model '{self.config.name}' turned out to be {policy} when it was loaded; send the request "
+                        "again, and declare model_transaction_policy in config.pbtxt"
+                    ),
+                )
+                continue
+            self._forwarded[key] = None
+            try:
+                given = loaded.submit(each.request, _ForwardedSink(self, key, each.sink), alone=each.alone)
+            except NaiadError as error:
+                self._forwarded.pop(key, None)
+                self._answer(each, error)
+                continue
+            if key in self._forwarded:  # else it has its last response
+                self._forwarded[key] = (loaded, given)
+        self._note_drained()
+
+    def fail_waiting(self, error: NaiadError, seconds: float = 0.0) -> None:
+        """Answer the requests that wait with *error*, and refuse others with its message for *seconds*."""
+        self._reason, self._failed_until = error.message, time.monotonic() + seconds
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting.values():
+            each.timer.cancel()
+            self._answer(each, error)
+        self._note_drained()
+
+    def cancel(self, key: int) -> None:
+        """See `ServedVersion`."""
+        if key in self._waiting:
+            self.reject_waiting(key, NaiadError("Request was cancelled", code=Code.CANCELLED))
+        elif (given := self._forwarded.get(key)) is not None:
+            given[0].cancel(given[1])
+
+    def reject_waiting(self, key: int, error: NaiadError) -> None:
+        """See `ServedVersion`."""
+        each = self._waiting.pop(key, None)
+        if each is not None:
+            each.timer.cancel()
+            self._answer(each, error)
+            self._note_drained()
+        elif (given := self._forwarded.get(key)) is not None:
+            given[0].reject_waiting(given[1], error)
+
+    def is_waiting(self, key: int) -> bool:
+        """See `ServedVersion`."""
+        given = self._forwarded.get(key)
+        return key in self._waiting if given is None else given[0].is_waiting(given[1])
+
+    def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
+        """See `ServedVersion`. Guests that are being started will take the request."""
+        given = self._forwarded.get(key)
+        return ([],) if given is None else given[0].waits_of(given[1])
+
+    def confirm_sent(self, key: int, count: int) -> None:
+        """See `ServedVersion`."""
+        if (given := self._forwarded.get(key)) is not None:
+            given[0].confirm_sent(given[1], count)
+
+    def waive_flow_control(self, key: int) -> None:
+        """See `ServedVersion`."""
+        if (given := self._forwarded.get(key)) is not None:
+            given[0].waive_flow_control(given[1])
+
+    def on_forwarded_end(self, key: int) -> None:
+        """A request that was handed over has its last response."""
+        self._forwarded.pop(key, None)
+        self._note_drained()
+
+    async def stop(self, timeout: float) -> None:  # noqa: ARG002 - see below
+        """Fail the requests that wait; return when those that were handed over are answered.
+
+        Without a time limit: the version that has them ends within one, and answers all.
+        """
+        self._is_stopped = True
+        self.fail_waiting(NotReadyError(f"model '{self.config.name}' is being unloaded"))
+        await self._drained.wait()
+
+    def _on_timeout(self, key: int, seconds: float) -> None:
+        flag = " (--demand-load-timeout)" if seconds == self._timeout else ", the request's timeout"
+        why = f": {self.hindrance}" if self.hindrance else ""
+        self.reject_waiting(
+            key, NotReadyError(f"model '{self.config.name}' was not loaded within {seconds:g} s{flag}{why}")
+        )
+
+    def _answer(self, each: _Waiting, error: NaiadError) -> None:
+        reason = FailureReason.CANCELED if error.code is Code.CANCELLED else FailureReason.OTHER
+        self.totals.on_failure(time.monotonic_ns() - each.queued, reason)
+        each.sink.send(InferResponse(self.config.name, self.version, each.request.request_id, error=error), True)
+
+    def _note_drained(self) -> None:
+        if self.is_idle:
+            self._drained.set()
+
+
+class _ForwardedSink:
+    """Passes responses on, and notes the last one."""
+
+    __slots__ = ("_key", "_owner", "_sink")
+
+    def __init__(self, owner: DormantVersion, key: int, sink: Sink) -> None:
+        self._owner = owner
+        self._key = key
+        self._sink = sink
+
+    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
+        """See `Sink.send`."""
+        if final:
+            self._owner.on_forwarded_end(self._key)
+        self._sink.send(response, final)

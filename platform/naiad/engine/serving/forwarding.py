@@ -1,0 +1,74 @@
+"""Forwarding: the short way of requests whose bytes go to the guest, and back, as they came.
+
+A frontend process lays the inputs of a request out as the guest expects them, and takes outputs as the guest wrote
+them. What is left for the owner is to choose the guest, to count, and to replace two heads. So requests of the usual
+kind pass through without an `InferRequest`, tensors, or an `InferResponse`. They are, all of them:
+
+- for a model whose requests are neither batched, delayed, cached nor rate limited, and whose responses need no change;
+- of a layout that was checked before, with inputs of few bytes, an id at most, and no parameters;
+- dispatched at once, because an instance is free.
+
+Every other request takes the long way (`Admission.submit`). A request that was forwarded is tracked like all others:
+it can be cancelled, it is found by the detection of deadlocks, and is queued again when its guest exits. Where such a
+rare event needs the request itself, `PendingRequest` has its source make it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Hashable
+
+from naiad.engine.serving.admission import Admission
+from naiad.engine.serving.pending import ForwardedRequest, PendingRequest
+from naiad.engine.serving.tracker import RequestTracker
+from naiad.protocol.request_plan import CheckedLayout
+
+__all__ = ["Forwarding"]
+
+
+class Forwarding:
+    """Forwards requests to the guests of one loaded version."""
+
+    def __init__(self, admission: Admission, tracker: RequestTracker, keys: itertools.count[int]) -> None:
+        """Forward requests.
+
+        Args:
+            admission: Of the version; it knows the layouts that were checked.
+            tracker: Of the version; see `RequestTracker.plain_scheduler`.
+            keys: Numbers of requests, unique within the version.
+        """
+        scheduler = tracker.plain_scheduler
+        assert scheduler is not None
+        self._scheduler = scheduler
+        self._admission = admission
+        self._tracker = tracker
+        self._keys = keys
+
+    def known_layout(self, layout_key: Hashable, input_byte_size: int) -> CheckedLayout | None:
+        """The layout of requests with that key, if requests with so many bytes of inputs can be forwarded."""
+        layout = self._admission.known_layout(layout_key)
+        if layout is None or layout.packed is None or layout.packed[2] != input_byte_size:
+            return None
+        return layout
+
+    def forward(self, forwarded: ForwardedRequest, layout: CheckedLayout) -> int:
+        """Send a request to a guest; its key, or 0 if it has to take the long way.
+
+        Args:
+            forwarded: The request; its inputs are laid out as *layout* says.
+            layout: As `known_layout` gives it, on this load of the version.
+        """
+        if self._admission.looks_at_requests:
+            return 0
+        worker = self._scheduler.dispatch_at_once()
+        if worker is None:
+            return 0
+        key = next(self._keys)
+        pending = PendingRequest(key, None, None, layout, forwarded)
+        pending.laid_out = now = time.monotonic_ns()
+        pending.worker = worker
+        self._tracker.track(pending)
+        assert layout.packed is not None
+        worker.forward(key, forwarded.request_id, layout.packed[0], forwarded.inputs, layout.batch_size, now)
+        return key

@@ -1,0 +1,1 @@
+"""Environments that files declare by their requirements: locked, and built into the store."""

@@ -1,0 +1,254 @@
+"""Resolving a declaration into a lock: with uv where it is installed, else with pip.
+
+uv writes what its own commands write: `model.py.lock` for a script, and `pylock.toml` otherwise, valid for all
+platforms and versions of Python that the declaration allows. pip resolves for one interpreter, and its
+`pylock.toml` says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from naiad.config.model.declared_environment import lock_candidates
+from naiad.environments.archives.manifest import host_platform
+from naiad.environments.building.base_interpreter import BaseInterpreter
+from naiad.environments.building.installers import (
+    InstallOptions,
+    clean_environ,
+    find_pip,
+    installer_uv,
+    pip_command,
+    pip_settings,
+    run_installer,
+    uv_environ,
+    uv_lock_script_command,
+    uv_pylock_command,
+    with_sources,
+)
+from naiad.environments.building.requirements import Requirements
+from naiad.environments.declared.declaration import Declaration
+from naiad.environments.declared.retrying import with_retries
+from naiad.environments.progress import ProgressReporter
+from naiad.errors import ExecutionEnvironmentError
+
+__all__ = ["ResolvedWheel", "place_lock", "resolve_into", "resolve_with_pip", "write_lock"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedWheel:
+    """A wheel that pip would install.
+
+    Attributes:
+        name: Name of the package.
+        version: Version of the package.
+        url: Where it is.
+        digest: SHA-256 of the file.
+    """
+
+    name: str
+    version: str
+    url: str
+    digest: str
+
+
+def write_lock(
+    declaration: Declaration,
+    base: BaseInterpreter,
+    options: InstallOptions,
+    progress: Callable[[str], None],
+    reporter: ProgressReporter,
+) -> Path:
+    """Resolve a declaration, and write the lock beside it. Versions in an existing lock are kept where they fit.
+
+    Raises:
+        ExecutionEnvironmentError: If nothing satisfies the requirements; the old lock stays.
+    """
+    with tempfile.TemporaryDirectory(prefix="naiad-lock-") as scratch:
+        for old in lock_candidates(declaration.file):
+            if old.is_file():
+                shutil.copy2(old, scratch)
+        resolved = resolve_into(declaration, Path(scratch), base, options, progress, reporter)
+        return place_lock(resolved, declaration.file)
+
+
+def place_lock(resolved: Path, file: Path) -> Path:
+    """Copy a lock beside its declaration; returns its path.
+
+    Raises:
+        ExecutionEnvironmentError: If it cannot be written; the old lock stays.
+    """
+    target = file.with_name(resolved.name)
+    unfinished = file.with_name(f".{resolved.name}.{os.getpid()}")
+    try:
+        shutil.copyfile(resolved, unfinished)
+        unfinished.replace(target)  # in one step, so that no server ever reads half a lock
+        for other in lock_candidates(file):
+            # With two locks, the first would hide the one that was just written.
+            if other != target and other.name == f"{file.name}.lock":
+                other.unlink(missing_ok=True)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise ExecutionEnvironmentError(f"cannot write {target}: {error.strerror or error}") from error
+    return target
+
+
+def resolve_into(
+    declaration: Declaration,
+    folder: Path,
+    base: BaseInterpreter,
+    options: InstallOptions,
+    progress: Callable[[str], None],
+    reporter: ProgressReporter,
+) -> Path:
+    """Write the lock of a declaration into a folder; returns its path.
+
+    Raises:
+        ExecutionEnvironmentError: If nothing satisfies the requirements; contains the resolver's reason.
+    """
+    progress(f"resolving the requirements of {declaration.file.name} for Python {base.minor}")
+    uv = installer_uv(options)
+    if uv is None:
+        return with_retries(lambda: _resolve_with_pip(declaration, folder, base, options, progress, reporter), progress)
+    return with_retries(lambda: _resolve_with_uv(uv, declaration, folder, base, options, progress, reporter), progress)
+
+
+def _resolve_with_uv(
+    uv: Path,
+    declaration: Declaration,
+    folder: Path,
+    base: BaseInterpreter,
+    options: InstallOptions,
+    progress: Callable[[str], None],
+    reporter: ProgressReporter,
+) -> Path:
+    settings = pip_settings()
+    environ = uv_environ(clean_environ(os.environ), settings)
+    if declaration.is_script:
+        # A copy with the block alone: uv writes beside the script, and must not leave half a lock there.
+        script = folder / declaration.file.name
+        script.write_text(_block(declaration.text), encoding="utf-8")
+        command = [*uv_lock_script_command(uv, base.executable, settings), "--script", str(script)]
+        target = script.with_name(f"{script.name}.lock")
+    else:
+        target = folder / "pylock.toml"
+        command = [
+            *uv_pylock_command(uv, base.executable, settings),
+            "-o",
+            str(target),
+            str(declaration.file.absolute()),
+        ]
+    _run(declaration.file, with_sources(command, options, uv), environ, progress, reporter)
+    return target
+
+
+def _resolve_with_pip(
+    declaration: Declaration,
+    folder: Path,
+    base: BaseInterpreter,
+    options: InstallOptions,
+    progress: Callable[[str], None],
+    reporter: ProgressReporter,
+) -> Path:
+    if declaration.file.name.endswith(".txt"):
+        requirements = f"-r {declaration.file.resolve()}\n"  # by path, because included files are relative to it
+    else:
+        requirements = "".join(f"{line}\n" for line in declaration.requirements)
+    found = resolve_with_pip(declaration.file, requirements, folder, base, options, progress, reporter)
+    target = folder / "pylock.toml"
+    target.write_text(_pylock(found, base), encoding="utf-8")
+    return target
+
+
+def resolve_with_pip(
+    file: Path,
+    requirements: str,
+    folder: Path,
+    base: BaseInterpreter,
+    options: InstallOptions,
+    progress: Callable[[str], None],
+    reporter: ProgressReporter,
+    *,
+    keeps_installed: bool = False,
+) -> list[ResolvedWheel]:
+    """The wheels that pip would install, sorted by name.
+
+    Args:
+        file: The file that declares the requirements, for errors.
+        requirements: Lines of a requirements file.
+        folder: A folder for temporary files.
+        base: The interpreter to resolve for.
+        options: Sources of packages.
+        progress: Called with a line for each step.
+        reporter: Receives progress events.
+        keeps_installed: Whether packages that the interpreter has count as installed.
+
+    Raises:
+        ExecutionEnvironmentError: If nothing satisfies the requirements; contains pip's reason.
+    """
+    report, listed = folder / "report.json", folder / "requirements.txt"
+    listed.write_text(requirements, encoding="utf-8")
+    command = [
+        *pip_command(find_pip(base), base.executable, "install"),
+        # Wheels only: building a package runs its code, and gives a different file each time.
+        *("--dry-run", "--only-binary=:all:", "--progress-bar=off", "--report", str(report), "-r", str(listed)),
+        *(() if keeps_installed else ("--ignore-installed",)),
+    ]
+    command = with_sources(command, options, None)
+    # Debian's Python forbids installing into it. A dry run installs nothing.
+    _run(file, command, {**clean_environ(os.environ), "PIP_BREAK_SYSTEM_PACKAGES": "1"}, progress, reporter)
+    items: list[dict[str, Any]] = json.loads(report.read_text(encoding="utf-8"))["install"]
+    found = [
+        ResolvedWheel(
+            name=str(item["metadata"]["name"]).lower().replace("_", "-"),
+            version=item["metadata"]["version"],
+            url=item["download_info"]["url"],
+            digest=item["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256", ""),
+        )
+        for item in items
+    ]
+    return sorted(found, key=lambda one: one.name)
+
+
+def _run(
+    file: Path,
+    command: list[str],
+    environ: Mapping[str, str],
+    progress: Callable[[str], None],
+    reporter: ProgressReporter,
+) -> None:
+    requirements = Requirements("", file, complete=False, hashed=False)
+    run_installer(file.name, requirements, command, dict(environ), progress, reporter, requirements_flag=None)
+
+
+def _block(content: str) -> str:
+    lines = "".join(f"# {line}\n" if line else "#\n" for line in content.splitlines())
+    return f"# /// script\n{lines}# ///\n"
+
+
+def _pylock(found: Sequence[ResolvedWheel], base: BaseInterpreter) -> str:
+    """The text of `pylock.toml` (PEP 751) for wheels."""
+    system, _, machine = host_platform().partition("-")
+    lines = [
+        'lock-version = "1.0"',
+        f"environments = [\"sys_platform == '{system}' and platform_machine == '{machine}'\"]",
+        f'requires-python = "=={base.minor}.*"',
+        'created-by = "naiad"',
+    ]
+    for one in found:
+        hashes = f"{{ sha256 = {json.dumps(one.digest)} }}"
+        file = one.url.rpartition("/")[2]
+        lines += [
+            "",
+            "[[packages]]",
+            f"name = {json.dumps(one.name)}",
+            f"version = {json.dumps(one.version)}",
+            f"wheels = [{{ name = {json.dumps(file)}, url = {json.dumps(one.url)}, hashes = {hashes} }}]",
+        ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,112 @@
+"""Locks of files, freed by the kernel when a process ends: shared to use something, exclusive to remove it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from naiad.errors import EnvironmentBusyError
+
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+__all__ = ["CreationLocks", "exclusive_lock", "shared_lock", "try_exclusive_lock"]
+
+
+class CreationLocks:
+    """Locks of things that one thread of one process creates at a time, a file for each.
+
+    Args:
+        waits: Whether to wait for another process. Threads of this process always wait for each other.
+    """
+
+    def __init__(self, *, waits: bool = True) -> None:
+        self._waits = waits
+        self._threads: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+    @contextmanager
+    def hold(self, lock: FileLock, subject: str, on_waiting: Callable[[], None]) -> Iterator[None]:
+        """Hold a lock, whose file's folder exists.
+
+        Args:
+            lock: The lock, which is the caller's own.
+            subject: What is created, for the error.
+            on_waiting: Called before this waits.
+
+        Raises:
+            EnvironmentBusyError: If another process has the lock, and this does not wait.
+            OSError: If the file cannot be opened.
+        """
+        own = self._threads[str(lock.lock_file)]
+        has_waited = not own.acquire(blocking=False)
+        if has_waited:
+            on_waiting()
+            own.acquire()
+        try:
+            try:
+                lock.acquire(timeout=0)
+            except TimeoutError as error:
+                if not self._waits:
+                    raise EnvironmentBusyError(
+                        f"cannot use {subject} yet: another process is creating it; repeat the command when that has "
+                        "ended"
+                    ) from error
+                if not has_waited:
+                    on_waiting()
+                lock.acquire()
+            try:
+                yield
+            finally:
+                lock.release()
+        finally:
+            own.release()
+
+
+@contextmanager
+def shared_lock(path: Path) -> Iterator[None]:
+    """Hold a shared lock of a file, which is created; blocks while another process has the exclusive one."""
+    with _locked(path, fcntl.LOCK_SH):
+        yield
+
+
+@contextmanager
+def exclusive_lock(path: Path) -> Iterator[None]:
+    """Hold the exclusive lock of a file, which is created; blocks while another process has a lock."""
+    with _locked(path, fcntl.LOCK_EX):
+        yield
+
+
+@contextmanager
+def try_exclusive_lock(path: Path) -> Iterator[bool]:
+    """Try to hold the exclusive lock of a file: False if another process has a lock."""
+    descriptor = _open(path)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked = True
+        except BlockingIOError:
+            is_locked = False
+        yield is_locked
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _locked(path: Path, operation: int) -> Iterator[None]:
+    descriptor = _open(path)
+    try:
+        fcntl.flock(descriptor, operation)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

@@ -1,0 +1,243 @@
+"""Repositories that were pulled into a store: which there are, what they take, and removing those that nothing uses.
+
+A server has a lease on each repository that it serves from, and a pull while it works (`EntryLeases` of the folder
+`artifacts`). A layer is removed with the last repository that has it. Files that are used otherwise, such as those that
+a running guest has opened, stay readable.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from naiad.environments.store.entries import begins_with
+from naiad.environments.store.file_locks import try_exclusive_lock
+from naiad.environments.store.leases import EntryLeases, Lease, ModelUse
+from naiad.errors import Code, NaiadError, RegistryError
+from naiad.registry.references import parse_reference
+
+__all__ = [
+    "PulledRepository",
+    "artifact_leases",
+    "artifacts_folder",
+    "complete_reference",
+    "find_pulled",
+    "lease_artifact",
+    "pull_lock",
+    "pulled_leftovers",
+    "read_pulled",
+    "remove_pulled",
+    "remove_pulled_leftovers",
+]
+
+_log = logging.getLogger("naiad.artifacts")
+_DIGITS = re.compile(r"[0-9a-f]{64}")
+_SHORT = re.compile(r"sha256:[0-9a-f]{7,63}")
+_STALE_SECONDS = 86_400
+"""Age from which an incomplete download is a leftover: until then the next pull resumes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PulledRepository:
+    """A repository in the store.
+
+    Attributes:
+        digest: SHA-256 of its manifest.
+        archive: Reference that it was pulled by, with the digest; "?" if that is not recorded.
+        folder: Folder of the model repository; it exists once a model was pulled.
+        folders: The folders of its layers, and `folder`.
+        size: Bytes of its unpacked layers.
+        last_used: Time of the last lease, in seconds since the epoch.
+        in_use: Whether a running process has a lease on it.
+        models: Models that were pulled.
+    """
+
+    digest: str
+    archive: str
+    folder: Path
+    folders: tuple[Path, ...]
+    size: int
+    last_used: float
+    in_use: bool
+    models: tuple[ModelUse, ...]
+
+
+def artifacts_folder(store: Path) -> Path:
+    """The folder of pulled artifacts in a store."""
+    return store / "artifacts"
+
+
+def artifact_leases(store: Path) -> EntryLeases:
+    """The leases on pulled repositories, by the SHA-256 of their manifests."""
+    return EntryLeases(artifacts_folder(store))
+
+
+def lease_artifact(store: Path, digest: str) -> Lease:
+    """A lease on a pulled repository: it stays in the store until the lease is released."""
+    return artifact_leases(store).acquire(digest.removeprefix("sha256:"))
+
+
+def pull_lock(store: Path) -> Path:
+    """The file that is locked shared while layers are pulled, and exclusively while unused ones are removed."""
+    return artifacts_folder(store) / "locks" / "pulls.lock"
+
+
+def read_pulled(store: Path) -> list[PulledRepository]:
+    """The repositories in a store, sorted by their reference."""
+    leases = artifact_leases(store)
+    found = [_read(store, path, leases) for path in _manifests(store)]
+    return sorted(found, key=lambda one: (one.archive, one.digest))
+
+
+def find_pulled(store: Path, text: str) -> PulledRepository | None:
+    """The repository for a command-line argument: a digest, the start of one, or its reference; None if it is unknown.
+
+    Raises:
+        RegistryError: If several match.
+    """
+    found = [one for one in read_pulled(store) if begins_with(one.digest, text) or one.archive == text]
+    if len(found) > 1:
+        raise RegistryError(
+            f"'{text}' is ambiguous: {len(found)} pulled repositories match, "
+            f"{', '.join(one.digest[:12] for one in found)}; give more digits",
+            code=Code.INVALID_ARG,
+        )
+    return found[0] if found else None
+
+
+def complete_reference(store: Path, text: str) -> str:
+    """A reference whose digest may be the start of that of a pulled repository, with the whole digest.
+
+    Raises:
+        RegistryError: If several pulled repositories match.
+    """
+    place, at, digest = text.partition("@")
+    if not at or not _SHORT.fullmatch(digest):
+        return text
+    found = find_pulled(store, digest)
+    if found is None or _repository(found.archive) != _repository(f"{place}@sha256:{found.digest}"):
+        return text  # the error about an incomplete digest says what to write
+    return f"{place}@sha256:{found.digest}"
+
+
+def _repository(reference: str) -> tuple[str, str] | None:
+    try:
+        parsed = parse_reference(reference)
+    except NaiadError:
+        return None
+    return parsed.registry, parsed.name
+
+
+def remove_pulled(store: Path, digest: str) -> bool:
+    """Remove a repository, its manifest and the layers that no other one has; False if a process uses it.
+
+    Raises:
+        OSError: If its files cannot be removed.
+    """
+    leases = artifact_leases(store)
+    with leases.exclusive(digest) as is_unused:
+        if not is_unused:
+            return False
+        try:
+            _discard(store, artifacts_folder(store) / "repositories" / digest)
+            _manifest(store, digest).unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("cannot remove the pulled repository %s from %s: %s", digest, store, error)
+            return False
+        leases.forget_models(digest)
+    remove_pulled_leftovers(store)
+    return True
+
+
+def pulled_leftovers(store: Path) -> list[Path]:
+    """Layers that no repository has, remains of crashes, and downloads that nobody resumed for a day."""
+    if not artifacts_folder(store).is_dir():
+        return []
+    with try_exclusive_lock(pull_lock(store)) as is_locked:
+        return list(_leftovers(store)) if is_locked else []
+
+
+def remove_pulled_leftovers(store: Path) -> None:
+    """Remove `pulled_leftovers`, unless a pull is in progress.
+
+    Raises:
+        OSError: If one cannot be removed.
+    """
+    if not artifacts_folder(store).is_dir():
+        return
+    with try_exclusive_lock(pull_lock(store)) as is_locked:
+        for path in list(_leftovers(store)) if is_locked else ():
+            _discard(store, path)
+
+
+def _leftovers(store: Path) -> Iterator[Path]:
+    """The caller holds the lock of pulls."""
+    root = artifacts_folder(store)
+    used = {digest for path in _manifests(store) for digest in _layers(path)}
+    known = {path.stem for path in _manifests(store)}
+    yield from (path for path in _children(root / "layers") if path.name not in used)
+    yield from (path for path in _children(root / "repositories") if path.name not in known)
+    yield from _children(root / "staging")
+    stale = time.time() - _STALE_SECONDS
+    yield from (path for path in _children(root / "downloads") if path.stat().st_mtime < stale)
+
+
+def _read(store: Path, manifest: Path, leases: EntryLeases) -> PulledRepository:
+    root, digest = artifacts_folder(store), manifest.stem
+    layers = [root / "layers" / name for name in _layers(manifest)]
+    folder = root / "repositories" / digest
+    models = tuple(leases.models(digest))
+    last = leases.last_used(digest)
+    return PulledRepository(
+        digest=digest,
+        archive=next((use.source for use in models), "?"),
+        folder=folder,
+        folders=(folder, *layers),
+        size=sum(path.stat().st_size for layer in layers for path in layer.rglob("*") if path.is_file()),
+        last_used=manifest.stat().st_mtime if last is None else last,
+        in_use=leases.is_leased(digest),
+        models=models,
+    )
+
+
+def _layers(manifest: Path) -> list[str]:
+    try:
+        layers = json.loads(manifest.read_bytes())["layers"]
+        return list(dict.fromkeys(str(layer["digest"]).removeprefix("sha256:") for layer in layers))
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _manifests(store: Path) -> list[Path]:
+    found = _children(artifacts_folder(store) / "manifests")
+    return [path for path in found if path.suffix == ".json" and _DIGITS.fullmatch(path.stem)]
+
+
+def _manifest(store: Path, digest: str) -> Path:
+    return artifacts_folder(store) / "manifests" / f"{digest}.json"
+
+
+def _children(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _discard(store: Path, path: Path) -> None:
+    """Delete a folder, or a file. A folder is renamed first: a crash leaves a staging folder, never half a layer."""
+    if not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    staging = artifacts_folder(store) / "staging"
+    staging.mkdir(parents=True, exist_ok=True)
+    if path.parent == staging:
+        shutil.rmtree(path)
+        return
+    removed = staging / f"removed-{uuid.uuid4().hex}"
+    path.rename(removed)
+    shutil.rmtree(removed)

@@ -1,0 +1,194 @@
+"""A frontend process: the listeners of a server, on an engine that is in the process that started this one.
+
+The owner of the models starts it with one end of a socket pair and the first message, its configuration. It ends with
+the owner: by a command, or by a signal of the kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any, NamedTuple
+
+import uvloop
+
+from naiad import garbage_collection
+from naiad.config.server.options import ServerOptions
+from naiad.errors import NaiadError
+from naiad.frontend_processes.link import Link
+from naiad.frontend_processes.messages import FrameKind, ProcessReport, error_fields, pack
+from naiad.frontend_processes.process_metrics import process_families
+from naiad.frontend_processes.remote_engine import RemoteEngine
+from naiad.frontend_processes.shared_log import RemoteLog
+from naiad.frontend_processes.shared_regions import RemoteRegions
+from naiad.frontend_processes.shared_responses import RemoteResponses
+from naiad.frontend_processes.shared_tracer import RemoteTracer
+from naiad.frontends.metrics.naiad_families import connection_families, request_memory_families
+from naiad.frontends.openai.responses.store import StoredResponses
+from naiad.listeners import Listeners, ListenerServices, listen
+from naiad.logs import LogSettings, configure
+from naiad.protocol.model_metrics import ModelMetricFamily
+
+__all__ = ["FrontendConfiguration", "main"]
+
+_TRIM_SECONDS = 2.0
+
+
+class FrontendConfiguration(NamedTuple):
+    """The first message to a frontend process.
+
+    Attributes:
+        options: The server's options, with the ports that the processes share.
+        log: The settings of the log.
+        processes: Number of frontend processes.
+        created: See `ListenerServices.created`.
+    """
+
+    options: ServerOptions
+    log: LogSettings
+    processes: int
+    created: int
+
+
+class _RemoteMetrics:
+    """The models' own metrics, read from the owner."""
+
+    def __init__(self, engine: RemoteEngine) -> None:
+        self._engine = engine
+
+    def __iter__(self) -> Iterator[ModelMetricFamily]:
+        return iter(self._engine.ask("model_metrics"))
+
+
+class _RemoteState:
+    """The documents of the page, read from the owner."""
+
+    def __init__(self, engine: RemoteEngine) -> None:
+        self._engine = engine
+
+    async def document(self, name: str, *arguments: str) -> Any:
+        """The document of that name."""
+        return await self._engine.call("console_document", name, *arguments)
+
+
+class _Commands:
+    """The owner's commands, as events of the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.configuration: asyncio.Future[tuple[int, FrontendConfiguration]] = loop.create_future()
+        self.stop: asyncio.Future[float] = loop.create_future()
+        self.listeners: Listeners | None = None
+        self.report: Callable[[], None] = lambda: None
+        self.log: RemoteLog | None = None
+        self.regions: RemoteRegions | None = None
+        self.tracer: RemoteTracer | None = None
+
+    def on_command(self, kind: int, content: Any) -> None:
+        """Carry out a command."""
+        if kind == FrameKind.CONFIGURATION:
+            self.configuration.set_result(content)
+        elif kind == FrameKind.STOP:
+            if not self.stop.done():
+                self.stop.set_result(content)
+        elif kind == FrameKind.COLLECT:
+            self.report()
+        elif kind == FrameKind.DRAIN:
+            if self.listeners is not None:
+                self.listeners.drain()
+        elif kind == FrameKind.LOG_SETTINGS and self.log is not None:
+            self.log.apply(content)
+        elif kind == FrameKind.REGION and self.regions is not None:
+            self.regions.apply(content)
+        elif kind == FrameKind.TRACING and self.tracer is not None:
+            self.tracer.is_on = content
+
+
+def _report(engine: RemoteEngine, listeners: Listeners, process: str) -> None:
+    """Send the metrics of this process to the owner."""
+    count = listeners.count
+    families = [
+        *connection_families(count),
+        *request_memory_families(listeners.memory),
+        *process_families(
+            process, connections=count.open, requests=engine.request_count, received=engine.received_count
+        ),
+    ]
+    engine.send(pack(FrameKind.REPORT, ProcessReport(families=families)))
+
+
+def _stored_responses(engine: RemoteEngine, options: ServerOptions) -> StoredResponses | None:
+    """The stored responses of OpenAI's API; None without any."""
+    given = options.openai
+    return RemoteResponses(engine) if given.port is not None and given.stored_responses else None
+
+
+async def _trim_periodically(engine: RemoteEngine) -> None:
+    """Return memory to the system in pauses of traffic."""
+    while True:
+        await asyncio.sleep(_TRIM_SECONDS)
+        engine.trim()
+
+
+def main(descriptor: int) -> None:
+    """Serve until the owner ends this process.
+
+    Args:
+        descriptor: This process's end of the socket pair.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # service managers send them to all processes: the owner ends this one
+    uvloop.run(_serve(socket.socket(fileno=descriptor)))
+
+
+async def _serve(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    commands = _Commands(loop)
+    engine = RemoteEngine(lambda: os._exit(1))  # the owner is gone, and with it every request
+    engine.on_command = commands.on_command
+    link = Link(sock, loop, engine.on_frame, engine.on_link_end, engine.on_received)
+    engine.connect(link)
+    slot, configuration = await commands.configuration
+    options = configuration.options
+    with configure(configuration.log, is_queued=True) as log:
+        async with AsyncExitStack() as stack:
+            commands.log = RemoteLog(log, engine)
+            commands.regions = RemoteRegions(engine, is_allowed=options.general.allow_client_shm)
+            tracer = commands.tracer = RemoteTracer(engine)
+            services = ListenerServices(
+                log=commands.log,
+                tracer=lambda: tracer,
+                regions=commands.regions,
+                model_metrics=_RemoteMetrics(engine),
+                console=(lambda _stack, _roles: _RemoteState(engine)) if options.http.ui else None,
+                adapters=partial(engine.call, "adapters"),
+                metrics_page=(lambda: engine.call("metrics_page")) if options.metrics.is_enabled else None,
+                responses=_stored_responses(engine, options),
+                created=configuration.created,
+                share=configuration.processes,
+                shares_ports=True,
+            )
+            try:
+                commands.listeners = await listen(engine, services, options, stack)
+            except NaiadError as error:
+                engine.send(pack(FrameKind.REPORT, ProcessReport(error=error_fields(error))))
+                link.flush()
+                return
+            commands.report = partial(_report, engine, commands.listeners, f"frontend {slot}")
+            engine.send(pack(FrameKind.REPORT, ProcessReport(started=commands.listeners.started)))
+            gc.collect()
+            garbage_collection.settle()
+            trimming = loop.create_task(_trim_periodically(engine))
+            grace = await commands.stop
+            trimming.cancel()
+            await commands.listeners.stop(grace)
+        link.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()

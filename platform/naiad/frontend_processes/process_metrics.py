@@ -1,0 +1,103 @@
+"""Metrics of frontend processes: measured in each of them, added up by the owner.
+
+Each process reports its families when it is asked, which a scrape does. Counters never go backwards: what a process had
+reported last stays in the sum after it has exited.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import psutil
+
+from naiad.frontends.metrics.families import Family, MetricType, Sample
+
+Labels = tuple[tuple[str, str], ...]
+
+OWNER = "owner"
+
+
+def process_families(process: str, *, connections: int, requests: int, received: int) -> list[Family]:
+    """The families about one process of the server, which has *process* as its label.
+
+    Args:
+        process: `owner` or `frontend <number>`.
+        connections: Number of its open connections.
+        requests: Number of requests that it has submitted, and whose last response it does not have.
+        received: Number of requests that it has submitted.
+    """
+    label = {"process": process}
+    memory = psutil.Process().memory_info().rss
+    return [
+        Family(
+            "naiad_process_cpu_seconds_total",
+            "CPU time of a process of the server",
+            MetricType.COUNTER,
+            [Sample(label, time.process_time())],
+        ),
+        Family(
+            "naiad_process_memory_bytes",
+            "Resident memory of a process of the server",
+            MetricType.GAUGE,
+            [Sample(label, memory)],
+        ),
+        Family(
+            "naiad_process_connections",
+            "Number of open client connections of a process of the server, without those for metrics",
+            MetricType.GAUGE,
+            [Sample(label, connections)],
+        ),
+        Family(
+            "naiad_process_requests_in_flight",
+            "Number of inference requests of a process of the server without their last response",
+            MetricType.GAUGE,
+            [Sample(label, requests)],
+        ),
+        Family(
+            "naiad_process_requests_total",
+            "Number of inference requests that a process of the server has received",
+            MetricType.COUNTER,
+            [Sample(label, received)],
+        ),
+    ]
+
+
+class FamilySum:
+    """The sum of what several processes report, of those that have exited, too."""
+
+    def __init__(self) -> None:
+        self._retired: dict[tuple[str, Labels], float] = {}
+        self._known: dict[str, Family] = {}
+
+    def retire(self, families: Iterable[Family]) -> None:
+        """Keep the counters of a process that has exited."""
+        for family in families:
+            self._known.setdefault(family.name, family)
+            if family.type is MetricType.COUNTER:
+                for sample in family.samples:
+                    key = family.name, _key(sample.labels)
+                    self._retired[key] = self._retired.get(key, 0) + sample.value
+
+    def total(self, reports: Sequence[Iterable[Family]]) -> list[Family]:
+        """The sum over *reports* and the retired counters, by name and labels."""
+        sums: dict[str, dict[Labels, float]] = {}
+        families = dict(self._known)
+        for (name, labels), value in self._retired.items():
+            sums.setdefault(name, {})[labels] = value
+        for report in reports:
+            for family in report:
+                families.setdefault(family.name, family)
+                summed = sums.setdefault(family.name, {})
+                for sample in family.samples:
+                    labels = _key(sample.labels)
+                    summed[labels] = summed.get(labels, 0) + sample.value
+        return [
+            replace(families[name], samples=[Sample(dict(labels), value) for labels, value in series.items()])
+            for name, series in sums.items()
+        ]
+
+
+def _key(labels: Mapping[str, str]) -> Labels:
+    return tuple(sorted(labels.items()))

@@ -1,0 +1,625 @@
+"""The engine as a frontend process has it: `EngineDoor` over the link to the owner.
+
+Methods that are no coroutines block for a round trip to the owner, unless the answer is kept. What is kept of routes
+is dropped when the owner announces a change, which it does before it replies to the call that made the change. So each
+use of a kept route first handles what has arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from naiad_stub import wire
+from naiad_stub.segment import Segment
+
+from naiad.errors import NotReadyError
+from naiad.frontend_processes.input_part import InputPart
+from naiad.frontend_processes.link import Link
+from naiad.frontend_processes.messages import (
+    CONFIRM_SENT,
+    FINAL,
+    NO_PLACE,
+    NO_RESPONSE,
+    NUMBER,
+    PLACE,
+    PLACED,
+    RESPONSE,
+    TICKET,
+    TRACED_SENDING,
+    CallResult,
+    FrameKind,
+    FullRequest,
+    FullResponse,
+    OwnerCall,
+    PartAnnouncement,
+    RequestTemplate,
+    ResponseLayout,
+    SegmentAnnouncement,
+    TemplateInput,
+    TracedArrival,
+    VersionRoute,
+    error_of,
+    input_offsets,
+    pack,
+    unpack,
+)
+from naiad.memory.instance import COPY_LIMIT
+from naiad.memory.tracking import track
+from naiad.protocol.inference import (
+    NO_PARAMETERS,
+    Buffer,
+    InferRequest,
+    InferResponse,
+    OutputTensor,
+    RejectableSink,
+    Sink,
+)
+from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
+from naiad.protocol.model_names import LATEST
+
+_MAX_TEMPLATES = 4096
+_NO_TOKEN = 0
+
+
+class _KnownTemplate(NamedTuple):
+    """A template that the owner knows."""
+
+    number: int
+    sizes: tuple[int, ...]
+    offsets: tuple[int, ...]
+    size: int
+
+
+class _KnownRoute:
+    """A route, its part of the segment, and the templates of its requests by layout key."""
+
+    __slots__ = ("part", "route", "templates")
+
+    def __init__(self, route: VersionRoute, part: InputPart | None) -> None:
+        self.route = route
+        self.part = part
+        self.templates: dict[Hashable, _KnownTemplate] = {}
+
+
+class RemoteEngine:
+    """Implements `naiad.engine.door.EngineDoor` in a frontend process.
+
+    Attributes:
+        received_count: Number of requests that were submitted.
+        on_command: Called with the kind and the content of commands of the owner that do not concern requests.
+    """
+
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        """An engine without a link; see `connect`. *on_end* is called when the owner has exited."""
+        self.on_command: Callable[[int, Any], None] = lambda *_: None
+        self.received_count = 0
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._link: Link | None = None
+        self._routes: dict[tuple[str, int], _KnownRoute] = {}
+        self._parts: dict[int, InputPart] = {}  # by the number of the segment of inputs
+        self._segments: dict[int, memoryview] = {}
+        self._layouts: dict[int, ResponseLayout] = {}
+        self._pending: dict[int, tuple[Sink, str]] = {}
+        self._numbers = itertools.count(1)
+        self._template_numbers = itertools.count(1)
+        self._template_count = 0
+        self._calls: dict[int, asyncio.Future[Any] | CallResult | None] = {}
+        self._call_numbers = itertools.count(1)
+        self._deferred: deque[tuple[int, bytes]] = deque()  # responses and commands, in the order of their arrival
+        self._blocking = 0
+        self._references: dict[int, Any] = {}  # to borrowed outputs, by token
+        self._dropped: deque[int] = deque()
+        self._is_releasing = False
+
+    def connect(self, link: Link) -> None:
+        """Use *link*, whose frames go to `on_frame`."""
+        self._link = link
+
+    @property
+    def request_count(self) -> int:
+        """Number of requests without their last response."""
+        return len(self._pending)
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    def ask(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        """Call a method of the owner, and block until it has returned.
+
+        Raises:
+            NaiadError: What the method raised.
+        """
+        link = self._open_link()
+        number = next(self._call_numbers)
+        self._calls[number] = None
+        link.send(pack(FrameKind.CALL, OwnerCall(number, method, arguments, keywords)))
+        self._blocking += 1
+        try:
+            while self._calls[number] is None:
+                if not link.receive(None) and not link.is_open:
+                    raise NotReadyError("Server exiting")
+        finally:
+            self._blocking -= 1
+            result = self._calls.pop(number)
+            if self._deferred and not self._blocking:
+                self._loop.call_soon(self.on_received)
+        assert isinstance(result, CallResult)
+        if result.error is not None:
+            raise error_of(result.error)
+        return result.value
+
+    async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        """Call a method of the owner.
+
+        Raises:
+            NaiadError: What the method raised.
+        """
+        link = self._open_link()
+        number = next(self._call_numbers)
+        waiting = self._loop.create_future()
+        self._calls[number] = waiting
+        link.send(pack(FrameKind.CALL, OwnerCall(number, method, arguments, keywords)))
+        return await waiting
+
+    def _open_link(self) -> Link:
+        if self._link is None or not self._link.is_open:
+            raise NotReadyError("Server exiting")
+        return self._link
+
+    def send(self, data: bytes) -> None:
+        """Send a frame to the owner, at the end of the loop's turn."""
+        if self._link is not None:
+            self._link.send(data)
+
+    # -- the door -------------------------------------------------------------------------------------------------
+
+    def server_metadata(self) -> ServerMetadata:
+        """See `EngineDoor`, as for the methods below."""
+        found: ServerMetadata = self.ask("server_metadata")
+        return found
+
+    def is_live(self) -> bool:
+        """See `EngineDoor`."""
+        return bool(self.ask("is_live"))
+
+    def is_ready(self) -> bool:
+        """See `EngineDoor`."""
+        return bool(self.ask("is_ready"))
+
+    async def check_server_ready(self) -> bool:
+        """See `EngineDoor`."""
+        return bool(await self.call("check_server_ready"))
+
+    async def check_ready(self, name: str, version: int = LATEST) -> bool:
+        """See `EngineDoor`."""
+        return bool(await self.call("check_ready", name, version))
+
+    def is_model_ready(self, name: str, version: int = LATEST) -> bool:
+        """See `EngineDoor`."""
+        return bool(self.ask("is_model_ready", name, version))
+
+    def model_metadata(self, name: str, version: int = LATEST) -> ModelMetadata:
+        """See `EngineDoor`."""
+        return self._current_route(name, version).route.metadata
+
+    def model_config(self, name: str, version: int = LATEST) -> Mapping[str, Any]:
+        """See `EngineDoor`."""
+        return self._current_route(name, version).route.config
+
+    def statistics(self, name: str = "", version: int = LATEST) -> Sequence[ModelStatistics]:
+        """See `EngineDoor`."""
+        found: Sequence[ModelStatistics] = self.ask("statistics", name, version)
+        return found
+
+    def ready_index(self) -> Sequence[IndexEntry]:
+        """See `EngineDoor`."""
+        found: Sequence[IndexEntry] = self.ask("ready_index")
+        return found
+
+    async def repository_index(self) -> Sequence[IndexEntry]:
+        """See `EngineDoor`."""
+        found: Sequence[IndexEntry] = await self.call("repository_index")
+        return found
+
+    async def load(self, name: str, parameters: Mapping[str, str | Buffer]) -> bool:
+        """See `EngineDoor`."""
+        plain = {key: value if isinstance(value, str) else bytes(value) for key, value in parameters.items()}
+        return bool(await self.call("load", name, plain))
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """See `EngineDoor`."""
+        await self.call("unload", name, unload_dependents=unload_dependents)
+
+    def is_decoupled(self, name: str, version: int = LATEST) -> bool:
+        """See `EngineDoor`. A request is checked against the answer when it reaches the owner."""
+        known = self._routes.get((name, version)) or self._find_route(name, version)
+        return known.route.is_decoupled
+
+    def reserve_input(self, name: str, version: int, size: int, ahead: int) -> memoryview | None:
+        """See `EngineDoor`."""
+        known = self._routes.get((name, version)) or self._find_route(name, version)
+        return None if known.part is None else known.part.reserve(size, ahead)
+
+    def cancel(self, ticket: int) -> None:
+        """See `EngineDoor`."""
+        if ticket in self._pending:
+            self.send(wire.frame(FrameKind.CANCEL, NUMBER.pack(ticket)))
+
+    def confirm_sent(self, ticket: int, count: int = 1) -> None:
+        """See `EngineDoor`."""
+        if ticket in self._pending:
+            self.send(wire.frame(FrameKind.CONFIRM_SENT, CONFIRM_SENT.pack(ticket, count)))
+
+    def submit(self, request: InferRequest, sink: Sink, arrival: TracedArrival | None = None) -> int:
+        """See `EngineDoor`. What only the owner can reject is answered to the sink. With *arrival* it may be traced."""
+        link = self._open_link()
+        key = request.model_name, request.model_version
+        known = self._routes.get(key) or self._find_route(*key)
+        inputs = request.inputs
+        sizes = tuple([len(tensor.data) for tensor in inputs])
+        template = None if request.layout_key is None else known.templates.get(request.layout_key)
+        if template is None or template.sizes != sizes:
+            template = self._template(known, request, sizes)
+        place, data = NO_PLACE, b""
+        if template.size > wire.INLINE_LIMIT and known.part is not None:
+            place = known.part.place(inputs, template.offsets, template.size)
+        if place < 0:
+            data = _joined(inputs, template)
+        number = next(self._numbers) & 0xFFFFFFFF
+        self._pending[number] = sink, request.request_id
+        self.received_count += 1
+        if (
+            request.parameters
+            or request.correlation_id
+            or isinstance(request.correlation_id, str)
+            or request.flags
+            or request.priority
+            or request.timeout_us
+            or request.propagated
+            or arrival is not None
+            or any(tensor.strings is not None for tensor in inputs)
+        ):
+            link.send(pack(FrameKind.REQUEST, _full_request(number, template, request, place, data, arrival)))
+            return number
+        request_id = request.request_id.encode("utf-8", "surrogatepass")
+        if len(request_id) > _MAX_ID:
+            link.send(pack(FrameKind.REQUEST, _full_request(number, template, request, place, data, arrival)))
+            return number
+        head = TICKET.pack(number, template.number, place, len(request_id))
+        link.send(wire.frame(FrameKind.TICKET, head + request_id + data if request_id else head + data))
+        return number
+
+    # -- routes and templates -------------------------------------------------------------------------------------
+
+    def _current_route(self, name: str, version: int) -> _KnownRoute:
+        self.receive()
+        return self._routes.get((name, version)) or self._find_route(name, version)
+
+    def receive(self) -> None:
+        """Take in what the owner has sent so far; responses are passed on in a later turn."""
+        if self._link is None:
+            return
+        self._blocking += 1
+        try:
+            self._link.receive()
+        finally:
+            self._blocking -= 1
+            if self._deferred:
+                self._loop.call_soon(self.on_received)
+
+    def _find_route(self, name: str, version: int) -> _KnownRoute:
+        route: VersionRoute = self.ask("route", name, version)
+        part = None if route.inputs is None else self._parts.get(route.inputs)
+        known = self._routes[name, version] = _KnownRoute(route, part)
+        return known
+
+    def _template(self, known: _KnownRoute, request: InferRequest, sizes: tuple[int, ...]) -> _KnownTemplate:
+        """The template of a request; a new one is announced to the owner."""
+        inputs = tuple(
+            [
+                TemplateInput(tensor.name, tensor.datatype, tuple(tensor.shape), size)
+                for tensor, size in zip(request.inputs, sizes, strict=True)
+            ]
+        )
+        outputs = tuple(request.requested_outputs)
+        signature = inputs, outputs
+        template = known.templates.get(signature)
+        if template is None:
+            if self._template_count >= _MAX_TEMPLATES:
+                self._forget_templates()
+            self._template_count += 1
+            offsets, size = input_offsets(inputs)
+            template = _KnownTemplate(next(self._template_numbers), sizes, offsets, size)
+            route = known.route
+            message = RequestTemplate(
+                template.number,
+                request.model_name,
+                request.model_version,
+                inputs,
+                outputs,
+                route.number,
+                route.is_decoupled,
+                None if known.part is None else route.inputs,
+            )
+            self.send(pack(FrameKind.TEMPLATE, message))
+            known.templates[signature] = template
+        if request.layout_key is not None:
+            known.templates[request.layout_key] = template
+            self._template_count += 1
+        return template
+
+    def _forget_templates(self) -> None:
+        for known in self._routes.values():
+            known.templates.clear()
+        self._template_count = 0
+        self.send(wire.frame(FrameKind.FORGET_TEMPLATES, b""))
+
+    def trim(self) -> None:
+        """Return free pages of all parts to the system, unless requests are in flight; called periodically."""
+        if not self._pending:
+            for part in self._parts.values():
+                part.trim()
+
+    # -- frames ---------------------------------------------------------------------------------------------------
+
+    def on_frame(self, kind: int, payload: bytes) -> None:
+        """Handle a frame of the owner; while a call blocks, only what cannot call back into a frontend."""
+        if kind == FrameKind.RESPONSE:  # most frames
+            self._deferred.append((kind, payload))
+        elif kind == FrameKind.RESULT:
+            self._on_result(unpack(payload))
+        elif kind == FrameKind.LAYOUT:
+            layout: ResponseLayout = unpack(payload)
+            self._layouts[layout.number] = layout
+        elif kind == FrameKind.SEGMENT:
+            self._on_segment(unpack(payload))
+        elif kind == FrameKind.PART:
+            self._on_part(unpack(payload))
+        elif kind == FrameKind.INPUTS_FREE:
+            number, start = PLACE.unpack(payload)
+            part = self._parts.get(number)
+            if part is not None:
+                part.free(start)
+        elif kind == FrameKind.ROUTES_CHANGED:
+            self._on_routes_changed(unpack(payload))
+        elif kind == FrameKind.REGION:
+            self.on_command(kind, unpack(payload))
+        elif kind == FrameKind.TRACED:
+            self._on_traced(*NUMBER.unpack(payload))
+        elif kind == FrameKind.TRACING:
+            self.on_command(kind, unpack(payload))
+            self.send(wire.frame(FrameKind.CONFIRM, b""))
+        else:
+            self._deferred.append((kind, payload))
+
+    def on_received(self) -> None:
+        """Pass on responses and commands, unless a call blocks: frontends then expect none, and get them later."""
+        while self._deferred and not self._blocking:
+            self._handle(*self._deferred.popleft())
+
+    def _handle(self, kind: int, payload: bytes) -> None:
+        if kind == FrameKind.RESPONSE:
+            self._on_response(payload)
+        elif kind == FrameKind.FULL_RESPONSE:
+            self._on_full_response(unpack(payload))
+        elif kind == FrameKind.FORGET_LAYOUTS:
+            (first,) = NUMBER.unpack(payload)
+            self._layouts = {number: layout for number, layout in self._layouts.items() if number >= first}
+        else:
+            self.on_command(kind, unpack(payload))
+
+    def on_link_end(self) -> None:
+        """The owner has exited."""
+        for waiting in self._calls.values():
+            if isinstance(waiting, asyncio.Future) and not waiting.done():
+                waiting.set_exception(NotReadyError("Server exiting"))
+        self._on_end()
+
+    def _on_result(self, result: CallResult) -> None:
+        waiting = self._calls.get(result.number)
+        if isinstance(waiting, asyncio.Future):
+            del self._calls[result.number]
+            if waiting.done():
+                return  # its caller was cancelled
+            if result.error is None:
+                waiting.set_result(result.value)
+            else:
+                waiting.set_exception(error_of(result.error))
+        elif result.number in self._calls:
+            self._calls[result.number] = result
+
+    def _on_segment(self, announced: SegmentAnnouncement) -> None:
+        assert self._link is not None
+        descriptor = self._link.descriptors.popleft()
+        self._segments[announced.number] = Segment(descriptor, announced.capacity).view
+        os.close(descriptor)
+
+    def _on_part(self, announced: PartAnnouncement) -> None:
+        assert self._link is not None
+        descriptor = self._link.descriptors.popleft()
+        self._parts[announced.number] = InputPart(descriptor, announced.start, announced.size)
+        os.close(descriptor)
+
+    def _on_routes_changed(self, message: tuple[frozenset[int], frozenset[int]]) -> None:
+        inputs, segments = message
+        for known in self._routes.values():
+            self._template_count -= len(known.templates)
+        self._routes.clear()
+        for number in [number for number in self._parts if number not in inputs]:
+            self._parts.pop(number).close()
+        for number in [number for number in self._segments if number not in segments]:
+            del self._segments[number]  # unmapped with its last view
+
+    # -- responses ------------------------------------------------------------------------------------------------
+
+    def _on_traced(self, number: int) -> None:
+        """The owner traces a request, whose responses follow."""
+        pending = self._pending.get(number)
+        if pending is not None:
+            sink, request_id = pending
+            self._pending[number] = _TimedSink(number, sink, self.send), request_id
+
+    def _on_response(self, payload: bytes) -> None:
+        number, layout_number, flags, token = RESPONSE.unpack_from(payload)
+        final = bool(flags & FINAL)
+        pending = self._pending.pop(number, None) if final else self._pending.get(number)
+        position = RESPONSE.size
+        if flags & NO_RESPONSE:
+            if pending is not None:
+                pending[0].send(None, True)
+            return
+        layout = self._layouts[layout_number]
+        if flags & PLACED:
+            places = [PLACE.unpack_from(payload, position + PLACE.size * n) for n in range(len(layout.outputs))]
+            sizes = [end - start for _, _, _, start, end in layout.outputs]
+            buffers = self._placed(places, sizes, token)
+            outputs = [
+                OutputTensor(name, datatype, shape, data)
+                for (name, datatype, shape, _, _), data in zip(layout.outputs, buffers, strict=True)
+            ]
+        else:
+            outputs = [
+                OutputTensor(name, datatype, shape, payload[position + start : position + end])
+                for name, datatype, shape, start, end in layout.outputs
+            ]
+        if pending is not None:
+            sink, request_id = pending
+            sink.send(
+                InferResponse(
+                    layout.model_name, layout.model_version, request_id, outputs, NO_PARAMETERS, None, layout
+                ),
+                final,
+            )
+
+    def _on_full_response(self, response: FullResponse) -> None:
+        number = response.number
+        pending = self._pending.pop(number, None) if response.final else self._pending.get(number)
+        outputs = []
+        position = 0
+        placed = [(place, size) for _, _, _, size, place in response.outputs if place is not None]
+        buffers = iter(self._placed([place for place, _ in placed], [size for _, size in placed], response.token))
+        view = memoryview(response.data)
+        for name, datatype, shape, size, place in response.outputs:
+            if place is None:
+                outputs.append(OutputTensor(name, datatype, shape, view[position : position + size]))
+                position += size
+            else:
+                outputs.append(OutputTensor(name, datatype, shape, next(buffers)))
+        if pending is None:
+            return
+        error = None if response.error is None else error_of(response.error)
+        if response.is_rejection and error is not None and isinstance(pending[0], RejectableSink):
+            pending[0].reject(error)
+            return
+        pending[0].send(
+            InferResponse(
+                response.model_name,
+                response.model_version,
+                response.request_id,
+                outputs,
+                response.parameters or NO_PARAMETERS,
+                error,
+            ),
+            response.final,
+        )
+
+    def _placed(self, places: Sequence[tuple[int, int]], sizes: Sequence[int], token: int) -> list[Buffer]:
+        """The bytes of outputs in guests' segments: copied if they are few, else borrowed until they are dropped."""
+        buffers: list[Buffer] = []
+        if token == _NO_TOKEN:
+            return buffers
+        if sum(sizes) <= COPY_LIMIT:
+            for (segment, offset), size in zip(places, sizes, strict=True):
+                buffers.append(bytes(self._segments[segment][offset : offset + size]))
+            self._release(token)
+            return buffers
+        tracked = []
+        remaining = len(places)
+
+        def on_dropped(_: object) -> None:
+            nonlocal remaining
+            remaining -= 1
+            if not remaining:
+                self._references.pop(token, None)
+                self._dropped.append(token)
+                if not self._is_releasing:
+                    self._is_releasing = True
+                    self._loop.call_soon_threadsafe(self._release_dropped)
+
+        for (segment, offset), size in zip(places, sizes, strict=True):
+            view, reference = track(self._segments[segment], offset, size, on_dropped)
+            buffers.append(view)
+            tracked.append(reference)
+        self._references[token] = tracked
+        return buffers
+
+    def _release(self, token: int) -> None:
+        self.send(wire.frame(FrameKind.RELEASE_OUTPUTS, NUMBER.pack(token)))
+
+    def _release_dropped(self) -> None:
+        self._is_releasing = False
+        while self._dropped:
+            self._release(self._dropped.popleft())
+
+
+class _TimedSink:
+    """Passes on the responses to a traced request, and reports to the owner when the connection took them."""
+
+    __slots__ = ("_number", "_report", "_sink")
+
+    def __init__(self, number: int, sink: Sink, report: Callable[[bytes], None]) -> None:
+        self._number = number
+        self._sink = sink
+        self._report = report
+
+    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
+        """See `Sink.send`."""
+        began = time.monotonic_ns()
+        self._sink.send(response, final)
+        times = TRACED_SENDING.pack(self._number, began, time.monotonic_ns(), FINAL if final else 0)
+        self._report(wire.frame(FrameKind.TRACED_SENDING, times))
+
+
+_MAX_ID = 0xFFFE
+
+
+def _joined(inputs: Sequence[Any], template: _KnownTemplate) -> bytes:
+    """The bytes of the inputs, each at its offset."""
+    if len(inputs) == 1:
+        return bytes(inputs[0].data)
+    block = bytearray(template.size)
+    for tensor, offset in zip(inputs, template.offsets, strict=True):
+        data = tensor.data
+        block[offset : offset + len(data)] = data
+    return bytes(block)
+
+
+def _full_request(
+    number: int,
+    template: _KnownTemplate,
+    request: InferRequest,
+    place: int,
+    data: bytes,
+    arrival: TracedArrival | None,
+) -> FullRequest:
+    return FullRequest(
+        number,
+        template.number,
+        request.request_id,
+        dict(request.parameters),
+        request.correlation_id,
+        request.flags,
+        request.priority,
+        request.timeout_us,
+        tuple([tensor.strings for tensor in request.inputs]),
+        place,
+        data,
+        dict(request.propagated),
+        arrival,
+    )

@@ -1,0 +1,80 @@
+"""Starts frontend processes, also before they are needed: they import their modules while models load."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from typing import NamedTuple
+
+__all__ = ["SpawnedProcess", "SpawnedProcesses"]
+
+_START = "import sys; sys.path[:] = sys.argv[3:]; from naiad.frontend_process import main; main(int(sys.argv[2]))"
+
+
+class SpawnedProcess(NamedTuple):
+    """A process that waits for its first message, its configuration.
+
+    Attributes:
+        process: The process. It ends when the other end of its socket is closed.
+        socket: This process's end of the socket between them.
+    """
+
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+
+
+class SpawnedProcesses:
+    """Frontend processes that were started and have nothing to serve yet."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[SpawnedProcess] = deque()
+        self._is_closed = False
+
+    def spawn(self, count: int) -> None:
+        """Start *count* processes for later; none after `close`.
+
+        Raises:
+            OSError: If one cannot be started.
+        """
+        for _ in range(0 if self._is_closed else count):
+            self._waiting.append(_spawn())
+
+    def take(self) -> SpawnedProcess:
+        """A process that the caller ends: the oldest that waits, else a new one.
+
+        Raises:
+            OSError: If none waits and one cannot be started.
+        """
+        return self._waiting.popleft() if self._waiting else _spawn()
+
+    async def close(self) -> None:
+        """End the processes that nobody has taken."""
+        self._is_closed = True
+        while self._waiting:
+            spawned = self._waiting.popleft()
+            spawned.socket.close()
+            spawned.process.kill()
+            await asyncio.to_thread(spawned.process.wait)
+
+
+def _spawn() -> SpawnedProcess:
+    own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    # Isolated (-I), with this process's own search path: it must import the same code, and nothing of a working folder.
+    words = ["naiad-frontend", str(other.fileno())]
+    command = [sys.executable, "-I", "-c", _START, *words, *filter(None, sys.path)]
+    environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    try:
+        # In a session of its own: Ctrl-C is for the owner, which ends this process.
+        process = subprocess.Popen(
+            command, pass_fds=(other.fileno(),), env=environ, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+    except BaseException:
+        own.close()
+        raise
+    finally:
+        other.close()
+    return SpawnedProcess(process, own)

@@ -1,0 +1,38 @@
+"""Bytearrays whose memory is not written to before its bytes arrive.
+
+`bytearray(size)` writes zeros to all of it, which costs a page fault for each 4 KiB, for memory that a client has only
+announced. CPython's C API makes and resizes bytearrays without that: long ones are mapped, and use memory as it is
+written. Callers must hand out only what they have written, since the rest may be old contents of the heap.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+__all__ = ["new_bytes", "resize_bytes"]
+
+_resize = ctypes.pythonapi.PyByteArray_Resize
+_resize.argtypes = (ctypes.py_object, ctypes.c_ssize_t)
+_resize.restype = ctypes.c_int
+
+
+def new_bytes(size: int) -> bytearray:
+    """A bytearray of *size* bytes with any contents.
+
+    Raises:
+        MemoryError: If the system refuses memory.
+    """
+    # Not by PyByteArray_FromStringAndSize, which frees a half-made object if there is no memory.
+    data = bytearray()
+    _resize(data, size)
+    return data
+
+
+def resize_bytes(data: bytearray, size: int) -> None:
+    """Let *data* have *size* bytes; new ones have any contents.
+
+    Raises:
+        MemoryError: If the system refuses memory.
+        BufferError: If something refers to it.
+    """
+    _resize(data, size)

@@ -1,0 +1,88 @@
+"""Unary methods that are coroutines: all but inference."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as ProtobufMessage
+
+from naiad.errors import Code, NaiadError
+from naiad.frontends.grpc.calls import UNPARSABLE, GrpcCall
+from naiad.frontends.grpc.messages import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoroutineMethod:
+    """A method for all of its calls.
+
+    Attributes:
+        request_type: Parses the message.
+        function: The method.
+        max_size: Bytes of the longest message that is parsed on the event loop.
+        long_function: The method for longer messages, which it gets as bytes; None to reject them.
+        loop: The event loop.
+        tasks: The running coroutines. The loop keeps only weak references to its tasks.
+    """
+
+    request_type: type[ProtobufMessage]
+    function: Callable[[Any], Awaitable[ProtobufMessage]]
+    max_size: int
+    long_function: Callable[[bytes], Awaitable[ProtobufMessage]] | None = None
+    loop: asyncio.AbstractEventLoop
+    tasks: set[asyncio.Task[None]]
+
+    def begin(self, call: GrpcCall) -> CoroutineRun:
+        """What handles a call."""
+        return CoroutineRun(self, call)
+
+    async def respond_to(self, message: bytes) -> ProtobufMessage:
+        """The response to a message.
+
+        Raises:
+            DecodeError: The message is malformed.
+        """
+        if self.long_function is not None and len(message) > self.max_size:
+            return await self.long_function(message)
+        return await self.function(self.request_type.FromString(message))
+
+
+class CoroutineRun:
+    """One call of such a method.
+
+    The coroutine runs to its end even if the client cancels, as in Triton. Otherwise a model whose load takes longer
+    than the client's deadline would never be loaded.
+    """
+
+    __slots__ = ("_call", "_method")
+
+    def __init__(self, method: CoroutineMethod, call: GrpcCall) -> None:
+        self._method = method
+        self._call = call
+
+    def on_request(self, message: Message) -> None:
+        """Run the coroutine, unless the message is too long."""
+        method = self._method
+        if len(message) > method.max_size and method.long_function is None:
+            limit = f"request of {len(message)} bytes exceeds the limit of {method.max_size} bytes for this method"
+            self._call.fail(NaiadError(limit, code=Code.INVALID_ARG))
+            return
+        task = method.loop.create_task(self._run(bytes(message)))
+        method.tasks.add(task)
+        task.add_done_callback(method.tasks.discard)
+
+    def on_cancel(self) -> None:
+        """Let the coroutine run."""
+
+    async def _run(self, message: bytes) -> None:
+        call = self._call
+        try:
+            response = await self._method.respond_to(message)
+            call.respond([response.SerializeToString()])
+        except DecodeError:
+            call.fail(NaiadError(UNPARSABLE, code=Code.INTERNAL))
+        except Exception as error:  # noqa: BLE001 - any error becomes the call's status
+            call.fail(error)

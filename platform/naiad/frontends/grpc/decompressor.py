@@ -1,0 +1,152 @@
+"""The messages of one call whose client compresses them: decompressed one after the other, in their order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from naiad.errors import InvalidRequestError
+from naiad.frontends.decompression import (
+    SHORT_INPUT,
+    SHORT_OUTPUT,
+    Decompression,
+    DecompressionTask,
+    DecompressionThreads,
+)
+from naiad.frontends.grpc.messages import MAX_MESSAGE_SIZE, CompressedMessage, Encoding, Message
+
+_COST = 1 << 13
+"""What a message costs at least, in bytes of output that take as long."""
+_COPIED_BELOW = 1 << 16
+"""Shorter messages become immutable bytes, as those that arrive uncompressed."""
+
+
+class Deliver(Protocol):
+    """What receives the messages."""
+
+    def __call__(self, messages: list[Message], *, ended: bool) -> None:
+        """Accept messages; *ended* after the last one."""
+
+
+class MessageDecompressor:
+    """Decompresses what a call receives."""
+
+    __slots__ = (
+        "_current",
+        "_deliver",
+        "_encoding",
+        "_has_ended",
+        "_on_failed",
+        "_on_step",
+        "_task",
+        "_threads",
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        encoding: Encoding,
+        threads: DecompressionThreads,
+        *,
+        deliver: Deliver,
+        on_step: Callable[[], bool],
+        on_failed: Callable[[str], None],
+    ) -> None:
+        """A decompressor without messages.
+
+        Args:
+            encoding: What the messages are compressed with.
+            threads: Decompress long messages.
+            deliver: Called with the messages.
+            on_step: Called when `held_size` has changed; returns False to stop until `resume`.
+            on_failed: Called with the text of an error, which ends the call.
+        """
+        self._encoding = encoding
+        self._threads = threads
+        self._deliver = deliver
+        self._on_step = on_step
+        self._on_failed = on_failed
+        self._waiting: deque[Message | CompressedMessage] = deque()
+        self._has_ended = False
+        self._current: Decompression | None = None
+        self._task: DecompressionTask | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a message is decompressed on a thread, so that further messages wait."""
+        return self._task is not None
+
+    @property
+    def held_size(self) -> int:
+        """Bytes of the messages that are not delivered yet."""
+        waiting = sum(len(_data(message)) for message in self._waiting)
+        return waiting + (0 if self._current is None else self._current.held_size)
+
+    def feed(self, messages: Sequence[Message | CompressedMessage], *, ended: bool) -> None:
+        """Accept messages; *ended* after the last one."""
+        self._waiting.extend(messages)
+        self._has_ended = self._has_ended or ended
+        if self._current is None:
+            self._continue()
+
+    def resume(self) -> None:
+        """Go on after `on_step` returned False."""
+        if self._task is not None:
+            self._task.resume()
+
+    def cancel(self) -> None:
+        """Deliver nothing more."""
+        self._waiting.clear()
+        self._has_ended = False
+        self._current = None
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def _continue(self) -> None:
+        allowance = SHORT_OUTPUT  # of work on the event loop: thousands of messages may arrive together
+        while self._waiting and self._current is None:
+            message = self._waiting.popleft()
+            if isinstance(message, CompressedMessage):
+                allowance -= self._begin(message.data, allowance)
+            else:
+                self._deliver([message], ended=False)
+        if self._has_ended and self._current is None:
+            self._has_ended = False
+            self._deliver([], ended=True)
+
+    def _begin(self, data: Message, allowance: int) -> int:
+        """Decompress a message here, if that takes little, else on a thread; return what it cost of *allowance*."""
+        self._current = current = Decompression(data, self._encoding, MAX_MESSAGE_SIZE, "message")
+        cost = 0
+        if len(data) <= SHORT_INPUT and allowance > 0:
+            try:
+                current.step(allowance)
+            except InvalidRequestError as error:
+                self._fail(error)
+                return 0
+            cost = current.size + _COST
+            if current.is_complete:
+                self._finish(current.result)
+                return cost
+        self._task = self._threads.start(current, lambda _: self._on_step(), self._on_done, self._fail)
+        return cost
+
+    def _on_done(self, message: bytearray) -> None:
+        self._task = None
+        self._finish(message)
+        self._continue()
+
+    def _finish(self, message: bytearray) -> None:
+        self._current = None
+        self._deliver([bytes(message) if len(message) < _COPIED_BELOW else message], ended=False)
+
+    def _fail(self, error: Exception) -> None:
+        self._task = None
+        text = error.message if isinstance(error, InvalidRequestError) else repr(error)
+        self._on_failed(f"Unexpected error decompressing data for algorithm {self._encoding}: {text}")
+
+
+def _data(message: Message | CompressedMessage) -> Message:
+    return message.data if isinstance(message, CompressedMessage) else message

@@ -1,0 +1,54 @@
+"""Time limits of HTTP/1.1 connections; `frontends/timeouts.py` says how they are checked."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from naiad.frontends.timeouts import sweep_seconds
+
+
+class Phase(enum.Enum):
+    """What a connection waits for. Each phase but `WORKING` has a time limit."""
+
+    HEADER = "header"
+    """The client has begun to send the head of a request, or has sent nothing yet."""
+    BODY = "body"
+    """The client has sent the head of a request, and part of its body."""
+    IDLE = "keepalive"
+    """The client has its responses and may send another request."""
+    SEND = "send"
+    """The client does not read what was written."""
+    WORKING = "working"
+    """The server has a request to answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpTimeouts:
+    """Time limits in seconds; 0 for none.
+
+    Attributes:
+        header: For a whole head, from its first byte; for the first head of a connection, from the connection.
+        body: Between two reads of a body.
+        keepalive: Between a response and the next request. The default is longer than load balancers keep idle
+            connections (4,000 s at most), so that it is not the server that closes a connection in use.
+        send: Between two successful writes of a response.
+    """
+
+    header: float = 60
+    body: float = 60
+    keepalive: float = 7200
+    send: float = 60
+
+    def of(self, phase: Phase) -> float:
+        """The limit of a phase; 0 for none."""
+        if phase is Phase.WORKING:
+            return 0
+        return {Phase.HEADER: self.header, Phase.BODY: self.body, Phase.IDLE: self.keepalive, Phase.SEND: self.send}[
+            phase
+        ]
+
+    @property
+    def sweep_seconds(self) -> float:
+        """How often connections are checked; 0 without any limit."""
+        return sweep_seconds(self.header, self.body, self.keepalive, self.send)

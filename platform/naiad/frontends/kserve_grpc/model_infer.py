@@ -1,0 +1,152 @@
+"""ModelInfer: one request, one response. Callbacks alone: an asyncio task would cost more than the rest of the call."""
+
+from __future__ import annotations
+
+from naiad.errors import Code, NaiadError
+from naiad.frontends.grpc.calls import GrpcCall
+from naiad.frontends.kserve_grpc import response_codec
+from naiad.frontends.kserve_grpc.request_codec import LONG_MESSAGE
+from naiad.frontends.kserve_grpc.service import Inference, ServiceContext
+from naiad.frontends.offload.background import has_long_strings
+from naiad.frontends.offload.exchanges import Cancellable
+from naiad.protocol.inference import Buffer, InferResponse
+
+
+class ModelInfer:
+    """One inference: the method of its call, and the sink of its response."""
+
+    __slots__ = (
+        "_call",
+        "_context",
+        "_inference",
+        "_is_counted",
+        "_job",
+        "_message_buffer",
+        "_response",
+        "_response_count",
+        "_ticket",
+    )
+
+    def __init__(self, context: ServiceContext, call: GrpcCall) -> None:
+        self._context = context
+        self._call = call
+        self._message_buffer: bytes | bytearray = b""
+        self._inference: Inference | None = None
+        self._is_counted = False  # by the gate
+        self._ticket: int | None = None
+        self._job: Cancellable | None = None  # work that is done later, before the request or after the response
+        self._response: InferResponse | None = None
+        self._response_count = 0
+
+    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
+        """Accept a response from the engine; *final* with the last one, or with None after it."""
+        if response is not None:
+            self._response = response
+            self._response_count += 1
+        if not final:
+            return
+        self._leave_gate()
+        if self._call.is_over:
+            self._response = None
+            return
+        requested = None if self._inference is None else self._inference.requested
+        if requested is not None and response is not None and requested.is_long(response):
+            self._job = self._context.service.apply_requested(response, requested, self._on_applied, self._on_failed)
+            return
+        self._complete()
+
+    def _complete(self) -> None:
+        try:
+            parts = self._encode_response()
+        except Exception as error:  # noqa: BLE001 - any error becomes the call's status
+            self._on_failed(error)
+            return
+        self._call.respond(parts)
+        self._context.pool.put(self._message_buffer)
+
+    def on_request(self, message: bytes | bytearray) -> None:
+        """Submit the inference that a message requests; a long message is read in steps first."""
+        context = self._context
+        try:
+            context.gate.check_open()
+            if len(message) >= LONG_MESSAGE:
+                self._message_buffer = message
+                self._enter_gate()
+                job = context.service.read_long(message, self._on_read, self._on_failed)
+                if job is not None:
+                    self._job = job
+                return
+            inference = self._inference = context.service.read(message)
+            if context.forwarder is not None:
+                context.forwarder.forward(inference.request, self._call.head.metadata)
+            self._message_buffer = message
+            self._is_counted = True
+            context.gate.enter()
+            self._ticket = context.service.submit(inference.request, self, self._call.head.propagated)
+        except Exception as error:  # noqa: BLE001 - any error becomes the call's status
+            self._leave_gate()
+            self._call.fail(error)
+
+    def _on_read(self, inference: Inference) -> None:
+        """The request of a long message was read."""
+        self._job = None
+        self._inference = inference
+        if has_long_strings(inference.request):
+            self._job = self._context.service.count_strings(inference.request, self._on_counted, self._on_failed)
+        else:
+            self._on_counted(None)
+
+    def _on_counted(self, _: None) -> None:
+        """The request of a long message can be checked without further work."""
+        self._job = None
+        context, inference = self._context, self._inference
+        assert inference is not None
+        try:
+            if context.forwarder is not None:
+                context.forwarder.forward(inference.request, self._call.head.metadata)
+            self._ticket = context.service.submit(inference.request, self, self._call.head.propagated)
+        except Exception as error:  # noqa: BLE001 - any error becomes the call's status
+            self._on_failed(error)
+
+    def _on_applied(self, response: InferResponse) -> None:
+        """A long response has the requested forms."""
+        self._job = None
+        self._response = response
+        inference = self._inference
+        assert inference is not None
+        self._inference = Inference(inference.request, response_codec.encode_response)
+        self._complete()
+
+    def _on_failed(self, error: Exception) -> None:
+        self._job = self._ticket = None  # what has failed, or is complete, cannot be cancelled
+        self._leave_gate()
+        self._call.fail(error)
+
+    def _encode_response(self) -> list[Buffer]:
+        response, inference = self._response, self._inference
+        self._response = self._inference = None
+        if response is None:
+            raise NaiadError("received an unexpected null response", code=Code.INTERNAL)
+        if self._response_count != 1:
+            raise NaiadError(f"expected a single response, got {self._response_count}", code=Code.INTERNAL)
+        assert inference is not None
+        return inference.encode(response)
+
+    def _enter_gate(self) -> None:
+        self._is_counted = True
+        self._context.gate.enter()
+
+    def _leave_gate(self) -> None:
+        if self._is_counted:
+            self._is_counted = False
+            self._context.gate.leave()
+
+    def on_cancel(self) -> None:
+        """Cancel the inference; its response is discarded."""
+        self._leave_gate()
+        self._inference = None
+        job, self._job = self._job, None
+        if job is not None:
+            job.cancel()
+        if self._ticket is not None:
+            self._context.engine.cancel(self._ticket)

@@ -1,0 +1,194 @@
+"""ModelStreamInfer: messages in and out, as fast as the client reads.
+
+Back pressure has two steps. While responses wait for a client that does not read, its further requests wait here; once
+some do (`has_backlog`), the call does not let the client send more, so the client itself blocks. Other calls of the
+connection continue.
+
+Requests also wait when many arrive at once: 16 KB may be 3,000 messages, each of which is at least an error response.
+They are submitted for a share of the turn (see `frontends/turns.py`), the others later. What arrives while many wait
+(`is_full`) is kept by the call as it is, since a message that waits takes ten times the bytes of a short one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from time import perf_counter
+
+from naiad.errors import NotReadyError
+from naiad.frontends.grpc.calls import GrpcCall
+from naiad.frontends.grpc.gate import SHUTTING_DOWN
+from naiad.frontends.kserve_grpc.infer_stream import InferStream
+from naiad.frontends.kserve_grpc.service import ServiceContext
+from naiad.frontends.turns import SHARE_SECONDS
+from naiad.protocol.inference import InferRequest
+
+_MAX_UNSENT = 1 << 22
+"""Bytes of unsent responses beyond which further requests wait."""
+_MAX_EXPECTED = 1 << 26
+"""Bytes of responses to requests in flight, as expected, beyond which further requests wait: if the client stops
+reading, all of them will be unsent."""
+_MAX_WAITING = 64
+"""Requests that wait as messages. Content that follows them is kept unread."""
+_NO_TICKET = object()
+"""The marker of a message without a ticket: waiting requests are fed when it has left, too."""
+
+
+class ModelStreamInfer:
+    """One stream of requests: the method of its call. Implements `StreamingMethod` and `MessageConsumer`."""
+
+    __slots__ = (
+        "_call",
+        "_context",
+        "_has_all_messages",
+        "_inference",
+        "_is_deferred",
+        "_is_feeding",
+        "_longest_message",
+        "_queued_size",
+        "_request",
+        "_waiting",
+    )
+
+    def __init__(self, context: ServiceContext, call: GrpcCall) -> None:
+        self._context = context
+        self._call = call
+        self._request = call.open_request(self)
+        self._inference = InferStream(
+            context.engine,
+            context.gate,
+            self._send_outgoing,
+            context.extensions,
+            self._forward_metadata,
+            headers=call.head.propagated,
+            errors_end_stream=("triton_grpc_error", "true") in call.head.metadata,
+        )
+        self._waiting: deque[bytes] = deque()
+        self._queued_size = 0  # bytes of `_waiting`
+        self._has_all_messages = False
+        self._is_feeding = False
+        self._is_deferred = False
+        # The longest message so far, either way: the best guess of a response's size.
+        self._longest_message = 0
+        context.gate.add_close_callback(self._send_outgoing)
+
+    # -- for the call -------------------------------------------------------------------------------------------
+
+    def on_messages(self, messages: list[bytes | bytearray], *, ended: bool) -> None:
+        """Submit requests, or let them wait; *ended* after the last one."""
+        self._waiting.extend([bytes(message) for message in messages])
+        self._queued_size += sum(map(len, messages))
+        self._has_all_messages = self._has_all_messages or ended
+        self._feed()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many requests wait that what follows is not made into messages."""
+        return len(self._waiting) >= _MAX_WAITING
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether requests wait."""
+        return bool(self._waiting)
+
+    @property
+    def waiting_size(self) -> int:
+        """Bytes of the requests that wait or are in flight."""
+        # What the requests in flight hold is an estimate: as much as the longest message so far, each.
+        return self._queued_size + self._inference.pending * self._longest_message
+
+    def on_sent(self, marker: object) -> None:
+        """A message has left; requests that waited for it are submitted."""
+        if isinstance(marker, int):
+            self._inference.on_sent(marker)
+        if self._waiting and self._call.unsent < _MAX_UNSENT // 2:
+            self._feed()
+
+    def on_cancel(self) -> None:
+        """Cancel all requests; their responses are discarded."""
+        self._detach()
+        self._waiting.clear()
+        self._queued_size = 0
+        self._inference.cancel()
+
+    # -- requests and responses ---------------------------------------------------------------------------------
+
+    def _feed(self) -> None:
+        """Submit waiting requests as far as there is room for their responses."""
+        if self._is_feeding or self._is_deferred:
+            return
+        self._is_feeding = True
+        deadline = 0.0
+        try:
+            while self._can_feed() and (self._waiting or self._read_more()) and self._has_room():
+                message = self._waiting.popleft()
+                self._queued_size -= len(message)
+                self._longest_message = max(self._longest_message, len(message))
+                self._inference.feed(message)
+                if self._waiting:
+                    now = perf_counter()
+                    if not deadline:
+                        deadline = now + SHARE_SECONDS
+                    elif now >= deadline:
+                        self._is_deferred = True
+                        self._call.defer(self._resume)
+                        break
+        except Exception as error:  # noqa: BLE001 - any error becomes the call's status
+            self._call.fail(error)
+        finally:
+            self._is_feeding = False
+        call = self._call
+        if call.is_over:
+            return
+        self._request.update_window()
+        if self._has_all_messages and not self._waiting and not call.fail_if_incomplete():
+            self._inference.end_requests()
+
+    def _can_feed(self) -> bool:
+        """Whether the next message may be submitted: not before a long one is read, as requests keep their order."""
+        return not self._call.is_over and not self._inference.is_reading
+
+    def _resume(self) -> None:
+        """Submit more of the waiting requests, in a later turn of the loop."""
+        self._is_deferred = False
+        if not self._call.is_over:
+            self._feed()
+
+    def _read_more(self) -> bool:
+        """Read some of the content that was kept; return whether a message waits now."""
+        while not self._waiting and self._request.read_unread():
+            pass
+        return bool(self._waiting)
+
+    def _has_room(self) -> bool:
+        """Whether the responses to one more request may have to wait here."""
+        return self._call.unsent < _MAX_UNSENT and self._inference.pending * self._longest_message < _MAX_EXPECTED
+
+    def _send_outgoing(self) -> None:
+        """Send the messages that are ready, and end the call after the last one."""
+        call, inference, outgoing = self._call, self._inference, self._inference.outgoing
+        while outgoing and not call.is_over:
+            message, ticket = outgoing.popleft()
+            self._longest_message = max(self._longest_message, len(message))
+            call.send(message, _NO_TICKET if ticket is None else ticket)
+        if call.is_over:
+            return
+        if self._request.charge is not None:  # what is held has only become less
+            self._request.recount()
+        if inference.failure is not None:
+            call.fail(inference.failure)
+        elif inference.is_finished:
+            call.complete()
+            self._detach()
+        elif self._context.gate.is_closed and inference.is_idle:
+            call.fail(NotReadyError(SHUTTING_DOWN))
+        elif self._waiting or self._request.unread is not None:
+            self._feed()
+
+    def _forward_metadata(self, request: InferRequest) -> None:
+        if self._context.forwarder is not None:
+            self._context.forwarder.forward(request, self._call.head.metadata)
+
+    def _detach(self) -> None:
+        """Drop the references to this object, which are cycles: the call is over."""
+        self._context.gate.remove_close_callback(self._send_outgoing)
+        self._inference.detach()

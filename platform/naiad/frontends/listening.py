@@ -1,0 +1,90 @@
+"""Listening sockets, closed without losing the connections that the kernel has accepted for them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import socket
+import ssl
+import struct
+from collections.abc import Callable
+
+from naiad.frontends.tls import listening_options
+
+_SO_ATTACH_FILTER = 26  # Linux; the module `socket` has no name for it
+_HANDSHAKE_SECONDS = 0.02
+"""Time for handshakes in progress to end: a round trip to clients in the same data centre takes below a millisecond."""
+_TLS_SECONDS = 1.0
+"""Time for the TLS handshakes of connections that waited in the backlog."""
+_DROP_SYN = b"".join(
+    struct.pack("=HBBI", *instruction)
+    for instruction in (
+        (0x30, 0, 0, 13),  # load the byte with TCP's flags
+        (0x54, 0, 0, 0x12),  # keep SYN and ACK
+        (0x15, 0, 1, 0x02),  # SYN alone?
+        (0x06, 0, 0, 0),  # drop the packet
+        (0x06, 0, 0, 0xFFFFFFFF),  # keep it
+    )
+)
+"""A program of classic BPF that drops the first packet of new connections. It begins at the TCP header."""
+
+
+async def close_listening(
+    server: asyncio.Server,
+    connect: Callable[[], asyncio.BaseProtocol],
+    tls: ssl.SSLContext | None,
+    *,
+    is_shared: bool,
+) -> None:
+    """Close the sockets of *server*, and serve the connections that wait in their backlogs.
+
+    The kernel completes handshakes without the process and resets what a closed socket has not accepted. Where other
+    servers share the port (SO_REUSEPORT), the kernel also keeps choosing this socket until it is closed. So it drops
+    the SYN packets of new connections for a moment: their clients send them again after a second, and another server
+    gets them. Without that, some connections of each second would be reset.
+
+    Args:
+        server: The server; it accepts nothing afterwards.
+        connect: Makes the protocol of a connection.
+        tls: As for the server.
+        is_shared: Whether other servers listen at the same port.
+    """
+    listening = [socket.socket(fileno=os.dup(each.fileno())) for each in server.sockets]
+    accepted: list[socket.socket] = []
+    try:
+        for each in listening:
+            each.setblocking(False)
+            if is_shared:
+                _drop_new_connections(each)
+        server.close()  # the duplicates still listen
+        if is_shared:
+            await asyncio.sleep(_HANDSHAKE_SECONDS)
+        for each in listening:
+            accepted += _accept_all(each)
+    finally:
+        for each in listening:
+            each.close()
+    loop = asyncio.get_running_loop()
+    serving = [loop.connect_accepted_socket(connect, each, **listening_options(tls)) for each in accepted]
+    # Errors concern one connection: its client has disconnected, or its TLS handshake failed.
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(asyncio.gather(*serving, return_exceptions=True), _TLS_SECONDS)
+
+
+def _accept_all(listening: socket.socket) -> list[socket.socket]:
+    accepted = []
+    with contextlib.suppress(OSError):  # none is left, or no file descriptor is
+        while True:
+            connection, _ = listening.accept()
+            connection.setblocking(False)
+            accepted.append(connection)
+    return accepted
+
+
+def _drop_new_connections(listening: socket.socket) -> None:
+    program = ctypes.create_string_buffer(_DROP_SYN, len(_DROP_SYN))
+    pointer = struct.pack("@HP", len(_DROP_SYN) // 8, ctypes.addressof(program))
+    with contextlib.suppress(OSError):  # not on Linux, or forbidden: a few connections may be reset
+        listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, pointer)

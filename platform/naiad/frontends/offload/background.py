@@ -1,0 +1,77 @@
+"""The two ways in which long work is kept off the event loop, one object for all frontends of a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from math import prod
+from typing import Any, TypeVar
+
+from naiad.frontends.offload.deferred import no_deferred
+from naiad.frontends.offload.pool import OffloadPool
+from naiad.frontends.offload.slices import SlicedJob, SliceScheduler
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import Buffer, InferRequest
+from naiad.protocol.strings import scan_steps
+
+T = TypeVar("T")
+
+LONG_STRINGS = 256 << 10
+"""Bytes of a BYTES tensor from which its elements are counted in slices, before the request is checked."""
+
+
+class Background:
+    """Runs long work.
+
+    Attributes:
+        slices: Runs generators on the event loop, a slice of them in each turn.
+        pool: Runs functions in processes of their own.
+    """
+
+    def __init__(self, memory_limit: int | None = None) -> None:
+        """Nothing that runs yet.
+
+        Args:
+            memory_limit: Bytes that reading one request may take in a process of the pool; None for no limit but that
+                which follows from the length of the request.
+        """
+        self.slices = SliceScheduler()
+        self.pool = OffloadPool() if memory_limit is None else OffloadPool(memory_limit=memory_limit)
+
+    async def close(self) -> None:
+        """Cancel all work and end the processes."""
+        self.slices.close()
+        await self.pool.close()
+
+    async def run(self, function: Callable[..., T], content: Sequence[Buffer], *arguments: Any) -> T:
+        """The result of a function that runs in a process of the pool, without `Deferred` objects.
+
+        Raises:
+            Exception: That of the function, or a `NaiadError`; see `OffloadPool.start`.
+        """
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        task = self.pool.start(function, content, arguments, no_deferred, result.set_result, result.set_exception)
+        try:
+            return await result
+        finally:
+            task.cancel()
+
+    def count_strings(
+        self, request: InferRequest, on_done: Callable[[None], None], on_failed: Callable[[Exception], None]
+    ) -> SlicedJob:
+        """Count the elements of a request's long BYTES tensors; see `has_long_strings`."""
+        return self.slices.start(_count_strings(request), on_done, on_failed)
+
+
+def has_long_strings(request: InferRequest) -> bool:
+    """Whether a request has BYTES tensors whose elements would take long to count."""
+    for tensor in request.inputs:
+        if tensor.datatype is Datatype.BYTES and tensor.strings is None and len(tensor.data) >= LONG_STRINGS:
+            return True
+    return False
+
+
+def _count_strings(request: InferRequest) -> Generator[None, None, None]:
+    for tensor in request.inputs:
+        if tensor.datatype is Datatype.BYTES and tensor.strings is None:
+            tensor.strings = yield from scan_steps(tensor.data, prod(tensor.shape))

@@ -1,0 +1,142 @@
+"""The open connections of listeners, and the limits on their number."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+logger = logging.getLogger("naiad.connections")
+
+_MAX_REFUSED = 128
+"""Refused connections that may be open at the same time, to be told why. Beyond it, they are closed at once."""
+_LOG_SECONDS = 60
+"""Time between two lines of the log about refused connections."""
+_SPARE_FILES = 128
+"""Open files that the server keeps for everything but connections, at least: guests, models, logs."""
+
+C = TypeVar("C")
+
+
+def default_limit() -> int:
+    """How many connections the limit on open files has room for: three quarters of them; 0 where there is no limit."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return 0
+    return max(files - max(_SPARE_FILES, files // 4), 1)
+
+
+class ConnectionCount:
+    """Counts the connections of several listeners against common limits.
+
+    Attributes:
+        open: Number of open connections, without those that are being refused.
+        refused: Number of connections that were refused, by reason: `total` or `address`.
+        timed_out: Number of connections that were closed because of a time limit, by its name.
+    """
+
+    def __init__(self, total: int = 0, per_address: int = 0) -> None:
+        """No connections yet.
+
+        Args:
+            total: How many may be open; 0 for any number.
+            per_address: How many of one client address may be open; 0 for any number.
+        """
+        self.refused: Counter[str] = Counter()
+        self.timed_out: Counter[str] = Counter()
+        self._total = total
+        self._per_address = per_address
+        self.open = 0
+        self._addresses: Counter[str] = Counter()
+        self._next_log = 0.0
+
+    def __repr__(self) -> str:
+        return f"<ConnectionCount open={self.open} refused={self.refused.total()}>"
+
+    def address_of(self, transport: asyncio.Transport) -> str:
+        """The client's address if it matters for the limits; else empty."""
+        if not self._per_address:
+            return ""
+        peer = transport.get_extra_info("peername")
+        # An address of IPv4 has the same text on a socket for both protocols. Sockets of the machine have none.
+        return str(peer[0]).removeprefix("::ffff:") if isinstance(peer, tuple) else ""
+
+    def enter(self, address: str) -> str:
+        """Count a connection; why it is refused, and was not counted, or empty."""
+        if self._total and self.open >= self._total:
+            return self._refuse(
+                "total",
+                f"cannot accept the connection: {self.open} are open, the limit of --max-connections; close idle "
+                "connections or try again later",
+            )
+        if address:
+            if self._addresses[address] >= self._per_address:
+                return self._refuse(
+                    "address",
+                    f"cannot accept the connection: {self._per_address} are open from {address}, the limit of "
+                    "--max-connections-per-address; use one of them or close it",
+                )
+            self._addresses[address] += 1
+        self.open += 1
+        return ""
+
+    def _refuse(self, limit: str, reason: str) -> str:
+        self.refused[limit] += 1
+        now = time.monotonic()
+        if now >= self._next_log:  # clients decide how often connections are refused
+            self._next_log = now + _LOG_SECONDS
+            logger.warning("%s (%d refused so far)", reason, self.refused.total())
+        return reason
+
+    def leave(self, address: str) -> None:
+        """Count the end of a connection that was accepted."""
+        self.open -= 1
+        if address:
+            self._addresses[address] -= 1
+            if not self._addresses[address]:
+                del self._addresses[address]
+
+
+class OpenConnections(Generic[C]):
+    """The open connections of one listener, those included that are being refused."""
+
+    def __init__(self, count: ConnectionCount | None = None) -> None:
+        self.count = count or ConnectionCount()
+        self._addresses: dict[C, str | None] = {}  # None: refused, and not counted
+        self._refused = 0
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def __iter__(self) -> Iterator[C]:
+        """Iterate over a copy: connections may end meanwhile."""
+        return iter(tuple(self._addresses))
+
+    def __contains__(self, connection: object) -> bool:
+        return connection in self._addresses
+
+    def add(self, connection: C, transport: asyncio.Transport) -> str:
+        """Add a connection. Returns why it must be refused, as a sentence for its client; empty if it is accepted."""
+        address = self.count.address_of(transport)
+        refusal = self.count.enter(address)
+        if not refusal:
+            self._addresses[connection] = address
+            return ""
+        self._addresses[connection] = None
+        self._refused += 1
+        if self._refused > _MAX_REFUSED:
+            transport.abort()
+        return refusal
+
+    def discard(self, connection: C) -> None:
+        """Remove a connection that has ended."""
+        if connection in self._addresses:
+            address = self._addresses.pop(connection)
+            if address is None:
+                self._refused -= 1
+            else:
+                self.count.leave(address)

@@ -1,0 +1,97 @@
+"""The responses that clients may retrieve and continue, in memory, the most recently used ones."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Protocol
+
+_OVERHEAD = 1024
+"""Bytes that a response counts in addition to its texts: for its objects."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredResponse:
+    """A response that was sent.
+
+    Attributes:
+        owner: The API key of its client; b"" without keys. Other clients cannot see it.
+        document: The response as JSON.
+        items: The items of its input as JSON.
+        messages: The conversation up to this response, without instructions: parts of a list in JSON. Responses of one
+            conversation share the parts.
+    """
+
+    owner: bytes
+    document: bytes
+    items: str
+    messages: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """An upper bound of its bytes: shared parts count in each response."""
+        return _OVERHEAD + len(self.document) + len(self.items) + sum(map(len, self.messages))
+
+
+class StoredResponses(Protocol):
+    """Responses that were stored, in this process or in another one of the server."""
+
+    def add(self, response_id: str, response: StoredResponse) -> bool:
+        """Keep a response; return False if it alone exceeds the bounds."""
+
+    def find(self, response_id: str, owner: bytes) -> StoredResponse | None:
+        """A client's response; None if it is unknown, dropped, or another client's."""
+
+    def remove(self, response_id: str, owner: bytes) -> bool:
+        """Drop a client's response; return False if there is none."""
+
+
+class ResponseStore:
+    """Keeps responses within bounds: the least recently used ones are dropped.
+
+    Attributes:
+        size: Bytes of all responses.
+    """
+
+    def __init__(self, max_count: int, max_bytes: int) -> None:
+        """An empty store.
+
+        Args:
+            max_count: Responses to keep; 0 for none.
+            max_bytes: Bytes to keep. A response that is larger is not kept.
+        """
+        self._max_count = max_count
+        self._max_bytes = max_bytes
+        self._responses: OrderedDict[str, StoredResponse] = OrderedDict()
+        self.size = 0
+
+    def __len__(self) -> int:
+        return len(self._responses)
+
+    def add(self, response_id: str, response: StoredResponse) -> bool:
+        """See `StoredResponses`, as for the methods below."""
+        if not self._max_count or response.size > self._max_bytes:
+            return False
+        self._responses[response_id] = response
+        self.size += response.size
+        while len(self._responses) > self._max_count or self.size > self._max_bytes:
+            _, dropped = self._responses.popitem(last=False)
+            self.size -= dropped.size
+        return True
+
+    def find(self, response_id: str, owner: bytes) -> StoredResponse | None:
+        """See `StoredResponses`."""
+        found = self._responses.get(response_id)
+        if found is None or found.owner != owner:
+            return None
+        self._responses.move_to_end(response_id)
+        return found
+
+    def remove(self, response_id: str, owner: bytes) -> bool:
+        """See `StoredResponses`."""
+        found = self.find(response_id, owner)
+        if found is None:
+            return False
+        del self._responses[response_id]
+        self.size -= found.size
+        return True

@@ -1,0 +1,216 @@
+"""One budget for the memory of all request bodies and messages in flight. Pure logic: no clock, no socket.
+
+A `Charge` counts the bytes of one long body or message, from the first byte that arrived until the request is answered.
+Announced sizes count nothing. While the budget is full, bodies are not read: their clients block on TCP, or on a window
+of HTTP/2. When requests that end free memory, bodies continue in the order in which they stopped.
+
+Bodies that are incomplete can fill the budget among themselves, so that none of them ever completes. `on_tick` finds
+that case: one body has been stopped for too long. The largest incomplete body is then refused, whoever sends it,
+because that frees the most.
+
+Reading stops at `soft_limit`, below the limit. What arrives nevertheless, since a window of HTTP/2 was open, has the
+rest. If even that is used up, the largest incomplete body is refused at once. So the limit is exceeded by one read at
+most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["TICK_SECONDS", "Charge", "Receiver", "RequestBudget", "refusal", "too_long_for_budget"]
+
+TICK_SECONDS = 0.5
+"""How often `on_tick` is to be called while a body is stopped."""
+
+_SOFT_SHARE = 7 / 8
+_PATIENT_TICKS = 20
+"""Ticks that a body may be stopped while complete requests hold most of the budget: models are busy, memory will be
+freed when they respond."""
+_STUCK_TICKS = 2
+"""The same while incomplete bodies hold most of it: they wait for each other, or their clients send nothing."""
+_LEAST_READ = 1 << 14
+"""Bytes that may be read in any case: a read into an empty buffer would look like the end of the connection."""
+_UNLIMITED = 1 << 62
+
+
+class Receiver(Protocol):
+    """What receives a body or message, and can stop doing so."""
+
+    def resume_receiving(self) -> None:
+        """Read again: the budget has room."""
+
+    def refuse(self, reason: str) -> None:
+        """Drop what was received, release the charge, and respond with *reason* as 503 or RESOURCE_EXHAUSTED."""
+
+
+class Charge:
+    """The bytes that one body or message holds.
+
+    Attributes:
+        size: How many.
+    """
+
+    __slots__ = ("_budget", "_receiver", "_stopped_at", "size")
+
+    def __init__(self, budget: RequestBudget, receiver: Receiver) -> None:
+        self.size = 0
+        self._budget = budget
+        self._receiver: Receiver | None = receiver  # None once the body is complete
+        self._stopped_at = -1  # the tick at which it was stopped
+
+    def __repr__(self) -> str:
+        return f"<Charge {self.size} bytes, {'complete' if self._receiver is None else 'incomplete'}>"
+
+    def add(self, count: int) -> bool:
+        """Count *count* bytes more; return whether to continue reading.
+
+        If not, the receiver stops reading until `resume_receiving`. `refuse` may be called before this returns.
+        """
+        return self._budget._add(self, count)  # noqa: SLF001 - the two classes are one
+
+    def reduce(self, count: int) -> None:
+        """*count* bytes are freed; the rest still counts."""
+        self.size -= count
+        self._budget._free(count)  # noqa: SLF001 - the two classes are one
+
+    def complete(self) -> None:
+        """The body has arrived: it is not refused any more, and counts until `release`."""
+        self._budget._complete(self)  # noqa: SLF001 - the two classes are one
+
+    def release(self) -> None:
+        """The bytes are freed. Further calls do nothing."""
+        self._budget._release(self)  # noqa: SLF001 - the two classes are one
+
+
+class RequestBudget:
+    """Counts the bytes of bodies and messages, and decides which of them are read and which refused.
+
+    Attributes:
+        limit: Bytes of all of them together.
+        soft_limit: Where reading stops.
+        in_use: Bytes that they hold now.
+        peak: The most that they held since `take_peak`.
+        refused: How many were refused since the start.
+    """
+
+    def __init__(
+        self,
+        limit: int = _UNLIMITED,
+        on_stopped: Callable[[], None] = lambda: None,
+        on_used: Callable[[], None] = lambda: None,
+    ) -> None:
+        """An unused budget.
+
+        Args:
+            limit: Its size in bytes.
+            on_stopped: Called when a body is stopped: `on_tick` must be called from now on, until it returns False.
+            on_used: Called when the first bytes count.
+        """
+        self.limit = limit
+        self.soft_limit = int(limit * _SOFT_SHARE)
+        self.in_use = 0
+        self.peak = 0
+        self.refused = 0
+        self._on_stopped = on_stopped
+        self._on_used = on_used
+        self._incomplete: dict[Charge, None] = {}
+        self._stopped: dict[Charge, None] = {}
+        self._tick = 0
+
+    def __repr__(self) -> str:
+        return f"<RequestBudget {self.in_use} of {self.limit} bytes, {len(self._stopped)} stopped>"
+
+    @property
+    def stopped_count(self) -> int:
+        """How many bodies are not read at the moment."""
+        return len(self._stopped)
+
+    @property
+    def room(self) -> int:
+        """Bytes that the next read may return."""
+        return max(self.soft_limit - self.in_use, _LEAST_READ)
+
+    def open(self, receiver: Receiver) -> Charge:
+        """A charge for a body that begins."""
+        charge = Charge(self, receiver)
+        self._incomplete[charge] = None
+        return charge
+
+    def take_peak(self) -> int:
+        """The most that was held since the last call."""
+        peak, self.peak = self.peak, self.in_use
+        return peak
+
+    def on_tick(self) -> bool:
+        """Refuse the largest incomplete body if one has been stopped for too long; return whether any is stopped."""
+        self._tick += 1
+        if not self._stopped:
+            return False
+        oldest = next(iter(self._stopped))
+        incomplete = sum(charge.size for charge in self._incomplete)
+        patience = _STUCK_TICKS if incomplete * 2 >= self.in_use else _PATIENT_TICKS
+        if self._tick - oldest._stopped_at >= patience:  # noqa: SLF001 - the two classes are one
+            self._refuse_largest()
+        return bool(self._stopped)
+
+    def _add(self, charge: Charge, count: int) -> bool:
+        if not self.in_use:
+            self._on_used()
+        charge.size += count
+        self.in_use += count
+        self.peak = max(self.peak, self.in_use)
+        if self.in_use <= self.soft_limit:
+            return True
+        while self.in_use > self.limit and self._incomplete:
+            self._refuse_largest()
+        if charge not in self._incomplete or self.in_use <= self.soft_limit:
+            return True
+        if charge not in self._stopped:
+            charge._stopped_at = self._tick  # noqa: SLF001 - the two classes are one
+            self._stopped[charge] = None
+            self._on_stopped()
+        return False
+
+    def _complete(self, charge: Charge) -> None:
+        charge._receiver = None  # noqa: SLF001 - the two classes are one
+        self._incomplete.pop(charge, None)
+        self._stopped.pop(charge, None)
+
+    def _release(self, charge: Charge) -> None:
+        self._complete(charge)
+        size, charge.size = charge.size, 0
+        self._free(size)
+
+    def _free(self, count: int) -> None:
+        self.in_use -= count
+        while self._stopped and self.in_use < self.soft_limit:
+            stopped = next(iter(self._stopped))
+            del self._stopped[stopped]
+            receiver = stopped._receiver  # noqa: SLF001 - the two classes are one
+            assert receiver is not None  # complete charges are not stopped
+            receiver.resume_receiving()
+
+    def _refuse_largest(self) -> None:
+        largest = max(self._incomplete, key=lambda charge: charge.size)
+        receiver = largest._receiver  # noqa: SLF001 - the two classes are one
+        assert receiver is not None  # complete charges are in no table
+        self.refused += 1
+        receiver.refuse(refusal(self.limit))
+        largest.release()
+
+
+def too_long_for_budget(what: str, size: int, limit: int) -> str:
+    """Why a body that is longer than the whole budget is rejected."""
+    return (
+        f"{what} of {size} bytes exceeds the {limit} bytes that all requests in flight may use together; "
+        "send smaller requests, or set --memory-limit-requests"
+    )
+
+
+def refusal(limit: int) -> str:
+    """Why a body is refused, and what to do."""
+    return (
+        f"cannot receive the request: requests in flight use all of the {limit} bytes that they may use together; "
+        "try again later, send smaller requests, or set --memory-limit-requests"
+    )

@@ -1,0 +1,90 @@
+"""The memory of request bodies and messages: one budget, and buffers that are used again; shared by all frontends.
+
+Timers run only while there is something to wait for: a body that the budget has stopped, or a buffer that is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Protocol
+
+from naiad.frontends.body_buffers import BodyBuffers
+from naiad.frontends.decompression import DecompressionThreads
+from naiad.frontends.request_budget import TICK_SECONDS, RequestBudget
+
+__all__ = ["RequestMemory"]
+
+_UNLIMITED = 1 << 62
+_TRIMMED_FROM = 32 << 20
+"""Bytes of requests from which the heap is trimmed after they are gone."""
+
+
+class Loop(Protocol):
+    """The part of an event loop that is used here."""
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> object:
+        """Call *callback* after *delay* seconds."""
+
+
+class RequestMemory:
+    """The memory of requests in one event loop.
+
+    Attributes:
+        budget: Counts their bytes.
+        buffers: Kept buffers of bodies.
+        threads: Decompress bodies and messages.
+    """
+
+    def __init__(self, limit: int = _UNLIMITED, loop: Loop | None = None) -> None:
+        """Unused memory.
+
+        Args:
+            limit: Bytes of all bodies and messages together.
+            loop: Runs the timers; None for tests, where nothing times out.
+        """
+        self._loop = loop
+        self._is_ticking = False
+        self.budget = RequestBudget(limit, self.start, self.start)
+        self.buffers = BodyBuffers(self.start)
+        self._ticking: list[Callable[[], bool]] = [self.budget.on_tick, self.buffers.on_tick, self._trim]
+        self._peak = 0
+        self.threads = DecompressionThreads()
+
+    def start(self) -> None:
+        """Begin to tick."""
+        if not self._is_ticking and self._loop is not None:
+            self._is_ticking = True
+            self._loop.call_later(TICK_SECONDS, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._is_ticking = False
+        are_busy = [on_tick() for on_tick in self._ticking]  # each of them has to see the tick
+        if any(are_busy):
+            self.start()
+
+    def _trim(self) -> bool:
+        """Return free memory of the heap to the system after a peak; return whether one may have to be."""
+        self._peak = max(self._peak, self.budget.take_peak())
+        if self.budget.in_use:
+            return True
+        if self._peak >= _TRIMMED_FROM and not self.threads.is_closed:
+            self.threads.executor.submit(_trim_heap)
+        self._peak = 0
+        return False
+
+    def add(self, on_tick: Callable[[], bool]) -> None:
+        """Call *on_tick* with each tick after `start`, until nothing returns True any more."""
+        self._ticking.append(on_tick)
+
+    def close(self) -> None:
+        """End the threads."""
+        self.threads.close()
+
+
+def _trim_heap() -> None:
+    """Return free pages within the heap: glibc itself returns only those at its end."""
+    import ctypes
+
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)

@@ -1,0 +1,110 @@
+"""Time limits of connections, checked by one timer for all connections of a listener.
+
+The request path sets no timer and reads no clock. Every few seconds, a sweep compares what each connection does with
+what it did at the last sweep: its phase, and a number that changes with progress in that phase. A connection without
+progress for longer than its phase may take is ended. So a limit is exceeded by up to two sweeps before it takes effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from naiad.frontends.turns import LoopTurns
+
+_SWEEPS_PER_LIMIT = 10
+_MAX_SWEEP_SECONDS = 5.0
+_MIN_SWEEP_SECONDS = 0.05
+_SLICE = 256
+"""Connections that are checked in one piece, which takes less than a millisecond."""
+
+C = TypeVar("C")
+
+
+def sweep_seconds(*limits: float) -> float:
+    """How often to check connections with these time limits, of which 0 is none; 0 without any limit."""
+    shortest = min((limit for limit in limits if limit), default=0)
+    return min(max(shortest / _SWEEPS_PER_LIMIT, _MIN_SWEEP_SECONDS), _MAX_SWEEP_SECONDS) if shortest else 0
+
+
+class ProgressWatch:
+    """How long a connection has been in its phase without progress, as far as the sweeps have seen."""
+
+    __slots__ = ("_phase", "_progress", "_since")
+
+    def __init__(self) -> None:
+        self._phase: object = None
+        self._progress = -1
+        self._since = 0.0
+
+    def elapsed(self, phase: object, progress: int, now: float) -> float:
+        """Seconds since *phase* or *progress* was first seen to be as it is.
+
+        Args:
+            phase: What the connection does.
+            progress: A number that changes whenever the connection makes progress in that phase.
+            now: The time by a clock that is the same for all calls.
+        """
+        if phase != self._phase or progress != self._progress:
+            self._phase, self._progress, self._since = phase, progress, now
+        return now - self._since
+
+
+class TimeoutSweep(Generic[C]):
+    """Checks the connections of a listener now and then, while there are any."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        turns: LoopTurns,
+        connections: Iterable[C],
+        check: Callable[[C, float], None],
+        seconds: float,
+    ) -> None:
+        """A sweep that has not started; see `start`.
+
+        Args:
+            loop: The event loop.
+            turns: Resumes a sweep of many connections, so that it does not keep the loop.
+            connections: The open connections.
+            check: Ends a connection that has exceeded a limit; called with the time by the loop's clock.
+            seconds: Time between two sweeps; 0 to do nothing.
+        """
+        self._loop = loop
+        self._turns = turns
+        self._connections = connections
+        self._check = check
+        self._seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None
+        self._unchecked: list[C] = []
+
+    def start(self) -> None:
+        """Check the connections until `stop`. Called with each new connection."""
+        if self._timer is None and self._seconds:
+            self._timer = self._loop.call_later(self._seconds, self._sweep)
+
+    def stop(self) -> None:
+        """Check nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._unchecked.clear()
+
+    def _sweep(self) -> None:
+        self._timer = None
+        if self._unchecked:  # the last sweep still takes its turns
+            self.start()
+            return
+        self._unchecked = list(self._connections)
+        if self._unchecked:  # without connections, no timer wakes an idle server
+            self.start()
+            self._check_slice()
+
+    def _check_slice(self) -> None:
+        now = self._loop.time()
+        for connection in self._unchecked[:_SLICE]:
+            self._check(connection, now)
+        del self._unchecked[:_SLICE]
+        if self._unchecked:
+            self._turns.defer(self._check_slice)

@@ -1,0 +1,53 @@
+"""What frontends know of traces: whether requests may be traced, and the settings that clients change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from naiad.engine.door import EngineDoor
+from naiad.protocol.inference import InferRequest, Sink
+
+
+class RequestTracer(Protocol):
+    """Submits requests, of which some are traced.
+
+    Attributes:
+        is_on: Whether any request may be traced; the others need no `submit`.
+    """
+
+    is_on: bool
+
+    def submit(
+        self, engine: EngineDoor, request: InferRequest, sink: Sink, protocol: str, headers: Mapping[str, str]
+    ) -> int:
+        """Submit a request, traced if it is sampled or has a trace context; return its ticket.
+
+        Args:
+            engine: The engine.
+            request: The request.
+            sink: Receives its responses.
+            protocol: `HTTP` or `GRPC`.
+            headers: Its headers among `PROPAGATED_HEADERS`.
+
+        Raises:
+            NaiadError: If the engine rejects it.
+        """
+
+    def settings(self, model: str = "") -> Mapping[str, str | list[str]]:
+        """The settings that apply to all models or to one, in the form that clients receive."""
+
+    def change(self, model: str, changes: Mapping[str, Any]) -> None:
+        """Set fields of `TraceConfig` for all models (*model* is "") or for one.
+
+        None resets a field: a model's to the setting for all models, the setting for all models to that of the flags.
+
+        Raises:
+            InvalidRequestError: If tracing is enabled without a rate or a file.
+        """
+
+    def reopen(self) -> None:
+        """Begin a new trace file if the file has been renamed or removed since it was opened."""
+
+    def close(self) -> None:
+        """Write or export all pending traces."""

@@ -1,0 +1,1 @@
+"""Registries: a client for the OCI distribution specification, with Docker's credentials."""

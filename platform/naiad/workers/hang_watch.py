@@ -1,0 +1,44 @@
+"""Whether a guest that has requests makes progress: it responds, or calls other models.
+
+The watch is off unless the model or the server has a limit (HANG_SECONDS, `--stub-hang-seconds`): only the model's
+author knows how long `execute` may take. It counts no time in which the guest has no requests, or waits for others: for
+results of its calls, or until a client has received earlier responses.
+"""
+
+from __future__ import annotations
+
+_CHECKS = 8
+_LONGEST_CHECK_SECONDS = 1.0
+
+STACKS_SECONDS = 0.5
+"""How long a guest that hangs has to write its stacks before it is killed."""
+
+
+class HangWatch:
+    """The time without progress of one guest. Times are seconds of a monotonic clock.
+
+    Attributes:
+        seconds: How long the guest may go without progress; 0 for any time.
+        check_seconds: Time between two checks.
+        is_hung: Whether it was found hung.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.check_seconds = min(seconds / _CHECKS, _LONGEST_CHECK_SECONDS)
+        self.is_hung = False
+        self._last = 0.0
+
+    def record(self, now: float) -> None:
+        """Record progress, or that the guest waits for others."""
+        self._last = now
+
+    def check(self, now: float, sent: float) -> bool:
+        """Whether a guest that has requests is hung: there was no progress for too long.
+
+        Args:
+            now: The time.
+            sent: When its oldest batch was sent; 0 if it executes none.
+        """
+        self.is_hung = now - max(self._last, sent) > self.seconds
+        return self.is_hung

@@ -1,0 +1,48 @@
+"""Limits that a guest sets for itself: on address space, where the host cannot limit its memory, and on privileges."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import List, NoReturn, Optional
+
+from naiad_stub.wire import MEMORY_LIMIT_STATUS
+
+_PR_SET_NO_NEW_PRIVS = 38
+_limits: List[int] = []  # on address space; empty without one
+
+
+def limit_address_space(size: int) -> None:
+    """Let this process and each one it starts allocate *size* bytes more than this process has mapped now.
+
+    What is mapped now does not count: the interpreter, numpy, and the two segments, which reserve gigabytes of address
+    space and use few of them.
+    """
+    import resource  # here: only guests with a memory limit need it
+
+    with open("/proc/self/statm") as file:
+        mapped = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + size, resource.RLIM_INFINITY))
+    _limits.append(mapped + size)
+
+
+def exit_if_out_of_memory(error: Optional[BaseException]) -> None:
+    """Exit this process if *error*, which the model did not handle, says that the limit is reached."""
+    if _limits and isinstance(error, MemoryError):
+        _exit_with(error)
+
+
+def _exit_with(error: MemoryError) -> NoReturn:
+    import traceback
+
+    traceback.print_exception(type(error), error, error.__traceback__)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(MEMORY_LIMIT_STATUS)
+
+
+def forbid_new_privileges() -> None:
+    """Keep this process and those it starts from gaining privileges by programs such as sudo (prctl(2))."""
+    import ctypes
+
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

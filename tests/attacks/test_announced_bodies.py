@@ -1,0 +1,113 @@
+"""Clients that announce much and send nothing: the server allocates nothing, and answers what it can without a body."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+
+import pytest
+from attacks.clients import connected, read_to_end, send_until_refused
+from attacks.watching import watched
+from frontends.http2.peer import Peer
+from support.server import ServerProcess
+
+GIB = 1 << 30
+_LITTLE = 48 << 20
+"""What a server's memory may grow by without a reason: caches, and what the allocator keeps."""
+
+
+def head(path: str, size: int, *headers: str) -> bytes:
+    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: here", f"Content-Length: {size}", *headers, "", ""]).encode()
+
+
+INFER = "/v2/models/bytes/infer"
+BINARY = "Inference-Header-Content-Length: 100"
+
+
+def answer(connection) -> bytes:
+    """Status and text of the response before the server closes."""
+    received = read_to_end(connection)
+    return received.partition(b"\r\n")[0] + b" " + received.rpartition(b"\r\n\r\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "expected"),
+    [
+        ("/v2/nothing", (), b'HTTP/1.1 404 Not Found {"error":"Not Found"}'),
+        ("/v2/nothing", ("Expect: 100-continue",), b'HTTP/1.1 404 Not Found {"error":"Not Found"}'),
+        ("/v2/health/live", (), b'HTTP/1.1 405 Method Not Allowed {"error":"Method Not Allowed"}'),
+        (
+            "/v2/models/nobody/infer",
+            (),
+            b'HTTP/1.1 404 Not Found {"error":"Request for unknown model: \'nobody\' is not found"}',
+        ),
+    ],
+)
+def test_body_for_a_request_that_cannot_succeed_is_not_read(server: ServerProcess, path, headers, expected) -> None:
+    with watched(server) as seen, connected(server.http_port) as connection:
+        connection.sendall(head(path, GIB, *headers) + b"x" * 300_000)
+        assert answer(connection) == expected
+    seen.assert_others_served()
+    seen.assert_memory(_LITTLE)
+
+
+def test_answer_arrives_although_the_client_goes_on_sending(server: ServerProcess) -> None:
+    with connected(server.http_port) as connection:
+        connection.sendall(head("/v2/nothing", GIB))
+        for _ in range(64):
+            connection.sendall(b"x" * 65536)
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n")
+
+
+@pytest.mark.parametrize("count", [1, 8])
+@pytest.mark.parametrize("size", [GIB, 8 * GIB])
+@pytest.mark.parametrize("headers", [(), (BINARY,), ("Expect: 100-continue",)])
+def test_announced_bodies_allocate_nothing(server: ServerProcess, count, size, headers) -> None:
+    with watched(server) as seen, contextlib.ExitStack() as stack:
+        for _ in range(count):
+            connection = stack.enter_context(connected(server.http_port))
+            connection.sendall(head(INFER, size, *headers) + b"x")
+        for _ in range(20):
+            assert server.get("/v2/health/live").status == 200
+    seen.assert_others_served()
+    seen.assert_memory(_LITTLE)
+
+
+def test_body_beyond_the_limit_is_refused_at_once(server: ServerProcess) -> None:
+    with connected(server.http_port) as connection:
+        connection.sendall(head(INFER, 9 * GIB))
+        assert answer(connection).startswith(
+            b'HTTP/1.1 413 Request Entity Too Large {"error":"request body of 9663676416'
+        )
+
+
+def test_chunks_of_two_bytes_are_joined_as_they_arrive(server: ServerProcess) -> None:
+    chunks = b"2\r\nab\r\n" * 20_000
+    with watched(server) as seen, connected(server.http_port) as connection:
+        connection.sendall(f"POST {INFER} HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        assert send_until_refused(connection, [chunks] * 100)
+    seen.assert_others_served()
+    seen.assert_memory(_LITTLE)
+
+
+INFER_CALL = (
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", "/inference.GRPCInferenceService/ModelInfer"),
+    (":authority", "here"),
+    ("te", "trailers"),
+    ("content-type", "application/grpc"),
+)
+
+
+def test_announced_messages_allocate_little(server: ServerProcess) -> None:
+    beginning = struct.pack(">BL", 0, 2**30) + b"x"
+    with watched(server) as seen:
+        peer = Peer(server.grpc_port)
+        for stream in range(1, 601, 2):
+            peer.request(stream, fields=INFER_CALL)
+            peer.data(stream, beginning)
+        assert peer.is_alive()
+        peer.close()
+    seen.assert_others_served()
+    seen.assert_memory(_LITTLE)

@@ -1,0 +1,107 @@
+"""A model that prints, logs or answers far too much holds up only itself."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from attacks.conftest import warm_up
+from attacks.watching import attacked_server, watched
+from serving.written import write_model
+from support.waiting import until
+
+_RUNS = """
+def execute(self, requests):
+    for request in requests:
+        exec(pb_utils.get_input_tensor_by_name(request, "CODE").as_numpy()[0].decode(), globals())
+    error = pb_utils.TritonError(globals().pop("text")) if "text" in globals() else None
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([b"done"], object))], error=error)
+            for request in requests]
+"""
+_FRAME = """
+import socket, struct
+words = open("/proc/self/cmdline").read().split("\\0")
+host = socket.socket(fileno=os.dup(int(words[words.index("--socket") + 1])))
+host.setblocking(True)
+host.sendall(struct.pack("<IHH", {size}, {kind}, 0))
+piece = bytes(1 << 20)
+for _ in range({size} >> 20):
+    host.sendall(piece)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(repository, tmp_path_factory):
+    work = tmp_path_factory.mktemp("prints")
+    write_model(work / "models", "prints", _RUNS)
+    write_model(work / "models", "dies", _RUNS)
+    with attacked_server([repository, work / "models"], work=work) as started:
+        warm_up(started)
+        send(started, "prints", "pass")
+        yield started
+
+
+def send(server, model, code):
+    document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
+    return server.post(f"/v2/models/{model}/infer", document)
+
+
+def test_twenty_megabytes_of_lines_of_two_bytes(server):
+    begin = len(server.log)
+    with watched(server) as seen:
+        for _ in range(2):
+            assert send(server, "prints", "os.write(1, b'x\\n' * 5_000_000)").status == 200
+        until(lambda: "of its output were dropped" in server.log[begin:], "the report")
+    seen.assert_others_served()
+    seen.assert_memory(48 << 20)
+    assert len(server.log) - begin < 4 << 20
+    assert re.search(
+        r"'prints_0' \(pid \d+\): \d+ lines \(\d+ bytes\) of its output were dropped: more than 1000 a second "
+        r"\(--guest-log-rate\)",
+        server.log[begin:],
+    )
+
+
+def test_a_hundred_thousand_log_records(server):
+    begin = len(server.log)
+    with watched(server) as seen:
+        assert send(server, "prints", "[pb_utils.Logger.log_info('a record') for _ in range(100_000)]").status == 200
+        until(lambda: "of its output were dropped" in server.log[begin:], "the report")
+    seen.assert_others_served()
+    assert server.log[begin:].count("a record") < 30_000
+
+
+@pytest.mark.parametrize("name", ["a short end", "x"])
+def test_an_error_of_twenty_megabytes_is_cut(server, name):
+    begin = len(server.log)
+    with watched(server) as seen:
+        reply = send(server, "prints", f"text = 'begin' + {name!r} * (20_000_000 // {len(name)}) + 'end'")
+    seen.assert_others_served()
+    assert reply.status == 500
+    assert len(reply.body) < 70_000
+    assert reply.error.startswith("begin")
+    assert reply.error.endswith("end")
+    assert "characters are left out here" in reply.error
+    assert len(server.log) - begin < 200_000
+
+
+def test_an_error_of_twenty_megabytes_that_is_raised_is_cut(server):
+    begin = len(server.log)
+    reply = send(server, "prints", "raise ValueError('x' * 20_000_000)")
+    assert reply.status == 500
+    assert "characters are left out here" in reply.error
+    assert len(reply.body) < 70_000
+    assert len(server.log) - begin < 400_000
+
+
+@pytest.mark.parametrize(("size", "kind"), [(200 << 20, 16), (17 << 20, 6), (0xFFFFFFFF, 7), (65 << 20, 15)])
+def test_a_guest_that_sends_a_huge_message_is_ended_and_restarted(server, size, kind):
+    with watched(server) as seen:
+        reply = send(server, "dies", _FRAME.format(size=size, kind=kind))
+    seen.assert_others_served()
+    seen.assert_memory(48 << 20)
+    assert reply.status == 500
+    assert "was killed: it broke the protocol: a message of" in reply.error
+    assert "is longer than any the protocol has" in reply.error
+    assert send(server, "dies", "pass").status == 200
+    server.wait_health("ready")

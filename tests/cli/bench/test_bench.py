@@ -1,0 +1,133 @@
+"""`naiad bench` against a real server over both protocols, and with an engine of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from naiad.cli.main import main
+from support.server import ServerProcess
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+REPOSITORIES = [EXAMPLES / name / "models" for name in ("add_sub", "decoupled_square", "stateful_sequence")]
+SHORT = ("--seconds=0.2", "--warm-up=0", "--concurrency=1,3")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(REPOSITORIES, work=tmp_path_factory.mktemp("bench")) as server:
+        yield server
+
+
+def bench(capsys, *arguments):
+    code = main(["bench", *map(str, arguments), *SHORT])
+    return code, *capsys.readouterr()
+
+
+def measured(capsys, *arguments):
+    """The document of a load without errors."""
+    code, out, err = bench(capsys, *arguments, "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert [load["concurrency"] for load in document["loads"]] == [1, 3]
+    for load in document["loads"]:
+        assert load["requests"] > 0
+        assert (load["errors"], load["first_error"]) == (0, None)
+        ordered = [load[name] for name in ("min_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms", "max_ms")]
+        assert ordered == sorted(ordered)
+        assert 0 < load["min_ms"] <= load["mean_ms"] <= load["max_ms"]
+        assert load["requests_per_second"] == pytest.approx(load["requests"] / load["seconds"])
+    return document
+
+
+def succeeded(served, model):
+    """How many requests the server has counted for a model."""
+    (statistics,) = served.get(f"/v2/models/{model}/stats").json()["model_stats"]
+    return statistics["inference_stats"]["success"]["count"]
+
+
+@pytest.mark.parametrize("protocol", ["HTTP", "gRPC"])
+def test_every_request_reaches_the_model_and_is_measured(served, capsys, protocol):
+    before = succeeded(served, "add_sub")
+    flags = ["--grpc", f"--url={served.grpc_url}"] if protocol == "gRPC" else [f"--url={served.http_url}"]
+    document = measured(capsys, "add_sub", *flags)
+    assert (document["model"], document["protocol"]) == ("add_sub", protocol)
+    assert [(each["name"], each["shape"]) for each in document["inputs"]] == [("LEFT", [4]), ("RIGHT", [4])]
+    assert succeeded(served, "add_sub") - before == sum(load["requests"] for load in document["loads"])
+
+
+def test_tables_and_plots_are_for_people(served, capsys):
+    code, out, err = bench(
+        capsys, "add_sub", f"--url={served.http_url}", "--input=LEFT=[1,2,3,4]", "--input=RIGHT=[1,2,3,4]"
+    )
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == f"add_sub at http://{served.http_url}, HTTP; 0.2 s for each load"
+    assert lines[1] == "request: LEFT FP32 [4], RIGHT FP32 [4]"
+    assert lines[3].split()[:2] == ["concurrency", "requests/s"]
+    assert [line.split()[0] for line in lines[4:6]] == ["1", "3"]
+    assert "requests/s by concurrency" in lines
+    assert "latency from ... ms, 3 in flight: number of requests" in lines
+
+
+@pytest.mark.parametrize("flag", ["--grpc", ""])
+def test_each_request_is_a_sequence_of_its_own(served, capsys, flag):
+    (name,) = (path.name for path in REPOSITORIES[2].iterdir())
+    measured(capsys, name, f"--url={served.grpc_url if flag else served.http_url}", *([flag] if flag else []))
+
+
+def test_a_decoupled_model_is_measured_to_its_last_response(served, capsys):
+    code, _, err = bench(capsys, "squares", f"--url={served.http_url}")
+    assert code == 1
+    assert "it is decoupled, so its responses need a stream; add --grpc, or name its directory" in err
+    document = measured(capsys, "squares", f"--url={served.grpc_url}", "--grpc", "--input=COUNT=3")
+    for load in document["loads"]:
+        assert 0 < load["first_response_p50_ms"] <= load["p50_ms"]
+
+
+@pytest.mark.parametrize("flag", ["--grpc", ""])
+def test_failed_requests_are_counted_with_the_first_message(served, capsys, flag):
+    where = [f"--url={served.grpc_url}", flag] if flag else [f"--url={served.http_url}"]
+    code, out, err = bench(capsys, "add_sub", *where, "--input=LEFT=[1]", "--input=RIGHT=[1]")
+    assert code == 1
+    assert int(out.splitlines()[4].split()[-1]) > 0
+    assert "requests failed; the first: " in err
+    assert "unexpected shape for input 'LEFT' for model 'add_sub'" in err
+
+
+def test_a_model_in_a_directory_is_loaded_and_measured(tmp_path, capsys):
+    document = measured(capsys, REPOSITORIES[0] / "add_sub", f"--env-store={tmp_path}")
+    assert (document["protocol"], document["version"]) == ("in process", "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["nosuch"], 1, "unknown model: 'nosuch'"),
+        (["nosuch", "--grpc"], 1, "unknown model: 'nosuch'"),
+        (["add_sub", "--version=7"], 1, "'add_sub'"),
+        (["add_sub", "--batch=2"], 2, "--batch=2: too large for model 'add_sub': it has no batches"),
+        (["add_sub", "--concurrency=0"], 2, "--concurrency=0: not numbers from 1 to 10000, such as 1,4,16"),
+        (["add_sub", "--input=LEFT=1", "--batch=2"], 2, "--shape and --batch are for generated requests"),
+        (["add_sub", "--env-store=/x"], 2, "--env-store: only for a model that this command loads"),
+        (["add_sub", "--header=x"], 2, "--header=x: not of the form NAME:VALUE"),
+        ([], 2, "naiad bench MODEL|MODEL_DIR: expected one model, got none"),
+    ],
+)
+def test_what_cannot_be_measured_is_told(served, capsys, arguments, code, text):
+    url = served.grpc_url if "--grpc" in arguments else served.http_url
+    found = main(["bench", "--seconds=0.2", f"--url={url}", *arguments])
+    _, err = capsys.readouterr()
+    assert found == code
+    assert text in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("flag", ["--grpc", ""])
+def test_an_address_without_a_server_is_told(capsys, flag):
+    code, _, err = bench(capsys, "m", "--url=127.0.0.1:9", *([flag] if flag else []))
+    assert code == 1
+    assert err.startswith("cannot reach a server at ")
+    assert "start one with `naiad serve`, or name the address of its" in err

@@ -1,0 +1,173 @@
+"""Loads without a server: the closed loop, percentiles, plots, and generated requests."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+
+import numpy as np
+import pytest
+from naiad.cli.bench.load import LoadResult, percentile, run_load
+from naiad.cli.bench.report import HEADER, as_json, histogram, row, throughput
+from naiad.cli.bench.requests import generated_request, model_of_config, parse_shapes
+from naiad.errors import ConfigError, NaiadError, OptionError
+
+CONFIG = {
+    "name": "m",
+    "max_batch_size": 4,
+    "backend": "python",
+    "input": [
+        {"name": "IMAGE", "data_type": "TYPE_FP32", "dims": [3, -1]},
+        {"name": "TEXT", "data_type": "TYPE_STRING", "dims": ["1"]},  # as gRPC's JSON spells 64-bit numbers
+        {"name": "ID", "data_type": "TYPE_INT8", "dims": [2], "optional": True},
+        {"name": "MASK", "data_type": "TYPE_BOOL", "dims": [4]},
+    ],
+}
+
+
+class Counting:
+    """A target that counts requests in flight; some fail, some are never answered."""
+
+    def __init__(self, *, fails=(), hangs=()):
+        self.fails, self.hangs = fails, hangs
+        self.workers = 0
+        self.sent = 0
+        self.in_flight = self.most = 0
+
+    async def open(self, workers):
+        self.workers = workers
+
+    async def send(self, worker):
+        self.sent += 1
+        number = self.sent
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
+        try:
+            if number in self.hangs:
+                await asyncio.Event().wait()
+            await asyncio.sleep(0)
+        finally:
+            self.in_flight -= 1
+        if number in self.fails:
+            raise NaiadError(f"no luck {number}")
+        return 1_000_000
+
+
+def load(target, concurrency=3, seconds=0.05, timeout=5.0):
+    return asyncio.run(run_load(target, concurrency, seconds, timeout=timeout))
+
+
+def test_as_many_requests_are_in_flight_as_there_are_workers():
+    target = Counting()
+    result = load(target)
+    assert (target.workers, target.most, target.in_flight) == (3, 3, 0)
+    assert len(result.latencies_ms) == target.sent
+    assert result.errors == 0
+    assert result.seconds >= 0.05
+    assert result.requests_per_second == pytest.approx(target.sent / result.seconds)
+    assert set(result.first_ms) == {1.0}
+
+
+def test_failed_requests_are_counted_with_their_first_message():
+    target = Counting(fails=(2, 3))
+    result = load(target)
+    assert (result.errors, result.first_error) == (2, "no luck 2")
+    assert len(result.latencies_ms) == target.sent - 2
+
+
+def test_requests_without_a_response_end_the_load_and_are_errors():
+    result = load(Counting(hangs=(1,)), timeout=0.05)
+    assert (result.errors, result.first_error) == (1, "no response within 0.05 s")
+    assert result.latencies_ms  # of the other workers
+
+
+def test_a_mistake_in_the_target_is_not_counted_but_raised():
+    class Broken(Counting):
+        async def send(self, worker):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        load(Broken())
+
+
+def test_a_percentile_is_a_value_that_was_measured():
+    values = [float(number) for number in range(1, 101)]
+    assert [percentile(values, percent) for percent in (1, 50, 95, 99, 100)] == [1, 50, 95, 99, 100]
+    assert percentile([7.0], 50) == 7.0
+    assert percentile([], 50) is None
+
+
+def result_of(values, **fields):
+    return LoadResult(concurrency=4, seconds=2.0, latencies_ms=array("d", values), **fields)
+
+
+def test_figures_stand_below_their_headings():
+    text = row(result_of([float(number) for number in range(1, 1001)], errors=3))
+    assert text.split() == ["4", "500", "500", "900", "950", "990", "1,000", "3"]
+    assert len(text) == len(HEADER)
+    assert row(result_of([])).split() == ["4", "0.0", "-", "-", "-", "-", "-", "0"]
+    assert as_json(result_of([2.0, 4.0]))["mean_ms"] == 3.0
+    assert as_json(result_of([]))["p99_ms"] is None
+
+
+def test_a_histogram_has_every_value_in_a_range_that_grows():
+    lines = histogram([0.5, 0.6, 0.7, 5.0, 50.0], is_ascii=True)
+    counts = [int(line.split()[-1]) for line in lines]
+    starts = [float(line.split()[0]) for line in lines]
+    assert sum(counts) == 5
+    assert (counts[0], counts[-1]) == (3, 1)
+    assert starts == sorted(starts)
+    assert starts[0] == 0.5
+    assert lines[0].count("#") == 40  # the longest bar
+    assert histogram([3.0, 3.0], is_ascii=False) == ["       3.00  " + "█" * 40 + " 2"]
+    assert histogram([], is_ascii=True) == []
+
+
+def test_bars_are_as_long_as_their_values():
+    slow, fast = result_of([1.0] * 10), result_of([1.0] * 40)
+    lines = throughput([slow, fast], is_ascii=False)
+    assert [line.count("█") for line in lines] == [10, 40]
+
+
+def test_generated_inputs_have_the_shapes_and_types_of_the_configuration():
+    model = model_of_config(CONFIG, "3")
+    request, notes = generated_request(model, 2, {})
+    assert [(each.name, each.datatype.name, each.shape) for each in request.inputs] == [
+        ("IMAGE", "FP32", (2, 3, 1)),
+        ("TEXT", "BYTES", (2, 1)),
+        ("MASK", "BOOL", (2, 4)),
+    ]
+    image = np.frombuffer(request.inputs[0].data, "<f4")
+    assert ((image >= 0) & (image < 1)).all()
+    assert notes == ["input 'IMAGE' has the shape [3, -1], sent [3, 1]; --shape=IMAGE:3,1 sends another"]
+    assert generated_request(model, 2, {})[0].inputs == request.inputs
+
+
+def test_a_shape_that_was_given_is_sent_and_makes_an_optional_input_one_of_the_request():
+    model = model_of_config(CONFIG, "")
+    request, notes = generated_request(model, 1, parse_shapes(["IMAGE:3,8", "ID:2"]))
+    assert {each.name: each.shape for each in request.inputs}["IMAGE"] == (1, 3, 8)
+    assert "ID" in {each.name for each in request.inputs}
+    assert notes == []
+
+
+@pytest.mark.parametrize(
+    ("batch", "shapes", "text"),
+    [
+        (5, [], "--batch=5: too large for model 'm': its max_batch_size is 4"),
+        (1, ["NO:1"], "--shape: model 'm' has no input 'NO'; its inputs are: IMAGE, TEXT, ID, MASK"),
+        (1, ["IMAGE:4,8"], "--shape=IMAGE:4,8: does not fit input 'IMAGE', whose shape is [3, -1]"),
+        (1, ["IMAGE:3"], "--shape=IMAGE:3: does not fit input 'IMAGE', whose shape is [3, -1]"),
+        (1, ["IMAGE"], "--shape=IMAGE: not of the form NAME:DIM,DIM,..., such as IMAGE:3,224,224"),
+    ],
+)
+def test_what_cannot_be_generated_is_told(batch, shapes, text):
+    with pytest.raises(OptionError) as caught:
+        generated_request(model_of_config(CONFIG, ""), batch, parse_shapes(shapes))
+    assert caught.value.message == text
+
+
+def test_an_unknown_datatype_is_told():
+    config = {"name": "m", "input": [{"name": "X", "data_type": "TYPE_INT4", "dims": [1]}]}
+    with pytest.raises(ConfigError, match="cannot generate input 'X': its datatype TYPE_INT4 is unknown"):
+        model_of_config(config, "")

@@ -1,0 +1,184 @@
+"""Every command: 2 and a hint for a wrong command line, 1 and a reason for a failure; flags complete in shells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from naiad.cli.commands import naiad_group
+from naiad.cli.flag_commands import FLAG_COMMANDS
+from naiad.cli.main import main, main_tritonserver
+from support.server import free_ports
+
+CONFIG = 'backend: "nosuch"\ninput [{ name: "x" data_type: TYPE_FP32 dims: [1] }]\n'
+
+
+def commands(group: click.Group = naiad_group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name)
+
+
+# What fails on any machine, with `{closed}` for a port nobody listens on and `{work}` for a folder with the repository
+# `models`, whose model `broken` has no backend, the folder `empty`, and the file `file.txt`.
+FAILURES = {
+    "explain": ["broken", "--model-repository={work}/models"],
+    "doctor": ["{work}/models", "--model=broken", "--http-port={closed}", "--allow-grpc=0", "--allow-metrics=0"],
+    "bench": ["m", "--url=http://127.0.0.1:{closed}"],
+    "bundle": ["--output={work}/file.txt", "--model-repository={work}/models"],
+    "push": ["oci://127.0.0.1:{closed}/x:1", "{work}/models"],
+    "pull": ["oci://127.0.0.1:{closed}/x:1"],
+    "verify": ["{work}/nowhere"],
+    "deploy": ["kubernetes", "--model-repository={work}/models"],
+    "ray": ["yaml", "--model-repository={work}/models"],
+    "add": ["{work}/file.txt", "pandas"],
+    "lock": ["{work}/empty"],
+    "top": ["http://127.0.0.1:{closed}"],
+    "init model": ["file.txt", "--model-repository=.", "--from=nowhere:nothing"],
+    "init backend": ["../b"],
+    "init recipe": ["../r"],
+    "env lock": ["{work}/empty"],
+    "env download": ["{work}/empty", "-o", "{work}/wheels"],
+    "env build": ["{work}/empty", "-o", "{work}/built"],
+    "env pack": ["{work}/empty"],
+    "env prefetch": ["{work}/nowhere.tar.gz"],
+    "env pin": ["{work}/pinned"],
+    "env rollout": ["e", "--env-directory={work}/empty", "--model-repository={work}/models", "--dry-run"],
+    "env sign": ["{work}/file.txt", "--key={work}/file.txt"],
+    "env keygen": ["{work}/nowhere/key"],
+    "env inspect": ["abcdef0"],
+    "env verify": ["abcdef0"],
+    "env remove": ["abcdef0"],
+}
+TESTED_ELSEWHERE = {
+    "serve": "test_commands.py",
+    "run": "test_run.py",
+    "env list": "cannot fail: an unreadable store is empty",
+    "env gc": "environments/store/test_eviction.py",
+    "completion": "cannot fail",
+}
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "models" / "broken" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "broken" / "config.pbtxt").write_text(CONFIG)
+    (tmp_path / "pinned").mkdir()
+    (tmp_path / "pinned" / "environments.lock").write_text("no lines of ours")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file.txt").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NAIAD_STORE", str(tmp_path / "store"))
+    return tmp_path
+
+
+def test_every_command_has_its_failure():
+    assert {" ".join(path) for path in commands()} == {*FAILURES, *TESTED_ELSEWHERE}
+
+
+@pytest.mark.parametrize("path", list(commands()), ids=" ".join)
+def test_a_mistyped_flag_is_2_and_the_hint_is_the_last_line(path, capsys):
+    assert main([*path, "--no-such-flag"]) == 2
+    out, err = capsys.readouterr()
+    command = " ".join(("naiad", *path))
+    assert out == ""
+    assert err.splitlines()[-1].startswith((f"`{command} --help` lists", "did you mean "))
+    assert err.splitlines()[0].startswith(f"{command}: ")
+    assert len(err.splitlines()) == 2
+    assert main([*path, "--hlep"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "did you mean --help?"
+
+
+@pytest.mark.parametrize("command", FAILURES)
+def test_a_failure_is_1_with_its_reason_and_without_a_usage(command, work, capsys):
+    arguments = [text.format(work=work, closed=free_ports(1)[0]) for text in FAILURES[command]]
+    assert main([*command.split(), *arguments]) == 1
+    out, err = capsys.readouterr()
+    assert "Traceback" not in out + err
+    assert "sage: naiad" not in out + err
+    # Reports print findings and verdicts to stdout, since these are what was asked for.
+    assert err.strip() or command in {"doctor", "env verify"}, out
+
+
+def test_a_value_of_a_flag_that_cannot_be_is_2(work, capsys):
+    for arguments in (["serve", "--http-port=x"], ["env", "gc", "--older-than=x"], ["env", "pack", "nowhere"], ["run"]):
+        assert main(arguments) == 2, arguments
+        assert "Traceback" not in capsys.readouterr().err
+
+
+def test_the_program_of_triton_keeps_its_form_and_exit_code(capsys):
+    assert main_tritonserver(["--htpp-port=1"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["tritonserver: unrecognized option '--htpp-port=1'", "Usage: tritonserver [options]"]
+    assert lines[-1] == "unknown flag; did you mean --http-port?"
+
+
+@pytest.mark.parametrize(
+    ("words", "offered", "missing"),
+    [
+        ("ser", {"plain,serve"}, {"plain,run"}),
+        ("serve --http-", {"plain,--http-port", "plain,--http-address"}, {"plain,--json"}),
+        ("explain --", {"plain,--json", "plain,--prepare", "plain,--model-repository"}, {"plain,--strict"}),
+        ("serve --model-control-mode ", {"plain,none", "plain,poll", "plain,explicit"}, {"file"}),
+        ("serve --exit-on-error = t", {"plain,true"}, {"plain,false"}),
+        ("serve --model-repository ", {"dir,"}, {"file,"}),
+        ("serve --log-file l", {"file,l"}, {"dir,l"}),
+        ("serve --http-port ", set(), {"file,", "dir,"}),
+        ("env gc --keep", {"plain,--keep-bytes"}, {"plain,--older-than"}),
+        ("completion ", {"plain,bash", "plain,zsh", "plain,fish"}, set()),
+    ],
+)
+def test_commands_flags_and_values_complete(words, offered, missing, capsys, monkeypatch):
+    monkeypatch.setenv("_NAIAD_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"naiad {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(f"naiad {words}".split(" ")) - 1))
+    with pytest.raises(SystemExit):
+        main([])
+    found = set(capsys.readouterr().out.splitlines())
+    assert offered <= found
+    assert not missing & found
+
+
+def test_every_flag_of_a_command_completes():
+    for name in FLAG_COMMANDS:
+        items = naiad_group.commands[name].shell_complete(click.Context(naiad_group.commands[name]), "--")
+        assert {"--model-repository", "--log-verbose"} <= {item.value for item in items}, name
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_asks_naiad(shell, capsys):
+    assert main(["completion", shell]) == 0
+    assert f"_NAIAD_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keys"),
+    [
+        (["init", "model", "m"], {"folder", "files", "notes", "next"}),
+        (["init", "recipe", "r"], {"folder", "files", "notes", "next"}),
+        (["env", "keygen", "key.pem"], {"private", "name", "public"}),
+        (["env", "list"], {"store", "environments"}),
+        (["env", "gc"], {"store", "dry_run", "removed", "stays", "leftovers", "leftover_bytes"}),
+    ],
+)
+def test_json_is_one_document_with_the_documented_keys(work, arguments, keys, capsys):
+    assert main([*arguments, "--json"]) == 0
+    assert keys <= json.loads(capsys.readouterr().out).keys()
+
+
+def test_every_command_that_prints_facts_has_json():
+    without = {"serve", "deploy", "ray", "completion"}  # a log, files, a manifest, a script
+    for path in commands():
+        name = " ".join(path)
+        if path[0] in FLAG_COMMANDS:
+            command = naiad_group.commands[name]
+            names = {item.value for item in command.shell_complete(click.Context(command), "--json")}
+        else:
+            group = naiad_group.commands[path[0]] if len(path) > 1 else naiad_group
+            names = {option for each in group.commands[path[-1]].params for option in each.opts}
+        assert ("--json" in names) is (name not in without), name

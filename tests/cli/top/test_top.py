@@ -1,0 +1,130 @@
+"""`naiad top` against real servers: one with its page, one without, none at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from naiad.cli.main import main
+from support.server import ServerProcess, free_ports
+
+ADD_SUB = Path(__file__).parents[3] / "examples" / "add_sub" / "models"
+REQUEST = {
+    "inputs": [
+        {"name": name, "datatype": "FP32", "shape": [4], "data": [1.0, 2.0, 3.0, 4.0]} for name in ("LEFT", "RIGHT")
+    ]
+}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    work = tmp_path_factory.mktemp("top")
+    (work / "password").write_text("a long password\n")
+    broken = work / "broken" / "no_code"
+    (broken / "1").mkdir(parents=True)
+    (broken / "config.pbtxt").write_text('backend: "nosuch"\n')
+    options = ("--ui=true", f"--ui-password={work / 'password'}", "--exit-on-error=false")
+    with ServerProcess([ADD_SUB, broken.parent], *options, work=work, wait="live") as server:
+        yield server
+
+
+def top(capsys, *arguments):
+    code = main(["top", *map(str, arguments)])
+    return code, *capsys.readouterr()
+
+
+def test_all_figures_are_read_from_a_server_with_its_page(served, capsys):
+    password = f"--ui-password={served.work / 'password'}"
+    assert served.post("/v2/models/add_sub/infer", REQUEST).status == 200
+
+    def read():
+        code, out, err = top(capsys, f"http://{served.http_url}", password, "--json")
+        assert (code, err) == (0, "")
+        found = json.loads(out)
+        return found if all(guest["cpu"] is not None for guest in found["guests"]) else None
+
+    found = served.wait_for(read, "figures of the processes")
+    assert found["server"]["source"] == "console"
+    assert [(row["name"], row["state"]) for row in found["models"]] == [
+        ("no_code", "UNAVAILABLE"),
+        ("add_sub", "READY"),
+    ]
+    assert "nosuch" in found["models"][0]["reason"]
+    (guest,) = (row for row in found["guests"] if row["model"] == "add_sub")
+    assert guest["pid"] in {child.pid for child in served.children()}
+    assert guest["memory"] > 1 << 20
+    assert (guest["state"], guest["restarts"]) == ("ready", 0)
+    code, out, _ = top(capsys, served.http_url, password, "--once")
+    assert code == 0
+    assert "1 model ready, 1 failed" in out
+    assert str(guest["pid"]) in out
+
+
+def test_a_page_that_needs_a_password_is_told(served, capsys):
+    code, _, err = top(capsys, f"http://{served.http_url}", "--once")
+    assert (code, err) == (1, f"http://{served.http_url}: its page needs a password; add --ui-password=FILE\n")
+
+
+def test_a_terminal_is_redrawn_until_it_is_interrupted(served):
+    controller, terminal = pty.openpty()
+    command = [
+        Path(sys.executable).with_name("naiad"),
+        *("top", served.http_url, f"--ui-password={served.work / 'password'}", "--interval=0.1"),
+    ]
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=subprocess.PIPE) as process:
+        os.close(terminal)
+        shown = b""
+        try:
+            while shown.count(b"add_sub_0 of add_sub") < 3:
+                shown += os.read(controller, 65536)
+        finally:
+            process.send_signal(signal.SIGINT)
+        while True:  # a terminal that nobody reads blocks its writer
+            try:
+                shown += os.read(controller, 65536)
+            except OSError:  # closed by the last process that had it
+                break
+        assert process.wait(30) == 0
+        assert process.stderr.read() == b""
+    os.close(controller)
+
+
+def test_rates_of_a_server_without_a_page_are_read_from_its_metrics(tmp_path, capsys):
+    with ServerProcess(ADD_SUB, work=tmp_path) as server:
+        assert server.post("/v2/models/add_sub/infer", REQUEST).status == 200
+        arguments = (server.http_url, f"--metrics=http://{server.metrics_url}", "--interval=0.1")
+        code, out, err = top(capsys, *arguments, "--json")
+        assert (code, err) == (0, "")
+        found = json.loads(out)
+        assert (found["server"]["source"], found["server"]["state"]) == ("metrics", "ready")
+        (model,) = found["models"]
+        assert (model["requests_per_second"], model["waiting"], model["guests"]) == (0.0, 0, 1)
+        (guest,) = [each for each in found["guests"] if each["model"]]  # the others are frontend processes
+        assert guest["name"] == "add_sub_0"
+        code, out, _ = top(capsys, server.http_url, f"--metrics=http://127.0.0.1:{free_ports(1)[0]}", "--once")
+        assert code == 0
+        assert "so only states are known; give their address with --metrics" in out
+        code, _, err = top(capsys, f"http://{server.metrics_url}")
+        assert (code, "it is not a server of naiad or Triton" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "text"),
+    [
+        ("http://127.0.0.1:{closed}", 1, "connection refused; start one with `naiad serve`, or name the address"),
+        ("http://127.0.0.1:99999999", 2, "is not the address of a server"),
+        ("ftp://127.0.0.1", 2, "is not the address of a server; give http://HOST:PORT"),
+    ],
+)
+def test_an_address_without_a_server_is_told(url, code, text, capsys):
+    found, out, err = top(capsys, url.format(closed=free_ports(1)[0]))
+    assert (found, out) == (code, "")
+    assert text in err
+    assert len(err.splitlines()) == 1

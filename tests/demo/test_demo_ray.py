@@ -1,0 +1,23 @@
+"""`make demo-ray` as a user runs it: updates and a killed node, under load."""
+
+import re
+
+import pytest
+from demo.running import LIMIT, run_demo
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'naiad[ray]'")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT + 15)
+def test_no_requests_fail_but_those_in_flight_on_a_killed_node(tmp_path):
+    code, said = run_demo(tmp_path, "demo_ray.py")
+    assert code == 0, said
+    assert "No requests failed but those in flight on the lost node" in said
+    # Requests, failures, permitted failures.
+    rows = dict(re.findall(r"^ ?(new version|node killed|rolling update).*?  +([\d,]+ +\d+ +\d+) ", said, re.MULTILINE))
+    counts = {name: [int(each.replace(",", "")) for each in row.split()] for name, row in rows.items()}
+    assert counts["new version"][1] == 0
+    assert counts["node killed"][1] <= counts["node killed"][2]
+    assert counts["rolling update"][0] >= 10_000
+    assert counts["rolling update"][1] == 0

@@ -1,0 +1,67 @@
+"""An installer ends with the process that started it, and with the call that started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from naiad.environments.building.installers import run_to_end
+
+# Starts a compiler, as an installer does, and waits for it. Both have the fifo open as long as they live.
+INSTALLER = """
+import subprocess, sys
+fifo = open(sys.argv[1], "wb", buffering=0)
+compiler = "import sys, time; sys.stdout.write('x'); sys.stdout.flush(); time.sleep(600)"
+subprocess.run([sys.executable, "-c", compiler], stdout=fifo)
+"""
+HOST = "import sys; from naiad.environments.building.installers import run_to_end; run_to_end(sys.argv[1:])"
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Path:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    return path
+
+
+def test_an_installer_and_its_compilers_end_with_a_killed_host(fifo: Path) -> None:
+    host = subprocess.Popen([sys.executable, "-c", HOST, sys.executable, "-c", INSTALLER, str(fifo)])
+    with fifo.open("rb", buffering=0) as reader:
+        assert reader.read(1) == b"x"
+
+        host.kill()
+
+        assert host.wait() == -signal.SIGKILL
+        assert reader.read() == b""  # both have ended
+
+
+def test_an_interrupted_call_ends_its_installer(fifo: Path) -> None:
+    host = subprocess.Popen(
+        [sys.executable, "-c", HOST, sys.executable, "-c", INSTALLER, str(fifo)], stderr=subprocess.PIPE
+    )
+    with fifo.open("rb", buffering=0) as reader:
+        assert reader.read(1) == b"x"
+
+        host.send_signal(signal.SIGINT)
+
+        assert "KeyboardInterrupt" in host.communicate()[1].decode()
+        assert reader.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "output"),
+    [
+        ([sys.executable, "-c", "import sys; print('out'); print('no', file=sys.stderr); sys.exit(3)"], 3, "out\nno\n"),
+        ([sys.executable, "-c", "import os; os.kill(os.getpid(), 15)"], 128 + signal.SIGTERM, ""),
+        ([sys.executable, "-c", "import sys; print(repr(sys.stdin.read()))"], 0, "''\n"),
+        (["/nowhere/uv"], 127, "cannot start /nowhere/uv: No such file or directory\n"),
+    ],
+)
+def test_a_command_has_its_own_exit_code_and_output(command: list[str], code: int, output: str) -> None:
+    run = run_to_end(command)
+
+    assert (run.returncode, sorted(run.stdout.splitlines())) == (code, sorted(output.splitlines()))

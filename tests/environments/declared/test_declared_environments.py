@@ -1,0 +1,399 @@
+"""Environments that a file declares: locked, built once into the store, and refused with the reason."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from environments import makers
+from environments.wheels import offer_wheels, only_wheels, script, write_wheel
+from naiad.config.server.env_build import EnvBuild
+from naiad.environments.building import installers
+from naiad.environments.building.installers import InstallOptions
+from naiad.environments.building.lockfiles import open_foreign_lock
+from naiad.environments.declared.locking import LockedDeclaration, add_packages, fetch_locked_wheels, lock_declaration
+from naiad.environments.declared.retrying import is_temporary, with_retries
+from naiad.environments.manager import EnvironmentManager
+from naiad.environments.policy import StorePolicy
+from naiad.environments.progress import LogReporter
+from naiad.errors import ConfigError, ExecutionEnvironmentError
+from packaging.specifiers import SpecifierSet
+
+OWN = ".".join(map(str, sys.version_info[:3]))
+
+
+@pytest.fixture(autouse=True)
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of wheels, which is all that installers can reach."""
+    folder = offer_wheels(tmp_path / "wheels")
+    only_wheels(folder, monkeypatch)
+    return folder
+
+
+@pytest.fixture(params=["uv", "pip"])
+def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each installer in turn; without uv, as on a machine that has none."""
+    if request.param == "pip":
+        monkeypatch.setattr(installers, "find_uv", lambda: None)
+    return str(request.param)
+
+
+def lock(file: Path, **options: object) -> LockedDeclaration:
+    given = {"options": InstallOptions(), "cache": file.parent / "cache", **options}
+    return lock_declaration(file, progress=print, reporter=LogReporter(), **given)  # type: ignore[arg-type] - as given
+
+
+def managed(tmp_path: Path, build: EnvBuild = EnvBuild.LOCKED, **policy: object) -> EnvironmentManager:
+    rules = StorePolicy(build=build, **policy)  # type: ignore[arg-type] - as given
+    return EnvironmentManager(tmp_path / "store", reporter=LogReporter(), policy=rules)
+
+
+def imported(python: Path, module: str = "adder") -> str:
+    return makers.run(python, "-c", f"import {module}; print({module}.VERSION)").strip()
+
+
+def refusal(action: Callable[[], object]) -> str:
+    with pytest.raises(ExecutionEnvironmentError) as caught:
+        action()
+    return caught.value.message
+
+
+def test_a_locked_script_gets_its_environment_and_its_next_start_installs_nothing(
+    tmp_path: Path, installer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = script(tmp_path / "m", "counter", "numpy")
+    locked = lock(file)
+
+    ready = managed(tmp_path).prepare(file, label="m")
+
+    assert locked.lock.name == ("model.py.lock" if installer == "uv" else "pylock.toml")
+    assert [(pin.name, pin.version) for pin in locked.pins] == [("adder", "2.0"), ("counter", "1.0"), ("numpy", "0.1")]
+    assert imported(ready.python) == "2.0"
+    assert ready.numpy_version == "0.1"
+    assert ready.python.is_relative_to(tmp_path / "store")
+    monkeypatch.setattr(subprocess, "Popen", None)
+    again = managed(tmp_path, EnvBuild.NEVER).prepare(file, label="m")
+    assert again.python == ready.python
+
+
+def test_scripts_of_an_environment_run_where_it_is(tmp_path: Path, wheels: Path, installer: str) -> None:
+    files = {"tool.py": "import sys\ndef main(): print(sys.prefix)\n"}
+    entry_points = "[console_scripts]\ntool = tool:main\n"
+    write_wheel(wheels, "tool", "1", {**files, "tool-1.dist-info/entry_points.txt": entry_points})
+    file = script(tmp_path / "m", "tool", "numpy")
+    lock(file)
+
+    ready = managed(tmp_path).prepare(file)
+
+    done = subprocess.run([ready.prefix / "bin" / "tool"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(ready.prefix)
+
+
+def test_models_with_the_same_lock_share_one_environment(tmp_path: Path) -> None:
+    first, second = script(tmp_path / "a", "adder", "numpy"), script(tmp_path / "b", "adder>=1", "numpy")
+    lock(first)
+    lock(second)
+    manager = managed(tmp_path)
+
+    assert manager.prepare(first, label="a").prefix == manager.prepare(second, label="b").prefix
+
+
+def test_a_changed_lock_is_another_environment_and_the_old_one_stays(tmp_path: Path) -> None:
+    file = script(tmp_path / "m", "adder==1.0", "numpy")
+    lock(file)
+    manager = managed(tmp_path)
+    old = manager.prepare(file)
+    script(tmp_path / "m", "adder==2.0", "numpy")
+    lock(file)
+
+    new = manager.prepare(file)
+
+    assert (imported(old.python), imported(new.python)) == ("1.0", "2.0")
+
+
+def test_a_server_with_a_limit_removes_unused_environments_after_a_build(tmp_path: Path) -> None:
+    files = [script(tmp_path / name, f"adder=={name}.0", "numpy") for name in ("1", "2")]
+    policy = StorePolicy(build=EnvBuild.ALLOWED, max_bytes=1)
+    manager = EnvironmentManager(tmp_path / "store", reporter=LogReporter(), policy=policy)
+    first = manager.prepare(files[0])
+    assert first.python.exists()
+    assert first.lease is not None
+    first.lease.release()
+
+    second = manager.prepare(files[1])
+
+    assert not first.python.exists()
+    assert second.python.exists()
+
+
+def test_a_server_resolves_nothing_by_itself(tmp_path: Path) -> None:
+    file = script(tmp_path / "m", "adder", "numpy")
+
+    message = refusal(lambda: managed(tmp_path).prepare(file))
+
+    assert message == (
+        f"the environment of {file} has no lock, and this server resolves no requirements (--env-build=locked): looked "
+        f"for model.py.lock and pylock.toml in {file.parent}; write it with `naiad lock {file}`, or allow it with "
+        "--env-build=allowed"
+    )
+
+
+def test_a_server_that_builds_nothing_names_the_command_that_does(tmp_path: Path) -> None:
+    file = script(tmp_path / "m", "adder", "numpy")
+    lock(file)
+
+    message = refusal(lambda: managed(tmp_path, EnvBuild.NEVER).prepare(file))
+
+    assert message == (
+        f"the environment of {file} is not in the store {tmp_path / 'store'}, and this server builds none "
+        f"(--env-build=never); build it there with `naiad env prefetch {file}`"
+    )
+
+
+def test_where_it_is_allowed_requirements_are_resolved_once(
+    tmp_path: Path, installer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = script(tmp_path / "m", "adder", "numpy")
+
+    ready = managed(tmp_path, EnvBuild.ALLOWED).prepare(file)
+
+    assert imported(ready.python) == "2.0"
+    assert [path.name for path in file.parent.iterdir()] == ["model.py"]  # the repository stays as it is
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert managed(tmp_path).prepare(file).python == ready.python
+
+
+def test_a_lock_that_does_not_match_is_refused_and_resolved_again_where_allowed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = script(tmp_path / "m", "adder==1.0", "numpy")
+    path = lock(file).lock
+    script(tmp_path / "m", "adder==2.0", "numpy")
+
+    message = refusal(lambda: managed(tmp_path).prepare(file))
+    with caplog.at_level(logging.WARNING):
+        ready = managed(tmp_path, EnvBuild.ALLOWED).prepare(file)
+
+    assert message == (
+        f"{path} does not match {file}, which requires 'adder==2.0': it has adder 1.0; update it with `naiad lock {file}`"
+    )
+    assert message in caplog.text
+    assert imported(ready.python) == "2.0"
+
+
+def test_the_resolvers_reason_reaches_the_user(tmp_path: Path, installer: str) -> None:
+    file = script(tmp_path / "m", "counter", "adder>=3", "numpy")
+
+    message = refusal(lambda: managed(tmp_path, EnvBuild.ALLOWED).prepare(file))
+
+    assert f"named in {file}; last lines of {installer}:" in message
+    assert "adder" in message
+    assert "adder<=2.0" in message if installer == "uv" else "from versions: 1.0, 2.0" in message
+
+
+def test_an_environment_without_numpy_is_refused_before_it_is_built(tmp_path: Path) -> None:
+    file = script(tmp_path / "m", "adder")
+    lock(file)
+
+    message = refusal(lambda: managed(tmp_path).prepare(file))
+
+    assert message == (
+        f"the environment of {file} has no numpy, which every model needs; add it with `naiad add {file} numpy`"
+    )
+
+
+def test_a_changed_wheel_is_refused(tmp_path: Path, wheels: Path, installer: str) -> None:
+    file = script(tmp_path / "m", "adder==1.0", "numpy")
+    if installer == "uv":
+        lock_of_pip(file)  # uv records no digests of wheels in a folder
+    else:
+        lock(file)
+    write_wheel(wheels, "adder", "1.0", {"adder/__init__.py": "VERSION = 'evil'\n"})
+
+    message = refusal(lambda: managed(tmp_path).prepare(file))
+
+    assert message.startswith("cannot install adder")
+    assert not [path for path in (tmp_path / "store").iterdir() if len(path.name) == 64]
+
+
+def lock_of_pip(file: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(installers, "find_uv", lambda: None)
+        lock(file)
+
+
+def test_an_offline_server_uses_the_lock_and_a_folder_of_wheels(
+    tmp_path: Path, wheels: Path, installer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = script(tmp_path / "m", "counter", "numpy")
+    locked = lock(file)
+    assert fetch_locked_wheels(locked, tmp_path / "carried", print, LogReporter()) == 3
+    shutil.rmtree(wheels)
+    monkeypatch.delenv("PIP_FIND_LINKS")  # the other variable stays: with it, uv would be told `--no-index` twice
+
+    ready = managed(tmp_path, offline=True, wheels=(tmp_path / "carried",)).prepare(file)
+
+    assert imported(ready.python) == "2.0"
+
+
+def test_another_version_of_python_is_chosen_by_the_block(tmp_path: Path) -> None:
+    minor = makers.other_minor()
+    file = script(tmp_path / "m", "adder", "numpy", python=f"=={minor}.*")
+    lock(file)
+
+    ready = managed(tmp_path).prepare(file)
+
+    assert ".".join(map(str, ready.version[:2])) == minor
+
+
+@pytest.mark.parametrize("is_offered", [True, False])
+def test_a_python_that_the_machine_lacks_is_fetched_where_resolving_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_offered: bool
+) -> None:
+    file = script(tmp_path / "m", "adder", "numpy", python=">=3.25,<3.27")
+    asked = tmp_path / "asked"
+    uv = tmp_path / "uv"
+    uv.write_text(f'#!/bin/sh\necho "$@" >>{asked}\necho no such version\nexit {0 if is_offered else 2}\n')
+    uv.chmod(0o755)
+    monkeypatch.setattr(installers, "find_uv", lambda: uv)
+    caplog.set_level(logging.INFO, logger="naiad")
+
+    refused = refusal(lambda: managed(tmp_path).prepare(file))
+    assert refused.startswith(f"cannot build the environment of {file}: no Python ")
+    assert refused.endswith("; install one, for example with `uv python install 3.25`")
+    assert not asked.exists()
+    refusal(lambda: managed(tmp_path, EnvBuild.ALLOWED, offline=True).prepare(file))
+    assert not asked.exists()
+
+    refusal(lambda: managed(tmp_path, EnvBuild.ALLOWED).prepare(file))
+
+    command, _, versions = asked.read_text().strip().rpartition(" ")
+    assert command == "python install --no-config --no-bin"
+    assert SpecifierSet(versions) == SpecifierSet(">=3.25,<3.27")
+    assert "downloading Python 3.25 with uv" in caplog.text
+    assert ("uv has not installed Python 3.25: no such version" in caplog.text) is not is_offered
+
+
+def test_the_model_and_its_block_must_agree_on_a_version(tmp_path: Path) -> None:
+    file = script(tmp_path / "m", "adder", "numpy", python=">=3.10")
+    lock(file)
+
+    message = refusal(lambda: managed(tmp_path).prepare(file, python=SpecifierSet("<3.10")))
+
+    assert message.startswith(f"cannot build the environment of {file}: no Python ")
+
+
+def test_requirements_of_a_file_are_their_own_lock_if_they_have_digests(tmp_path: Path, wheels: Path) -> None:
+    pins = open_foreign_lock(lock_alone(tmp_path)).pins(OWN)
+    file = tmp_path / "m" / "requirements.txt"
+    file.parent.mkdir()
+    lines = [f"{pin.name}=={pin.version} \\\n    --hash=sha256:{pin.digests[0]}" for pin in pins]
+    file.write_text("# pinned\n" + "\n".join(lines) + "\n")
+
+    assert imported(managed(tmp_path).prepare(file).python) == "2.0"
+
+
+def lock_alone(tmp_path: Path) -> Path:
+    file = script(tmp_path / "alone", "adder", "numpy")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(installers, "find_uv", lambda: None)
+        return lock(file).lock
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml"])
+def test_files_of_projects_are_locked_and_built(tmp_path: Path, name: str, installer: str) -> None:
+    file = tmp_path / "m" / name
+    file.parent.mkdir()
+    project = '[project]\nname = "p"\nversion = "1"\nrequires-python = ">=3.10"\ndependencies = ["counter", "numpy"]\n'
+    file.write_text(project if name == "pyproject.toml" else "counter\nnumpy  # arrays\n")
+
+    refused = refusal(lambda: managed(tmp_path).prepare(file))
+    locked = lock(file)
+
+    assert "has no lock" in refused
+    assert locked.lock == file.with_name("pylock.toml")
+    assert imported(managed(tmp_path).prepare(file).python) == "2.0"
+    assert managed(tmp_path).prepare(locked.lock).prefix == managed(tmp_path).prepare(file).prefix
+
+
+def test_a_relative_path_is_locked_as_well(tmp_path: Path, installer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models" / "m").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    file = Path("models/m/requirements.txt")
+    file.write_text("adder\nnumpy\n")
+
+    assert lock(file).lock == Path("models/m/pylock.toml")
+
+
+def test_packages_are_added_with_numpy_and_locked(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text("import adder\n")
+
+    locked = add_packages(file, ["adder==1.0"], lock)
+
+    assert [(pin.name, pin.version) for pin in locked.pins] == [("adder", "1.0"), ("numpy", "0.1")]
+    assert '#     "adder==1.0",\n#     "numpy",\n' in file.read_text()
+
+
+def test_a_package_that_cannot_be_had_changes_nothing(tmp_path: Path) -> None:
+    file = script(tmp_path, "adder", "numpy")
+    path = lock(file).lock
+    before = file.read_text(), path.read_text()
+
+    assert "subtracter" in refusal(lambda: add_packages(file, ["subtracter"], lock))
+
+    assert (file.read_text(), path.read_text()) == before
+    assert sorted(each.name for each in tmp_path.glob("*model.py*")) == ["model.py", "model.py.lock"]
+
+
+def test_a_lock_cannot_be_locked(tmp_path: Path) -> None:
+    path = lock_alone(tmp_path)
+    with pytest.raises(ConfigError, match="is a lock itself"):
+        lock(path)
+
+
+def test_failures_of_the_network_are_tried_again_with_longer_pauses() -> None:
+    pauses: list[float] = []
+    told: list[str] = []
+    failures = iter(["error sending request for url", "Read timed out."])
+
+    def step() -> str:
+        for failure in failures:
+            raise ExecutionEnvironmentError(f"cannot install x; last lines of uv:\n  {failure}")
+        return "done"
+
+    assert with_retries(step, told.append, pause=pauses.append) == "done"
+    assert pauses == [1.0, 2.0]
+    assert told == [
+        "attempt 1 of 4 failed, the next one is in 1 s: error sending request for url",
+        "attempt 2 of 4 failed, the next one is in 2 s: Read timed out.",
+    ]
+
+
+def test_a_network_that_stays_away_is_an_error_in_the_end() -> None:
+    pauses: list[float] = []
+
+    def step() -> str:
+        raise ExecutionEnvironmentError("dns error: failed to lookup address information")
+
+    with pytest.raises(ExecutionEnvironmentError, match="dns error"):
+        with_retries(step, lambda _: None, pause=pauses.append)
+    assert pauses == [1.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ERROR: No matching distribution found for adder>=3",
+        "Because only adder<=2.0 is available and you require adder>=3, your requirements are unsatisfiable.",
+        "Hash mismatch for `adder==1.0`",
+        "HTTP status client error (404 Not Found)",
+    ],
+)
+def test_a_refusal_of_the_resolver_is_final(text: str) -> None:
+    assert not is_temporary(text)

@@ -1,0 +1,130 @@
+"""Entries of a store share equal files by hard links, and nothing of it shows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from environments import makers
+from environments.wheels import offer_wheels, only_wheels, script, write_wheel
+from naiad.config.server.env_build import EnvBuild
+from naiad.environments.manager import EnvironmentManager
+from naiad.environments.policy import StorePolicy
+from naiad.environments.progress import LogReporter
+from naiad.environments.store.disk_usage import DiskUsage, linked_files
+from naiad.environments.store.leases import EntryLeases
+from naiad.environments.store.store import Store
+from naiad.environments.store.verification import verify_entries
+
+SIZE = 400_000
+
+
+@pytest.fixture
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EnvironmentManager:
+    wheels = offer_wheels(tmp_path / "wheels")
+    write_wheel(wheels, "big", "1", {f"big/part{number}.py": f"# {number}\n" * (SIZE // 4) for number in range(3)})
+    only_wheels(wheels, monkeypatch)
+    return EnvironmentManager(tmp_path / "store", reporter=LogReporter(), policy=StorePolicy(build=EnvBuild.ALLOWED))
+
+
+def on_disk(folder: Path) -> int:
+    return int(subprocess.run(["du", "-sk", folder], capture_output=True, check=True).stdout.split()[0])
+
+
+def test_three_environments_with_most_files_in_common_take_little_more_than_one(
+    tmp_path: Path, manager: EnvironmentManager
+) -> None:
+    first = manager.prepare(script(tmp_path / "a", "big", "numpy", "adder==1.0"))
+    alone = on_disk(tmp_path / "store")
+
+    others = [
+        manager.prepare(script(tmp_path / "b", "big", "numpy", "adder==2.0")),
+        manager.prepare(script(tmp_path / "c", "big", "numpy", "counter", "adder==1.0")),
+    ]
+
+    assert on_disk(tmp_path / "store") <= alone * 1.3
+    part = "lib/python*/site-packages/big/part0.py"
+    inodes = {next(one.prefix.glob(part)).stat().st_ino for one in (first, *others)}
+    assert len(inodes) == 1
+    bytecode = {
+        next(one.prefix.glob("lib/python*/site-packages/big/__pycache__/part0.*.pyc")).stat().st_ino
+        for one in (first, *others)
+    }
+    assert len(bytecode) == 1
+    assert all(result.is_intact for result in verify_entries(tmp_path / "store", ()))
+
+
+def test_removing_an_environment_leaves_those_that_share_its_files(tmp_path: Path, manager: EnvironmentManager) -> None:
+    first = manager.prepare(script(tmp_path / "a", "big", "numpy"))
+    second = manager.prepare(script(tmp_path / "b", "big", "numpy", "adder"))
+    assert first.digest is not None
+    assert first.lease is not None
+    first.lease.release()
+
+    with EntryLeases(tmp_path / "store").exclusive(first.digest):
+        assert Store(tmp_path / "store", LogReporter()).remove(first.digest)
+
+    assert makers.run(second.python, "-c", "import big.part0; print('there')").strip() == "there"
+    assert all(result.is_intact for result in verify_entries(tmp_path / "store", ()))
+
+
+def test_an_altered_file_is_not_shared(tmp_path: Path, manager: EnvironmentManager) -> None:
+    first = manager.prepare(script(tmp_path / "a", "adder==1.0", "numpy"))
+    altered = next(first.prefix.glob("lib/python*/site-packages/adder/__init__.py"))
+    altered.write_text('VERSION = "bad"\n')
+
+    second = manager.prepare(script(tmp_path / "b", "adder==1.0", "counter", "numpy"))
+
+    assert makers.run(second.python, "-c", "import adder; print(adder.VERSION)").strip() == "1.0"
+
+
+def test_archives_share_files_with_one_another(tmp_path: Path, minor: str) -> None:
+    prefix = makers.make_environment(tmp_path / "prefix", minor)
+    first = makers.pack_plainly(prefix, tmp_path / "first.tar")
+    (prefix / "more.txt").write_text("more\n")
+    second = makers.pack_plainly(prefix, tmp_path / "second.tar")
+    shutil.rmtree(prefix)
+    manager = EnvironmentManager(tmp_path / "store", reporter=LogReporter())
+
+    one, other = manager.prepare(first), manager.prepare(second)
+
+    name = Path("lib", f"python{minor}", "os.py")
+    assert (one.prefix / name).stat().st_ino == (other.prefix / name).stat().st_ino
+    # Each has the path of its own folder in it.
+    assert all(result.is_intact for result in verify_entries(tmp_path / "store", ()))
+
+
+def test_where_links_are_impossible_files_are_kept(
+    tmp_path: Path, manager: EnvironmentManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager.prepare(script(tmp_path / "a", "adder", "numpy"))
+    monkeypatch.setattr(os, "link", no_links)
+
+    ready = manager.prepare(script(tmp_path / "b", "adder", "counter", "numpy"))
+
+    assert makers.run(ready.python, "-c", "import adder; print(adder.VERSION)").strip() == "2.0"
+
+
+def no_links(*_: object) -> None:
+    raise PermissionError(1, "Operation not permitted")
+
+
+def test_files_with_several_links_count_once_in_what_a_store_takes(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "own").write_bytes(b"x" * 10)
+    (tmp_path / "a" / "shared").write_bytes(b"x" * 100)
+    for name in ("b", "c"):
+        os.link(tmp_path / "a" / "shared", tmp_path / name / "shared")
+
+    usage = DiskUsage(dict.fromkeys("abc", 110), {name: linked_files([tmp_path / name]) for name in "abc"})
+
+    assert usage.total == 130
+    assert usage.remove("b") == 10
+    assert usage.remove("a") == 10
+    assert usage.total == 110
+    assert usage.remove("c") == 110  # the last one that has it
+    assert usage.total == 0

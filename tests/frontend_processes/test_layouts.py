@@ -1,0 +1,126 @@
+"""Layouts of responses: announced once, forgotten by both sides, and what a frontend process reads with them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from naiad.frontend_processes.messages import FrameKind
+from naiad.frontend_processes.remote_engine import RemoteEngine
+from naiad.frontend_processes.session import _MAX_LAYOUTS, FrontendSession
+from naiad.frontends.tracing.tracer import Tracer
+from naiad.memory.frontend_memory import FrontendMemory
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InferResponse, OutputTensor
+from naiad.workers.tensors import TensorLayout
+from naiad_stub import wire
+
+
+class Engine:
+    """An engine for which nothing is submitted."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+class Link:
+    """Hands all frames to the other side at once."""
+
+    def __init__(self, remote: RemoteEngine) -> None:
+        self._remote = remote
+        self._reader = wire.FrameReader(1 << 30)
+        self.kinds: list[int] = []
+
+    def send(self, data: bytes) -> None:
+        for kind, payload in self._reader.feed(data):
+            self.kinds.append(kind)
+            self._remote.on_frame(kind, payload)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.responses: list[InferResponse] = []
+
+    def send(self, response: InferResponse, final: bool) -> None:
+        assert final
+        self.responses.append(response)
+
+
+class Pair:
+    """The owner's side and the frontend process's side in one process."""
+
+    def __init__(self) -> None:
+        self.remote = RemoteEngine(lambda: None)
+        self.session = FrontendSession(Engine(), FrontendMemory(1), Tracer(), {}, lambda *_: None)
+        self.link = Link(self.remote)
+        self.session.connect(self.link)
+
+    def receive(self, number: int) -> InferResponse:
+        sink = Sink()
+        self.remote._pending[number] = (sink, f"id {number}")
+        self.respond(number)
+        self.remote.on_received()
+        (response,) = sink.responses
+        return response
+
+
+class Forwarded(Pair):
+    """Responses as a guest wrote them: the second output begins at an aligned offset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layouts: dict[int, TensorLayout] = {}
+
+    def respond(self, number: int) -> None:
+        outputs = bytes([7]) * number + bytes(4096 - number) + b"ab"
+        entries = [("A", Datatype.UINT8, (number,), 0, number), ("B", Datatype.UINT8, (2,), 4096, 4098)]
+        layout = self.layouts.setdefault(number, TensorLayout(entries, 4098))
+        self.session.respond_forwarded(number, ("m", 3), layout, outputs)
+
+
+class Joined(Pair):
+    """Responses whose outputs are sent one after the other."""
+
+    def respond(self, number: int) -> None:
+        outputs = [
+            OutputTensor("A", Datatype.UINT8, (number,), bytes([7]) * number),
+            OutputTensor("B", Datatype.UINT8, (2,), b"ab"),
+        ]
+        self.session.sink_of(number).send(InferResponse("m", 3, "", outputs, layout=("a layout", number)), True)
+
+
+def check(response: InferResponse, number: int) -> None:
+    assert (response.model_name, response.model_version, response.request_id) == ("m", 3, f"id {number}")
+    assert [(each.name, tuple(each.shape), bytes(each.data)) for each in response.outputs] == [
+        ("A", (number,), bytes([7]) * number),
+        ("B", (2,), b"ab"),
+    ]
+
+
+def test_both_sides_forget_layouts_before_they_are_too_many() -> None:
+    async def run() -> None:
+        for pair in (Forwarded(), Joined()):
+            for number in range(1, _MAX_LAYOUTS + 10):
+                check(pair.receive(number), number)
+            assert pair.link.kinds.count(FrameKind.FORGET_LAYOUTS) == 1
+            assert len(pair.remote._layouts) == 9
+            check(pair.receive(_MAX_LAYOUTS + 5), _MAX_LAYOUTS + 5)
+            check(pair.receive(5), 5)
+
+    asyncio.run(run())
+
+
+def test_a_layout_is_announced_once() -> None:
+    async def run() -> None:
+        pair = Forwarded()
+        for _ in range(3):
+            check(pair.receive(5), 5)
+        assert pair.link.kinds == [FrameKind.LAYOUT, *[FrameKind.RESPONSE] * 3]
+
+    asyncio.run(run())

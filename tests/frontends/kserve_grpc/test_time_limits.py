@@ -1,0 +1,67 @@
+"""Messages that stop arriving end their calls, and connections without calls end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+from frontends.http2.peer import Peer
+from frontends.kserve_grpc.test_call_rules import INFER, LIVE, STREAM, ask, fields, infer_request, prefixed, status
+from naiad.frontends.grpc.settings import GrpcSettings
+from naiad.frontends.http2.frames import MAX_STREAM, ErrorCode
+
+STALLED = "cannot read the request: no byte of a message arrived within 200 ms (--grpc-message-timeout)"
+
+
+@contextlib.contextmanager
+def peer_of(served) -> Iterator[Peer]:
+    with contextlib.closing(Peer(served.port)) as peer:
+        yield peer
+
+
+@pytest.fixture
+def impatient(serve):
+    return serve(GrpcSettings(message_timeout_ms=200))
+
+
+@pytest.mark.parametrize("path", [INFER, STREAM, LIVE])
+@pytest.mark.parametrize("size", [3, 1000, 300_000])
+def test_a_message_that_stops_arriving_ends_its_call(impatient, path, size):
+    with peer_of(impatient) as peer:
+        peer.request(1, fields=fields(path))
+        peer.data(1, prefixed(bytes(max(size, 5)), size=2_000_000)[:size])
+        assert status(peer.response(1)) == ("DEADLINE_EXCEEDED", STALLED)
+        assert status(ask(peer, stream=3)) == ("OK", "")
+
+
+def test_a_unary_call_without_a_message_ends(impatient):
+    with peer_of(impatient) as peer:
+        peer.request(1, fields=fields(INFER))
+        assert status(peer.response(1)) == ("DEADLINE_EXCEEDED", STALLED)
+
+
+def test_a_stream_between_messages_and_a_call_that_is_executed_may_take_any_time(impatient):
+    with peer_of(impatient) as peer:
+        peer.request(1, fields=fields(STREAM))
+        peer.request(3, fields=fields(INFER))
+        peer.data(3, prefixed(infer_request("held")), ends=True)
+        impatient.loop.until(lambda: impatient.engine.held)
+        peer.request(5, fields=fields(INFER))
+        assert status(peer.response(5)) == ("DEADLINE_EXCEEDED", STALLED), "they were checked as often as this one"
+        impatient.loop.call(impatient.engine.release)
+        assert status(peer.response(3)) == ("OK", "")
+        peer.data(1, prefixed(infer_request()), ends=True)
+        assert status(peer.response(1)) == ("OK", "")
+
+
+def test_connections_without_calls_end_with_goaway(serve):
+    served = serve(GrpcSettings(max_connection_idle_ms=200))
+    with peer_of(served) as busy, peer_of(served) as idle:
+        busy.request(1, fields=fields(INFER))
+        busy.data(1, prefixed(infer_request("held")), ends=True)
+        served.loop.until(lambda: served.engine.held)
+        assert status(ask(idle)) == ("OK", "")
+        assert idle.go_away() == (MAX_STREAM, ErrorCode.NO_ERROR, "")
+        served.loop.call(served.engine.release)
+        assert status(busy.response(1)) == ("OK", "")

@@ -1,0 +1,368 @@
+"""`/v1/responses` by OpenAI's own client: documents, events, tools, structures, and conversations that are kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import openai
+import pytest
+from naiad.frontends.openai.responses.store import ResponseStore, StoredResponse
+from pydantic import BaseModel
+
+from .fake_models import Api, given, said, served
+
+TOOL: Any = {
+    "type": "function",
+    "name": "weather",
+    "description": "The weather of a city",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+
+
+@contextmanager
+def connected(api: Api, key: str = "any") -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{api.port}/v1", api_key=key, max_retries=0, timeout=20) as client:
+        yield client
+
+
+def conversation(request) -> dict[str, Any]:
+    return json.loads(given(request, "messages"))
+
+
+def answer(_, request, sink):
+    """Answers by the last message: with its words one by one, with a call, with reasoning, or with an error."""
+    messages = conversation(request)["messages"]
+    last = messages[-1]["content"]
+    if last == "repeat":
+        sink.send(said(json.dumps(conversation(request))), True)
+    elif last == "sampling":
+        sink.send(said(given(request, "sampling_parameters")), True)
+    elif last == "call":
+        for number in (0, 1):
+            function = {"name": "weather", "arguments": ""}
+            begin = {"index": number, "id": f"call_{number}", "type": "function", "function": function}
+            sink.send(said("", message=[json.dumps({"tool_calls": [begin]})]), False)
+            for part in ('{"city": ', '"Oslo"}'):
+                more = {"index": number, "function": {"arguments": part}}
+                sink.send(said("", message=[json.dumps({"tool_calls": [more]})]), False)
+        sink.send(said("", finish_reason=["tool_calls"]), True)
+    elif last == "think":
+        sink.send(said("", message=[json.dumps({"reasoning_content": "Well, "})]), False)
+        sink.send(said("", message=[json.dumps({"reasoning_content": "yes."})]), False)
+        sink.send(said("Yes.", finish_reason=["stop"]), True)
+    elif last == "long":
+        sink.send(said("too long", finish_reason=["length"]), True)
+    elif last == "fail later":
+        sink.send(said("begun "), False)
+        sink.send(said(error="no luck"), True)
+    elif last == "fail":
+        sink.send(said(error="no luck"), True)
+    elif last == "nothing":
+        sink.send(None, True)
+    else:
+        for word in str(last).split():
+            sink.send(said(f"{word} "), False)
+        sink.send(said("", finish_reason=["stop"]), True)
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[Api]:
+    with served(answer) as each:
+        yield each
+
+
+@pytest.fixture(scope="module")
+def client(api: Api) -> Iterator[openai.OpenAI]:
+    with connected(api) as each:
+        yield each
+
+
+def repeated(response) -> dict[str, Any]:
+    """The conversation that the model got, which it has repeated."""
+    return json.loads(response.output_text)
+
+
+def test_a_text_is_answered_with_one_message(client):
+    response = client.responses.create(model="fake", input="one two", temperature=0.5, metadata={"a": "b"})
+    assert response.output_text == "one two "
+    assert (response.status, response.error, response.incomplete_details) == ("completed", None, None)
+    assert (response.temperature, response.metadata, response.tool_choice) == (0.5, {"a": "b"}, "auto")
+    (item,) = response.output
+    assert (item.type, item.role, item.status, item.content[0].type) == (
+        "message",
+        "assistant",
+        "completed",
+        "output_text",
+    )
+    assert response.id.startswith("resp_")
+    assert item.id.startswith("msg_")
+
+
+def test_items_become_messages_of_a_chat(client):
+    items: Any = [
+        {"role": "developer", "content": "Be brief."},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "How is "}, {"type": "input_text", "text": "it?"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        {"type": "message", "id": "m", "status": "completed", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see.", "annotations": []}]},
+        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"},
+        {"type": "function_call", "call_id": "c2", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "rain"},
+        {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "sun"}]},
+        {"role": "user", "content": "repeat"},
+    ]  # fmt: skip
+    told = repeated(
+        client.responses.create(
+            model="fake", input=items, instructions="In French.", tools=[TOOL], tool_choice={"type": "function", "name": "weather"},
+            parallel_tool_calls=False, reasoning={"effort": "low"},
+        )
+    )  # fmt: skip
+    call = {"type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    assert told["messages"] == [
+        {"role": "system", "content": "In French."},
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "How is it?"},
+        {"role": "assistant", "content": "Let me see.", "reasoning_content": "Hm.", "tool_calls": [{"id": "c1", **call}, {"id": "c2", **call}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+        {"role": "tool", "tool_call_id": "c2", "content": "sun"},
+        {"role": "user", "content": "repeat"},
+    ]  # fmt: skip
+    function = {name: value for name, value in TOOL.items() if name != "type"}
+    assert told["tools"] == [{"type": "function", "function": function}]
+    assert told["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
+    assert (told["parallel_tool_calls"], told["reasoning_effort"]) == (False, "low")
+
+
+def test_events_of_a_text_are_in_the_official_order(client):
+    events = list(client.responses.create(model="fake", input="one two", stream=True))
+    assert [event.type for event in events] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [event.delta for event in events if event.type == "response.output_text.delta"] == ["one ", "two "]
+    assert events[6].text == events[7].part.text == events[8].item.content[0].text == "one two "
+    assert events[0].response.status == "in_progress"
+    assert events[0].response.id == events[-1].response.id
+    assert events[-1].response.output_text == "one two "
+    ids = {event.item_id for event in events if hasattr(event, "item_id")}
+    assert ids == {events[2].item.id} == {events[-1].response.output[0].id}
+
+
+def test_calls_are_streamed_one_after_the_other_and_assembled_by_the_client(client):
+    with client.responses.stream(model="fake", input="call", tools=[TOOL]) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_response()
+    one = [
+        "response.output_item.added",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "response.output_item.done",
+    ]
+    assert kinds == ["response.created", "response.in_progress", *one, *one, "response.completed"]
+    assert [(item.type, item.name, item.call_id) for item in final.output] == [
+        ("function_call", "weather", "call_0"),
+        ("function_call", "weather", "call_1"),
+    ]
+    assert all(json.loads(item.arguments) == {"city": "Oslo"} for item in final.output)
+
+
+def test_a_call_and_its_result_continue_a_stored_response(client):
+    first = client.responses.create(model="fake", input="call", tools=[TOOL])
+    results: Any = [
+        {"type": "function_call_output", "call_id": call.call_id, "output": "rain"} for call in first.output
+    ]
+    second = client.responses.create(
+        model="fake", previous_response_id=first.id, input=[*results, {"role": "user", "content": "repeat"}]
+    )
+    user, assistant, *tools, last = repeated(second)["messages"]
+    assert user == {"role": "user", "content": "call"}
+    assert [call["id"] for call in assistant["tool_calls"]] == ["call_0", "call_1"]
+    assert assistant["content"] is None
+    assert [(tool["role"], tool["tool_call_id"]) for tool in tools] == [("tool", "call_0"), ("tool", "call_1")]
+    assert last["content"] == "repeat"
+
+
+def test_reasoning_is_an_item_of_its_own(client):
+    response = client.responses.create(model="fake", input="think")
+    assert [item.type for item in response.output] == ["reasoning", "message"]
+    assert response.output[0].content[0].text == "Well, yes."
+    kinds = [event.type for event in client.responses.create(model="fake", input="think", stream=True)]
+    assert kinds.count("response.reasoning_text.delta") == 2
+    assert kinds.index("response.reasoning_text.done") < kinds.index("response.output_text.delta")
+
+
+def test_a_conversation_is_continued_without_its_instructions(client):
+    first = client.responses.create(model="fake", input="one two", instructions="first")
+    second = client.responses.create(model="fake", input="three", previous_response_id=first.id, stream=True)
+    second_id = next(event.response.id for event in second if event.type == "response.completed")
+    third = client.responses.create(
+        model="fake", input="repeat", previous_response_id=second_id, instructions="third", store=False
+    )
+    assert [message["content"] for message in repeated(third)["messages"]] == [
+        "third",
+        "one two",
+        "one two ",
+        "three",
+        "three ",
+        "repeat",
+    ]
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(third.id)
+
+
+def test_stored_responses_are_retrieved_and_deleted(client):
+    response = client.responses.create(model="fake", input="one")
+    assert client.responses.retrieve(response.id) == response
+    (item,) = client.responses.input_items.list(response.id).data
+    assert item.content[0].text == "one"
+    client.responses.delete(response.id)
+    for use in (client.responses.retrieve, client.responses.delete, client.responses.input_items.list):
+        with pytest.raises(openai.NotFoundError, match=f"Response with id '{response.id}' not found"):
+            use(response.id)
+    with pytest.raises(openai.BadRequestError, match=f"Previous response with id '{response.id}' not found") as caught:
+        client.responses.create(model="fake", input="two", previous_response_id=response.id)
+    assert (caught.value.code, caught.value.param) == ("previous_response_not_found", "previous_response_id")
+
+
+def test_a_client_cannot_see_the_responses_of_another_key():
+    with served(answer, keys=("one", "other")) as api, connected(api, "one") as one, connected(api, "other") as other:
+        response = one.responses.create(model="fake", input="secret")
+        for use in (other.responses.retrieve, other.responses.delete):
+            with pytest.raises(openai.NotFoundError):
+                use(response.id)
+        with pytest.raises(openai.BadRequestError, match="not found"):
+            other.responses.create(model="fake", input="repeat", previous_response_id=response.id)
+        assert one.responses.retrieve(response.id).output_text == "secret "
+
+
+def test_the_oldest_responses_are_dropped():
+    with served(answer, stored_responses=2) as api, connected(api) as client:
+        first, second, third = (client.responses.create(model="fake", input=str(number)) for number in range(3))
+        with pytest.raises(openai.NotFoundError, match="dropped for newer ones"):
+            client.responses.retrieve(first.id)
+        assert client.responses.retrieve(second.id).id == second.id
+        assert client.responses.retrieve(third.id).id == third.id
+
+
+def stored(size: int, owner: bytes = b"") -> StoredResponse:
+    empty = StoredResponse(owner=owner, document=b"", items="", messages=()).size
+    return StoredResponse(owner=owner, document=b"x" * (size - empty), items="", messages=())
+
+
+def test_the_store_keeps_its_bounds():
+    store = ResponseStore(100, 10_000)
+    for number in range(10):
+        assert store.add(str(number), stored(4000))
+        store.find("0", b"")
+    assert (len(store), store.size) == (2, 8000)
+    assert store.find("0", b"")  # it was used all the time
+    assert not store.add("large", stored(10_001))
+    assert not store.remove("0", b"another")
+    assert store.remove("0", b"")
+    assert (len(store), store.size) == (1, 4000)
+    assert not ResponseStore(0, 10_000).add("any", stored(4000))
+
+
+def test_structures_reach_the_model(client):
+    class City(BaseModel):
+        name: str
+
+    schema: Any = {"type": "object", "properties": {"name": {"type": "string"}}}
+    text: Any = {"format": {"type": "json_schema", "name": "city", "schema": schema}}
+    told = client.responses.create(
+        model="fake", input="sampling", text=text, max_output_tokens=7, extra_body={"top_k": 3}
+    )
+    assert json.loads(told.output_text) == {"max_tokens": 7, "top_k": 3, "structured_outputs": {"json": schema}}
+    assert told.text.format.name == "city"
+    parsed = client.responses.parse(model="fake", input='{"name":"Oslo"}', text_format=City)
+    assert parsed.output_parsed == City(name="Oslo")
+
+
+def test_an_answer_that_reached_its_limit_is_incomplete(client):
+    response = client.responses.create(model="fake", input="long")
+    assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert response.output[0].status == "incomplete"
+    last = list(client.responses.create(model="fake", input="long", stream=True))[-1]
+    assert (last.type, last.response.status) == ("response.incomplete", "incomplete")
+
+
+def test_an_answer_without_output_is_an_empty_message(client):
+    assert client.responses.create(model="fake", input="nothing").output_text == ""
+    kinds = [event.type for event in client.responses.create(model="fake", input="nothing", stream=True)]
+    assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
+
+
+def test_errors_before_and_within_a_stream(client):
+    for stream in (False, True):
+        with pytest.raises(openai.InternalServerError, match="no luck"):
+            client.responses.create(model="fake", input="fail", stream=stream)
+    *_, last = client.responses.create(model="fake", input="fail later", stream=True)
+    assert (last.type, last.response.status) == ("response.failed", "failed")
+    assert (last.response.error.code, last.response.error.message) == ("server_error", "no luck")
+    assert last.response.output[0].content[0].text == "begun "
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(last.response.id)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message", "param"),
+    [
+        ({"input": []}, "`input` must hold at least one item", "input"),
+        ({"input": 5}, "`input` must be a string or an array of items", "input"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "'item_reference' is not supported", "input[0].type"),
+        ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "call_id` must be a string", "input[0].call_id"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]}, "'input_file' that is not supported", "input[0].content"),
+        ({"input": [{"content": "x"}]}, "`input\\[0\\].type` None is not supported", "input[0].type"),
+        ({"tools": [{"type": "web_search"}]}, "'web_search' is not supported: models here can call functions only", "tools[0].type"),
+        ({"tool_choice": "always"}, "`tool_choice` must be", "tool_choice"),
+        ({"background": True}, "`background` is not supported", "background"),
+        ({"truncation": "auto"}, "`truncation` must be disabled", "truncation"),
+        ({"conversation": "conv_1"}, "`conversation` is not supported: use `previous_response_id`", "conversation"),
+        ({"text": {"format": {"type": "xml"}}}, "`text.format` must be", "text.format"),
+        ({"top_logprobs": 3}, "`top_logprobs` can only be used with", "top_logprobs"),
+        ({"temprature": 1}, "did you mean `temperature`", "temprature"),
+    ],
+)  # fmt: skip
+def test_invalid_requests_are_rejected(client, fields, message, param):
+    with pytest.raises(openai.BadRequestError, match=message) as caught:
+        client.responses.create(model="fake", input="x", extra_body=fields)
+    assert caught.value.param == param
+
+
+def test_methods_and_models_that_do_not_exist(api, client):
+    assert api.request("PUT", "/v1/responses/x").status == 405
+    assert api.request("GET", "/v1/responses").status == 405
+    with pytest.raises(openai.NotFoundError, match="The model `none` does not exist"):
+        client.responses.create(model="none", input="x")
+
+
+def test_a_long_input_is_read_beside_the_loop_and_continued(client):
+    text = "word " * 60_000
+    first = client.responses.create(
+        model="fake", input=[{"role": "user", "content": text}, {"role": "user", "content": "x"}]
+    )
+    told = repeated(client.responses.create(model="fake", input="repeat", previous_response_id=first.id))
+    assert told["messages"][0]["content"] == text
+
+
+def test_log_probabilities_belong_to_the_text():
+    def likely(_, request, sink):
+        token = {"7": {"logprob": -0.5, "rank": 1, "decoded_token": "hi"}}
+        sink.send(said("hi", logprobs=[json.dumps([token])]), True)
+
+    with served(likely) as api, connected(api) as client:
+        asked: Any = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+        (token,) = client.responses.create(model="fake", input="x", **asked).output[0].content[0].logprobs
+        assert (token.token, token.logprob, token.top_logprobs[0].token) == ("hi", -0.5, "hi")

@@ -1,0 +1,43 @@
+"""Which segments of killed engines are removed: those of processes that have exited."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from support.waiting import until
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The folder of segments, and that of records."""
+    from vllm_like.engines import shared_segments
+
+    segments, records = tmp_path / "shm", tmp_path / "records"
+    segments.mkdir()
+    records.mkdir()
+    monkeypatch.setattr(shared_segments, "SEGMENTS", segments)
+    monkeypatch.setattr(shared_segments, "_folder", lambda: records)
+    return segments, records
+
+
+def test_process_that_nobody_has_waited_for_has_exited(places: tuple[Path, Path]) -> None:
+    """It is in the table of processes, with its start time, until its parent waits for it."""
+    from vllm_like.engines import shared_segments
+
+    segments, records = places
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        (segments / "psm_left").touch()
+        started = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        (records / f"{process.pid}.json").write_text(json.dumps({"started": started, "names": ["psm_left"]}))
+        assert shared_segments.remove_abandoned() == []
+        process.kill()
+        until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, "the process to end")
+        assert shared_segments.remove_abandoned() == ["psm_left"]
+    assert list(segments.iterdir()) == []
+    assert list(records.iterdir()) == []

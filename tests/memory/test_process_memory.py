@@ -1,0 +1,47 @@
+"""The memory of a process, as Linux reports it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+from naiad.memory.processes import memory_of, parse_pss, process_memory
+
+SMAPS = "00400000-7fff [rollup]\nRss:  900 kB\nPss:                 123 kB\nPss_Anon:  100 kB\n"
+
+
+def test_the_proportional_size_is_read():
+    assert parse_pss(SMAPS) == 123 * 1024
+    assert parse_pss("Rss: 1 kB\n") == 0
+
+
+def test_a_process_that_has_exited_uses_nothing(tmp_path):
+    assert process_memory(7, tmp_path) == 0
+
+
+def test_a_process_of_another_user_counts_by_what_it_does_not_share(tmp_path, monkeypatch):
+    folder = tmp_path / "7"
+    folder.mkdir()
+    (folder / "statm").write_text("1000 500 200 1 0 300 0\n")
+    (folder / "smaps_rollup").write_text(SMAPS)
+    read_text = Path.read_text
+
+    def refuse(path, *arguments):
+        if path.name == "smaps_rollup":
+            raise PermissionError
+        return read_text(path, *arguments)
+
+    assert process_memory(7, tmp_path) == 123 * 1024
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert process_memory(7, tmp_path) == 300 * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_process_that_allocates_grows_by_that():
+    before = memory_of([os.getpid()])[os.getpid()]
+    with mmap.mmap(-1, 32 << 20) as held:  # the heap may have as many pages that are free
+        held.write(b"x" * len(held))
+        assert memory_of([os.getpid()])[os.getpid()] - before > len(held) // 2
+    with pytest.raises(KeyError):
+        memory_of([])[os.getpid()]

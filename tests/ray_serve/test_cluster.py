@@ -1,0 +1,217 @@
+"""naiad on a Ray cluster of two simulated nodes: a killed replica, and a new revision, under load.
+
+Ray is not among the developers' packages: it is 490 MB, and its installation takes longer than a minute. Run these with
+`pip install 'naiad[ray]'`; `-s` shows the figures of docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+from naiad.deploy.ray_service import describe_serving, serve_config
+from support.server import free_ports, wait_until
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'naiad[ray]'")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.server,
+    pytest.mark.timeout(300),
+    # Ray's own, and sockets that its threads leave open.
+    pytest.mark.filterwarnings("ignore"),
+]
+ROOT = Path(__file__).parents[2]
+BODY = json.dumps(
+    {
+        "inputs": [
+            {"name": name, "datatype": "FP32", "shape": [4], "data": [1.0, 2.0, 3.0, 4.0]} for name in ("LEFT", "RIGHT")
+        ]
+    }
+)
+
+
+class Application:
+    """naiad on the cluster: two servers of a repository in a folder."""
+
+    def __init__(self, models: Path, port: int) -> None:
+        self.models = models
+        self._directory = f"http://127.0.0.1:{port}"
+
+    def deploy(self, revision: str) -> None:
+        """Deploy as Ray's dashboard does for `naiad ray up`."""
+        from ray.serve.context import _get_global_client
+        from ray.serve.schema import ServeDeploySchema
+
+        flags = [f"--{each}-address=127.0.0.1" for each in ("http", "grpc", "metrics")]
+        serving = describe_serving(
+            "naiad",
+            [self.models],
+            [*flags, "--drain-seconds=0"],
+            min_replicas=2,
+            max_replicas=2,
+            revision=revision,
+        )
+        _get_global_client().deploy_apps(ServeDeploySchema(**serve_config(serving)))
+
+    def replicas(self) -> list[dict]:
+        """The list of servers."""
+        try:
+            with urllib.request.urlopen(f"{self._directory}/replicas", timeout=10) as response:
+                return json.load(response)
+        except OSError:
+            return []  # Serve or the directory is starting
+
+    def two_ready(self, *, without: str = "", revision: str = "") -> list[dict]:
+        """The list, if it has two ready servers with this revision and without one of this id."""
+        found = [each for each in self.replicas() if each["ready"] and each["replica"] != without]
+        return found if len(found) == 2 and all(each["revision"] == revision for each in found) else []
+
+    def redirect(self, path: str) -> tuple[int, str]:
+        """Status and location of Serve's response."""
+        connection = http.client.HTTPConnection(urlsplit(self._directory).netloc, timeout=10)
+        connection.request("GET", path)
+        response = connection.getresponse()
+        response.read()
+        connection.close()
+        return response.status, response.getheader("Location", "")
+
+
+@pytest.fixture(scope="module")
+def application(tmp_path_factory):
+    models = tmp_path_factory.mktemp("ray") / "models"
+    shutil.copytree(ROOT / "examples/add_sub/models", models)
+    others = set(psutil.Process().children(recursive=True))
+    # A short path: Ray's sockets are in it.
+    with tempfile.TemporaryDirectory(prefix="naiad-ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        (Path(folder) / "ray").mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("RAY_TMPDIR", "TMPDIR"):
+                patch.setenv(name, folder)
+            patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+            patch.setenv("RAY_AUTH_MODE", "disabled")
+            try:
+                with serving_cluster(models) as served:
+                    yield served
+            finally:
+                mine = set(psutil.Process().children(recursive=True)) - others
+                for process in mine:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.kill()
+                psutil.wait_procs(mine, 10)
+
+
+@contextlib.contextmanager
+def serving_cluster(models):
+    """Two nodes with a server each."""
+    import ray
+    from ray import serve
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        # One CPU on each node, and one for each server: the second server runs on the second node.
+        cluster.add_node(num_cpus=1)
+        ray.init(address=cluster.address, log_to_driver=False)
+        (port,) = free_ports(1)
+        serve.start(http_options={"host": "127.0.0.1", "port": port})
+        served = Application(models, port)
+        served.deploy("1")
+        wait_until(lambda: served.two_ready(revision="1"), "two ready servers", timeout=120)
+        yield served
+        serve.shutdown()
+    finally:
+        ray.shutdown()
+
+
+class Load:
+    """One client for each server, with one connection each, that sends requests one after the other."""
+
+    def __init__(self, addresses: list[str]) -> None:
+        self.counts = dict.fromkeys(addresses, 0)
+        self.failures = dict.fromkeys(addresses, 0)
+        self._is_ending = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(each,)) for each in addresses]
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        wait_until(lambda: all(self.counts.values()), "the first responses")
+        return self
+
+    def __exit__(self, *_):
+        self._is_ending.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, address: str) -> None:
+        """Send until the end, or until the server cannot be connected: then a client would ask for another one."""
+        connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
+        while not self._is_ending.is_set():
+            try:
+                connection.request("POST", "/v2/models/add_sub/infer", BODY)
+                response = connection.getresponse()
+                response.read()
+            except ConnectionRefusedError:
+                return
+            except (OSError, http.client.HTTPException):
+                self.failures[address] += 1
+                connection.close()
+                continue
+            self.counts[address] += 1
+            self.failures[address] += response.status != 200
+
+
+def test_a_new_revision_is_loaded_by_the_same_servers_with_no_failed_request(application):
+    before = application.two_ready(revision="1")
+    assert len({each["node"] for each in before}) == 2
+    for each in before:  # models of the backend `remote` prefer servers of their node
+        assert psutil.Process(each["pid"]).environ()["NAIAD_RAY_NODE"] == each["node"]
+    status, location = application.redirect("/v2/models/add_sub?x=1")
+    assert status == 307
+    assert location in {each["addresses"]["http"] + "/v2/models/add_sub?x=1" for each in before}
+
+    shutil.copytree(application.models / "add_sub/1", application.models / "add_sub/2")
+    with Load([each["addresses"]["http"] for each in before]) as load:
+        application.deploy("2")
+        after = wait_until(lambda: application.two_ready(revision="2"), "the new revision")
+
+    assert {each["pid"] for each in after} == {each["pid"] for each in before}
+    assert [each["problems"] for each in after] == [[], []]
+    for each in after:
+        with urllib.request.urlopen(each["addresses"]["http"] + "/v2/models/add_sub", timeout=10) as response:
+            assert json.load(response)["versions"] == ["2"]
+    assert set(load.failures.values()) == {0}
+    print(f"\nnew revision: {sum(load.counts.values())} requests, 0 failed")
+
+
+def test_a_killed_replica_is_replaced_and_only_its_requests_in_flight_fail(application):
+    revision = application.replicas()[0]["revision"]
+    killed, other = application.two_ready(revision=revision)
+    addresses = [each["addresses"]["http"] for each in (killed, other)]
+
+    with Load(addresses) as load:
+        begin = time.monotonic()
+        os.kill(psutil.Process(killed["pid"]).ppid(), signal.SIGKILL)  # the process of Ray's replica
+        wait_until(
+            lambda: application.two_ready(without=killed["replica"], revision=revision), "another server", timeout=90
+        )
+        seconds = time.monotonic() - begin
+
+    assert load.failures[addresses[0]] <= 1  # one connection has one request in flight
+    assert load.failures[addresses[1]] == 0
+    wait_until(lambda: not psutil.pid_exists(killed["pid"]), "the end of the killed replica's server")
+    failed = sum(load.failures.values())
+    print(f"\nkilled replica: replaced after {seconds:.1f} s, {sum(load.counts.values())} requests, {failed} failed")

@@ -1,0 +1,408 @@
+"""What `naiad ray` decides and writes, and the server that a replica supervises; none of it needs Ray."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+
+import kubernetes_validate
+import psutil
+import pytest
+import yaml
+from naiad.cli.ray import ray
+from naiad.deploy.ray_service import HEAD_ENVIRONMENT, describe_serving, serve_config
+from naiad.errors import DeploymentError, OptionError
+from naiad.ray.directory import ReplicaTable, Report
+from naiad.ray.policy import REQUESTS, replicas_for_requests
+from naiad.ray.server_list import ServerList
+from naiad.ray.supervised_server import SupervisedServer
+from support.server import ServerProcess, wait_until
+
+ROOT = Path(__file__).parents[2]
+LOOPBACK = ("--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1")
+# Marks this module's tests as `server` (tests/conftest.py): they start servers, though not by this class.
+_ = ServerProcess
+
+
+def report(replica, requests=0, *, ready=True, **addresses):
+    addresses = addresses or {"http": f"http://{replica}"}
+    return Report(replica=replica, node="n", pid=1, addresses=addresses, ready=ready, requests=requests)
+
+
+def test_clients_are_sent_to_the_server_with_the_fewest_requests():
+    table = ReplicaTable()
+    table.add(report("a", 2), 0.0)
+    table.add(report("b", 0), 0.0)
+
+    assert [table.choose("/v2", 1.0) for _ in range(4)] == ["http://b", "http://b", "http://a", "http://b"]
+    table.add(report("b", 9), 1.0)
+    assert table.choose("/v2", 1.0) == "http://a"
+
+
+def test_servers_that_are_not_ready_silent_or_stopping_get_no_clients():
+    table = ReplicaTable()
+    table.add(report("silent"), 0.0)
+    table.add(report("loading", ready=False), 9.0)
+    table.add(report("stopping"), 9.0)
+    table.remove("stopping")
+
+    assert table.choose("/v2", 10.0) == ""
+    assert [each.replica for each in table.current(10.0)] == ["loading"]
+
+
+def test_requests_of_openai_go_to_its_own_port():
+    table = ReplicaTable()
+    table.add(report("a", http="http://h", openai="http://o"), 0.0)
+    table.add(report("b", http="http://without"), 0.0)
+
+    assert table.choose("/v1/chat/completions", 0.0) == "http://o"
+
+
+def test_servers_whose_report_is_late_get_no_clients_while_others_report():
+    table = ReplicaTable()
+    table.add(report("late"), 0.0)
+    table.add(report("loaded", 50), 2.0)
+
+    assert table.choose("/v2", 2.0) == "http://loaded"
+    table.remove("loaded")
+    assert table.choose("/v2", 2.0) == "http://late"
+
+
+@pytest.mark.parametrize(
+    ("reported", "expected"),
+    [
+        ({"a": 0.0}, 1),
+        ({"a": 8.0}, 1),
+        ({"a": 9.0}, 2),
+        ({"a": 30.0, "b": 3.0}, 5),
+        ({}, 3),  # nothing is known: no change
+    ],
+)
+def test_there_are_as_many_servers_as_the_requests_need(reported, expected):
+    context = SimpleNamespace(
+        aggregated_metrics={REQUESTS: reported},
+        target_num_replicas=3,
+        config=SimpleNamespace(get_target_ongoing_requests=lambda: 8),
+    )
+
+    assert replicas_for_requests(context) == (expected, {})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"min_replicas": 0}, "cannot run 0 servers: requests do not pass through Ray"),
+        ({"min_replicas": 3, "max_replicas": 2}, "cannot run at most 2 servers: the smallest number is 3"),
+        ({"target_requests": 0}, "cannot scale at 0 requests"),
+        ({"route": "shop/"}, "cannot serve at the route 'shop/': expected / or a path such as /shop"),
+        ({"surge": 101}, "cannot replace servers with a surge of 101 %: expected 0 to 100"),
+    ],
+)
+def test_numbers_that_cannot_be_are_rejected(settings, message):
+    with pytest.raises(DeploymentError, match=message):
+        describe_serving("n", ["/models"], (), **settings)
+
+
+def test_wrong_flags_of_the_servers_are_rejected_before_ray_sees_them():
+    with pytest.raises(OptionError, match="--http-portt"):
+        describe_serving("n", ["/models"], ["--http-portt=1"])
+    with pytest.raises(DeploymentError, match="no models are named"):
+        describe_serving("n", (), ())
+
+
+def test_a_new_revision_and_new_limits_change_nothing_that_replaces_servers():
+    """Serve replaces replicas when the import path, the arguments or the policy of an application change."""
+
+    def fixed(**settings):
+        (application,) = serve_config(describe_serving("n", ["/models"], (), **settings))["applications"]
+        policy = application["deployments"][1]["autoscaling_config"]["policy"]
+        return application["import_path"], application["args"], policy
+
+    assert fixed() == fixed(revision="2", min_replicas=2, max_replicas=8)
+
+
+def test_another_release_replaces_the_servers_with_new_ones_first(monkeypatch):
+    def application():
+        return serve_config(describe_serving("n", ["/models"], ()))["applications"][0]
+
+    before = application()
+    monkeypatch.setattr("naiad.deploy.ray_service.__version__", "99")
+
+    assert application()["args"] != before["args"]
+    assert before["deployments"][1]["max_surge_percent"] == 25
+
+
+def test_a_server_may_drain_before_ray_kills_it():
+    serving = describe_serving("n", ["/models"], ["--drain-seconds=20", "--exit-timeout-secs=40"])
+
+    assert serve_config(serving)["applications"][0]["deployments"][1]["graceful_shutdown_timeout_s"] > 60
+
+
+def test_the_manifest_is_a_ray_service_of_valid_pods(capsys):
+    flags = ["--model-repository=oci://registry.example/shop:1", "--min=2", "--max=8", "--gpus=1", "--revision=7"]
+
+    assert ray(["yaml", "--image=r/i:1", *flags]) == 0
+
+    service = yaml.safe_load(capsys.readouterr().out)
+    assert (service["apiVersion"], service["kind"]) == ("ray.io/v1", "RayService")
+    cluster = service["spec"]["rayClusterConfig"]
+    (workers,) = cluster["workerGroupSpecs"]
+    # Each pod has room for one server: two more for the surge of a quarter.
+    assert (workers["minReplicas"], workers["maxReplicas"]) == (2, 10)
+    (head,) = cluster["headGroupSpec"]["template"]["spec"]["containers"]
+    assert {each["name"]: each["value"] for each in head["env"]} == HEAD_ENVIRONMENT
+    assert workers["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    for group in (cluster["headGroupSpec"], workers):
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": group["template"]["spec"]}
+        kubernetes_validate.validate(pod, "1.31", strict=True)
+    (application,) = yaml.safe_load(service["spec"]["serveConfigV2"])["applications"]
+    assert "--model-repository=oci://registry.example/shop:1" in application["args"]["flags"]
+    server = application["deployments"][1]
+    assert server["user_config"] == {"revision": "7"}
+    assert server["autoscaling_config"]["max_replicas"] == 8
+    assert server["ray_actor_options"]["num_gpus"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["yaml", "--model-repository=m"], 1, "no image is named; add --image=IMAGE, with Ray and naiad"),
+        (["down"], 2, "cannot serve on Ray: expected one of up, yaml, got down"),
+        (["up", "--model-repository=m", "--address=http://127.0.0.1:9"], 1, "start Ray (`ray start --head`)"),
+        (["up", "--model-repository=m", "--address=ray"], 1, "cannot use --address=ray: expected a URL"),
+    ],
+)
+def test_a_wrong_command_says_what_to_do(capsys, arguments, code, message):
+    assert ray(arguments) == code
+    assert message in capsys.readouterr().err
+
+
+class FakeDashboard(ThreadingHTTPServer):
+    """Serve's REST API: keeps what is deployed, and runs it at once or fails it."""
+
+    def __init__(self, status, token=""):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.status = status
+        self.token = token
+        self.config = {"applications": [{"name": "other"}]}
+
+    @property
+    def state(self):
+        applications = {
+            each["name"]: {
+                "status": self.status,
+                "message": "no node has 1 GPU" if self.status == "DEPLOY_FAILED" else "",
+                "deployments": {},
+                "deployed_app_config": each,
+            }
+            for each in self.config["applications"]
+        }
+        return {"applications": applications, "http_options": {"port": 8123}}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.server.token and self.headers["Authorization"] != f"Bearer {self.server.token}":
+            self._reply(b"", 401)
+            return
+        self._reply(json.dumps(self.server.state).encode())
+
+    def do_PUT(self):
+        self.server.config = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self._reply(b"")
+
+    def _reply(self, body, status=200):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _no_token(monkeypatch, tmp_path):
+    """The machine's own token does not matter."""
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture
+def dashboard(request):
+    with FakeDashboard(*request.param.split()) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.parametrize("dashboard", ["RUNNING"], indirect=True)
+def test_up_deploys_beside_other_applications_and_names_the_list_of_servers(dashboard, capsys):
+    assert ray(["up", "--model-repository=m", f"--address=http://127.0.0.1:{dashboard.server_port}"]) == 0
+
+    assert capsys.readouterr().out == "naiad runs; its servers: http://127.0.0.1:8123/replicas\n"
+    other, ours = dashboard.config["applications"]
+    assert (other["name"], ours["name"]) == ("other", "naiad")
+    assert f"--model-repository={Path('m').absolute()}" in ours["args"]["flags"]
+
+
+@pytest.mark.parametrize("dashboard", ["RUNNING"], indirect=True)
+def test_a_second_application_has_a_route_of_its_own(dashboard, capsys):
+    address = f"--address=http://127.0.0.1:{dashboard.server_port}"
+    assert ray(["up", "--model-repository=m", address, "--name=shop", "--route=/shop"]) == 0
+
+    assert capsys.readouterr().out == "shop runs; its servers: http://127.0.0.1:8123/shop/replicas\n"
+    assert dashboard.config["applications"][-1]["route_prefix"] == "/shop"
+
+
+@pytest.mark.parametrize("dashboard", ["DEPLOY_FAILED"], indirect=True)
+def test_up_fails_with_the_reason_of_ray(dashboard, capsys):
+    assert ray(["up", "--model-repository=m", f"--address=http://127.0.0.1:{dashboard.server_port}"]) == 1
+
+    assert capsys.readouterr().err == "cannot run 'naiad' on Ray: DEPLOY_FAILED: no node has 1 GPU\n"
+
+
+@pytest.mark.parametrize("dashboard", ["RUNNING secret"], indirect=True)
+def test_up_sends_the_token_of_the_cluster(dashboard, capsys, monkeypatch, tmp_path):
+    command = ["up", "--model-repository=m", f"--address=http://127.0.0.1:{dashboard.server_port}"]
+    assert ray(command) == 1
+    assert "401: the cluster requires a token; set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH" in capsys.readouterr().err
+
+    path = tmp_path / ".ray" / "auth_token"
+    path.parent.mkdir()
+    path.write_text("secret\n")
+    assert ray(command) == 0
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
+    assert ray(command) == 1
+    assert "none is missing" in capsys.readouterr().err
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")
+    assert ray(command) == 1
+    assert "requires another token" in capsys.readouterr().err
+
+
+class FakeDirectory(ThreadingHTTPServer):
+    """The list of servers."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _ListHandler)
+        self.listed = []
+        self.asked = 0
+
+
+class _ListHandler(_Handler):
+    def do_GET(self):
+        self.server.asked += 1
+        self._reply(json.dumps(self.server.listed).encode(), 200 if self.path == "/replicas" else 404)
+
+
+@pytest.fixture
+def directory():
+    with FakeDirectory() as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield server
+        server.shutdown()
+
+
+def test_a_client_chooses_among_ready_servers_and_keeps_the_last_list(directory, monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("naiad.ray.server_list.time", SimpleNamespace(monotonic=lambda: clock.now))
+    servers = ServerList(f"http://127.0.0.1:{directory.server_port}/")
+    with pytest.raises(DeploymentError, match=r"/replicas lists none that is ready and has the port 'http'; try again"):
+        servers.choose()
+
+    clock.now = 1.0
+    directory.listed = [
+        {"replica": name, "ready": name != "loading", "addresses": {"http": f"http://{name}"}}
+        for name in ("a", "b", "loading")
+    ]
+    assert {servers.choose() for _ in range(64)} == {"http://a", "http://b"}
+    assert servers.choose(["http://a"]) == "http://b"
+    assert servers.choose(["http://a", "http://b"]) in {"http://a", "http://b"}  # they may be back
+    assert directory.asked == 2
+
+    directory.shutdown()
+    directory.server_close()
+    clock.now = 2.0
+    assert servers.choose(["http://a"]) == "http://b"
+
+
+def test_a_client_is_told_why_it_knows_no_server(directory):
+    url = f"http://127.0.0.1:{directory.server_port}"
+    directory.listed = [{"replica": "a", "ready": True, "addresses": {"http": "http://a"}}]
+    with pytest.raises(DeploymentError, match="none that is ready and has the port 'openai'"):
+        ServerList(url, "openai").choose()
+    with pytest.raises(DeploymentError, match=r"it cannot be read: HTTP Error 404"):
+        ServerList(f"{url}/other").choose()
+    with pytest.raises(DeploymentError, match=r"cannot list servers of '10.0.0.5:8000': expected a URL"):
+        ServerList("10.0.0.5:8000")
+
+
+def get(port, path):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    content = response.read()
+    connection.close()
+    return response.status, content
+
+
+@pytest.mark.slow
+def test_a_supervised_server_reports_reloads_and_ends_with_its_parent(tmp_path):
+    """The parent is a process of its own, which the test kills as a machine's kernel would."""
+    models = tmp_path / "models"
+    shutil.copytree(ROOT / "examples/add_sub/models", models)
+    flags = describe_serving("n", [models], [*LOOPBACK, "--openai-port=0"]).flags
+    parent = textwrap.dedent(f"""
+        import json, sys
+        from naiad.ray.supervised_server import SupervisedServer
+        server = SupervisedServer({flags!r})
+        print(json.dumps([server.pid, dict(server.ports), dict(server.report())]), flush=True)
+        for line in sys.stdin:
+            print(json.dumps(server.poll()), flush=True)
+    """)
+    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
+    ) as process:
+        pid, ports, first = json.loads(process.stdout.readline())
+        assert first == {"ready": True, "requests": 0, "polls": 0, "problems": []}
+        assert set(ports) == {"http", "grpc", "metrics", "openai"}
+        assert get(ports["http"], "/v2/health/ready")[0] == 200
+        assert get(ports["metrics"], "/metrics")[0] == 200
+
+        shutil.copytree(models / "add_sub/1", models / "add_sub/2")
+        (models / "broken").mkdir()
+        (models / "broken/config.pbtxt").write_text('name: "other"')
+        process.stdin.write("poll\n")
+        process.stdin.flush()
+        (problem,) = json.loads(process.stdout.readline())
+        assert problem.startswith("broken: ")
+        assert json.loads(get(ports["http"], "/v2/models/add_sub")[1])["versions"] == ["2"]
+
+        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        process.send_signal(signal.SIGKILL)
+        wait_until(
+            lambda: not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in family),
+            "the end of the server and its guests",
+            timeout=15,
+        )
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", ports["http"]), timeout=5):
+        pass
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_start_fails_with_its_status(tmp_path):
+    with pytest.raises(DeploymentError, match="the server exited with status 1; its log, in that of this replica"):
+        SupervisedServer([f"--model-repository={tmp_path / 'missing'}", *LOOPBACK])

@@ -1,0 +1,170 @@
+"""Models whose own file declares their environment, with real servers and commands: locked, served, explained, refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from environments.served import CONFIG, MODEL, index, told
+from environments.wheels import only_wheels, wheel_of_installed, write_wheel
+from support.console import shown_models
+from support.once import once
+from support.server import ServerProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+NAIAD = Path(sys.executable).with_name("naiad")
+BLOCK = '# /// script\n# dependencies = ["numpy", "greeter"]\n# ///\n'
+USES_GREETER = f"{MODEL}\nimport greeter\n"
+
+
+def make_wheels(folder: Path) -> None:
+    wheel_of_installed(folder, "numpy")
+    write_wheel(folder, "greeter", "1.0", {"greeter.py": "HELLO = 'hello'\n"})
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return once(tmp_path_factory, "wheels-of-numpy-and-greeter", make_wheels)
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Path:
+    """Models `one` and `two` with equal blocks and locks, `unlocked`, `missing`, which lacks a package, and a backend's."""
+    folder = tmp_path_factory.mktemp("declared")
+    models = folder / "models"
+    for name, code in (
+        ("one", BLOCK + USES_GREETER),
+        ("two", BLOCK + USES_GREETER),
+        ("unlocked", BLOCK + USES_GREETER),
+        ("missing", '# /// script\n# dependencies = ["numpy"]\n# ///\nimport sklearn\n' + MODEL),
+    ):
+        (models / name / "1").mkdir(parents=True)
+        (models / name / "1" / "model.py").write_text(code)
+        (models / name / "config.pbtxt").write_text(CONFIG)
+    (models / "named").mkdir()
+    (models / "named" / "1").mkdir()
+    (models / "named" / "1" / "model.py").write_text(USES_GREETER)
+    (models / "named" / "requirements.txt").write_text("numpy\ngreeter\n")
+    parameter = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "requirements.txt" } }'
+    (models / "named" / "config.pbtxt").write_text(CONFIG + parameter)
+    with pytest.MonkeyPatch.context() as patch:
+        only_wheels(wheels, patch)
+        for name in ("one", "two", "missing", "named"):
+            done = naiad("lock", models / name)
+            assert done.returncode == 0, done.stderr
+    return models
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path, wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    work = tmp_path_factory.mktemp("work")
+    flags = ("--offline", f"--env-wheels={wheels}", f"--env-store={work / 'store'}", "--ui=true")
+    with ServerProcess(repository, *flags, "--exit-on-error=false", work=work, wait="live", timeout=200) as started:
+        ended = {"READY", "UNAVAILABLE"}
+        started.wait_for(lambda: {each.get("state") for each in index(started).values()} <= ended, "all loads")
+        yield started
+
+
+def naiad(*arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [NAIAD, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        env={**os.environ, **environ},
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def test_models_run_in_the_environment_of_their_own_file(server: ServerProcess) -> None:
+    prefixes = {told(server, model)[0] for model in ("one", "two", "named")}
+
+    assert len(prefixes) == 1
+    assert Path(prefixes.pop()).is_relative_to(server.work / "store")
+
+
+def test_a_model_without_a_lock_is_unavailable_with_the_command_that_locks_it(
+    server: ServerProcess, repository: Path
+) -> None:
+    entry = index(server)["unlocked"]
+
+    assert entry["state"] == "UNAVAILABLE"
+    assert f"write it with `naiad lock {repository}/unlocked/1/model.py`" in entry["reason"]
+
+
+def test_a_failed_import_names_the_package_to_add(server: ServerProcess, repository: Path) -> None:
+    reason = index(server)["missing"]["reason"]
+
+    assert "ModuleNotFoundError: No module named 'sklearn'" in reason
+    assert f"; if 'sklearn' is a package, add it with `naiad add {repository}/missing scikit-learn`\n" in reason
+
+
+def test_the_steps_of_the_build_are_in_the_log(server: ServerProcess) -> None:
+    log = server.log_path.read_text()
+
+    assert "installing 2 packages for Python" in log
+    assert log.count("installing 2 packages for Python") == 1  # once for three models
+
+
+def test_explain_says_what_the_environment_is_and_where_its_lock_is(repository: Path) -> None:
+    done = naiad("explain", "one", f"--model-repository={repository}")
+
+    assert f"environment {repository}/one/1/model.py" in done.stdout
+    assert f"+ {repository}/one/1/model.py.lock (found)" in done.stdout
+
+
+def test_a_run_resolves_by_itself_and_a_server_does_not(repository: Path, wheels: Path, tmp_path: Path) -> None:
+    arguments = (
+        "run",
+        repository / "unlocked",
+        "--input=ASKED=[1]",
+        f"--env-store={tmp_path}",
+        f"--env-wheels={wheels}",
+    )
+
+    refused = naiad(*arguments, "--offline", "--env-build=locked")
+    done = naiad(*arguments, "--offline")
+
+    assert "has no lock" in refused.stderr
+    assert done.returncode == 0, done.stderr
+    assert str(tmp_path) in done.stdout
+
+
+def test_a_prefetched_store_serves_without_building(repository: Path, wheels: Path, tmp_path: Path) -> None:
+    variables = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": "/dev/null"}
+    done = naiad(
+        "env", "prefetch", repository / "one" / "1" / "model.py", f"--env-store={tmp_path / 'store'}", **variables
+    )
+    assert done.returncode == 0, done.stderr
+    models = tmp_path / "models"
+    shutil.copytree(repository / "one", models / "one")
+
+    flags = ("--env-build=never", f"--env-store={tmp_path / 'store'}")
+    with ServerProcess(models, *flags, work=tmp_path) as server:
+        assert told(server, "one")[0].startswith(str(tmp_path / "store"))
+
+
+def test_a_page_shows_what_is_being_built(repository: Path, wheels: Path, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(repository / "one", models / "one")
+    flags = ("--offline", f"--env-wheels={wheels}", f"--env-store={tmp_path / 'store'}", "--ui=true")
+    explicit = "--model-control-mode=explicit"
+    with ServerProcess(models, *flags, explicit, work=tmp_path, timeout=200) as server, ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(server.post, "/v2/repository/models/one/load", {})
+        seen: set[str] = set()
+
+        def is_loaded() -> bool:
+            seen.update(model["reason"] for model in shown_models(server))
+            return loading.done()
+
+        server.wait_for(is_loaded, "the model")
+        assert loading.result().status == 200
+    assert any(reason.startswith("installing 2 packages") or reason == "compiling" for reason in seen), seen

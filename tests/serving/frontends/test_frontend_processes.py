@@ -1,0 +1,368 @@
+"""A server whose frontends run in two processes: what its clients see, and what becomes of a process that dies."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import threading
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.grpc
+from serving.frontends.killing import frontends, kill_under_load, reader_of
+from serving.repositories import infer, repository, values
+from serving.written import write_model
+from support.server import HOST, ServerProcess, wait_until
+
+COUNT = 2
+CONNECTIONS = 24
+"""The chance that the kernel gives all of them to one of two processes is one in eight million."""
+SIZES = (1, 256, 257, 5_000, 40_000, 700_000)
+"""Elements of FP32: in messages; in the process's part of the segment; copied, and borrowed, from the guest's."""
+
+
+@contextlib.contextmanager
+def connections(server: ServerProcess, count: int = CONNECTIONS):
+    with contextlib.ExitStack() as stack:
+        made = [http.client.HTTPConnection(HOST, server.http_port, timeout=60) for _ in range(count)]
+        for connection in made:
+            stack.enter_context(contextlib.closing(connection))
+            connection.connect()
+        yield made
+
+
+def ask(connection: http.client.HTTPConnection, method: str, path: str, body: bytes = b"", **headers: str):
+    connection.request(method, path, body, headers)
+    response = connection.getresponse()
+    return response.status, response.read(), response.headers
+
+
+def identity(connection: http.client.HTTPConnection, array: np.ndarray) -> bytes:
+    """The tensor that the model `identity` returns, as bytes."""
+    tensor = {"name": "IN", "datatype": "FP32", "shape": [array.size], "parameters": {"binary_data_size": array.nbytes}}
+    head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    status, body, headers = ask(
+        connection,
+        "POST",
+        "/v2/models/identity/infer",
+        head + array.tobytes(),
+        **{"Inference-Header-Content-Length": str(len(head))},
+    )
+    assert status == 200, body
+    return body[int(headers["Inference-Header-Content-Length"]) :]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("frontends")
+    models = repository(folder / "models", ["identity", "repeats"])
+    write_model(models, "code")
+    options = (f"--frontends={COUNT}", "--model-control-mode=explicit", "--load-model=*", "--ui=true")
+    with ServerProcess(models, *options, work=folder) as process:
+        yield process
+
+
+def test_connections_are_shared_by_the_processes(server):
+    with connections(server) as made:
+        for connection in made:
+            assert ask(connection, "GET", "/v2/health/live")[0] == 200
+        counts = [
+            sum(each.status == psutil.CONN_ESTABLISHED for each in process.net_connections("tcp"))
+            for process in frontends(server)
+        ]
+
+    assert len(counts) == COUNT
+    assert min(counts) > 0
+    assert psutil.Process(server.pid).net_connections("tcp") != []  # metrics
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_tensors_of_every_size_arrive_and_come_back_whole(server, size):
+    arrays = [np.random.default_rng(seed).random(size, np.float32) for seed in range(4)]
+    with connections(server, 6) as made:
+        for connection in made:
+            for array in arrays:
+                assert identity(connection, array) == array.tobytes()
+
+
+def test_grpc_carries_them_as_well(server):
+    for size in SIZES:
+        array = np.arange(size, dtype=np.float32)
+        with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+            tensor = tritonclient.grpc.InferInput("IN", array.shape, "FP32")
+            tensor.set_data_from_numpy(array)
+            result = client.infer("identity", [tensor], request_id=f"size {size}")
+        assert result.get_response().id == f"size {size}"
+        np.testing.assert_array_equal(result.as_numpy("OUT"), array)
+
+
+def test_concurrent_requests_get_their_own_tensors(server):
+    problems: list[str] = []
+
+    def run(seed: int) -> None:
+        generator = np.random.default_rng(seed)
+        with connections(server, 1) as (connection,):
+            for _ in range(20):
+                array = generator.random(int(generator.integers(1, 60_000)), np.float32)
+                if identity(connection, array) != array.tobytes():
+                    problems.append(f"client {seed} got other bytes")
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    assert problems == []
+
+
+def test_every_process_sees_a_model_unloaded_and_loaded_at_once(server):
+    with connections(server) as made:
+        for connection in made:
+            assert ask(connection, "POST", "/v2/models/code/infer", b'{"inputs": []}')[0] == 400
+            assert ask(connection, "GET", "/v2/models/code")[0] == 200
+        assert server.post("/v2/repository/models/code/unload").status == 200
+        assert {ask(connection, "GET", "/v2/models/code/ready")[0] for connection in made} == {400}
+        assert {ask(connection, "GET", "/v2/models/code")[0] for connection in made} == {404}
+        assert server.post("/v2/repository/models/code/load").status == 200
+        assert {ask(connection, "GET", "/v2/models/code/ready")[0] for connection in made} == {200}
+        assert {ask(connection, "GET", "/v2/models/code")[0] for connection in made} == {200}
+
+
+def test_errors_of_the_owner_and_of_a_process_are_those_of_a_single_process(server):
+    unknown = server.post("/v2/models/nothing/infer", {"inputs": []})
+    missing = server.post("/v2/models/identity/infer", {"inputs": [], "id": "7"})
+
+    assert (unknown.status, unknown.error) == (404, "Request for unknown model: 'nothing' is not found")
+    assert missing.status == 400
+    assert missing.error.startswith("[request id: 7] expected 1 inputs but got 0 inputs for model 'identity'")
+
+
+def test_statistics_count_the_requests_of_all_processes(server):
+    def count() -> int:
+        return server.get("/v2/models/identity/stats").json()["model_stats"][0]["inference_count"]
+
+    before = count()
+    with connections(server) as made:
+        for connection in made:
+            identity(connection, np.ones(3, np.float32))
+
+    assert count() == before + CONNECTIONS
+
+
+def test_the_page_is_served_by_each_process_from_the_owners_state(server):
+    with connections(server) as made:
+        for connection in made:
+            status, body, headers = ask(connection, "GET", "/ui")
+            assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+            status, body, _ = ask(connection, "GET", "/ui/data/state")
+            assert status == 200
+            document = json.loads(body)
+            assert {model["name"] for model in document["models"]} == {"identity", "repeats", "code"}
+            assert all(model["serving"] == model["instances"] > 0 for model in document["models"])
+        processes = {each["role"]: each for each in document["processes"]}
+        assert set(processes) == {"owner", "frontend 0", "frontend 1"}
+        assert {each["pid"] for each in processes.values()} == {server.pid, *(each.pid for each in frontends(server))}
+        each = [processes[f"frontend {number}"]["connections"] for number in range(COUNT)]
+        assert min(each) > 0
+        assert sum(each) >= CONNECTIONS
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_takes_its_connections_along_and_nothing_else(tmp_path):
+    models = repository(tmp_path / "models", ["identity"])
+    write_model(models, "code")
+    waits = json.dumps({"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": ["open(PATH).read()"]}]})
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with ServerProcess(models, f"--frontends={COUNT}", work=tmp_path) as server, connections(server) as made:
+        assert values(infer(server, "identity", 1.0)) == [1.0]
+        victim = frontends(server)[0]
+        body = waits.replace("PATH", repr(str(fifo))).encode()
+        made[0].request("POST", "/v2/models/code/infer", body)
+        writing = wait_until(lambda: reader_of(fifo), "the model to read")
+        victim.send_signal(signal.SIGKILL)
+        server.wait_for(
+            lambda: len(frontends(server)) == COUNT and victim.pid not in [each.pid for each in frontends(server)],
+            "another process",
+        )
+        writing.close()  # the model ends, whether or not its client is there
+        closed = answered = 0
+        for connection in made[1:]:
+            try:
+                assert identity(connection, np.full(9_000, 3, np.float32)) == np.full(9_000, 3, np.float32).tobytes()
+                answered += 1
+            except (ConnectionError, http.client.HTTPException):
+                closed += 1
+        assert answered > 0
+        assert closed > 0
+        assert f"frontend process {victim.pid} exited (signal 9); another one starts in 0.1 s" in server.log
+        for _ in range(8):
+            assert values(infer(server, "identity", 2.0)) == [2.0]
+
+
+def test_a_port_of_another_server_is_not_shared(server, tmp_path):
+    other = ServerProcess(server._repositories, f"--frontends={COUNT}", work=tmp_path, wait="")
+    other.command = [
+        each.replace(f"={other.http_port}", f"={server.http_port}") if each.startswith("--http-port") else each
+        for each in other.command
+    ]
+    with other:
+        assert other.wait_exit() == 1
+        assert (
+            f"cannot serve HTTP at {HOST}:{server.http_port}: Address already in use; set another address or port with "
+            "--http-address or --http-port" in other.log
+        )
+        assert "loading: " not in other.log  # before models are loaded, which may take minutes
+
+
+def series(server: ServerProcess, name: str) -> dict[str, float]:
+    """The values of a metric by its labels as written."""
+    connection = http.client.HTTPConnection(HOST, server.metrics_port, timeout=30)
+    with contextlib.closing(connection):
+        text = ask(connection, "GET", "/metrics")[1].decode()
+    found = (
+        line[len(name) :].rpartition(" ") for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{"))
+    )
+    return {labels: float(value) for labels, _, value in found}
+
+
+def test_metrics_are_sums_over_all_processes_and_show_each(server):
+    before = sum(series(server, "naiad_process_requests_total").values())
+    with connections(server) as made:
+        for connection in made:
+            identity(connection, np.ones(3, np.float32))
+        opened = series(server, "naiad_connections_open")[""]
+        each = series(server, "naiad_process_connections")
+
+    assert opened >= CONNECTIONS
+    assert set(each) == {'{process="owner"}', '{process="frontend 0"}', '{process="frontend 1"}'}
+    assert sum(each.values()) == opened
+    assert sum(series(server, "naiad_process_requests_total").values()) == before + CONNECTIONS
+    assert min(series(server, "naiad_process_memory_bytes").values()) > 1 << 20
+    assert min(series(server, "naiad_process_cpu_seconds_total").values()) > 0
+
+
+def test_settings_of_the_log_hold_in_every_process(server):
+    with connections(server) as made:
+        for level, connection in enumerate(made, 1):
+            body = json.dumps({"log_verbose_level": level}).encode()
+            assert ask(connection, "POST", "/v2/logging", body)[0] == 200
+            shown = {json.loads(ask(other, "GET", "/v2/logging")[1])["log_verbose_level"] for other in made}
+            assert shown == {level}
+        assert ask(made[0], "POST", "/v2/logging", b'{"log_verbose_level": 0}')[0] == 200
+
+
+@pytest.mark.slow
+def test_no_process_outlives_the_owner(tmp_path):
+    server = ServerProcess(repository(tmp_path / "models", ["identity"]), f"--frontends={COUNT}", work=tmp_path)
+    with server:
+        assert values(infer(server, "identity", 1.0)) == [1.0]
+        below = psutil.Process(server.pid).children(recursive=True)
+        assert len(below) > COUNT
+        os.kill(server.pid, signal.SIGKILL)
+        _, alive = psutil.wait_procs(below, timeout=20)
+        server.wait_exit()
+    assert [each for each in alive if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
+
+
+KEEPS = """
+import os
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.kept = []
+
+    def execute(self, requests):
+        inputs = [pb_utils.get_input_tensor_by_name(each, "IN") for each in requests]
+        before = [(number, float(tensor.as_numpy().sum())) for number, tensor in self.kept]
+        assert all(float(number) == total for number, total in before), before
+        self.kept = (self.kept + [(tensor.as_numpy().sum(), tensor) for tensor in inputs])[-3:]
+        out = [np.array([tensor.as_numpy().sum(), os.getpid()], np.float64) for tensor in inputs]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", each)]) for each in out]
+"""
+KEEPS_CONFIG = """
+backend: "python"
+input [{ name: "IN" data_type: TYPE_FP32 dims: [-1] }]
+output [{ name: "OUT" data_type: TYPE_FP64 dims: [2] }]
+"""
+
+
+def test_a_model_may_keep_inputs_that_a_process_wrote(tmp_path):
+    model = tmp_path / "models" / "keeps"
+    (model / "1").mkdir(parents=True)
+    (model / "1" / "model.py").write_text(KEEPS)
+    (model / "config.pbtxt").write_text(KEEPS_CONFIG)
+    with ServerProcess(tmp_path / "models", f"--frontends={COUNT}", work=tmp_path) as server:
+        answers = []
+        for number in range(40):
+            size = SIZES[number % len(SIZES)]
+            tensor = {"name": "IN", "datatype": "FP32", "shape": [size], "data": [float(number)] * size}
+            reply = server.post("/v2/models/keeps/infer", {"inputs": [tensor]})
+            assert reply.status == 200, reply.body
+            answers.append((number * size, reply.json()["outputs"][0]["data"]))
+        assert [total for _, (total, _) in answers] == [float(number) for number, _ in answers]
+        assert len({pid for _, (_, pid) in answers}) == 1, "the guest was restarted"
+
+
+LOADS_LONG = """
+import threading
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        threading.Event().wait(60)
+"""
+
+
+def test_processes_start_while_models_load_and_end_with_a_server_that_is_stopped_meanwhile(tmp_path):
+    models = tmp_path / "models"
+    (models / "slow" / "1").mkdir(parents=True)
+    (models / "slow" / "1" / "model.py").write_text(LOADS_LONG)
+    (models / "slow" / "config.pbtxt").write_text('backend: "python"\n')
+    with ServerProcess(
+        models, f"--frontends={COUNT}", "--disable-auto-complete-config", work=tmp_path, wait=""
+    ) as server:
+
+        def started() -> list[psutil.Process]:
+            children = psutil.Process(server.pid).children()
+            return [each for each in children if "naiad-frontend" in each.cmdline()]
+
+        server.wait_for(lambda: len(started()) == COUNT, "the frontend processes to start")
+        found = started()
+        server.stop()
+        assert [each for each in found if each.is_running()] == []
+
+
+@pytest.mark.slow
+def test_frontends_killed_under_load_lose_connections_only(tmp_path):
+    """`NAIAD_KILL_SECONDS=300 pytest -k killed_under_load --timeout=400` runs it for five minutes."""
+    seconds = float(os.environ.get("NAIAD_KILL_SECONDS", "4"))
+    with ServerProcess(repository(tmp_path / "models", ["identity"]), f"--frontends={COUNT}", work=tmp_path) as server:
+        owner = psutil.Process(server.pid)
+        infer(server, "identity", 1.0)
+        descriptors = owner.num_fds()
+        outcomes, kills = kill_under_load(server, seconds, COUNT)
+        assert kills > 0
+        assert outcomes["answered"] > 0
+        assert set(outcomes) <= {"answered", "closed"}
+        # A connection ends once, and a client can lose one to the backlog of a process beside it.
+        server.wait_for(lambda: owner.num_fds() <= descriptors, "the owner to close what it had of dead processes")
+        server.wait_for(lambda: shared_memory(owner) < 64 << 20, "the memory of dead processes to be freed")
+        print(f"{kills} kills: {dict(outcomes)}")
+
+
+def shared_memory(process: psutil.Process) -> int:
+    """Bytes of the anonymous segments that frontend processes write to."""
+    found = 0
+    for region in process.memory_maps(grouped=False):
+        if "-frontends" in region.path:
+            found += region.rss
+    return found

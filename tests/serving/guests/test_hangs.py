@@ -1,0 +1,129 @@
+"""Models whose `execute` makes no progress: they are named, their stacks logged, and they are restarted."""
+
+from __future__ import annotations
+
+import re
+
+import psutil
+import pytest
+from serving.contract import Stream, run
+from serving.repositories import Asking, infer, is_model_ready, repository, values
+from serving.requests.test_slow_readers import RESPONSES, settled, stream
+from support.console import shown_instance
+from support.server import ServerProcess
+
+LIMIT = 1
+NO_LIMIT = 'parameters { key: "HANG_SECONDS" value { string_value: "0" } }\n'
+ERROR = (
+    r"Stub process '{model}_0' is not healthy: pid {pid} was killed: it made no progress for 1 s "
+    r"\(--stub-hang-seconds or HANG_SECONDS\)\."
+)
+NAMES = (
+    "hangs_in_execute",
+    "holds_the_gil",
+    "dies_mid_request",
+    "identity",
+    "runs_code",
+    "runs_code_decoupled",
+    "runs_coroutine",
+    "floods",
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    work = tmp_path_factory.mktemp("hangs")
+    models = repository(work / "models", NAMES, dies_mid_request=NO_LIMIT)
+    with ServerProcess(models, f"--stub-hang-seconds={LIMIT}", "--ui=true", work=work) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("model", "frame"), [("hangs_in_execute", "wait_for_what_never_happens"), ("holds_the_gil", "execute")]
+)
+def test_a_model_that_hangs_is_restarted_and_its_stacks_are_logged(server, model, frame):
+    pid = shown_instance(server, model)["pid"]
+    asking = Asking(server, model, 1)
+    server.wait_log(f"'{model}_0' (pid {pid}) hangs: it made no progress for 1 s")
+    reply = asking.reply()
+    assert reply.status == 500
+    assert re.match(ERROR.format(model=model, pid=pid), reply.error)
+    line = rf"{model}_0 pid {pid}\] .*model.py.*, line \d+ in {frame}\b"
+    server.wait_for(lambda: re.search(line, server.log), "the stacks")
+    server.wait_for(lambda: is_model_ready(server, model), "another process")
+    guest = shown_instance(server, model)
+    # On a busy machine a process that starts may be late as well, and is restarted once more.
+    assert (guest["state"], list(guest["restarts"]), guest["pid"] != pid) == ("ready", ["hang"], True)
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_hung_instance_is_shown_and_not_ready(server):
+    """In the half second between the finding and the end."""
+    before = shown_instance(server, "hangs_in_execute")["pid"]
+    asking = Asking(server, "hangs_in_execute", 2)
+    seen = server.wait_for(
+        lambda: (
+            (shown_instance(server, "hangs_in_execute"), is_model_ready(server, "hangs_in_execute"))
+            if shown_instance(server, "hangs_in_execute")["state"] != "ready"
+            else None
+        ),
+        "it to be shown",
+    )
+    assert seen[0]["state"] == "hung"
+    assert seen[0]["pid"] == before
+    assert not seen[1]
+    assert "made no progress" in asking.reply().error
+    assert values(infer(server, "hangs_in_execute", 0)) == [0]
+
+
+def test_a_parameter_of_the_model_has_the_last_word(server):
+    assert values(infer(server, "dies_mid_request", 1.5)) == [1.5]
+
+
+def test_a_model_that_waits_for_another_does_not_hang(server):
+    code = "return [answer(value_of(to('dies_mid_request', tensor(1.5)).exec()))]"
+    assert run(server, "runs_code", code) == {"OUT": [1.5]}
+    assert run(server, "runs_coroutine", code.replace("exec()", "async_exec()").replace("to(", "await to(")) == {
+        "OUT": [1.5]
+    }
+
+
+def test_responses_and_calls_are_progress(server):
+    steps = """
+        sender = request.get_response_sender()
+        for number in range(4):
+            time.sleep(0.4)
+            {step}
+        sender.send(answer(7), FINAL)
+    """
+    with Stream(server) as opened:
+        opened.send("runs_code_decoupled", steps.format(step="sender.send(answer(number))"))
+        assert len(opened.wait(lambda events: len(events) == 5, "all responses")) == 5
+        opened.send("runs_code_decoupled", steps.format(step="to('dies_mid_request', tensor(0)).exec()"))
+        opened.wait(lambda events: len(events) == 6, "the response")
+
+
+def test_a_thread_that_never_answers_hangs_after_execute_has_returned_too(server):
+    pid = shown_instance(server, "runs_code_decoupled")["pid"]
+    with Stream(server) as opened:
+        opened.send("runs_code_decoupled", "model.kept = request.get_response_sender()")
+        (event,) = opened.wait(lambda events: events, "the error")
+        assert "made no progress for 1 s" in str(event)
+    server.wait_for(lambda: shown_instance(server, "runs_code_decoupled")["pid"] not in {0, pid}, "another process")
+
+
+def test_an_idle_model_does_not_hang(server):
+    assert shown_instance(server, "runs_coroutine")["restarts"] == {}
+
+
+def test_a_model_that_waits_for_its_client_does_not_hang(server):
+    progress = server.work / "models" / "floods" / "1" / "progress"
+    with stream(server, RESPONSES) as client:
+        assert int(settled(progress)) < RESPONSES
+        assert values(infer(server, "dies_mid_request", 1.5)) == [1.5]  # meanwhile its limit passes
+        received = bytearray()
+        while not received.endswith(b"0\r\n\r\n"):
+            data = client.recv(1 << 20)
+            assert data, "the stream was cut"
+            received += data
+        assert received.count(b"data: ") == RESPONSES

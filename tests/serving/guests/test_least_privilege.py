@@ -1,0 +1,157 @@
+"""What guests inherit of the server: variables, its user, and how much memory they may use."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from naiad.workers import cgroups
+from serving.written import RUNS_CODE, evaluate, write_model
+from support.server import ServerProcess
+from support.waiting import until
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may run guests as another user")
+CAN_LIMIT = any("memory" in each.controllers for each in cgroups.find_hierarchies())
+LIMIT = 'parameters { key: "memory_limit" value { string_value: "256MiB" } }'
+SECRET = {"NAIAD_OPENAI_API_KEYS": "sk-secret", "MY_TOKEN": "token", "MY_OTHER": "x", "LC_TIME": "C"}
+
+
+def test_guests_inherit_no_secret_of_the_server(tmp_path):
+    write_model(tmp_path / "models", "m")
+    with ServerProcess(tmp_path / "models", work=tmp_path, environ=SECRET) as server:
+        assert "sk-secret" not in evaluate(server, "m", "dict(os.environ)")
+        assert evaluate(server, "m", "os.environ['MY_TOKEN']") == "'token'"
+        assert "sk-secret" not in evaluate(server, "m", "open('/proc/self/environ').read()")
+
+
+@pytest.mark.parametrize("prewarm", ["false", "true"])
+def test_guests_inherit_only_named_variables(tmp_path, prewarm):
+    write_model(tmp_path / "models", "m")
+    options = ("--guest-env=MY_T*,NOT_SET", f"--prewarm={prewarm}")
+    with ServerProcess(tmp_path / "models", *options, work=tmp_path, environ=SECRET) as server:
+        names = eval(evaluate(server, "m", "sorted(os.environ)"))
+    assert {"MY_TOKEN", "PATH", "HOME", "LC_TIME"} <= set(names)
+    assert not {"MY_OTHER", "NAIAD_OPENAI_API_KEYS", "XDG_CACHE_HOME"} & set(names)
+
+
+def test_with_no_name_guests_inherit_what_every_process_needs(tmp_path):
+    write_model(tmp_path / "models", "m")
+    with ServerProcess(tmp_path / "models", "--guest-env=", work=tmp_path, environ=SECRET) as server:
+        assert evaluate(server, "m", "[name for name in os.environ if name.startswith('MY_')]") == "[]"
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that every user may enter: those of pytest are private."""
+    folder = Path(tempfile.mkdtemp(prefix="naiad-open-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@needs_root
+@pytest.mark.slow
+@pytest.mark.parametrize("prewarm", ["false", "true"])
+def test_guests_run_as_another_user_without_its_groups_and_without_new_privileges(serving, open_folder, prewarm):
+    archive, _ = serving
+    write_model(
+        open_folder / "models",
+        "m",
+        config=f"""
+        parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{archive}" }} }}""",
+    )
+    options = ("--guest-user=nobody:12345", f"--prewarm={prewarm}", f"--env-store={open_folder / 'store'}")
+    with ServerProcess(open_folder / "models", *options, work=open_folder / "work") as server:
+        assert evaluate(server, "m", "os.getresuid(), os.getresgid(), os.getgroups()") == (
+            "((65534, 65534, 65534), (12345, 12345, 12345), [])"
+        )
+        assert "NoNewPrivs:\\t1" in evaluate(server, "m", "open('/proc/self/status').read()")
+        assert "PermissionError" in evaluate(server, "m", f"open('/proc/{server.pid}/environ').read()")
+        assert evaluate(server, "m", "os.environ['USER'], os.environ['HOME']") == "('nobody', '/nonexistent')"
+        assert "was killed by SIGKILL" in failure(server, "m", "os.kill(os.getpid(), 9)")
+        assert evaluate(server, "m", "1 + 1") == "2", "a guest of that user is restarted, too"
+
+
+@needs_root
+def test_a_file_that_the_user_cannot_read_is_named_with_its_mode(tmp_path, open_folder):
+    repository = open_folder / "models"
+    file = write_model(repository, "m")
+    file.chmod(0o600)
+    options = ("--guest-user=65533", "--exit-on-error=false", "--strict-readiness=false")
+    with ServerProcess(repository, *options, work=tmp_path, wait="live") as server:
+        server.wait_log("The guest runs as uid 65533, gid 65533 (--guest-user), and may not")
+        assert "change its permissions, or put it elsewhere (--env-store, --model-repository)" in server.log
+
+
+@pytest.mark.parametrize(
+    ("user", "problem"),
+    [
+        ("no-such-user", "this system has no user 'no-such-user'; give a name it has, or a number"),
+        ("0:no-such-group", "this system has no group 'no-such-group'; give a name it has, or a number"),
+        ("a:b:c", "'a:b:c' is not a user such as nobody, 65534 or 1000:1000"),
+    ],
+)
+def test_a_user_that_does_not_exist_is_an_error_of_the_command_line(tmp_path, user, problem):
+    (tmp_path / "models").mkdir()
+    server = ServerProcess(tmp_path / "models", f"--guest-user={user}", work=tmp_path, wait="")
+    with server:
+        assert server.wait_exit() == 1
+    assert problem in server.log
+
+
+def failure(server, model, code):
+    document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
+    reply = server.post(f"/v2/models/{model}/infer", document)
+    assert reply.status == 500, reply.body
+    return reply.error
+
+
+TOUCH = "bytearray(b'x') * (600 << 20)"
+_UNHANDLED = RUNS_CODE.replace("except BaseException as error:", "except ValueError as error:")
+
+
+@pytest.mark.skipif(not CAN_LIMIT, reason="this system lets us make no control groups with memory limits")
+@pytest.mark.parametrize("prewarm", ["false", "true"])
+def test_a_guest_that_exceeds_its_memory_limit_is_ended_with_that_reason(tmp_path, prewarm):
+    write_model(tmp_path / "models", "m", config=LIMIT)
+    with ServerProcess(tmp_path / "models", f"--prewarm={prewarm}", work=tmp_path) as server:
+        pid = evaluate(server, "m", "os.getpid()")
+        assert f"pid {pid} was killed: exceeded memory_limit 256MiB" in failure(server, "m", TOUCH)
+        assert evaluate(server, "m", "1 + 1") == "2"
+        server.wait_log("was killed: exceeded memory_limit 256MiB")
+        groups = [each.group for each in cgroups.find_hierarchies()]
+        pattern = f"naiad-guest-{server.pid}-*"
+        until(
+            lambda: len([g for group in groups for g in group.glob(pattern)]) <= 2, "the group of the dead guest to go"
+        )
+    assert not [g for group in groups for g in group.glob(pattern)]
+
+
+def test_a_guest_without_control_groups_limits_its_address_space(tmp_path):
+    """A server that may make no groups: their files are hidden from it by a path that does not exist."""
+    write_model(tmp_path / "models", "m", _UNHANDLED, config=LIMIT)
+    (tmp_path / "sitecustomize.py").write_text(
+        "from naiad.workers import cgroups\ncgroups.create = lambda limit=0: None\n"
+    )
+    environ = {"PYTHONPATH": str(tmp_path)}
+    with ServerProcess(tmp_path / "models", work=tmp_path, environ=environ) as server:
+        pid = evaluate(server, "m", "os.getpid()")
+        assert evaluate(server, "m", "len(bytearray(100 << 20))") == str(100 << 20)
+        error = failure(server, "m", TOUCH)
+        assert f"pid {pid} was killed: exceeded memory_limit 256MiB" in error
+        assert "MemoryError" in error, "the traceback, from the last lines of stderr"
+        assert evaluate(server, "m", "1 + 1") == "2"
+
+
+def test_a_memory_limit_that_is_no_size_fails_the_load(tmp_path):
+    write_model(tmp_path / "models", "m", config=LIMIT.replace("256MiB", "much"))
+    write_model(tmp_path / "models", "n", config=LIMIT.replace("256MiB", "512"))
+    options = ("--exit-on-error=false", "--strict-readiness=false")
+    with ServerProcess(tmp_path / "models", *options, work=tmp_path, wait="live") as server:
+        server.wait_log("parameter memory_limit of model 'm': 'much' is not a size such as 10GB")
+        server.wait_log(
+            "parameter memory_limit of model 'n' is '512', too little for any guest; give a size such as 2GiB"
+        )

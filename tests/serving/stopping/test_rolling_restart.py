@@ -1,0 +1,151 @@
+"""Servers that share ports are replaced one after the other, and no client loses a request."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from serving.repositories import document, repository
+from support.server import HOST, ServerProcess, free_ports
+from support.waiting import until
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    return repository(tmp_path / "models", ["identity"])
+
+
+class Ports:
+    """Starts servers that share their ports."""
+
+    def __init__(self, models: Path, work: Path, *options: str) -> None:
+        self.http, self.grpc = free_ports(2)
+        self._models, self._work, self._options = models, work, options
+        self._count = itertools.count()
+
+    @contextlib.contextmanager
+    def serve(self) -> Iterator[ServerProcess]:
+        server = ServerProcess(
+            self._models,
+            f"--http-port={self.http}",
+            f"--grpc-port={self.grpc}",
+            "--reuse-http-port=true",
+            "--reuse-grpc-port=true",
+            *self._options,
+            work=self._work / f"server-{next(self._count)}",
+            wait="",
+        )
+        with server:
+            server.wait_log("Started Metrics Service")
+            yield server
+
+
+class HttpClients:
+    """Threads that send requests on connections that they keep, and open others where the server says so."""
+
+    def __init__(self, port: int, count: int) -> None:
+        self._port = port
+        self._stopping = threading.Event()
+        self.answered = 0
+        self.failures: list[str] = []
+        self._threads = [threading.Thread(target=self._run) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def has_answered(self, count: int) -> bool:
+        """Whether so many requests were answered, or one has failed."""
+        return self.answered >= count or bool(self.failures)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        body = json.dumps(document(1.0)).encode()
+        connection = http.client.HTTPConnection(HOST, self._port, timeout=30)
+        while not self._stopping.is_set():
+            try:
+                connection.request("POST", "/v2/models/identity/infer", body)
+                response = connection.getresponse()  # closes the connection after `Connection: close`
+                content = response.read()
+                if response.status == 200:
+                    self.answered += 1
+                else:
+                    self.failures.append(f"{response.status} {content!r}")
+            except (OSError, http.client.HTTPException) as error:
+                self.failures.append(repr(error))
+                connection.close()
+        connection.close()
+
+
+class GrpcClients:
+    """The same over gRPC; a channel reconnects by itself."""
+
+    def __init__(self, port: int, count: int) -> None:
+        self._port = port
+        self._stopping = threading.Event()
+        self.answered = 0
+        self.failures: list[str] = []
+        self._threads = [threading.Thread(target=self._run) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def has_answered(self, count: int) -> bool:
+        """Whether so many requests were answered, or one has failed."""
+        return self.answered >= count or bool(self.failures)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        tensor = triton.InferInput("IN", [1], "FP32")
+        tensor.set_data_from_numpy(np.ones(1, np.float32))
+        # A channel of its own, rather than one that clients with equal settings share.
+        with triton.InferenceServerClient(
+            f"{HOST}:{self._port}", channel_args=[("grpc.use_local_subchannel_pool", 1)]
+        ) as client:
+            while not self._stopping.is_set():
+                try:
+                    client.infer("identity", [tensor], client_timeout=30)
+                    self.answered += 1
+                except triton.InferenceServerException as error:
+                    self.failures.append(str(error))
+
+
+def replace_under_load(ports: Ports, clients: type[HttpClients | GrpcClients], port: int, requests: int) -> None:
+    with contextlib.ExitStack() as stack:
+        old = stack.enter_context(contextlib.ExitStack())
+        old.enter_context(ports.serve())
+        load = clients(port, 4)
+        stack.callback(load.stop)
+        while load.answered < requests and not load.failures:
+            enough = load.answered + requests // 5
+            new = stack.enter_context(contextlib.ExitStack())
+            new.enter_context(ports.serve())
+            old.close()
+            until(partial(load.has_answered, enough), "requests to be answered")
+            old = new
+        load.stop()
+    assert load.failures == []
+    assert load.answered >= requests
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drain", [0, 1])
+@pytest.mark.parametrize(("clients", "port"), [(HttpClients, "http"), (GrpcClients, "grpc")])
+def test_servers_that_are_replaced_under_load_lose_no_request(models, tmp_path, clients, port, drain):
+    """4 of 201 connections were reset when a server stopped, and an idle server under SIGTERM refused connections."""
+    ports = Ports(models, tmp_path, *[f"--drain-seconds={drain}"][:drain])
+    replace_under_load(ports, clients, getattr(ports, port), 3_000)

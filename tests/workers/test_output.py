@@ -1,0 +1,202 @@
+"""What a guest prints: whole lines, at a limited rate, in short steps, with what was dropped counted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import pytest
+import uvloop
+from naiad.workers import output
+from naiad.workers.output import GuestLog, LineReader, TokenBucket, describe_dropped
+
+
+def run(coroutine):
+    return uvloop.run(asyncio.wait_for(coroutine, 60))
+
+
+class Output:
+    """A pipe of a guest, and what was made of it."""
+
+    def __init__(self, rate=0):
+        self.lines, self.dropped = [], []
+        loop = asyncio.get_running_loop()
+        self.log = GuestLog(rate, lambda lines, size: self.dropped.append((lines, size)), loop)
+        ours, self.write_end = os.pipe()
+        self.reader = LineReader(os.fdopen(ours, "rb", 0), self.lines.append, self.log, loop)
+
+    def write(self, data):
+        while data:
+            data = data[os.write(self.write_end, data) :]
+
+    def end(self):
+        os.close(self.write_end)
+        self.reader.close()
+        self.log.close()
+
+    async def until(self, condition):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ([b"one\ntwo\n"], ["one", "two"]),
+        ([b"on", b"e\ntw", b"o"], ["one", "two"]),
+        ([b"\n\nafter empty lines\n"], ["", "", "after empty lines"]),
+        ([b"windows\r\n"], ["windows"]),
+        ([b"\xff\n"], ["\ufffd"]),
+        ([b""], []),
+    ],
+)
+def test_lines_are_passed_on_whole(parts, expected):
+    async def act():
+        out = Output()
+        for part in parts:
+            if part:
+                out.write(part)
+                await asyncio.sleep(0.001)
+        out.end()
+        await out.until(lambda: len(out.lines) == len(expected))
+        return out.lines, list(out.reader.last_lines)
+
+    assert run(act()) == (expected, expected)
+
+
+@pytest.mark.parametrize("has_end", [True, False])
+def test_a_long_line_is_cut_with_a_note_and_the_next_line_is_whole(has_end):
+    async def act():
+        out = Output()
+        long = b"x" * 30_000
+        out.write(long)
+        await out.until(lambda: out.lines)
+        out.write(long + (b"\nnext\n" if has_end else b""))
+        out.end()
+        return out.lines
+
+    cut = "x" * 16384 + " ... [the line is cut after 16384 bytes]"
+    assert run(act()) == ([cut, "next"] if has_end else [cut])
+
+
+def test_many_lines_are_passed_on_in_short_steps():
+    async def act():
+        out = Output()
+        out.write(b"x\n" * 4000)
+        most, before = 0, 0
+        turn = asyncio.Event()
+        while len(out.lines) < 4000:
+            asyncio.get_running_loop().call_soon(turn.set)
+            await turn.wait()
+            turn.clear()
+            most, before = max(most, len(out.lines) - before), len(out.lines)
+        out.end()
+        return most
+
+    assert run(act()) <= 2 * output._LINES_A_TURN
+
+
+@pytest.mark.parametrize("first", [49, 50, 51, 99, 100, 150, 200])
+def test_lines_are_passed_on_whatever_number_came_before_them(first):
+    """After 100 lines, those of the next turn waited for ever, and the reader asked for them in every turn of the loop."""
+
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        log, passed = GuestLog(0, lambda lines, size: None, loop), []
+        for number in range(first):
+            log.put(1, passed.append, number)
+        await turns(first // 50 + 1)
+        for number in range(first, first + 60):
+            log.put(1, passed.append, number)
+        await turns(5)
+        assert not log.has_backlog
+        return passed
+
+    assert run(scenario()) == list(range(first + 60))
+
+
+async def turns(count):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_lines_beyond_the_rate_are_counted_and_the_last_ones_kept_for_the_exit_report():
+    async def act():
+        out = Output(rate=10)
+        out.write(b"".join(b"%d\n" % number for number in range(5000)))
+        await out.until(lambda: out.reader.last_lines and out.reader.last_lines[-1] == "4999")
+        out.end()
+        return out
+
+    out = run(act())
+    assert 100 <= len(out.lines) <= 200, "the burst, and what a slow machine adds to it"
+    assert out.lines == [str(number) for number in range(len(out.lines))] or int(out.lines[-1]) > len(out.lines)
+    assert sum(lines for lines, _ in out.dropped) == 5000 - len(out.lines)
+    assert list(out.reader.last_lines) == [str(number) for number in range(4980, 5000)]
+
+
+def test_long_lines_count_for_more():
+    bucket = TokenBucket(1, now=0)
+    assert bucket.take(8, now=0)
+    assert bucket.take(8, now=0), "what is there is enough to begin with"
+    assert not bucket.take(1, now=0)
+    assert bucket.is_empty(now=6.9)
+    assert bucket.take(1, now=7)
+
+
+def test_the_bucket_holds_ten_seconds_and_no_more():
+    bucket = TokenBucket(5, now=0)
+    assert sum(bucket.take(1, now=1000) for _ in range(100)) == 50
+
+
+def test_a_guest_whose_lines_are_dropped_does_not_wait():
+    async def act():
+        out = Output(rate=1)
+        program = "import os; os.write(1, b'x\\n' * 2_000_000); os.write(1, b'last\\n')"
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=out.write_end)
+        await process.wait()
+        out.end()
+        return out
+
+    out = run(act())
+    assert out.reader.last_lines[-1] == "last"
+    assert sum(lines for lines, _ in out.dropped) + len(out.lines) == 2_000_001
+
+
+def test_dropped_lines_are_reported_while_more_are_dropped(monkeypatch):
+    monkeypatch.setattr(output, "_REPORT_SECONDS", 0.01)
+
+    async def act():
+        out = Output(rate=1)
+        for _ in range(2):
+            out.write(b"x\n" * 100)
+            reports = len(out.dropped)
+            await out.until(lambda reports=reports: len(out.dropped) > reports)
+        out.end()
+        return out
+
+    out = run(act())
+    assert sum(lines for lines, _ in out.dropped) == 200 - len(out.lines)
+
+
+def test_a_process_that_writes_on_for_ever_does_not_hold_up_the_end():
+    async def act():
+        out = Output(rate=1)
+        process = await asyncio.create_subprocess_exec("yes", stdout=out.write_end)
+        try:
+            await out.until(lambda: out.lines)
+            out.reader.close()
+            out.log.close()
+        finally:
+            process.kill()
+            await process.wait()
+            os.close(out.write_end)
+
+    run(act())
+
+
+def test_dropped_lines_are_described_with_the_way_to_see_them():
+    assert describe_dropped(12, 345, 1000) == (
+        "12 lines (345 bytes) of its output were dropped: more than 1000 a second (--guest-log-rate)"
+    )
