@@ -76,10 +76,11 @@ def test_the_bounds_hold_for_all_processes_together(connections):
 
 
 def test_metrics_are_the_same_page_over_any_connection(connections):
+    # A response shows that a process has accepted the connection: until then only the kernel knows it.
+    assert len({ask(connection, "GET", "/v1/models")[1] for connection in connections}) == 1
     for connection in connections:
         status, body = ask(connection, "GET", "/metrics")
         assert status == 200
         opened = [line for line in body.decode().splitlines() if line.startswith("naiad_process_connections{")]
         assert len(opened) == 3  # the owner and two processes
         assert sum(float(line.rpartition(" ")[2]) for line in opened) >= CONNECTIONS
-    assert len({ask(connection, "GET", "/v1/models")[1] for connection in connections}) == 1
