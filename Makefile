@@ -7,17 +7,19 @@ WORKERS := $(shell n=`getconf _NPROCESSORS_ONLN`; echo $$((n < 3 ? 3 : n > 4 ? 4
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 # Hundreds of servers are started from this checkout: without bytecode each would compile all of it.
 export PYTHONDONTWRITEBYTECODE :=
-# `make test FRONTENDS=2`: servers under test run their frontends in so many processes.
+# `make test FRONTENDS=2`: servers under test run their frontends in so many processes. SHARE=1/3 runs a third of the files.
 export NAIAD_TEST_FRONTENDS := $(FRONTENDS)
 
 .PHONY: demo demo-llm demo-ray test quick check docs bench bench-llm bench-scaling changelog proto clean
 
 # The demonstrations need a fraction of what the tests do, which is most of their time on a fresh machine.
+# What is there already is installed along, so that pip keeps versions that suit all: Ray alone would replace protobuf.
+READY = $(patsubst $(VENV)/.ready-%,%,$(wildcard $(VENV)/.ready-*))
 $(VENV)/.ready-demo $(VENV)/.ready-demo-ray $(VENV)/.ready-docs $(VENV)/.ready-dev: $(VENV)/.ready-%: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "naiad needs Python 3.10 or newer to run its host; $(PYTHON) is `$(PYTHON) -V`. Set PYTHON=/path/to/python3"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group $*
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . $(addprefix --group ,$(sort $* $(READY)))
 	touch $@
 
 demo: $(VENV)/.ready-demo  ## The main job on real input, in under five minutes
@@ -30,7 +32,7 @@ demo-ray: $(VENV)/.ready-demo-ray  ## Two nodes of a Ray cluster under load: upd
 	$(BIN)/python examples/demo/demo_ray.py
 
 test: $(VENV)/.ready-dev  ## Every test; TESTS='-m "not slow"' leaves some out
-	$(BIN)/python -m pytest $(PARALLEL) $(TESTS)
+	$(BIN)/python -m pytest $(PARALLEL) $(if $(SHARE),--share=$(SHARE)) $(TESTS)
 
 quick: $(VENV)/.ready-dev  ## The tests that start no server process, and a few that do
 	$(BIN)/python -m pytest $(PARALLEL) -m "smoke or not (slow or server)"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from naiad.environments.store.placement import spread
 from support.once import once
+from support.selection import deselect_other_shares, put_longest_first
 from support.server import ServerProcess, shared_guests
 
 # Hundreds of processes import numpy, whose OpenBLAS starts a thread for each core: time that no test is about.
@@ -98,26 +98,17 @@ def _knows_servers(namespace: Mapping[str, object]) -> bool:
     return _known[key]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--share`."""
+    parser.addoption(
+        "--share", metavar="K/N", help="run only the Kth of N shares of the files, which their names decide"
+    )
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a parallel run, begin with the files that take longest, so that none of them runs alone at the end.
-
-    They are recognised by a longer timeout and by tests marked as slow. Xdist itself begins with the files that have
-    most tests, but the longest files have one or two (so `make test` turns that off).
-    """
-    if not hasattr(config, "workerinput"):
-        return
-    limits: dict[str, float] = {}
-    slow: Counter[str] = Counter()
-    tests: Counter[str] = Counter()
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        marker = item.get_closest_marker("timeout")
-        limits[file] = max(limits.get(file, 0), marker.args[0] if marker is not None and marker.args else 0)
-        slow[file] += item.get_closest_marker("slow") is not None
-        tests[file] += 1
-
-    def weight(item: pytest.Item) -> tuple[float, int, int]:
-        file = item.nodeid.partition("::")[0]
-        return limits[file], slow[file], tests[file]
-
-    items.sort(key=weight, reverse=True)  # stable: tests of a file stay together, in the order they have
+    """Leave out the files of other shares; put the files that take longest first."""
+    share = config.getoption("share")
+    if share is not None:
+        config.hook.pytest_deselected(items=deselect_other_shares(items, share))
+    if hasattr(config, "workerinput"):
+        put_longest_first(items)

@@ -1,0 +1,41 @@
+"""Shares of the test files: together they are all files, each one is in a single share."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from support.selection import deselect_other_shares
+
+
+class Item(NamedTuple):
+    nodeid: str
+
+
+ITEMS = [Item(f"tests/folder/test_{file}.py::test_{number}") for file in range(20) for number in range(3)]
+
+
+def test_each_file_is_whole_in_one_share():
+    shares = []
+    for number in (1, 2, 3):
+        items = list(ITEMS)
+        others = deselect_other_shares(items, f"{number}/3")
+        assert sorted([*items, *others]) == sorted(ITEMS)
+        shares.append({item.nodeid.partition("::")[0] for item in items})
+    assert set.union(*shares) == {item.nodeid.partition("::")[0] for item in ITEMS}
+    assert sum(map(len, shares)) == len(set.union(*shares))
+    assert all(shares)
+
+
+def test_a_single_share_is_everything():
+    items = list(ITEMS)
+    assert deselect_other_shares(items, "1/1") == []
+    assert items == ITEMS
+
+
+@pytest.mark.parametrize("share", ["0/3", "4/3", "third", "1/0", "1", ""])
+def test_what_is_no_share_is_refused_with_an_example(share):
+    with pytest.raises(
+        pytest.UsageError, match=f"cannot run the share '{share}' of the tests: give K/N, K from 1 to N, such as 1/3"
+    ):
+        deselect_other_shares(list(ITEMS), share)
