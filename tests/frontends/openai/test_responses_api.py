@@ -159,6 +159,27 @@ def test_events_of_a_text_are_in_the_official_order(client):
     assert ids == {events[2].item.id} == {events[-1].response.output[0].id}
 
 
+def test_the_clients_snapshot_of_a_text_has_each_piece_once(client):
+    with client.responses.stream(model="fake", input="one two") as stream:
+        snapshots = [event.snapshot for event in stream if event.type == "response.output_text.delta"]
+    assert snapshots == ["one ", "one two "]
+
+
+@pytest.mark.parametrize("text", ["one two", "think"])
+def test_a_part_is_added_empty_and_its_deltas_have_all_of_it(client, text):
+    pieces: dict[str, str] = {}
+    for event in client.responses.create(model="fake", input=text, stream=True):
+        if event.type == "response.content_part.added":
+            assert event.part.text == ""
+            assert getattr(event.part, "logprobs", []) == []
+            pieces[event.item_id] = ""
+        elif event.type in ("response.output_text.delta", "response.reasoning_text.delta"):
+            pieces[event.item_id] += event.delta
+        elif event.type == "response.content_part.done":
+            assert pieces[event.item_id] == event.part.text != ""
+    assert len(pieces) == (2 if text == "think" else 1)
+
+
 def test_calls_are_streamed_one_after_the_other_and_assembled_by_the_client(client):
     with client.responses.stream(model="fake", input="call", tools=[TOOL]) as stream:
         kinds = [event.type for event in stream]

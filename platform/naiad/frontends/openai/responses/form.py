@@ -137,7 +137,7 @@ class ResponsesForm:
         )
         if block.kind is BlockKind.CALL:
             return [added]
-        return [added, self._event("response.content_part.added", **place, content_index=0, part=_part(block))]
+        return [added, self._event("response.content_part.added", **place, content_index=0, part=_empty_part(block))]
 
     def _grow(self, event: BlockEvent, place: Mapping[str, Any]) -> dict[str, Any]:
         kind = event.block.kind
@@ -176,6 +176,11 @@ def _part(block: Block) -> dict[str, Any]:
     if block.kind is BlockKind.REASONING:
         return {"type": "reasoning_text", "text": block.text}
     return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": block.logprobs}
+
+
+def _empty_part(block: Block) -> dict[str, Any]:
+    """The part as its first event has it: the block may have text already, but deltas carry all of it."""
+    return _part(Block(block.index, block.kind))
 
 
 def _usage(usage: Usage) -> dict[str, Any] | None:
