@@ -138,6 +138,7 @@ TYPES = [
 
 RAW_BINARY = [
     infer("a raw body", FOUR_FLOATS, "identity_fp32", headers={"Inference-Header-Content-Length": "0"}),
+    infer("a raw body that is a string", b"fine", "misbehaves", headers={"Inference-Header-Content-Length": "0"}),
 ]
 
 MODELS = [

@@ -176,6 +176,13 @@ BINARY = [
         tail=FOUR_FLOATS,
     ),
     infer("a raw body for a model of two inputs", FOUR_FLOATS, headers={"Inference-Header-Content-Length": "0"}),
+    infer("a raw body for several strings", b"a", "identity_bytes", headers={"Inference-Header-Content-Length": "0"}),
+    infer(
+        "a raw body for two variable dimensions",
+        FOUR_FLOATS,
+        "identity_matrix",
+        headers={"Inference-Header-Content-Length": "0"},
+    ),
     infer(
         "a raw body that is no whole number of elements",
         FOUR_FLOATS[:-1],

@@ -31,8 +31,12 @@ def test_the_shape_of_a_raw_body_has_batch_size_1_and_at_most_one_variable_dimen
 
 @pytest.mark.parametrize(("shape", "is_batched"), [((-1, -1), False), ((-1, -1, -1), True)])
 def test_more_than_one_variable_dimension_is_refused(shape, is_batched):
-    with pytest.raises(InvalidRequestError, match="The shape of the raw input 'IN' can not be deduced because there"):
+    with pytest.raises(InvalidRequestError) as caught:
         parse(shape, bytes(16), is_batched=is_batched)
+    assert caught.value.message == (
+        "[request id: <id_unknown>] The shape of the raw input 'IN' can not be deduced because there are more than one "
+        "variable-sized dimension"
+    )
 
 
 @pytest.mark.parametrize(("shape", "is_batched"), [((1,), False), ((-1, 1), True)])
@@ -44,7 +48,7 @@ def test_a_raw_body_is_one_string(shape, is_batched):
 
 @pytest.mark.parametrize(("shape", "is_batched"), [((-1,), False), ((2,), False), ((-1, -1), True)])
 def test_strings_that_may_be_several_are_refused(shape, is_batched):
-    message = r"For BYTE datatype raw input 'IN', the model must have input shape \[1\]"
+    message = r"\[request id: <id_unknown>\] For BYTE datatype raw input 'IN', the model must have input shape \[1\]"
     with pytest.raises(InvalidRequestError, match=message):
         parse(shape, b"text", datatype="BYTES", is_batched=is_batched)
 

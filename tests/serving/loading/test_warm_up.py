@@ -143,9 +143,9 @@ def test_the_log_has_a_line_for_each_run_of_a_sample(server):
         line.split("model 'warm'")[1].rstrip('"') for line in server.log.splitlines() if "model 'warm' inst" in line
     ]
     assert runs[:3] == [
-        " instance warm_0_0 is running warmup sample 'twice' for iteration 0",
         " instance warm_0_0 is running warmup sample 'twice' for iteration 1",
-        " instance warm_0_0 is running warmup sample 'file' for iteration 0",
+        " instance warm_0_0 is running warmup sample 'twice' for iteration 2",
+        " instance warm_0_0 is running warmup sample 'file' for iteration 1",
     ]
 
 

@@ -150,7 +150,7 @@ class WarmUp:
             GuestExitedError: If the guest exits meanwhile.
         """
         for sample in self._samples:
-            for iteration in range(sample.count):
+            for iteration in range(1, sample.count + 1):
                 logger.debug(
                     "model '%s' instance %s is running warmup sample '%s' for iteration %d",
                     worker.spec.load["model_name"],

@@ -26,6 +26,7 @@ from naiad.protocol.inference import NO_PARAMETERS, Buffer, InferRequest, InputT
 from naiad.protocol.metadata import ModelMetadata
 
 _MAX_DIMENSIONS = 32
+_NO_ID = "[request id: <id_unknown>] "  # of a raw request, which has no id
 NO_REGIONS: TensorRegions = ClientRegions()
 _NO_PARAMETERS = RequestParameters()
 _ONE_OF = (
@@ -172,7 +173,7 @@ def parse_raw(
         )
     if len(metadata.inputs) != 1:
         raise InvalidRequestError(
-            "[request id: <id_unknown>] Raw request must only have 1 input (found 1) to be deduced but got "
+            f"{_NO_ID}Raw request must only have 1 input (found 1) to be deduced but got "
             f"{len(metadata.inputs)} inputs in '{metadata.name}' model configuration"
         )
     tensor = metadata.inputs[0]
@@ -353,13 +354,15 @@ def _raw_shape(
     if datatype is Datatype.BYTES:
         # Without lengths of strings, a body is one string.
         if shape != [1]:
-            raise InvalidRequestError(f"For BYTE datatype raw input '{name}', the model must have input shape [1]")
+            raise InvalidRequestError(
+                f"{_NO_ID}For BYTE datatype raw input '{name}', the model must have input shape [1]"
+            )
         return (*batch, 1)
     variable = [index for index, dimension in enumerate(shape) if dimension == -1]
     if len(variable) > 1:
         raise InvalidRequestError(
-            f"The shape of the raw input '{name}' can not be deduced because there are more than one variable-sized "
-            "dimension"
+            f"{_NO_ID}The shape of the raw input '{name}' can not be deduced because there are more than one "
+            "variable-sized dimension"
         )
     for index in variable:
         known = prod(dimension for dimension in shape if dimension != -1)
