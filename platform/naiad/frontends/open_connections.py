@@ -7,7 +7,7 @@ import logging
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 logger = logging.getLogger("naiad.connections")
@@ -102,10 +102,16 @@ class ConnectionCount:
 
 
 class OpenConnections(Generic[C]):
-    """The open connections of one listener, those included that are being refused."""
+    """The open connections of one listener, those included that are being refused.
+
+    Attributes:
+        count: Counts those that were accepted.
+        on_added: Called when a connection was added.
+    """
 
     def __init__(self, count: ConnectionCount | None = None) -> None:
         self.count = count or ConnectionCount()
+        self.on_added: Callable[[], None] = lambda: None
         self._addresses: dict[C, str | None] = {}  # None: refused, and not counted
         self._refused = 0
 
@@ -123,10 +129,10 @@ class OpenConnections(Generic[C]):
         """Add a connection. Returns why it must be refused, as a sentence for its client; empty if it is accepted."""
         address = self.count.address_of(transport)
         refusal = self.count.enter(address)
+        self._addresses[connection] = None if refusal else address
+        self.on_added()
         if not refusal:
-            self._addresses[connection] = address
             return ""
-        self._addresses[connection] = None
         self._refused += 1
         if self._refused > _MAX_REFUSED:
             transport.abort()

@@ -80,7 +80,10 @@ class TimeoutSweep(Generic[C]):
         self._unchecked: list[C] = []
 
     def start(self) -> None:
-        """Check the connections until `stop`. Called with each new connection."""
+        """Check the connections until `stop`. To be called after a connection was added to them.
+
+        A call before that may have no effect: a sweep that finds no connections is the last one.
+        """
         if self._timer is None and self._seconds:
             self._timer = self._loop.call_later(self._seconds, self._sweep)
 

@@ -129,6 +129,7 @@ class GrpcServer:
         self._sweep = TimeoutSweep(
             turns.loop, turns, self.connections, GrpcTimeCheck(limits_of_time).check, limits_of_time.sweep_seconds
         )
+        self.connections.on_added = self._sweep.start
         self._tls = tls
         self._servers: list[asyncio.Server] = []
         self._connect: Callable[[], Http2Connection[Head]] | None = None
@@ -150,7 +151,6 @@ class GrpcServer:
         stream_count = StreamCount(self._limits)
 
         def connect() -> Http2Connection[Head]:
-            self._sweep.start()
             return Http2Connection(
                 self._application,
                 self.connections,

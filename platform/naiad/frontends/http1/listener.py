@@ -111,8 +111,9 @@ class HttpListener:
         memory = self._memory or RequestMemory(loop=loop)
         sweep = TimeoutSweep(loop, turns, self._connections, HttpConnection.check_time, self._timeouts.sweep_seconds)
 
+        self._connections.on_added = sweep.start
+
         def connect() -> HttpConnection:
-            sweep.start()
             return HttpConnection(
                 self._handle,
                 self._cancel,
