@@ -13,7 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from naiad.bundle.manifest import MANIFEST_NAME, BundleManifest
-from naiad.cli.deploy import deploy
+from naiad.cli.deploy import OWN_FLAGS, USED_FLAGS, deploy
 from naiad.deploy.yaml import documents
 
 HERE = Path(__file__).parent
@@ -223,7 +223,7 @@ def test_the_metrics_that_autoscalers_read_are_the_servers(written):
 
 def test_keda_queries_prometheus_itself(written):
     url = "http://prometheus.monitoring.svc:9090"
-    made = made_for_kubernetes(written, "--max-replicas=6", "--keda", f"--prometheus-url={url}")
+    made = made_for_kubernetes(written, "--max-replicas=6", "--keda", f"--prometheus-url={url}", "--namespace=shops")
 
     assert not made.keys() & {"HorizontalPodAutoscaler", "PrometheusRule"}
     spec = made["ScaledObject"]["spec"]
@@ -233,7 +233,26 @@ def test_keda_queries_prometheus_itself(written):
     # A mean does not depend on the number of pods; a sum is divided by it.
     assert (queue["metricType"], queue["metadata"]["threshold"]) == ("Value", "50")
     assert (pending["metricType"], pending["metadata"]["threshold"]) == ("AverageValue", "8")
+    # A server with this name in another namespace is not counted.
+    selected = '{namespace="shops", app_kubernetes_io_instance="naiad"}'
+    assert pending["metadata"]["query"] == f"sum(nv_inference_pending_request_count{selected})"
+    assert queue["metadata"]["query"].count(selected) == 2
     assert "PodMonitor" in made
+
+
+def test_a_namespace_is_that_of_all_objects_and_of_the_queries(written):
+    made = made_for_kubernetes(written, "--namespace=shops", "--max-replicas=2", "--network-policy")
+    assert {each["metadata"]["namespace"] for each in made.values()} == {"shops"}
+    (group,) = made["PrometheusRule"]["spec"]["groups"]
+    assert all('namespace="shops"' in rule["expr"] for rule in group["rules"])
+
+    kserve = ("kserve", "--image=i", "--storage-uri=s3://b/m", "--namespace=shops")
+    runtime, service = yaml.safe_load_all(written(*kserve, "--cluster"))
+    assert "namespace" not in runtime["metadata"]  # a cluster's objects have none
+    assert service["metadata"]["namespace"] == "shops"
+    runtime, _ = yaml.safe_load_all(written(*kserve))
+    assert runtime["metadata"]["namespace"] == "shops"
+    jsonschema.validate(runtime, schema("runtime"))
 
 
 def test_a_policy_lets_clients_in_and_prometheus_to_the_metrics(written):
@@ -276,13 +295,19 @@ def test_deployments_of_kserve_drain_and_spread(written):
 
     predictor = service["spec"]["predictor"]
     check_pod({"containers": [{"name": "c"}], **{k: predictor[k] for k in predictor if k.startswith(("term", "topo"))}})
-    assert service["metadata"]["annotations"] == {"serving.kserve.io/deploymentMode": "RawDeployment"}
+    assert service["metadata"]["annotations"]["serving.kserve.io/deploymentMode"] == "RawDeployment"
     assert predictor["terminationGracePeriodSeconds"] == 85
 
 
 def test_kserve_scales_with_keda_by_pending_requests(written):
     service = service_of(
-        written, "--max-replicas=5", "--keda", "--prometheus-url=http://prometheus:9090", "--name=shop"
+        written,
+        "--max-replicas=5",
+        "--keda",
+        "--prometheus-url=http://prometheus:9090",
+        "--name=shop",
+        "--namespace=shops",
+        "--metrics-port=8765",
     )
 
     annotations = service["metadata"]["annotations"]
@@ -290,8 +315,13 @@ def test_kserve_scales_with_keda_by_pending_requests(written):
     assert annotations["serving.kserve.io/deploymentMode"] == "RawDeployment"
     (metric,) = service["spec"]["predictor"]["autoScaling"]["metrics"]
     assert metric["external"]["metric"]["query"] == (
-        'sum(nv_inference_pending_request_count{pod=~"shop-models-predictor-.*"})'
+        'sum(nv_inference_pending_request_count{namespace="shops", pod=~"shop-models-predictor-.*"})'
     )
+    # KServe passes the annotations on to the pods, where Prometheus looks for them. Its own setting names a port of
+    # Knative's proxy, which these pods do not have.
+    scraped = {key.rpartition("/")[2]: annotations[key] for key in annotations if key.startswith("prometheus.io/")}
+    assert scraped == {"scrape": "true", "port": "8765", "path": "/metrics"}
+    assert annotations["serving.kserve.io/enable-prometheus-scraping"] == "false"
 
 
 def verified_by_systemd(unit, tmp_path, name="naiad"):
@@ -406,8 +436,26 @@ def test_a_bundle_is_started_by_its_own_program_with_its_own_flags(written, tmp_
             "cannot use --prometheus-url=p:9090: expected a URL",
         ),
         (
-            ("kserve", "--image=i", "--canary-percent=5"),
-            "cannot use --canary-percent: it is a setting of an InferenceService; add --storage-uri=URI",
+            (
+                *("kserve", "--image=i", "--storage-uri=s3://b/m", "--max-replicas=2", "--keda"),
+                *("--prometheus-url=http://p", "--namespace=n", "--allow-metrics=false"),
+            ),
+            "cannot use --keda with --allow-metrics=false: it scales by metrics; enable them",
+        ),
+        (
+            (
+                *("kubernetes", "--image=i", "--model-repository=/m", "--max-replicas=2", "--keda"),
+                "--prometheus-url=http://p",
+            ),
+            "cannot use --keda: the namespace is missing, and its queries would count the requests of servers",
+        ),
+        (
+            ("kubernetes", "--image=i", "--model-repository=/m", "--namespace=Shop 1"),
+            "cannot use --namespace=Shop 1: a namespace has 1 to 63 lowercase letters",
+        ),
+        (
+            ("kubernetes", "--image=i", "--model-repository=models", "--models-claim=c"),
+            "cannot mount a claim at models: expected an absolute path of the container",
         ),
         (
             ("kserve", "--image=i", "--storage-uri=s3://b/m", "--canary-percent=5", "--standard"),
@@ -418,6 +466,41 @@ def test_a_bundle_is_started_by_its_own_program_with_its_own_flags(written, tmp_
 )
 def test_what_could_not_be_started_or_watched_is_refused(refused, arguments, message):
     assert message in refused(*arguments, code=2 if "expected one of" in message else 1)
+
+
+@pytest.mark.parametrize(
+    ("target", "flags", "message"),
+    [
+        (
+            "kserve",
+            ["--network-policy"],
+            "cannot use --network-policy with kserve: it is a flag of kubernetes; remove it",
+        ),
+        ("kserve", ["--allow-namespace=web"], "with kserve: it is a flag of kubernetes"),
+        ("kserve", ["--pod-monitor"], "with kserve: it is a flag of kubernetes"),
+        ("kserve", ["--no-surge"], "with kserve: it is a flag of kubernetes"),
+        ("kserve", ["--models-claim=c"], "with kserve: it is a flag of kubernetes"),
+        ("kserve", ["--target-queue-ms=9"], "with kserve: it is a flag of kubernetes"),
+        ("kserve", ["--canary-percent=5"], "with kserve: it has no effect without --storage-uri; add that flag"),
+        ("kserve", ["--storage-uri=x://y", "--target-pending=9"], "it has no effect without --keda"),
+        ("kubernetes", ["--canary-percent=5"], "cannot use --canary-percent with kubernetes: it is a flag of kserve"),
+        ("kubernetes", ["--standard"], "with kubernetes: it is a flag of kserve"),
+        ("kubernetes", ["--cluster"], "with kubernetes: it is a flag of kserve"),
+        ("kubernetes", ["--storage-uri=x://y"], "with kubernetes: it is a flag of kserve"),
+        ("kubernetes", ["--prometheus-url=http://p"], "with kubernetes: it has no effect without --keda; add that"),
+        ("kubernetes", ["--target-pending=2"], "with kubernetes: it has no effect without --max-replicas"),
+        ("systemd", ["--network-policy"], "with systemd: it is a flag of kubernetes; remove it"),
+        ("systemd", ["--max-replicas=3"], "with systemd: it is a flag of kubernetes and kserve; remove it"),
+        ("systemd", ["--keda"], "with systemd: it is a flag of kubernetes and kserve"),
+    ],
+)
+def test_flags_without_effect_are_rejected(refused, target, flags, message):
+    image = [] if target == "systemd" else ["--image=i"]
+    assert message in refused(target, "--model-repository=/m", *image, *flags, code=2)
+
+
+def test_each_flag_is_of_a_target():
+    assert {flag.name for flag in OWN_FLAGS} == frozenset().union(*USED_FLAGS.values())
 
 
 def test_a_wrong_flag_is_told_with_the_one_that_was_meant(refused):

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from naiad.bundle.host import RUN
 from naiad.bundle.manifest import read_manifest
@@ -25,7 +26,7 @@ from naiad.config.server.options import SERVER_FLAGS
 from naiad.deploy.autoscaling import Targets, horizontal_pod_autoscaler, pod_monitor, recording_rules, scaled_object
 from naiad.deploy.kserve import MODELS, inference_service, serving_runtime
 from naiad.deploy.kubernetes import Pod, deployment, disruption_budget, network_policy, service
-from naiad.deploy.server import DeployedServer, describe_server
+from naiad.deploy.server import DeployedServer, describe_server, is_label
 from naiad.deploy.systemd import unit
 from naiad.deploy.yaml import documents
 from naiad.errors import DeploymentError, NaiadError
@@ -48,6 +49,9 @@ _BUNDLE = Flag(
 )
 _IMAGE = Flag("image", Kind.STRING, "", "Container image; an image of `naiad bundle --oci` has its own flags.")
 _REPLICAS = Flag("replicas", Kind.INTEGER, "1", "Number of pods; with --max-replicas the smallest number.", low=0)
+_NAMESPACE = Flag(
+    "namespace", Kind.STRING, "", "Namespace of the objects; also selects the pods in queries of Prometheus."
+)
 _MAX_REPLICAS = Flag(
     "max-replicas",
     Kind.INTEGER,
@@ -59,7 +63,12 @@ _TARGET_QUEUE = Flag("target-queue-ms", Kind.INTEGER, "50", "Mean queue time at 
 _TARGET_PENDING = Flag(
     "target-pending", Kind.INTEGER, "8", "Pending requests of each pod at which one is added.", low=1
 )
-_KEDA = Flag("keda", Kind.NOTHING, "", "Scale with KEDA instead of a HorizontalPodAutoscaler; needs --prometheus-url.")
+_KEDA = Flag(
+    "keda",
+    Kind.NOTHING,
+    "",
+    "Scale with KEDA instead of a HorizontalPodAutoscaler; needs --prometheus-url and --namespace.",
+)
 _PROMETHEUS = Flag("prometheus-url", Kind.STRING, "", "Prometheus that KEDA queries.")
 _MONITOR = Flag("pod-monitor", Kind.NOTHING, "", "Add a PodMonitor of the Prometheus operator (kubernetes).")
 _POLICY = Flag(
@@ -85,7 +94,7 @@ _CANARY = Flag(
 )
 OWN_FLAGS = own_flags(
     _GROUP,
-    *(_NAME, _OUTPUT, _FORCE, _MEMORY, _CPUS, _GPUS, _BUNDLE, _IMAGE, _REPLICAS),
+    *(_NAME, _OUTPUT, _FORCE, _MEMORY, _CPUS, _GPUS, _BUNDLE, _IMAGE, _NAMESPACE, _REPLICAS),
     *(_MAX_REPLICAS, _TARGET_QUEUE, _TARGET_PENDING, _KEDA, _PROMETHEUS, _MONITOR, _POLICY, _ALLOW, _NO_SURGE),
     *(_MODELS_CLAIM, _STORE_CLAIM, _UID, _CLUSTER, _STORAGE_URI, _STANDARD, _CANARY),
 )
@@ -106,10 +115,31 @@ def deploy(arguments: Sequence[str]) -> int:
                 f"cannot write a deployment: expected one of {', '.join(_WRITERS)}, "
                 f"got {' '.join(line.positional) or 'none'}"
             )
-        write_output(_WRITERS[line.positional[0]](line), line.last(_OUTPUT), replace=line.has(_FORCE))
+        target = line.positional[0]
+        _reject_unused(line, target)
+        write_output(_WRITERS[target](line), line.last(_OUTPUT), replace=line.has(_FORCE))
     except NaiadError as error:
         return report_error(error, _PROGRAM)
     return 0
+
+
+def _reject_unused(line: CommandLine, target: str) -> None:
+    """Reject flags of other targets, and flags without the one whose work they adjust.
+
+    Raises:
+        UsageError: If a flag would have no effect.
+    """
+    for flag in OWN_FLAGS:
+        if not line.has(flag):
+            continue
+        if flag.name not in USED_FLAGS[target]:
+            users = " and ".join(name for name, used in USED_FLAGS.items() if flag.name in used)
+            raise UsageError(f"cannot use --{flag.name} with {target}: it is a flag of {users}; remove it")
+        needed = _NEEDED_FLAGS.get((target, flag.name))
+        if needed is not None and not line.has(needed):
+            raise UsageError(
+                f"cannot use --{flag.name} with {target}: it has no effect without --{needed.name}; add that flag"
+            )
 
 
 def _systemd(line: CommandLine) -> str:
@@ -133,8 +163,9 @@ def _kubernetes(line: CommandLine) -> str:
         _require_max_replicas(pod)
         made.append(scaled_object(server, pod, _targets(line)))
     elif pod.max_replicas:
-        made += [recording_rules(server), horizontal_pod_autoscaler(server, pod, _targets(line))]
-    return documents(made)
+        rules = recording_rules(server, line.last(_NAMESPACE))
+        made += [rules, horizontal_pod_autoscaler(server, pod, _targets(line))]
+    return documents(_in_namespace(made, line.last(_NAMESPACE)))
 
 
 def _kserve(line: CommandLine) -> str:
@@ -143,11 +174,6 @@ def _kserve(line: CommandLine) -> str:
     pod = _pod(line, server)
     made = [serving_runtime(server, pod, cluster=line.has(_CLUSTER))]
     storage = line.last(_STORAGE_URI)
-    of_services = [flag for flag in (_MAX_REPLICAS, _KEDA, _STANDARD, _CANARY) if line.has(flag)]
-    if of_services and not storage:
-        raise DeploymentError(
-            f"cannot use --{of_services[0].name}: it is a setting of an InferenceService; add --storage-uri=URI"
-        )
     if line.has(_KEDA):
         _require_max_replicas(pod)
     if storage:
@@ -161,7 +187,28 @@ def _kserve(line: CommandLine) -> str:
                 targets=_targets(line) if line.has(_KEDA) else None,
             )
         )
-    return documents(made)
+    return documents(_in_namespace(made, line.last(_NAMESPACE)))
+
+
+def _in_namespace(objects: list[dict[str, Any]], namespace: str) -> list[dict[str, Any]]:
+    """The objects in a namespace, as far as they have one; empty: the namespace into which they will be applied.
+
+    Raises:
+        DeploymentError: If Kubernetes would reject the name.
+    """
+    if not namespace:
+        return objects
+    if not is_label(namespace):
+        raise DeploymentError(
+            f"cannot use --namespace={namespace}: a namespace has 1 to 63 lowercase letters, digits and '-'; the first "
+            "and last are not '-'"
+        )
+    return [
+        each
+        if each["kind"] == "ClusterServingRuntime"
+        else {**each, "metadata": {"name": each["metadata"]["name"], "namespace": namespace, **each["metadata"]}}
+        for each in objects
+    ]
 
 
 def _targets(line: CommandLine) -> Targets:
@@ -169,6 +216,7 @@ def _targets(line: CommandLine) -> Targets:
         queue_milliseconds=int(line.last(_TARGET_QUEUE)),
         pending=int(line.last(_TARGET_PENDING)),
         prometheus=line.last(_PROMETHEUS),
+        namespace=line.last(_NAMESPACE),
     )
 
 
@@ -182,6 +230,27 @@ _WRITERS: dict[str, Callable[[CommandLine], str]] = {
     "kubernetes": _kubernetes,
     "kserve": _kserve,
 }
+_OF_ALL = (_NAME, _OUTPUT, _FORCE, _MEMORY, _CPUS, _GPUS, _BUNDLE)
+_OF_PODS = (_IMAGE, _NAMESPACE, _REPLICAS, _MAX_REPLICAS, _TARGET_PENDING, _KEDA, _PROMETHEUS, _STORE_CLAIM, _UID)
+USED_FLAGS: dict[str, frozenset[str]] = {
+    target: frozenset(flag.name for flag in flags)
+    for target, flags in {
+        "systemd": _OF_ALL,
+        "kubernetes": (*_OF_ALL, *_OF_PODS, _TARGET_QUEUE, _MONITOR, _POLICY, _ALLOW, _NO_SURGE, _MODELS_CLAIM),
+        "kserve": (*_OF_ALL, *_OF_PODS, _CLUSTER, _STORAGE_URI, _STANDARD, _CANARY),
+    }.items()
+}
+"""The flags that each writer uses."""
+_NEEDED_FLAGS: dict[tuple[str, str], Flag] = {
+    ("kubernetes", _TARGET_QUEUE.name): _MAX_REPLICAS,
+    ("kubernetes", _TARGET_PENDING.name): _MAX_REPLICAS,
+    ("kubernetes", _PROMETHEUS.name): _KEDA,
+    ("kserve", _TARGET_PENDING.name): _KEDA,
+    ("kserve", _PROMETHEUS.name): _KEDA,
+    # These are settings of an InferenceService.
+    **{("kserve", flag.name): _STORAGE_URI for flag in (_REPLICAS, _MAX_REPLICAS, _KEDA, _STANDARD, _CANARY)},
+}
+"""For flags of a target, the flag without which they have no effect."""
 
 
 def _server(line: CommandLine, flags: Sequence[tuple[Flag, str]]) -> DeployedServer:

@@ -20,7 +20,6 @@ __all__ = [
     "Targets",
     "horizontal_pod_autoscaler",
     "kserve_metrics",
-    "pending_query",
     "pod_monitor",
     "recording_rules",
     "scaled_object",
@@ -32,6 +31,7 @@ _SCRAPE = "15s"
 _WINDOW = "1m"  # four scrapes; a rate needs two at least
 _COOL_DOWN_SECONDS = 300
 """A pod that stops loses its loaded models: wait until the load has been low for this long."""
+_PENDING_COUNT = "nv_inference_pending_request_count"
 _INSTANCE = "app.kubernetes.io/instance"
 _INSTANCE_IN_PROMETHEUS = "app_kubernetes_io_instance"  # Prometheus replaces what its label names cannot contain
 
@@ -44,11 +44,13 @@ class Targets:
         queue_milliseconds: Mean time that requests are queued.
         pending: Pending requests of each pod.
         prometheus: URL of Prometheus, which KEDA queries; empty if nothing does.
+        namespace: Namespace of the pods, by which KEDA's queries select them; empty if nothing queries.
     """
 
     queue_milliseconds: int = 50
     pending: int = 8
     prometheus: str = ""
+    namespace: str = ""
 
     def __post_init__(self) -> None:
         """Reject an address that is not a URL.
@@ -83,11 +85,17 @@ def pod_monitor(server: DeployedServer) -> dict[str, Any]:
     }
 
 
-def recording_rules(server: DeployedServer) -> dict[str, Any]:
-    """The PrometheusRule with the two series of each pod; adapters of Prometheus offer them to autoscalers."""
+def recording_rules(server: DeployedServer, namespace: str = "") -> dict[str, Any]:
+    """The PrometheusRule with the two series of each pod; adapters of Prometheus offer them to autoscalers.
+
+    Args:
+        server: The server.
+        namespace: Namespace of the pods; empty for those of all namespaces.
+    """
+    selected = _selector(server.name, namespace)
     rules = [
-        {"record": QUEUE, "expr": _queue_query(server.name, "by (namespace, pod) ")},
-        {"record": PENDING, "expr": f"sum by (namespace, pod) ({_pending(server.name)})"},
+        {"record": QUEUE, "expr": _queue_query(selected, "by (namespace, pod) ")},
+        {"record": PENDING, "expr": f"sum by (namespace, pod) ({_PENDING_COUNT}{selected})"},
     ]
     return {
         "apiVersion": "monitoring.coreos.com/v1",
@@ -125,13 +133,14 @@ def scaled_object(server: DeployedServer, pod: Pod, targets: Targets) -> dict[st
     """KEDA's ScaledObject, which replaces the HorizontalPodAutoscaler and needs no adapter of Prometheus.
 
     Raises:
-        DeploymentError: If the address of Prometheus is missing.
+        DeploymentError: If the address of Prometheus or the namespace is missing.
     """
-    _require_prometheus(targets)
+    _require_source(targets)
+    selected = _selector(server.name, targets.namespace)
     triggers = [
         # The mean is the same for any number of pods, so it is compared as it is; KEDA divides the sum by the pods.
-        _trigger(targets, "Value", _queue_query(server.name), targets.queue_milliseconds),
-        _trigger(targets, "AverageValue", pending_query(server.name), targets.pending),
+        _trigger(targets, "Value", _queue_query(selected), targets.queue_milliseconds),
+        _trigger(targets, "AverageValue", f"sum({_PENDING_COUNT}{selected})", targets.pending),
     ]
     return {
         "apiVersion": "keda.sh/v1alpha1",
@@ -158,28 +167,25 @@ def kserve_metrics(service: str, targets: Targets) -> list[dict[str, Any]]:
         targets: When pods are added. KServe divides the number of pending requests by the pods.
 
     Raises:
-        DeploymentError: If the address of Prometheus is missing.
+        DeploymentError: If the address of Prometheus or the namespace is missing.
     """
-    _require_prometheus(targets)
-    query = f'sum(nv_inference_pending_request_count{{pod=~"{service}-predictor-.*"}})'
+    _require_source(targets)
+    query = f'sum({_PENDING_COUNT}{{namespace="{targets.namespace}", pod=~"{service}-predictor-.*"}})'
     metric = {"backend": "prometheus", "serverAddress": targets.prometheus, "query": query}
     target = {"type": "AverageValue", "averageValue": str(targets.pending)}
     return [{"type": "External", "external": {"metric": metric, "target": target}}]
 
 
-def pending_query(name: str) -> str:
-    """The query for the pending requests of all pods of a server."""
-    return f"sum({_pending(name)})"
+def _selector(name: str, namespace: str) -> str:
+    """The labels of all pods of a server; the servers of other namespaces may have the same name."""
+    place = f'namespace="{namespace}", ' if namespace else ""
+    return f'{{{place}{_INSTANCE_IN_PROMETHEUS}="{name}"}}'
 
 
-def _pending(name: str) -> str:
-    return f'nv_inference_pending_request_count{{{_INSTANCE_IN_PROMETHEUS}="{name}"}}'
-
-
-def _queue_query(name: str, group: str = "") -> str:
+def _queue_query(selected: str, group: str = "") -> str:
     """The query for the mean time in milliseconds that requests of the last minute were queued."""
     queued, requests = (
-        f'sum {group}(rate({series}{{{_INSTANCE_IN_PROMETHEUS}="{name}"}}[{_WINDOW}]))'
+        f"sum {group}(rate({series}{selected}[{_WINDOW}]))"
         for series in ("nv_inference_queue_duration_us", "nv_inference_request_success")
     )
     # Without requests the quotient would be NaN, which autoscalers treat as an error.
@@ -203,9 +209,14 @@ def _behavior() -> dict[str, Any]:
     }
 
 
-def _require_prometheus(targets: Targets) -> None:
+def _require_source(targets: Targets) -> None:
     if not targets.prometheus:
         raise DeploymentError(
             "cannot use --keda: the address of Prometheus is missing; add --prometheus-url=URL, such as "
             "http://prometheus-operated.monitoring.svc:9090"
+        )
+    if not targets.namespace:
+        raise DeploymentError(
+            "cannot use --keda: the namespace is missing, and its queries would count the requests of servers with "
+            "this name in all namespaces; add --namespace=NAME"
         )

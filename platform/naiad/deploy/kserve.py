@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from naiad.deploy.autoscaling import Targets, kserve_metrics
-from naiad.deploy.kubernetes import Pod, container, pod_security, topology_spread, volumes
+from naiad.deploy.kubernetes import Pod, container, pod_security, scraping, topology_spread, volumes
 from naiad.deploy.server import DeployedServer
 from naiad.errors import DeploymentError
 
@@ -62,7 +62,7 @@ def inference_service(
         targets: When KEDA adds pods; None to leave scaling to KServe's default.
 
     Raises:
-        DeploymentError: If the mode of deployment lacks one of these.
+        DeploymentError: If the mode of deployment lacks one of these, or KEDA has no metrics to query.
     """
     name = f"{server.name}-models"
     if canary_percent is not None and is_standard:
@@ -70,13 +70,20 @@ def inference_service(
             "cannot use --canary-percent with --standard or --keda: only Knative splits requests between revisions; "
             "use a model of the remote backend with weights instead"
         )
-    annotations = {"serving.kserve.io/deploymentMode": "RawDeployment"} if is_standard else {}
+    annotations: dict[str, str] = {}
+    if is_standard:
+        annotations = {"serving.kserve.io/deploymentMode": "RawDeployment", **scraping(server)}
+        # With "true", KServe would replace the port by that of Knative's proxy (9091), which these pods do not have
+        # (kserve, pkg/webhook/admission/pod/metrics_aggregate_injector.go).
+        annotations["serving.kserve.io/enable-prometheus-scraping"] = "false"
     predictor: dict[str, Any] = {"minReplicas": pod.replicas}
     if pod.max_replicas:
         predictor["maxReplicas"] = pod.max_replicas
     if canary_percent is not None:
         predictor["canaryTrafficPercent"] = canary_percent
     if targets is not None:
+        if "metrics" not in server.ports:
+            raise DeploymentError("cannot use --keda with --allow-metrics=false: it scales by metrics; enable them")
         annotations["serving.kserve.io/autoscalerClass"] = "keda"
         predictor["autoScaling"] = {"metrics": kserve_metrics(name, targets)}
     if is_standard:

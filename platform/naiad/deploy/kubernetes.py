@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from naiad.deploy.server import LIVE, READY, STORE, DeployedServer
@@ -12,12 +13,16 @@ from naiad.errors import DeploymentError
 
 __all__ = [
     "Pod",
+    "check_memory",
     "container",
     "deployment",
     "disruption_budget",
     "labels",
+    "model_mounts",
+    "model_volume",
     "network_policy",
     "pod_security",
+    "scraping",
     "service",
     "topology_spread",
     "volumes",
@@ -73,14 +78,21 @@ class Pod:
         """
         if not _CPUS.fullmatch(self.cpus):
             raise DeploymentError(f"cannot use --cpus={self.cpus}: expected a number of processors, such as 2 or 500m")
-        if not _MEMORY.fullmatch(self.memory):
-            raise DeploymentError(
-                f"cannot use --memory={self.memory}: expected a quantity of Kubernetes, such as 8Gi or 8G"
-            )
+        check_memory(self.memory)
         if self.max_replicas and self.max_replicas < self.replicas:
             raise DeploymentError(
                 f"cannot use --max-replicas={self.max_replicas}: it is less than --replicas={self.replicas}"
             )
+
+
+def check_memory(memory: str) -> None:
+    """Reject an amount of memory that Kubernetes would reject.
+
+    Raises:
+        DeploymentError: If it is malformed.
+    """
+    if not _MEMORY.fullmatch(memory):
+        raise DeploymentError(f"cannot use --memory={memory}: expected a quantity of Kubernetes, such as 8Gi or 8G")
 
 
 def labels(server: DeployedServer) -> dict[str, str]:
@@ -91,7 +103,7 @@ def labels(server: DeployedServer) -> dict[str, str]:
 def deployment(server: DeployedServer, pod: Pod) -> dict[str, Any]:
     """The Deployment: a new release replaces the pods one by one."""
     template = {
-        "metadata": {"labels": labels(server), "annotations": {} if pod.is_monitored else _scraping(server)},
+        "metadata": {"labels": labels(server), "annotations": {} if pod.is_monitored else scraping(server)},
         "spec": {
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
@@ -197,10 +209,7 @@ def container(server: DeployedServer, pod: Pod, *, name: str = "naiad") -> dict[
         {"name": "temporary", "mountPath": _TEMPORARY},
     ]
     if pod.models_claim:
-        mounts += [
-            {"name": "models", "mountPath": str(folder), "subPath": folder.name, "readOnly": True}
-            for folder in server.folders
-        ]
+        mounts += model_mounts(server.folders)
     return {
         **start,
         "env": [{"name": "NAIAD_STORE", "value": STORE}, {"name": "HOME", "value": _TEMPORARY}],
@@ -233,11 +242,30 @@ def volumes(server: DeployedServer, pod: Pod) -> list[dict[str, Any]]:
     )
     mounted: list[dict[str, Any]] = [{"name": "store", **store}, {"name": "temporary", "emptyDir": {}}]
     if pod.models_claim and server.folders:
-        mounted.append({"name": "models", "persistentVolumeClaim": {"claimName": pod.models_claim, "readOnly": True}})
+        mounted.append(model_volume(pod.models_claim))
     return mounted
 
 
-def _scraping(server: DeployedServer) -> dict[str, str]:
+def model_volume(claim: str) -> dict[str, Any]:
+    """The volume of a PersistentVolumeClaim with the folders of the models, which `model_mounts` mount."""
+    return {"name": "models", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+
+
+def model_mounts(folders: Iterable[Path]) -> list[dict[str, Any]]:
+    """The mounts of the models' folders: each is the folder of the claim that has the last part of its path as a name.
+
+    Raises:
+        DeploymentError: If a path is relative.
+    """
+    mounts = []
+    for folder in folders:
+        if not folder.is_absolute():
+            raise DeploymentError(f"cannot mount a claim at {folder}: expected an absolute path of the container")
+        mounts.append({"name": "models", "mountPath": str(folder), "subPath": folder.name, "readOnly": True})
+    return mounts
+
+
+def scraping(server: DeployedServer) -> dict[str, str]:
     """The pod annotations by which most installations of Prometheus find the metrics port."""
     if "metrics" not in server.ports:
         return {}

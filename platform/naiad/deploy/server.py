@@ -13,13 +13,13 @@ from naiad.config.server.flag import Flag, format_flag
 from naiad.config.server.options import ServerOptions
 from naiad.errors import DeploymentError
 
-__all__ = ["LIVE", "READY", "STORE", "DeployedServer", "describe_server"]
+__all__ = ["LIVE", "READY", "STORE", "DeployedServer", "describe_server", "is_label"]
 
 LIVE, READY = "/v2/health/live", "/v2/health/ready"
 STORE = "/var/lib/naiad"
 """Folder of the store in containers; only this folder and the one for temporary files are writable."""
 _STOP_MARGIN_SECONDS = 10  # after the exit timeout, the server ends its guests
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +53,18 @@ def _backends(options: ServerOptions) -> list[Path]:
     return [folder for folder in options.backends.directories if folder != shipped_backends()]
 
 
+def is_label(name: str) -> bool:
+    """Whether Kubernetes accepts a name as a label of DNS (RFC 1123), which most names in it are."""
+    return _LABEL.fullmatch(name) is not None
+
+
 def describe_server(name: str, options: ServerOptions, flags: Sequence[tuple[Flag, str]]) -> DeployedServer:
     """The deployed server with these options, which come from these flags.
 
     Raises:
         DeploymentError: If the name is not valid in Kubernetes, or the server's health cannot be probed.
     """
-    if not _NAME.fullmatch(name):
+    if not is_label(name):
         raise DeploymentError(
             f"cannot use --name={name}: a name has 1 to 63 lowercase letters, digits and '-'; the first and last are "
             "not '-'"
