@@ -42,7 +42,7 @@ class Link:
         Args:
             sock: A stream socket of the family AF_UNIX.
             loop: The loop whose thread calls everything here.
-            on_frame: Called with the kind and payload of each frame.
+            on_frame: Called with the kind and payload of each frame, in order. It may call `receive`; it never raises.
             on_end: Called once, when the other side has closed its end.
             on_received: Called after the frames that arrived together.
         """
@@ -54,6 +54,7 @@ class Link:
         self._on_end = on_end
         self._on_received = on_received
         self._reader = wire.FrameReader(MAX_FRAME)
+        self._frames: deque[tuple[int, bytes]] = deque()  # that have arrived and are not handled yet
         self._buffer = bytearray(_RECEIVE)
         self._buffers = (self._buffer,)
         self._view = memoryview(self._buffer)
@@ -146,6 +147,7 @@ class Link:
         sock = self._socket
         if sock is None:
             return False
+        self._handle_frames()
         if timeout != 0:
             self.flush()
             poll = select.poll()
@@ -177,10 +179,16 @@ class Link:
             self.close()
             self._on_end()
             return False
-        for kind, payload in self._reader.feed(bytes(self._view[:size])):
-            self._on_frame(kind, payload)
+        self._frames += self._reader.feed(bytes(self._view[:size]))
+        self._handle_frames()
         self._on_received()
         return True
+
+    def _handle_frames(self) -> None:
+        """Handle what was read. Where that calls `receive` for an answer, the frames between are handled first."""
+        frames = self._frames
+        while frames:
+            self._on_frame(*frames.popleft())
 
     def close(self) -> None:
         """Close the socket, and the descriptors that nobody has taken."""

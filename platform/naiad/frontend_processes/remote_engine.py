@@ -3,12 +3,17 @@
 Methods that are no coroutines block for a round trip to the owner, unless the answer is kept. What is kept of routes
 is dropped when the owner announces a change, which it does before it replies to the call that made the change. So each
 use of a kept route first handles what has arrived.
+
+Responses and commands are passed on in the order of their arrival; while a call blocks, they wait. What must not wait
+for that (the results of calls, changes of routes) is taken in at once. Segments that a change drops are kept until the
+responses that wait, and may name them, were passed on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import time
 from collections import deque
@@ -63,6 +68,8 @@ from naiad.protocol.inference import (
 from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
 from naiad.protocol.model_names import LATEST
 
+logger = logging.getLogger("naiad.frontends")
+
 _MAX_TEMPLATES = 4096
 _NO_TOKEN = 0
 
@@ -103,8 +110,10 @@ class RemoteEngine:
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._routes: dict[tuple[str, int], _KnownRoute] = {}
+        self._route_changes = 0
         self._parts: dict[int, InputPart] = {}  # by the number of the segment of inputs
         self._segments: dict[int, memoryview] = {}
+        self._dropped_segments: list[int] = []  # which responses that wait may name
         self._layouts: dict[int, ResponseLayout] = {}
         self._pending: dict[int, tuple[Sink, str]] = {}
         self._numbers = itertools.count(1)
@@ -147,8 +156,7 @@ class RemoteEngine:
         finally:
             self._blocking -= 1
             result = self._calls.pop(number)
-            if self._deferred and not self._blocking:
-                self._loop.call_soon(self.on_received)
+            self._resume_later()
         assert isinstance(result, CallResult)
         if result.error is not None:
             raise error_of(result.error)
@@ -310,11 +318,13 @@ class RemoteEngine:
             self._link.receive()
         finally:
             self._blocking -= 1
-            if self._deferred:
-                self._loop.call_soon(self.on_received)
+            self._resume_later()
 
     def _find_route(self, name: str, version: int) -> _KnownRoute:
-        route: VersionRoute = self.ask("route", name, version)
+        changes = -1
+        while changes != self._route_changes:  # a change may have arrived together with the answer, which is old then
+            changes = self._route_changes
+            route: VersionRoute = self.ask("route", name, version)
         part = None if route.inputs is None else self._parts.get(route.inputs)
         known = self._routes[name, version] = _KnownRoute(route, part)
         return known
@@ -370,9 +380,16 @@ class RemoteEngine:
 
     def on_frame(self, kind: int, payload: bytes) -> None:
         """Handle a frame of the owner; while a call blocks, only what cannot call back into a frontend."""
-        if kind == FrameKind.RESPONSE:  # most frames
-            self._deferred.append((kind, payload))
-        elif kind == FrameKind.RESULT:
+        try:
+            if kind == FrameKind.RESPONSE and not self._blocking and not self._deferred:  # most frames
+                self._on_response(payload)
+            else:
+                self._take_in(kind, payload)
+        except Exception:  # the frames after this one must still be handled
+            logger.exception("cannot handle a message of the owner")
+
+    def _take_in(self, kind: int, payload: bytes) -> None:
+        if kind == FrameKind.RESULT:
             self._on_result(unpack(payload))
         elif kind == FrameKind.LAYOUT:
             layout: ResponseLayout = unpack(payload)
@@ -395,13 +412,25 @@ class RemoteEngine:
         elif kind == FrameKind.TRACING:
             self.on_command(kind, unpack(payload))
             self.send(wire.frame(FrameKind.CONFIRM, b""))
-        else:
+        elif self._blocking or self._deferred:
             self._deferred.append((kind, payload))
+        else:
+            self._handle(kind, payload)
 
     def on_received(self) -> None:
-        """Pass on responses and commands, unless a call blocks: frontends then expect none, and get them later."""
+        """Pass on what has waited, unless a call blocks: frontends then expect no response, and get it later."""
         while self._deferred and not self._blocking:
-            self._handle(*self._deferred.popleft())
+            kind, payload = self._deferred.popleft()
+            try:
+                self._handle(kind, payload)
+            except Exception:  # those after this one must still be handled
+                logger.exception("cannot handle a message of the owner")
+        if not self._deferred:
+            self._drop_segments()
+
+    def _resume_later(self) -> None:
+        if self._deferred and not self._blocking:
+            self._loop.call_soon(self.on_received)
 
     def _handle(self, kind: int, payload: bytes) -> None:
         if kind == FrameKind.RESPONSE:
@@ -451,10 +480,17 @@ class RemoteEngine:
         for known in self._routes.values():
             self._template_count -= len(known.templates)
         self._routes.clear()
+        self._route_changes += 1
         for number in [number for number in self._parts if number not in inputs]:
             self._parts.pop(number).close()
-        for number in [number for number in self._segments if number not in segments]:
-            del self._segments[number]  # unmapped with its last view
+        # Numbers are not used again, so a segment that is announced from now on cannot be one of these.
+        self._dropped_segments += [number for number in self._segments if number not in segments]
+        if not self._deferred:
+            self._drop_segments()
+
+    def _drop_segments(self) -> None:
+        while self._dropped_segments:
+            self._segments.pop(self._dropped_segments.pop(), None)  # unmapped with its last view
 
     # -- responses ------------------------------------------------------------------------------------------------
 

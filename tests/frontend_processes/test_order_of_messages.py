@@ -1,0 +1,187 @@
+"""Messages between a frontend process and the owner take effect in their order, also where a call blocks meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from naiad.frontend_processes.link import Link
+from naiad.frontend_processes.messages import CallResult, FrameKind, VersionRoute, pack, unpack
+from naiad.frontend_processes.remote_engine import RemoteEngine
+from naiad.frontend_processes.session import FrontendSession
+from naiad.frontends.tracing.tracer import Tracer
+from naiad.memory.frontend_memory import FrontendMemory
+from naiad.memory.instance import InstanceMemory
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InferResponse, OutputTensor
+from naiad_stub import wire
+
+LARGE = 200_000
+
+
+class Engine:
+    """An engine for which nothing is submitted."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+class Sink:
+    """Keeps the responses, and calls a function at each of them."""
+
+    def __init__(self, on_response: Callable[[], object] = lambda: None) -> None:
+        self.responses: list[InferResponse | None] = []
+        self._on_response = on_response
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        self.responses.append(response)
+        self._on_response()
+
+
+class Pair:
+    """Both sides over a real socket pair, on one loop."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        owner, frontend = socket.socketpair()
+        self.memory = FrontendMemory(1)
+        self.session = FrontendSession(Engine(), self.memory, Tracer(), {}, lambda *_: None)
+        self.session.connect(Link(owner, loop, self.session.on_frame, self.session.close))
+        self.remote = RemoteEngine(lambda: None)
+        self.link = Link(frontend, loop, self.remote.on_frame, self.remote.on_link_end, self.remote.on_received)
+        self.remote.connect(self.link)
+
+    def sink(self, number: int, on_response: Callable[[], object] = lambda: None) -> Sink:
+        made = Sink(on_response)
+        self.remote._pending[number] = made, f"id {number}"
+        return made
+
+    async def settle(self, condition: Callable[[], object]) -> None:
+        while not condition():
+            await asyncio.sleep(0.001)
+
+    def close(self) -> None:
+        self.session.close()
+        self.link.close()
+
+
+def run(test: Callable[[Pair], Awaitable[None]]) -> None:
+    async def with_pair() -> None:
+        pair = Pair()
+        try:
+            await asyncio.wait_for(test(pair), 30)
+        finally:
+            pair.close()
+
+    asyncio.run(with_pair())
+
+
+def respond_from_guest(pair: Pair, number: int) -> InstanceMemory:
+    """Respond with an output that stays in the segment of a guest."""
+    guest = InstanceMemory("guest", capacity=1 << 24, shared=pair.memory)
+    output = OutputTensor("A", Datatype.UINT8, (LARGE,), guest.borrow(0, 0, LARGE))
+    pair.session.sink_of(number).send(InferResponse("m", 1, "", [output], layout=("large", number)), True)
+    return guest
+
+
+def respond(pair: Pair, number: int) -> None:
+    outputs = [OutputTensor("A", Datatype.UINT8, (2,), b"ab")]
+    pair.session.sink_of(number).send(InferResponse("m", 1, "", outputs, layout=("small",)), True)
+
+
+def test_a_response_is_read_before_the_segment_of_its_exited_guest_is_dropped() -> None:
+    async def test(pair: Pair) -> None:
+        sinks = [pair.sink(1), pair.sink(2)]
+        respond_from_guest(pair, 1).close()
+        pair.session.on_routes_changed()  # arrives together with the response
+        respond(pair, 2)
+        await pair.settle(lambda: all(sink.responses for sink in sinks))
+        (large,), (small,) = (sink.responses for sink in sinks)
+        assert bytes(large.outputs[0].data) == bytes(LARGE)
+        assert bytes(small.outputs[0].data) == b"ab"
+        assert pair.remote._segments == {}
+
+    run(test)
+
+
+def test_a_response_that_waits_for_a_blocking_call_keeps_the_segment_it_names() -> None:
+    async def test(pair: Pair) -> None:
+        sink = pair.sink(1)
+        respond_from_guest(pair, 1).close()
+        pair.session.on_routes_changed()
+        pair.remote.receive()  # as a frontend does before it looks at a kept route
+        assert sink.responses == []
+        assert len(pair.remote._segments) == 1
+        await pair.settle(lambda: sink.responses)
+        assert bytes(sink.responses[0].outputs[0].data) == bytes(LARGE)
+        assert pair.remote._segments == {}
+
+    run(test)
+
+
+def test_responses_keep_their_order_when_one_of_them_causes_a_blocking_call() -> None:
+    async def test(pair: Pair) -> None:
+        order: list[int] = []
+        pair.sink(1, lambda: (respond(pair, 3), pair.session._link.flush(), pair.remote.receive(), order.append(1)))
+        for number in (2, 3):
+            pair.sink(number, lambda number=number: order.append(number))
+        respond(pair, 1)
+        respond(pair, 2)
+        await pair.settle(lambda: len(order) == 3)
+        assert order == [1, 2, 3]
+
+    run(test)
+
+
+def test_a_sink_that_fails_costs_no_other_request_its_response(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(pair: Pair) -> None:
+        pair.sink(1, lambda: 1 // 0)
+        other = pair.sink(2)
+        respond(pair, 1)
+        respond(pair, 2)
+        await pair.settle(lambda: other.responses)
+
+    run(test)
+    assert "cannot handle a message of the owner" in caplog.text
+
+
+def test_a_route_that_changes_while_its_answer_arrives_is_asked_for_again() -> None:
+    owner, frontend = socket.socketpair()
+    owner.settimeout(30)
+
+    def answer() -> None:
+        """Reply to two calls; together with the first reply comes the news that it does not hold any more."""
+        reader = wire.FrameReader()
+        for load in (1, 2):
+            calls: list[tuple[int, bytes]] = []
+            while not calls:
+                calls += reader.feed(owner.recv(1 << 16))
+            ((kind, payload),) = calls
+            assert kind == FrameKind.CALL
+            route = VersionRoute(load, False, None, {"load": load}, None)
+            frames = pack(FrameKind.RESULT, CallResult(unpack(payload).number, route, None))
+            if load == 1:
+                frames += pack(FrameKind.ROUTES_CHANGED, (frozenset(), frozenset()))
+            owner.sendall(frames)
+
+    async def test() -> None:
+        remote = RemoteEngine(lambda: None)
+        link = Link(frontend, asyncio.get_running_loop(), remote.on_frame, remote.on_link_end, remote.on_received)
+        remote.connect(link)
+        try:
+            assert remote.model_config("m") == {"load": 2}
+            assert remote.model_config("m") == {"load": 2}  # kept
+        finally:
+            link.close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        asyncio.run(test())
+    finally:
+        owner.close()
+        thread.join(30)
