@@ -5,79 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
+from frontend_processes.pair import Pair, run
 from naiad.frontend_processes.link import Link
 from naiad.frontend_processes.messages import CallResult, FrameKind, VersionRoute, pack, unpack
 from naiad.frontend_processes.remote_engine import RemoteEngine
-from naiad.frontend_processes.session import FrontendSession
-from naiad.frontends.tracing.tracer import Tracer
-from naiad.memory.frontend_memory import FrontendMemory
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 from naiad_stub import wire
 
 LARGE = 200_000
-
-
-class Engine:
-    """An engine for which nothing is submitted."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: None
-
-
-class Sink:
-    """Keeps the responses, and calls a function at each of them."""
-
-    def __init__(self, on_response: Callable[[], object] = lambda: None) -> None:
-        self.responses: list[InferResponse | None] = []
-        self._on_response = on_response
-
-    def send(self, response: InferResponse | None, final: bool) -> None:
-        self.responses.append(response)
-        self._on_response()
-
-
-class Pair:
-    """Both sides over a real socket pair, on one loop."""
-
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        owner, frontend = socket.socketpair()
-        self.memory = FrontendMemory(1)
-        self.session = FrontendSession(Engine(), self.memory, Tracer(), {}, lambda *_: None)
-        self.session.connect(Link(owner, loop, self.session.on_frame, self.session.close))
-        self.remote = RemoteEngine(lambda: None)
-        self.link = Link(frontend, loop, self.remote.on_frame, self.remote.on_link_end, self.remote.on_received)
-        self.remote.connect(self.link)
-
-    def sink(self, number: int, on_response: Callable[[], object] = lambda: None) -> Sink:
-        made = Sink(on_response)
-        self.remote._pending[number] = made, f"id {number}"
-        return made
-
-    async def settle(self, condition: Callable[[], object]) -> None:
-        while not condition():
-            await asyncio.sleep(0.001)
-
-    def close(self) -> None:
-        self.session.close()
-        self.link.close()
-
-
-def run(test: Callable[[Pair], Awaitable[None]]) -> None:
-    async def with_pair() -> None:
-        pair = Pair()
-        try:
-            await asyncio.wait_for(test(pair), 30)
-        finally:
-            pair.close()
-
-    asyncio.run(with_pair())
 
 
 def respond_from_guest(pair: Pair, number: int) -> InstanceMemory:

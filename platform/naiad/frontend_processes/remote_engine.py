@@ -477,8 +477,8 @@ class RemoteEngine:
 
     def _on_routes_changed(self, message: tuple[frozenset[int], frozenset[int]]) -> None:
         inputs, segments = message
-        for known in self._routes.values():
-            self._template_count -= len(known.templates)
+        if self._template_count:
+            self._forget_templates()
         self._routes.clear()
         self._route_changes += 1
         for number in [number for number in self._parts if number not in inputs]:

@@ -1,0 +1,46 @@
+"""Templates of requests: both sides forget them when the versions change that they were checked for."""
+
+from __future__ import annotations
+
+from frontend_processes.pair import Pair, Sink, run
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InferRequest, InputTensor
+
+CHANGES = 20
+
+
+def request(name: str, elements: int = 1) -> InferRequest:
+    tensor = InputTensor("X", Datatype.FP32, (elements,), bytes(4 * elements))
+    return InferRequest(name, -1, [tensor], layout_key=(name, elements))
+
+
+def test_the_owner_keeps_no_template_of_an_earlier_version() -> None:
+    async def test(pair: Pair) -> None:
+        for change in range(CHANGES):
+            sink = Sink()
+            pair.know_route("m")
+            for elements in (1, 2, 2):
+                pair.remote.submit(request("m", elements), sink)
+            await pair.settle(lambda sink=sink: len(sink.responses) == 3)
+            assert len(pair.session._templates) == 2
+            pair.session.on_routes_changed()
+            await pair.settle(lambda change=change: pair.remote._route_changes == change + 1)
+            await pair.settle(lambda: not pair.session._templates)
+            assert pair.remote._template_count == 0
+
+        assert len(pair.engine.requests) == 3 * CHANGES
+
+    run(test)
+
+
+def test_a_request_on_its_way_at_the_change_finds_its_template() -> None:
+    async def test(pair: Pair) -> None:
+        sink = Sink()
+        pair.know_route("m")
+        pair.remote.submit(request("m"), sink)
+        pair.session.on_routes_changed()  # before the owner has read the request
+        await pair.settle(lambda: sink.responses)
+        assert [each.model_name for each in pair.engine.requests] == ["m"]
+        await pair.settle(lambda: not pair.session._templates)
+
+    run(test)
