@@ -127,8 +127,14 @@ def test_a_digest_is_as_long_as_it_must_be_to_name_one_entry(store):
     assert short_digests(["a" * 64, other, "b" * 64]) == {"a" * 64: "a" * 10, other: "a" * 9 + "b", "b" * 64: "b" * 7}
 
 
+def test_a_start_of_a_digest_has_at_least_seven_digits(store):
+    found = CliRunner().invoke(naiad_group, ["env", "remove", "aaaaaa", "--env-store", str(store)])
+    assert "there is no environment 'aaaaaa'" in str(found.exception)
+    assert "(or the first 7 digits of it)" in str(found.exception)
+
+
 def test_removals_are_plain_data_for_scripts(store):
-    found = env("remove", "aaaaaa", "--json", "--env-store", store)
+    found = env("remove", "aaaaaaa", "--json", "--env-store", store)
 
     removed = {"digest": "a" * 64, "archive": "/a.tgz", "size": 1_000_000, "removed": True}
     assert json.loads(found.output) == {"store": str(store), "dry_run": False, "environments": [removed]}
@@ -179,12 +185,12 @@ def test_garbage_is_plain_data_for_scripts(store):
 def test_entries_are_removed_by_name_unless_they_are_used(store):
     assert (
         "would remove aaaaaaaaaaaa of /a.tgz (1 MB)"
-        in env("remove", "--dry-run", "aaaaaa", "--env-store", store).output
+        in env("remove", "--dry-run", "aaaaaaa", "--env-store", store).output
     )
     assert left(store) == "abc"
     lease = EntryLeases(store).acquire("b" * 64)
 
-    found = env("remove", "aaaaaa", "/b.tgz", "--env-store", store)
+    found = env("remove", "aaaaaaa", "/b.tgz", "--env-store", store)
 
     lease.release()
     assert "removed aaaaaaaaaaaa of /a.tgz" in found.output
@@ -193,7 +199,7 @@ def test_entries_are_removed_by_name_unless_they_are_used(store):
 
 
 def test_a_name_that_is_none_is_told_and_nothing_goes(store, capsys):
-    assert run(["env", "remove", "aaaaaa", "zzz", "--env-store", str(store)]) == 1
+    assert run(["env", "remove", "aaaaaaa", "zzz", "--env-store", str(store)]) == 1
     assert "there is no environment 'zzz'" in capsys.readouterr().err
     assert left(store) == "abc"
 

@@ -111,11 +111,58 @@ def test_a_value_of_a_flag_that_cannot_be_is_2(work, capsys):
         assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "cause", "hint"),
+    [
+        (["bench", "m", "--seconds=abc"], "naiad bench: --seconds=abc: not a number", "give a number of at least 0.1"),
+        (["bench", "m", "--seconds=0"], "naiad bench: --seconds=0: out of range", "give a number of at least 0.1"),
+        (
+            ["serve", "--http-port=abc"],
+            "naiad serve: --http-port=abc: not an integer",
+            "give an integer from 0 to 65535",
+        ),
+        (["--http-port=65536"], "naiad: --http-port=65536: out of range", "give a number from 0 to 65535"),
+        (["serve", "--allow-http=maybe"], "naiad serve: --allow-http=maybe: not a boolean", "give true or false"),
+        (
+            ["serve", "--model-control-mode=foo"],
+            "naiad serve: --model-control-mode=foo: unknown value",
+            "give one of none, poll, explicit, demand",
+        ),
+        (
+            ["serve", "--backend-config=foo"],
+            "naiad serve: --backend-config option format is '<backend name>,<setting>=<value>'. Got foo",
+            "`naiad serve --help` lists the flags",
+        ),
+        (
+            ["serve", "--load-model=m", "--model-repository=x"],
+            "naiad serve: --load-model needs explicit model control",
+            "add --model-control-mode=explicit",
+        ),
+        (
+            ["serve", "--http-port=8001", "--model-repository=x"],
+            "naiad serve: HTTP and GRPC requests have the same address and port, 0.0.0.0:8001",
+            "give one of them another port: --http-port or --grpc-port",
+        ),
+        (["serve", "extra"], "naiad serve: unexpected argument 'extra'", "`naiad serve --help` lists the flags"),
+        (["serve", "models"], "naiad serve: unexpected argument 'models'", "did you mean --model-repository=models?"),
+        (["bundle", "models"], "naiad bundle: unexpected argument 'models'", "did you mean --model-repository=models?"),
+        (["explain"], "naiad explain MODEL: expected one model, got none", "`naiad explain --help` lists the flags"),
+        (["completion"], "naiad completion: missing argument SHELL", "give one of bash, zsh, fish"),
+    ],
+)
+def test_a_wrong_command_line_is_two_lines_what_is_wrong_and_what_to_do(arguments, cause, hint, work, capsys):
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"{cause}\n{hint}\n")
+
+
 def test_the_program_of_triton_keeps_its_form_and_exit_code(capsys):
     assert main_tritonserver(["--htpp-port=1"]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert lines[:2] == ["tritonserver: unrecognized option '--htpp-port=1'", "Usage: tritonserver [options]"]
     assert lines[-1] == "unknown flag; did you mean --http-port?"
+    assert main_tritonserver(["--http-port=abc"]) == 1
+    assert capsys.readouterr().err.splitlines()[-2:] == ['Bad option: "--http-port".', "Invalid option value. Got abc"]
 
 
 @pytest.mark.parametrize(
@@ -131,6 +178,11 @@ def test_the_program_of_triton_keeps_its_form_and_exit_code(capsys):
         ("serve --http-port ", set(), {"file,", "dir,"}),
         ("env gc --keep", {"plain,--keep-bytes"}, {"plain,--older-than"}),
         ("completion ", {"plain,bash", "plain,zsh", "plain,fish"}, set()),
+        ("deploy ", {"plain,systemd", "plain,kubernetes", "plain,kserve"}, {"file,", "dir,"}),
+        ("deploy k", {"plain,kubernetes", "plain,kserve"}, {"plain,systemd"}),
+        ("deploy --force --name = n ", {"plain,systemd"}, {"file,"}),
+        ("deploy systemd ", set(), {"plain,systemd", "file,", "dir,"}),
+        ("ray ", {"plain,up", "plain,yaml"}, {"file,", "dir,"}),
     ],
 )
 def test_commands_flags_and_values_complete(words, offered, missing, capsys, monkeypatch):
@@ -142,6 +194,13 @@ def test_commands_flags_and_values_complete(words, offered, missing, capsys, mon
     found = set(capsys.readouterr().out.splitlines())
     assert offered <= found
     assert not missing & found
+
+
+def test_the_words_that_complete_are_those_of_the_usage():
+    chosen = {name: command for name, command in FLAG_COMMANDS.items() if command.choices}
+    assert set(chosen) == {"deploy", "ray"}
+    for command in chosen.values():
+        assert command.arguments.split()[0] == "|".join(command.choices)
 
 
 def test_every_flag_of_a_command_completes():

@@ -12,10 +12,9 @@ from naiad.bundle.archive import SUFFIXES, verify_bundle, write_bundle
 from naiad.bundle.host import RUN
 from naiad.bundle.image import check_base, write_image
 from naiad.bundle.make import Bundle, BundleRequest, make_bundle
-from naiad.cli.command_line import CommandLine, own_flags, run_command, with_help
+from naiad.cli.command_line import CommandLine, own_flags, run_command, stray_argument, with_help
 from naiad.cli.json_output import JSON_FLAG, print_json
 from naiad.cli.serve import with_default_build
-from naiad.config.model.environment_source import redact
 from naiad.config.server.command_line import read_options
 from naiad.config.server.env_build import EnvBuild
 from naiad.config.server.flag import Flag, Kind, UsageError
@@ -51,7 +50,7 @@ def bundle(arguments: Sequence[str]) -> int:
 
 def _bundle(line: CommandLine) -> int:
     if line.positional:
-        raise UsageError(f"Unexpected argument: {redact(line.positional[0])}")
+        raise stray_argument(line.positional[0], is_repository=Path(line.positional[0]).is_dir())
     return _verify(line) if line.has(_VERIFY) else _make(line)
 
 

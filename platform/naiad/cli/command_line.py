@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
+from naiad.config.model.environment_source import redact
 from naiad.config.server.flag import Flag, UsageError
 from naiad.config.server.getopt import HELP, split_arguments
 from naiad.config.server.options import SERVER_FLAGS
@@ -35,8 +36,10 @@ __all__ = [
     "run_command",
     "server_flag",
     "store_of",
+    "stray_argument",
     "usage",
     "with_help",
+    "wrong_arguments",
 ]
 
 EXIT_FAILURE = 1
@@ -200,11 +203,26 @@ def report_option_error(error: OptionError, program: str) -> int:
     if not isinstance(error, UsageError):
         print(error.message, file=sys.stderr)
         return EXIT_USAGE
-    # Without preface, the value of a flag is wrong, or there is a positional argument too many or too few.
-    print(error.preface or error.message, file=sys.stderr)
-    if error.preface:
-        print(error.hint or f"`{_command_name(program)} --help` lists the flags", file=sys.stderr)
+    command = _command_name(program)
+    cause = f"{program if program == 'naiad' else command}: {error.cause}" if error.cause else ""
+    # Without both, the message says what to do as well.
+    print(error.preface or cause or error.message, file=sys.stderr)
+    if error.preface or cause:
+        print(error.hint or f"`{command} --help` lists the flags", file=sys.stderr)
     return EXIT_USAGE
+
+
+def stray_argument(argument: str, *, is_repository: bool = False) -> UsageError:
+    """The error about a positional argument of a command that takes none, for the caller to raise."""
+    shown = redact(argument)
+    hint = f"did you mean --model-repository={shown}?" if is_repository else ""
+    return UsageError(f"Unexpected argument: {shown}", cause=f"unexpected argument '{shown}'", hint=hint)
+
+
+def wrong_arguments(program: str, wanted: str, given: Sequence[str]) -> UsageError:
+    """The error about too few or too many positional arguments, for the caller to raise."""
+    text = f"expected {wanted}, got {', '.join(given) or 'none'}"
+    return UsageError(f"{program}: {text}", preface=f"{program}: {text}")
 
 
 def _command_name(program: str) -> str:

@@ -7,7 +7,7 @@ the modules of a command are imported only when its flags are listed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -68,18 +68,32 @@ class CompletedFlagCommand(click.Command):
         name = given[-1].removeprefix("--") if given and given[-1].startswith("--") else ""
         flag = next((flag for flag in self._flags() if flag.name == name), None)
         if flag is None or not flag.takes_value:
+            if self._command.choices:
+                return [] if self._has_argument(given) else _matching(self._command.choices, incomplete)
             return [CompletionItem(incomplete, type="dir" if "FOLDER" in self._command.arguments else "file")]
         values = flag.choices or (_BOOLEANS if flag.kind is Kind.BOOLEAN else ())
         if values:
-            return [CompletionItem(value) for value in values if value.startswith(incomplete)]
+            return _matching(values, incomplete)
         is_path = flag.kind is Kind.STRING
         return [CompletionItem(incomplete, type="dir" if flag.name in _FOLDERS else "file")] if is_path else []
+
+    def _has_argument(self, given: Sequence[str]) -> bool:
+        """Whether one of the words is not a flag and not the value of one."""
+        with_value = {f"--{flag.name}" for flag in self._flags() if flag.takes_value}
+        before = ("", *given)
+        return any(
+            not word.startswith("-") and each not in with_value for each, word in zip(before, given, strict=False)
+        )
 
     def _flags(self) -> Iterator[Flag]:
         """The command's own flags, then the server's."""
         module: Any = import_module(self._command.place.partition(":")[0])
         yield from getattr(module, "OWN_FLAGS", ())
         yield from SERVER_FLAGS
+
+
+def _matching(values: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(value) for value in values if value.startswith(incomplete)]
 
 
 @click.command("completion", short_help="Print a script that completes commands and flags in a shell.")

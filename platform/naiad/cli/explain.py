@@ -8,7 +8,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from naiad.cli.command_line import own_flags, parse_command_line, report_error, server_flag, usage, with_help
+from naiad.cli.command_line import (
+    own_flags,
+    parse_command_line,
+    report_error,
+    server_flag,
+    usage,
+    with_help,
+    wrong_arguments,
+)
 from naiad.cli.json_output import JSON_FLAG, print_json
 from naiad.cli.serve import log_settings, open_log
 from naiad.config.model.model_config import freeze
@@ -54,7 +62,7 @@ def explain(arguments: Sequence[str]) -> int:
             print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
             return 0
         if len(line.positional) != 1:
-            raise OptionError(f"{_PROGRAM}: expected one model, got {', '.join(line.positional) or 'none'}")
+            raise wrong_arguments(_PROGRAM, "one model", line.positional)
         if not line.has_server_flag(_REPOSITORY):
             raise OptionError(f"{_PROGRAM}: no repository is named; add --model-repository=DIRECTORY")
         options = read_options(line.server, environ=os.environ)

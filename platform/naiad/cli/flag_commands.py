@@ -21,11 +21,13 @@ class FlagCommand:
         place: Module and function, as `module:function`; the function maps arguments to an exit code.
         arguments: What follows the command's name in usage texts.
         summary: One sentence for the overview of commands.
+        choices: Words of which the first argument is one; empty for any argument.
     """
 
     place: str
     arguments: str
     summary: str
+    choices: tuple[str, ...] = ()
 
     def run(self, arguments: Sequence[str]) -> int:
         """Import the command and run it; returns the exit code."""
@@ -76,9 +78,13 @@ FLAG_COMMANDS = {
         "naiad.cli.deploy:deploy",
         "systemd|kubernetes|kserve [FLAGS]...",
         "Write a systemd unit, or manifests for Kubernetes or KServe.",
+        ("systemd", "kubernetes", "kserve"),
     ),
     "ray": FlagCommand(
-        "naiad.cli.ray:ray", "up|yaml [FLAGS]...", "Run servers on a Ray cluster, or write a RayService for Kubernetes."
+        "naiad.cli.ray:ray",
+        "up|yaml [FLAGS]...",
+        "Run servers on a Ray cluster, or write a RayService for Kubernetes.",
+        ("up", "yaml"),
     ),
 }
 """In the order of the overview."""

@@ -31,13 +31,15 @@ class HttpStatusError(NaiadError):
 
     Attributes:
         status: The HTTP status.
+        detail: The text of the answer.
     """
 
     default_code = Code.UNAVAILABLE
 
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
+    def __init__(self, url: str, detail: str, status: int) -> None:
+        super().__init__(f"{url}: {detail}")
         self.status = status
+        self.detail = detail
 
 
 class ServerAddress:
@@ -86,7 +88,7 @@ class ServerAddress:
                 return str(reply.read().decode("utf-8", "replace"))
         except urllib.error.HTTPError as error:
             with error:
-                raise HttpStatusError(f"{self.url}{path}: {_explain(error)}", error.code) from error
+                raise HttpStatusError(f"{self.url}{path}", _explain(error), error.code) from error
         except (OSError, http.client.HTTPException) as error:
             raise UnreachableServerError(
                 f"cannot reach a server at {self.url}: {_reason(error)}; start one with `naiad serve`, or name the "

@@ -28,6 +28,7 @@ from naiad.cli.command_line import (
     report_error,
     usage,
     with_help,
+    wrong_arguments,
 )
 from naiad.cli.json_output import JSON_FLAG, print_json
 from naiad.cli.model_options import QUIET_LOGGERS, options_for_model
@@ -141,7 +142,7 @@ def run(arguments: Sequence[str]) -> int:
             print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
             return 0
         if len(line.positional) != 1:
-            raise OptionError(f"{_PROGRAM}: expected one model directory, got {', '.join(line.positional) or 'none'}")
+            raise wrong_arguments(_PROGRAM, "one model directory", line.positional)
         wanted = _run_arguments(Path(line.positional[0]).absolute(), line)
         options = _server_options(wanted, line)
         # Lines of the model are printed as it wrote them: a person reads this log.

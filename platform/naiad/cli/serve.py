@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from naiad import garbage_collection
-from naiad.cli.command_line import report_option_error, usage
+from naiad.cli.command_line import report_option_error, stray_argument, usage
 from naiad.config.model.environment_source import redact
 from naiad.config.server.command_line import read_options
 from naiad.config.server.env_build import EnvBuild
-from naiad.config.server.flag import Flag, UsageError, format_flag
+from naiad.config.server.flag import Flag, format_flag
 from naiad.config.server.getopt import HELP, split_arguments
 from naiad.config.server.options import SERVER_FLAGS, LogFormat, ServerOptions
 from naiad.config.server.store_location import store_path
@@ -52,7 +52,7 @@ def serve(arguments: Sequence[str], program: str, supervisor: Supervisor | None 
             print(usage(program, SERVER_FLAGS), end="")
             return 0
         if positional:
-            raise UsageError(f"Unexpected argument: {redact(positional[0])}")
+            raise stray_argument(positional[0], is_repository=Path(positional[0]).is_dir())
         bundles = [text for flag, text in found if flag.name == _BUNDLE]
         if bundles:
             return _exec_bundle(Path(bundles[-1]), [(flag, text) for flag, text in found if flag.name != _BUNDLE])

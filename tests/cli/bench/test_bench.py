@@ -105,8 +105,11 @@ def test_a_model_in_a_directory_is_loaded_and_measured(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
+        (["nosuch"], 1, "cannot measure model 'nosuch': the server at http://127.0.0.1:"),
         (["nosuch"], 1, "unknown model: 'nosuch'"),
+        (["nosuch", "--grpc"], 1, "cannot measure model 'nosuch': the server at 127.0.0.1:"),
         (["nosuch", "--grpc"], 1, "unknown model: 'nosuch'"),
+        (["models/nosuch"], 1, "cannot measure 'models/nosuch': there is no such directory; name the directory of a"),
         (["add_sub", "--version=7"], 1, "'add_sub'"),
         (["add_sub", "--batch=2"], 2, "--batch=2: too large for model 'add_sub': it has no batches"),
         (["add_sub", "--concurrency=0"], 2, "--concurrency=0: not numbers from 1 to 10000, such as 1,4,16"),
@@ -122,7 +125,7 @@ def test_what_cannot_be_measured_is_told(served, capsys, arguments, code, text):
     _, err = capsys.readouterr()
     assert found == code
     assert text in err
-    assert len(err.splitlines()) == 1
+    assert len(err.splitlines()) == (1 if arguments else 2)
 
 
 @pytest.mark.parametrize("flag", ["--grpc", ""])

@@ -65,6 +65,17 @@ def test_all_figures_are_read_from_a_server_with_its_page(served, capsys):
     assert code == 0
     assert "1 model ready, 1 failed" in out
     assert str(guest["pid"]) in out
+    assert [line for line in out.splitlines() if line != line.rstrip()] == []
+    # The tables are as wide as what they contain, and no reason is cut.
+    assert len(next(line for line in out.splitlines() if line.startswith("Model "))) < 100
+    assert found["models"][0]["reason"] in out
+
+
+def test_columns_limit_the_width_of_what_is_piped(served, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "70")
+    password = f"--ui-password={served.work / 'password'}"
+    code, out, _ = top(capsys, served.http_url, password, "--once")
+    assert (code, max(map(len, out.splitlines())) <= 70) == (0, True)
 
 
 def test_a_page_that_needs_a_password_is_told(served, capsys):

@@ -225,8 +225,8 @@ def test_what_names_no_entry_or_two_is_told(store):
         find_entry(store, "x")
     json_cache.write(store / ("ab" * 32) / "ready.json", {"archive": "/e"})
     json_cache.write(store / ("ab" * 31 + "cd") / "ready.json", {"archive": "/e"})
-    with pytest.raises(ExecutionEnvironmentError, match="'ababab' is ambiguous: 2 environments"):
-        find_entry(store, "ababab")
+    with pytest.raises(ExecutionEnvironmentError, match="'abababa' is ambiguous: 2 environments"):
+        find_entry(store, "abababa")
     with pytest.raises(ExecutionEnvironmentError, match="'/e' is ambiguous: 2 environments"):
         find_entry(store, "/e")
 

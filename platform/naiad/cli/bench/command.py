@@ -17,13 +17,13 @@ from urllib.parse import quote
 from naiad.cli.bench.load import LoadResult, Target, run_load
 from naiad.cli.bench.report import HEADER, as_json, histogram, row, throughput
 from naiad.cli.bench.requests import BenchModel, generated_request, model_of_config, parse_shapes
-from naiad.cli.command_line import EXIT_FAILURE, CommandLine, own_flags, run_command, with_help
-from naiad.cli.http_reading import DEFAULT_URL, ServerAddress
+from naiad.cli.command_line import EXIT_FAILURE, CommandLine, own_flags, run_command, with_help, wrong_arguments
+from naiad.cli.http_reading import DEFAULT_URL, HttpStatusError, ServerAddress
 from naiad.cli.json_output import JSON_FLAG, print_json
 from naiad.cli.model_options import QUIET_LOGGERS, options_for_model
 from naiad.cli.run_input import read_request
 from naiad.cli.serve import log_settings, open_log
-from naiad.config.server.flag import Flag, Kind, UsageError, parse_value
+from naiad.config.server.flag import Flag, Kind, parse_value
 from naiad.config.server.options import ServerOptions
 from naiad.errors import NaiadError, OptionError
 from naiad.protocol.inference import InferRequest
@@ -106,7 +106,7 @@ def bench(arguments: Sequence[str]) -> int:
 
 def _bench(line: CommandLine) -> int:
     if len(line.positional) != 1:
-        raise UsageError(f"{_PROGRAM}: expected one model, got {', '.join(line.positional) or 'none'}")
+        raise wrong_arguments(_PROGRAM, "one model", line.positional)
     plan = _plan(line)
     (name,) = line.positional
     directory = Path(name)
@@ -114,6 +114,11 @@ def _bench(line: CommandLine) -> int:
     if not is_own and line.server:
         flag = line.server[0][0].name
         raise OptionError(f"--{flag}: only for a model that this command loads; name the model's directory, not --url")
+    if "/" in name and not directory.is_dir():
+        raise NaiadError(
+            f"cannot measure '{name}': there is no such directory; name the directory of a model, or a model of a "
+            "running server, whose name has no '/'"
+        )
     if is_own:
         return _load_and_measure(directory.absolute(), line, plan)
     if line.has(_GRPC):
@@ -159,7 +164,11 @@ async def _measure_over_http(name: str, server: ServerAddress, plan: _BenchPlan)
     from naiad.cli.bench.http_target import HttpTarget
 
     versioned = f"/versions/{plan.version}" if plan.version else ""
-    model = model_of_config(server.get(f"/v2/models/{quote(name, safe='')}{versioned}/config"), plan.version)
+    try:
+        config = server.get(f"/v2/models/{quote(name, safe='')}{versioned}/config")
+    except HttpStatusError as error:
+        raise _cannot_measure(name, server.url, error.detail) from error
+    model = model_of_config(config, plan.version)
     if model.is_decoupled:
         raise NaiadError(
             f"cannot measure model '{name}' over HTTP: it is decoupled, so its responses need a stream; add --grpc, or "
@@ -186,6 +195,12 @@ async def _measure_over_grpc(name: str, url: str, plan: _BenchPlan) -> list[Load
         return await _measure(target, plan, report)
     finally:
         await server.close()
+
+
+def _cannot_measure(name: str, place: str, detail: str) -> NaiadError:
+    return NaiadError(
+        f"cannot measure model '{name}': the server at {place} responded: {detail}; `naiad top URL` lists its models"
+    )
 
 
 def _load_and_measure(directory: Path, line: CommandLine, plan: _BenchPlan) -> int:

@@ -51,11 +51,12 @@ class GrpcEndpoint:
         try:
             answer = await call(service_pb2.ModelConfigRequest(name=name, version=version))
         except self._errors as error:
-            raise self.failure(error) from None
+            preface = f"cannot measure model '{name}': the server at {self.address} responded: "
+            raise self.failure(error, preface) from None
         return model_of_config(MessageToDict(answer.config, preserving_proto_field_name=True), version)
 
-    def failure(self, error: Any) -> NaiadError:
-        """The error of a call; the address belongs to errors that are not the server's."""
+    def failure(self, error: Any, preface: str = "") -> NaiadError:
+        """The error of a call; *preface* comes before errors of the server."""
         import grpc
 
         if error.code() is grpc.StatusCode.UNAVAILABLE and "onnect" in (error.details() or ""):
@@ -63,7 +64,7 @@ class GrpcEndpoint:
                 f"cannot reach a server at {self.address}: connection refused; start one with `naiad serve`, or name "
                 "the address of its gRPC port with --url"
             )
-        return NaiadError(error.details() or str(error.code()))
+        return NaiadError(f"{preface}{error.details() or error.code()}")
 
     async def close(self) -> None:
         """Close the channel."""

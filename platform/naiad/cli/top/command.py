@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -75,8 +76,8 @@ def _read_once(reader: TopReader, interval: float) -> Snapshot:
     return snapshot
 
 
-_PIPE_COLUMNS = 160
-"""Width of tables that no terminal shows."""
+_PIPE_COLUMNS = 1000
+"""Largest width of lines that no terminal shows, without COLUMNS: nothing is cut, for `grep` and files."""
 
 
 def _print_once(snapshot: Snapshot) -> None:
@@ -84,7 +85,14 @@ def _print_once(snapshot: Snapshot) -> None:
 
     from naiad.cli.top.screen import draw
 
-    Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS).print(draw(snapshot))
+    if sys.stdout.isatty():
+        Console().print(draw(snapshot))
+        return
+    width = os.environ.get("COLUMNS", "")
+    console = Console(width=int(width) if width.isdecimal() and int(width) else _PIPE_COLUMNS)
+    with console.capture() as captured:
+        console.print(draw(snapshot, fills_width=False))
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def show(reader: TopReader, interval: float, console: Console) -> None:

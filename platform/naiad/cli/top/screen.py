@@ -23,14 +23,24 @@ _NAME_COLUMNS = 16
 _SPANS = ((86_400, "d"), (3600, "h"), (60, "min"))
 
 
-def draw(snapshot: Snapshot, problem: str = "") -> RenderableType:
-    """The snapshot as a header and two tables; *problem* is why there is no newer one."""
+def draw(snapshot: Snapshot, problem: str = "", *, fills_width: bool = True) -> RenderableType:
+    """The snapshot as a header and two tables.
+
+    Args:
+        snapshot: What to draw.
+        problem: Why there is no newer one.
+        fills_width: Whether the tables are as wide as the screen, not only as wide as their contents.
+    """
     parts: list[RenderableType] = [_header(snapshot.server, snapshot.models)]
     if problem:
         parts.append(Text(problem, style="bold red"))
-    parts += [_models(snapshot.models), *_reasons(snapshot.models)]
+    tables = [_models(snapshot.models)]
+    parts += [*tables, *_reasons(snapshot.models)]
     if snapshot.guests:
-        parts.append(_guests(snapshot.guests))
+        tables.append(_guests(snapshot.guests))
+        parts.append(tables[-1])
+    for table in tables:
+        table.expand = fills_width
     if snapshot.server.note:
         parts.append(Text(snapshot.server.note, style="dim"))
     return Group(*parts)
@@ -93,7 +103,7 @@ def _models(models: Sequence[ModelRow]) -> Table:
 
 def _table(first: str, *others: str) -> Table:
     """An empty table without a frame; numbers are right-aligned."""
-    table = Table(expand=True, box=None, padding=(0, 1, 0, 0), header_style="bold")
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column(first, no_wrap=True, ratio=1, min_width=_NAME_COLUMNS)
     for name in others:
         table.add_column(name, no_wrap=True, justify="left" if name in _TEXTS else "right")

@@ -104,7 +104,9 @@ def _check_flags(values: FlagValues) -> None:
     if values.has("response-cache-byte-size") and values.has("cache-config"):
         raise UsageError(
             "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. "
-            "Please provide one or the other."
+            "Please provide one or the other.",
+            cause="--response-cache-byte-size and --cache-config exclude each other",
+            hint="give one of them",
         )
     if values.has("model-config-name") and not values.text("model-config-name"):
         raise values.invalid("model-config-name", "Error: empty argument for --model-config-name")
@@ -128,13 +130,19 @@ def _check_ports(options: ServerOptions) -> None:
         if place == other:
             raise UsageError(
                 f"The server cannot listen to {first} requests and {second} requests at the same address and port "
-                f"{place[0]}:{place[1]}"
+                f"{place[0]}:{place[1]}",
+                cause=f"{first} and {second} requests have the same address and port, {place[0]}:{place[1]}",
+                hint=f"give one of them another port: --{first.lower()}-port or --{second.lower()}-port",
             )
 
 
 def _check_startup_models(models: ModelOptions) -> None:
     if models.startup_models and models.control_mode is not ModelControlMode.EXPLICIT:
-        raise UsageError("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
+        raise UsageError(
+            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
+            cause="--load-model needs explicit model control",
+            hint="add --model-control-mode=explicit",
+        )
     if "*" in models.startup_models and len(models.startup_models) > 1:
         raise OptionError(
             "error: creating server: Invalid argument - Wildcard model name '*' must be the ONLY startup model "

@@ -37,14 +37,18 @@ _INT64 = 1 << 63
 class UsageError(OptionError):
     """The command line is malformed; the usage is printed with the error.
 
+    The message is the reference's, which `tritonserver` prints. Commands of naiad print the cause and the hint instead.
+
     Attributes:
         preface: Line that getopt prints before the usage, or empty.
-        hint: What was probably meant, as one line; empty if that is unknown.
+        cause: What is wrong, as one line after the command's name; empty where the preface or the message says it.
+        hint: What to do, or what was probably meant, as one line; empty for the list of flags.
     """
 
-    def __init__(self, message: str, *, preface: str = "", hint: str = "") -> None:
+    def __init__(self, message: str, *, preface: str = "", cause: str = "", hint: str = "") -> None:
         super().__init__(message)
         self.preface = preface
+        self.cause = cause
         self.hint = hint
 
 
@@ -147,9 +151,17 @@ def format_flag(flag: Flag, text: str) -> str:
     return f"--{flag.name}={text}" if flag.takes_value else f"--{flag.name}"
 
 
-def invalid_value(flag: Flag, detail: str) -> UsageError:
-    """Return the error about a flag's value, for the caller to raise."""
-    return UsageError(f'Bad option: "--{flag.name}".\n{detail}')
+def invalid_value(flag: Flag, detail: str, *, cause: str = "", hint: str = "") -> UsageError:
+    """Return the error about a flag's value, for the caller to raise.
+
+    Args:
+        flag: The flag.
+        detail: What is wrong, in the reference's words.
+        cause: The same for naiad's commands, after the flag's name; default: the detail.
+        hint: What to do, for naiad's commands.
+    """
+    message = f'Bad option: "--{flag.name}".\n{detail}'
+    return UsageError(message, cause=f"--{flag.name}{cause}" if cause else detail, hint=hint)
 
 
 def _nothing(_flag: Flag, _text: str) -> bool:
@@ -159,7 +171,8 @@ def _nothing(_flag: Flag, _text: str) -> bool:
 def _boolean(flag: Flag, text: str) -> bool:
     lowered = text.lower()
     if lowered not in _TRUE | _FALSE:
-        raise invalid_value(flag, f"invalid value for bool option: {text}")
+        detail = f"invalid value for bool option: {text}"
+        raise invalid_value(flag, detail, cause=f"={text}: not a boolean", hint="give true or false")
     return lowered in _TRUE
 
 
@@ -176,9 +189,10 @@ def _integer(flag: Flag, text: str, limit: int = _INT32) -> int:
     try:
         number = int(text)
     except ValueError:
-        raise invalid_value(flag, f"Invalid option value. Got {text}") from None
+        raise _not_a_number(flag, text, "an integer") from None
     if not -limit <= number < limit:
-        raise invalid_value(flag, f"Provided option value is out of bound. Got {text}")
+        detail = f"Provided option value is out of bound. Got {text}"
+        raise invalid_value(flag, detail, cause=f"={text}: out of range", hint=f"give {_allowed(flag, 'an integer')}")
     _check_bounds(flag, number)
     return number
 
@@ -187,22 +201,50 @@ def _number(flag: Flag, text: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise invalid_value(flag, f"Invalid option value. Got {text}") from None
+        raise _not_a_number(flag, text, "a number") from None
     _check_bounds(flag, number)
     return number
 
 
+def _not_a_number(flag: Flag, text: str, wanted: str) -> UsageError:
+    hint = f"give {_allowed(flag, wanted)}"
+    return invalid_value(flag, f"Invalid option value. Got {text}", cause=f"={text}: not {wanted}", hint=hint)
+
+
+def _allowed(flag: Flag, wanted: str) -> str:
+    """*wanted* with the bounds of the flag."""
+    if flag.low is None:
+        return wanted if flag.high is None else f"{wanted} of at most {flag.high:.15g}"
+    if flag.high is None:
+        return f"{wanted} of at least {flag.low:g}"
+    return f"{wanted} from {flag.low:g} to {flag.high:.15g}"
+
+
 def _check_bounds(flag: Flag, number: float) -> None:
     if flag.low is not None and number < flag.low:
-        raise invalid_value(flag, f"--{flag.name} must be at least {flag.low:g}. Got {number:g}")
-    if flag.high is not None and number > flag.high:
-        raise invalid_value(flag, f"--{flag.name} must be at most {flag.high:g}. Got {number:g}")
+        bound = f"at least {flag.low:g}"
+    elif flag.high is not None and number > flag.high:
+        bound = f"at most {flag.high:g}"
+    else:
+        return
+    raise invalid_value(
+        flag,
+        f"--{flag.name} must be {bound}. Got {number:g}",
+        cause=f"={number:g}: out of range",
+        hint=f"give {_allowed(flag, 'a number')}",
+    )
 
 
 def _text(flag: Flag, text: str) -> str:
     if flag.choices and text not in flag.choices:
         detail = flag.bad_choice or f"invalid argument for --{flag.name}"
-        raise invalid_value(flag, f"{detail}: {text!r} is none of {', '.join(flag.choices)}")
+        choices = ", ".join(flag.choices)
+        raise invalid_value(
+            flag,
+            f"{detail}: {text!r} is none of {choices}",
+            cause=f"={text}: unknown value",
+            hint=f"give one of {choices}",
+        )
     return text
 
 

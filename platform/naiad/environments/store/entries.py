@@ -19,8 +19,8 @@ from naiad.errors import Code, ExecutionEnvironmentError
 __all__ = ["StoreEntry", "begins_with", "entry_sizes", "find_entry", "read_entries", "short_digests"]
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_SHORTEST = 6
-_SHORTEST_SHOWN = 7
+_SHORTEST = 7
+"""Digits of a digest that name an entry, if they are unique; as many as git shows of a commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ def entry_sizes(root: Path) -> list[int]:
 def short_digests(digests: Iterable[str]) -> dict[str, str]:
     """The shortest start of each digest, of at least seven digits, that names it alone among them."""
     ordered = sorted(set(digests))
-    lengths = dict.fromkeys(ordered, _SHORTEST_SHOWN)
+    lengths = dict.fromkeys(ordered, _SHORTEST)
     for one, other in pairwise(ordered):
         shared = 1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=True)))
         lengths[one], lengths[other] = max(lengths[one], shared), max(lengths[other], shared)
