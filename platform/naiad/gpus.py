@@ -1,6 +1,8 @@
-"""The NVIDIA GPUs of this machine, asked through the driver's management library (NVML).
+"""The NVIDIA GPUs of this machine and their MIG devices, asked through the driver's management library (NVML).
 
 NVML and not CUDA: it starts no context, which would take memory of each GPU, and this process may fork afterwards.
+Which devices CUDA would use, and in which order, follows NVIDIA's documentation: "CUDA environment variables" in the
+CUDA programming guide, and "CUDA device enumeration" in the MIG user guide.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import ctypes
 import logging
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +29,11 @@ _UUID_BYTES = 96
 _MAX_PROCESSES = 1024
 _NOT_AVAILABLE = (1 << 64) - 1
 """NVML's size of a process that the driver does not tell apart, as under Windows and in some containers."""
+_CUDA_OF_SEVERAL_MIG_DEVICES = 12080
+"""The version of CUDA, as NVML writes 12.8, with whose driver (R570) a process can use MIG devices of several GPU
+instances, and whole GPUs beside them. With older drivers it uses one MIG device and nothing else."""
+_KINDS = _WHOLE, _PART = "GPU-", "MIG-"
+_ORDINAL = re.compile(r"\+?(\d+)", re.ASCII)
 _MEASURE_SECONDS = 1.0
 """Least time between two measurements: a call of NVML may take milliseconds."""
 
@@ -53,15 +61,23 @@ Measurement: TypeAlias = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU.
+    """A GPU, or a MIG device: a part of a GPU that is a device of its own.
 
     Attributes:
-        uuid: Its UUID, such as `GPU-1b2c...`.
+        uuid: Its UUID, such as `GPU-1b2c...` or `MIG-3d4e...`.
         handle: The library's handle of it.
+        is_divided: Whether the GPU is in MIG mode: CUDA uses its MIG devices in place of it.
+        parts: The MIG devices of a divided GPU.
+        parent: UUID of a MIG device's GPU; empty for a GPU.
+        instance: The numbers of a MIG device's GPU instance and compute instance.
     """
 
     uuid: str
     handle: Any = field(default=None, compare=False, repr=False)
+    is_divided: bool = False
+    parts: tuple[Gpu, ...] = ()
+    parent: str = ""
+    instance: tuple[int, int] = (0, 0)
 
 
 class GpuLibrary:
@@ -75,7 +91,10 @@ class GpuLibrary:
         self._library = library
 
     def list(self) -> list[Gpu]:
-        """All GPUs of the machine, in the order of the driver; none if the library reports an error."""
+        """All GPUs of the machine with their MIG devices, in the order of the driver.
+
+        The list is empty if the library reports an error.
+        """
         count = ctypes.c_uint()
         if self._library.nvmlInit_v2() or self._library.nvmlDeviceGetCount_v2(ctypes.byref(count)):
             return []
@@ -86,8 +105,40 @@ class GpuLibrary:
                 continue  # for example a GPU that has fallen off the bus
             if self._library.nvmlDeviceGetUUID(handle, uuid, _UUID_BYTES):
                 continue
-            found.append(Gpu(uuid.value.decode(), handle))
+            name = uuid.value.decode()
+            is_divided, parts = self._parts(name, handle)
+            found.append(Gpu(name, handle, is_divided, parts))
         return found
+
+    def uses_several_mig_devices(self) -> bool:
+        """Whether a process can use several MIG devices."""
+        version = ctypes.c_int()
+        known = self._succeeds("nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(version))
+        return known and version.value >= _CUDA_OF_SEVERAL_MIG_DEVICES
+
+    def _parts(self, parent: str, gpu: ctypes.c_void_p) -> tuple[bool, tuple[Gpu, ...]]:
+        """Whether a GPU is in MIG mode, and its MIG devices."""
+        count = ctypes.c_uint()
+        if not self._succeeds("nvmlDeviceGetMaxMigDeviceCount", gpu, ctypes.byref(count)) or not count.value:
+            return False, ()
+        found = []
+        for index in range(count.value):  # a number without a device is an error of the call
+            handle, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(_UUID_BYTES)
+            group, part = ctypes.c_uint(), ctypes.c_uint()
+            if (
+                self._succeeds("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index, ctypes.byref(handle))
+                and self._succeeds("nvmlDeviceGetUUID", handle, uuid, _UUID_BYTES)
+                and self._succeeds("nvmlDeviceGetGpuInstanceId", handle, ctypes.byref(group))
+                and self._succeeds("nvmlDeviceGetComputeInstanceId", handle, ctypes.byref(part))
+            ):
+                numbers = (group.value, part.value)
+                found.append(Gpu(uuid.value.decode(), handle, parent=parent, instance=numbers))
+        return True, tuple(found)
+
+    def _succeeds(self, function: str, *arguments: Any) -> bool:
+        """Call a function that drivers before MIG lack."""
+        found = getattr(self._library, function, None)
+        return found is not None and not found(*arguments)
 
     def measure(self, gpu: Gpu) -> Measurement:
         """Power in watts, energy in joules since the driver was loaded, memory in bytes, utilization from 0 to 1."""
@@ -149,33 +200,83 @@ class GpuMeter:
         self._measured = measured
 
 
-def visible_gpus(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> list[Gpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order: a device id is a position in this list, as for CUDA.
+def visible_gpus(gpus: Sequence[Gpu], environ: Mapping[str, str], *, several_mig_devices: bool = True) -> list[Gpu]:
+    """The devices that CUDA would use, in its order: a device id is a position in this list.
 
-    The variable names indices and UUIDs, or beginnings of UUIDs. As in CUDA, the first name that is invalid or repeated
-    ends the list.
+    CUDA_VISIBLE_DEVICES names positions or beginnings of UUIDs, but not both. The first name that is invalid ends the
+    list, and a repeated one empties it. A GPU in MIG mode is replaced by its first MIG device; MIG devices follow all
+    whole GPUs in the numbering.
+
+    Args:
+        gpus: All GPUs of the machine.
+        environ: The environment variables.
+        several_mig_devices: Whether a process can use several MIG devices; else the first one is all it uses.
     """
+    numbered = _numbered(gpus, several_mig_devices=several_mig_devices)
     text = environ.get(_VISIBLE)
-    if text is None:
-        return list(gpus)
+    found = numbered if text is None else _chosen(gpus, numbered, text)
+    parts = [gpu for gpu in found if gpu.parent]
+    if parts and not several_mig_devices:
+        return parts[:1]
+    return _one_of_each_instance(found)
+
+
+def _numbered(gpus: Sequence[Gpu], *, several_mig_devices: bool) -> list[Gpu]:
+    """The devices of CUDA without the variable."""
+    parts = [part for gpu in gpus for part in (gpu.parts if several_mig_devices else gpu.parts[:1])]
+    return [*(gpu for gpu in gpus if not gpu.is_divided), *_one_of_each_instance(parts)]
+
+
+def _one_of_each_instance(devices: Sequence[Gpu]) -> list[Gpu]:
+    """The devices without second compute instances of a GPU instance: a process can use one of them."""
+    found: dict[tuple[str, int | str], Gpu] = {}
+    for device in devices:
+        found.setdefault((device.parent, device.instance[0] if device.parent else device.uuid), device)
+    return list(found.values())
+
+
+def _chosen(gpus: Sequence[Gpu], numbered: Sequence[Gpu], text: str) -> list[Gpu]:
+    names = [name.strip() for name in text.split(",")]
+    kind = next((kind for kind in _KINDS if names[0].startswith(kind)), "")
     found: list[Gpu] = []
-    for name in text.split(","):
-        gpu = _named(gpus, name.strip())
-        if gpu is None or gpu in found:
+    for name in names:
+        gpu = _by_uuid(gpus, name, kind) if kind else _by_position(numbered, name)
+        if gpu is None:
             break
+        if gpu in found:
+            return []
         found.append(gpu)
     return found
 
 
-def _named(gpus: Sequence[Gpu], name: str) -> Gpu | None:
-    if name.isascii() and name.isdigit():
-        return gpus[int(name)] if int(name) < len(gpus) else None
-    matching = [gpu for gpu in gpus if name and gpu.uuid.startswith(name)]
-    return matching[0] if len(matching) == 1 else None
+def _by_position(numbered: Sequence[Gpu], name: str) -> Gpu | None:
+    number = _ORDINAL.match(name)  # CUDA reads as far as there are digits
+    position = int(number[1]) if number else len(numbered)
+    return numbered[position] if position < len(numbered) else None
+
+
+def _by_uuid(gpus: Sequence[Gpu], name: str, kind: str) -> Gpu | None:
+    if not name.startswith(kind):
+        return None
+    if kind == _WHOLE:
+        matching = [gpu for gpu in gpus if gpu.uuid.startswith(name)]
+        found = matching[0] if len(matching) == 1 else None
+        return next(iter(found.parts), None) if found is not None and found.is_divided else found
+    parts = [part for gpu in gpus for part in gpu.parts if part.uuid.startswith(name) or _is_named(gpu, part, name)]
+    return parts[0] if len(parts) == 1 else None
+
+
+def _is_named(gpu: Gpu, part: Gpu, name: str) -> bool:
+    """Whether a name has the older form `MIG-<UUID of the GPU>/<GPU instance>/<compute instance>`."""
+    uuid, *numbers = name.removeprefix(_PART).split("/")
+    return uuid.startswith(_WHOLE) and gpu.uuid.startswith(uuid) and numbers == list(map(str, part.instance))
 
 
 def find_gpus() -> tuple[Gpu, ...]:
-    """The GPUs that models may use; none without NVIDIA's driver. Asked once: it takes tens of milliseconds."""
+    """The GPUs and MIG devices that models may use; none without NVIDIA's driver.
+
+    Asked once in a process: it takes tens of milliseconds, and several threads load models.
+    """
     return _loaded()[1]
 
 
@@ -195,11 +296,20 @@ def gpu_memory_of_processes() -> dict[int, int]:
     return used
 
 
-@cache
+_loading = threading.Lock()
+
+
 def _loaded() -> tuple[GpuLibrary | None, tuple[Gpu, ...]]:
+    with _loading:  # without it, `cache` calls the function again for a thread that comes before its first result
+        return _load()
+
+
+@cache
+def _load() -> tuple[GpuLibrary | None, tuple[Gpu, ...]]:
     try:
         library = GpuLibrary(ctypes.CDLL(_LIBRARY))
-        found = tuple(visible_gpus(library.list(), os.environ))
+        several = library.uses_several_mig_devices()
+        found = tuple(visible_gpus(library.list(), os.environ, several_mig_devices=several))
     except (OSError, AttributeError) as error:  # no driver, or one that is older than these functions
         _log.debug("no GPUs: %s", error)
         return None, ()

@@ -149,6 +149,21 @@ def test_devices_are_chosen_for_models_of_kind_model_alone(
 
 
 @pytest.mark.parametrize(
+    ("before", "visible"), [("4,5,6,7", "7"), ("0,1,2, MIG-d", "MIG-d"), ("0", "3"), ("", "3"), (None, "3")]
+)
+def test_the_device_of_an_instance_is_a_position_among_the_visible_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None, visible: str
+):
+    from vllm_like.engines import vllm_engine
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if before is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
+    vllm_engine.choose_devices(vllm_settings(tmp_path, "GPU", ""))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
+
+
+@pytest.mark.parametrize(
     ("text", "told"),
     [
         ("0,a", "it must list GPU numbers, such as '0,2'"),

@@ -14,6 +14,20 @@ UUIDS = ("GPU-aaa1", "GPU-aaa2", "GPU-b")
 GPUS = [Gpu(uuid) for uuid in UUIDS]
 
 
+def part(gpu: str, name: str, *instance: int) -> Gpu:
+    return Gpu(name, parent=gpu, instance=instance)
+
+
+PARTS = [part("GPU-m1", "MIG-a1", 1, 0), part("GPU-m1", "MIG-a2", 1, 1), part("GPU-m1", "MIG-b", 2, 0)]
+MIXED = [
+    Gpu("GPU-m1", is_divided=True, parts=tuple(PARTS)),
+    Gpu("GPU-w"),
+    Gpu("GPU-m2", is_divided=True, parts=(part("GPU-m2", "MIG-c", 1, 0),)),
+    Gpu("GPU-m3", is_divided=True),
+]
+"""Two GPUs with MIG devices, one without MIG, and one in MIG mode that has no devices yet."""
+
+
 class StandIn:
     """Functions of NVML, for pointers as ctypes passes them. Its second GPU has an error."""
 
@@ -33,6 +47,40 @@ class StandIn:
 
     def nvmlDeviceGetUUID(self, handle, uuid, _):
         uuid.value = UUIDS[handle.value - 100].encode()
+        return 0
+
+
+class Divided(StandIn):
+    """Of each GPU, the second and fourth MIG device of at most four exist; the last one's UUID is an error."""
+
+    def __init__(self, version: int = 12080) -> None:
+        super().__init__()
+        self._version = version
+
+    def nvmlSystemGetCudaDriverVersion_v2(self, version):
+        version._obj.value = self._version
+        return 0
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle, count):
+        count._obj.value = 4 if handle.value == 102 else 0
+        return 0
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle, index, found):
+        found._obj.value = handle.value + index
+        return 0 if index % 2 else 6
+
+    def nvmlDeviceGetUUID(self, handle, uuid, size):
+        if handle.value < 103:
+            return super().nvmlDeviceGetUUID(handle, uuid, size)
+        uuid.value = b"MIG-1"
+        return 15 if handle.value == 105 else 0
+
+    def nvmlDeviceGetGpuInstanceId(self, handle, number):
+        number._obj.value = 7
+        return 0
+
+    def nvmlDeviceGetComputeInstanceId(self, handle, number):
+        number._obj.value = 2
         return 0
 
 
@@ -74,18 +122,80 @@ def test_the_gpus_that_work_are_listed():
     [
         (None, [0, 1, 2]),
         ("2,0", [2, 0]),
-        ("GPU-b,1", [2, 1]),
+        (" 2 , +0x", [2, 0]),
+        ("GPU-b,1", [2]),
+        ("1,GPU-b", [1]),
+        ("GPU-b,GPU-aaa2", [2, 1]),
         ("GPU-aaa2", [1]),
         ("", []),
         ("1,7,0", [1]),
-        ("1,1", [1]),
+        ("0,2,-1,1", [0, 2]),
+        ("0,1,1", []),
+        ("GPU-b,GPU-b", []),
         ("GPU-a", []),
+        ("b", []),
+        ("MIG-b", []),
         ("-1", []),
     ],
 )
 def test_the_variable_of_cuda_chooses_gpus_as_for_cuda(variable, expected):
     environ = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
     assert [GPUS.index(gpu) for gpu in visible_gpus(GPUS, environ)] == expected
+
+
+def visible(variable: str | None, *, several: bool) -> list[str]:
+    environ = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
+    return [gpu.uuid for gpu in visible_gpus(MIXED, environ, several_mig_devices=several)]
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [
+        (None, ["GPU-w", "MIG-a1", "MIG-b", "MIG-c"]),
+        ("2,0", ["MIG-b", "GPU-w"]),
+        ("MIG-c,MIG-b", ["MIG-c", "MIG-b"]),
+        ("MIG-a2,MIG-a1,MIG-b", ["MIG-a2", "MIG-b"]),
+        ("MIG-b,MIG-none,MIG-c", ["MIG-b"]),
+        ("MIG-b,GPU-w", ["MIG-b"]),
+        ("MIG-a", []),
+        ("MIG-GPU-m1/1/1", ["MIG-a2"]),
+        ("MIG-GPU-m1/1", []),
+        ("MIG-/1/1", []),
+        ("GPU-m1,GPU-w", ["MIG-a1", "GPU-w"]),
+        ("GPU-m3", []),
+        ("", []),
+    ],
+)
+def test_mig_devices_are_chosen_as_for_cuda(variable, expected):
+    assert visible(variable, several=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [
+        (None, ["MIG-a1"]),
+        ("0", ["GPU-w"]),
+        ("2", ["MIG-c"]),
+        ("MIG-c,MIG-b", ["MIG-c"]),
+        ("GPU-w,GPU-m1", ["MIG-a1"]),
+        ("GPU-w", ["GPU-w"]),
+    ],
+)
+def test_with_an_older_driver_one_mig_device_is_all_that_a_process_uses(variable, expected):
+    assert visible(variable, several=False) == expected
+
+
+def test_the_mig_devices_of_a_gpu_are_listed_with_it():
+    [whole, divided] = GpuLibrary(Divided()).list()
+    assert (whole.uuid, whole.is_divided, whole.parts) == ("GPU-aaa1", False, ())
+    assert (divided.uuid, divided.is_divided) == ("GPU-b", True)
+    assert divided.parts == (part("GPU-b", "MIG-1", 7, 2),)
+
+
+@pytest.mark.parametrize(("version", "expected"), [(12080, True), (12040, False)])
+def test_the_driver_says_whether_a_process_uses_several_mig_devices(version, expected):
+    assert GpuLibrary(Divided(version)).uses_several_mig_devices() is expected
+    assert not GpuLibrary(StandIn()).uses_several_mig_devices()
 
 
 @pytest.mark.parametrize(

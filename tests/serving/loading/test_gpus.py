@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import shutil
 import subprocess
@@ -9,11 +10,13 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from naiad.gpus import GpuLibrary, visible_gpus
 from support.server import ServerProcess
 
 STAND_IN = """
 #include <stdio.h>
-int nvmlInit_v2(void) { return 0; }
+#include <unistd.h>
+int nvmlInit_v2(void) { usleep(100000); return 0; }
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = 3; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { *handle = (void *)(long)(index + 1); return 0; }
 int nvmlDeviceGetUtilizationRates(void *handle, unsigned *rates) { rates[0] = 25; rates[1] = 0; return 0; }
@@ -21,8 +24,16 @@ int nvmlDeviceGetMemoryInfo(void *handle, unsigned long long *sizes) { sizes[0] 
 int nvmlDeviceGetPowerUsage(void *handle, unsigned *milliwatts) { *milliwatts = 70500; return 0; }
 int nvmlDeviceGetPowerManagementLimit(void *handle, unsigned *milliwatts) { return 3; }
 int nvmlDeviceGetTotalEnergyConsumption(void *handle, unsigned long long *millijoules) { *millijoules = 9000000; return 0; }
-int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned size) { snprintf(uuid, size, "GPU-%ld", (long)handle - 1); return 0; }
+int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned size) { snprintf(uuid, size, (long)handle > 3 ? "MIG-%ld" : "GPU-%ld", (long)handle - 1); return 0; }
 """
+MIG = """
+int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = 12080; return 0; }
+int nvmlDeviceGetMaxMigDeviceCount(void *handle, unsigned *count) { *count = (long)handle == 1 ? 2 : 0; return 0; }
+int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned index, void **found) { *found = (void *)(long)(index + 4); return 0; }
+int nvmlDeviceGetGpuInstanceId(void *handle, unsigned *number) { *number = (unsigned)(long)handle; return 0; }
+int nvmlDeviceGetComputeInstanceId(void *handle, unsigned *number) { *number = 0; return 0; }
+"""
+"""For STAND_IN: the first GPU is in MIG mode and has two MIG devices."""
 MODEL = """
 import json, os
 import numpy as np
@@ -43,16 +54,20 @@ def page(server: ServerProcess) -> str:
         return response.read().decode()
 
 
-@pytest.fixture
-def library(tmp_path):
+def compiled(tmp_path, source):
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler on this machine")
     (tmp_path / "lib").mkdir()
-    (tmp_path / "nvml.c").write_text(STAND_IN)
+    (tmp_path / "nvml.c").write_text(source)
     command = [compiler, "-shared", "-fPIC", "-o", tmp_path / "lib" / "libnvidia-ml.so.1", tmp_path / "nvml.c"]
     subprocess.run(command, check=True, timeout=60)
     return tmp_path / "lib"
+
+
+@pytest.fixture
+def library(tmp_path):
+    return compiled(tmp_path, STAND_IN)
 
 
 MEETING = """
@@ -122,7 +137,9 @@ def test_instances_are_placed_on_the_visible_gpus_and_told_so(library, tmp_path)
         server.wait_for(lambda: "nv_gpu_utilization{" in page(server), "the first measurement")
         measured = [line for line in page(server).splitlines() if "gpu_uuid" in line and "GPU-0" in line]
         lines = [line.split("placed ")[1] for line in server.log.splitlines() if "placed {" in line]
+        asked = [line for line in server.log.splitlines() if "GPUs: 0: GPU-2, 1: GPU-0" in line]
 
+    assert len(asked) == 1, asked  # though several threads load models
     assert measured == [  # the limit is missing: the stand-in does not support it
         'nv_gpu_utilization{gpu_uuid="GPU-0"} 0.25',
         'nv_gpu_memory_total_bytes{gpu_uuid="GPU-0"} 1000',
@@ -139,3 +156,34 @@ def test_instances_are_placed_on_the_visible_gpus_and_told_so(library, tmp_path)
         ("GPU", "all_1", "1", "2,0"),
         ("GPU", "one_0_0", "1", "2,0"),
     ]
+
+
+def test_instances_are_placed_on_mig_devices(tmp_path):
+    library = compiled(tmp_path, STAND_IN + MIG)
+    folder = tmp_path / "models" / "m"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(MODEL)
+    (folder / "config.pbtxt").write_text('backend: "python"\ninstance_group { kind: KIND_GPU }\n')
+    environ = {"LD_LIBRARY_PATH": str(library), "CUDA_VISIBLE_DEVICES": "MIG-4,MIG-3"}
+
+    with ServerProcess(tmp_path / "models", work=tmp_path, environ=environ) as server:
+        config = server.get("/v2/models/m/config").json()
+        server.wait_for(lambda: 'nv_gpu_memory_used_bytes{gpu_uuid="MIG-4"}' in page(server), "the first measurement")
+        server.wait_log("GPUs: 0: MIG-4, 1: MIG-3")
+
+    assert [(group["kind"], group["gpus"]) for group in config["instance_group"]] == [("KIND_GPU", [0, 1])]
+
+
+def test_the_driver_of_this_machine_lists_its_gpus():
+    try:
+        library = GpuLibrary(ctypes.CDLL("libnvidia-ml.so.1"))
+    except OSError as error:
+        pytest.skip(f"there is no NVIDIA driver on this machine: {error}")
+    gpus = library.list()
+    if not gpus:
+        pytest.skip("NVIDIA's driver reports no GPU on this machine")
+    for gpu in gpus:
+        assert gpu.uuid.startswith("GPU-")
+        assert all(part.uuid.startswith("MIG-") for part in gpu.parts)
+        assert library.measure(gpu)["nv_gpu_memory_total_bytes"] > 0
+    assert visible_gpus(gpus, {"CUDA_VISIBLE_DEVICES": "-1"}) == []

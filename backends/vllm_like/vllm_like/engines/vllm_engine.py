@@ -80,9 +80,16 @@ def choose_devices(settings: Settings) -> None:
                 "KIND_GPU is for models on one GPU; with tensor_parallel_size or pipeline_parallel_size above 1, use "
                 "KIND_MODEL in the model's config.pbtxt"
             )
-        os.environ[_VISIBLE] = settings.instance.get("model_instance_device_id", "0")
+        os.environ[_VISIBLE] = _visible_name(settings.instance.get("model_instance_device_id", "0"))
     elif kind == _KIND_MODEL and settings.devices:
         os.environ[_VISIBLE] = ",".join(map(str, _device_ids(settings.devices, _devices_needed(settings))))
+
+
+def _visible_name(device: str) -> str:
+    """The name in CUDA_VISIBLE_DEVICES of a device, which is a position among the visible ones; else the position."""
+    names = [name.strip() for name in os.environ.get(_VISIBLE, "").split(",")]
+    is_listed = device.isdecimal() and int(device) < len(names) and names[int(device)]
+    return names[int(device)] if is_listed else device
 
 
 def _devices_needed(settings: Settings) -> int:
