@@ -101,6 +101,7 @@ def test_sighup_reopens_the_log_and_the_trace_file(tmp_path):
                 evaluate(server, "prints", f"print('round {number}')")
             # All of them: one that came later would be in the next file.
             until(lambda text=f"round {number}": log.read_text().count(text) == 70, "the lines of the model")
+            until(traces.exists, "the trace file")
             log.rename(f"{log}.{number}")
             traces.rename(f"{traces}.{number}")
             os.kill(server.pid, signal.SIGHUP)

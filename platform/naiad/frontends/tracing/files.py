@@ -1,78 +1,139 @@
-"""Trace files: JSON arrays that grow while the server runs (SRV docs/user_guide/trace.md)."""
+"""Trace files: JSON arrays that grow while the server runs (SRV docs/user_guide/trace.md).
+
+The event loop collects traces. A thread makes text of them and writes it, since a slow disk, or a pipe that nobody
+reads, blocks `open` and `write` for any time.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import orjson
+from naiad.frontends.tracing.records import CompleteTrace
+from naiad.frontends.tracing.rendering import render_traces
+from naiad.frontends.tracing.trace_budget import TraceBudget
 
 logger = logging.getLogger("naiad.trace")
 
 _BATCH = 64
 """Traces per write: a crash of the server loses at most this many, and opening the file costs little per trace."""
+BATCH_SIZE = 16 << 20
+"""Bytes of traces that are written although there are fewer: a quarter of what all traces may take."""
+_MAX_WRITE = 256 << 10
+_PAUSE_SECONDS = 0.001
+_PAUSE_BYTES = 8 << 10
+"""A pause of the thread follows this much text, so that the event loop gets the interpreter's lock without waiting for
+a switch of threads, which takes 5 ms."""
+_CLOSE_SECONDS = 10.0
+"""How long `close` waits for a file that is written slowly."""
+_STALL_SECONDS = 2.0
+"""The same for one that takes nothing."""
 
 
 class TraceFile:
     """One file for all traces, or numbered files with a fixed number of traces each.
 
     The array in the one file is closed by `close` or `reopen`; until then the file ends within the array.
+
+    Attributes:
+        budget: Counts the memory of traces until they are written.
     """
 
     def __init__(self, path: str) -> None:
+        self.budget = TraceBudget(path)
         self._path = path
-        self._pending: list[bytes] = []
+        self._pending: list[CompleteTrace] = []
+        self._pending_size = 0
         self._number = 0
-        self._descriptor = -1  # of the one file, once its array has begun
+        self._thread = _WriterThread()
+        self._descriptor = -1  # of the one file, once its array has begun; used by the thread only
+        self._problem = ""  # of the last write; used by the thread only
 
-    def add(self, events: list[dict[str, Any]]) -> None:
+    def add(self, trace: CompleteTrace) -> None:
         """Append one trace to the one file; it is written with the next batch."""
-        self._pending.append(orjson.dumps(events)[1:-1])
-        if len(self._pending) >= _BATCH:
+        self._pending.append(trace)
+        self._pending_size += trace.charge.size
+        if len(self._pending) >= _BATCH or self._pending_size >= BATCH_SIZE:
             self.flush()
 
     def flush(self) -> None:
-        """Write the pending traces to the one file."""
-        if not self._pending:
-            return
-        data = b",".join(self._pending)
-        self._pending.clear()
-        with _failures_logged(self._path):
-            if self._descriptor < 0:
-                self._descriptor = _create(self._path)
-                _write_all(self._descriptor, b"[" + data)
-            else:
-                _write_all(self._descriptor, b"," + data)
+        """Let the pending traces be written to the one file."""
+        if self._pending:
+            traces, self._pending, self._pending_size = self._pending, [], 0
+            self._thread.put(partial(self._append, traces))
 
-    def write_numbered(self, traces: list[list[dict[str, Any]]]) -> None:
-        """Write traces to the next numbered file."""
-        body = b",".join([orjson.dumps(events)[1:-1] for events in traces])
-        path = f"{self._path}.{self._number}"
-        with _failures_logged(path):
-            descriptor = _create(path)
-            try:
-                _write_all(descriptor, b"[" + body + b"]")
-            finally:
-                os.close(descriptor)
+    def write_numbered(self, traces: list[CompleteTrace]) -> None:
+        """Let traces be written to the next numbered file."""
+        self._thread.put(partial(self._write_numbered, f"{self._path}.{self._number}", traces))
         self._number += 1
 
     def reopen(self) -> None:
         """Close the array in a file that was renamed or removed meanwhile; the next trace begins a new file."""
-        if self._descriptor >= 0 and not self._is_in_place():
-            self.close()
+        if self._thread.has_started:
+            self._thread.put(self._reopen)
 
     def close(self) -> None:
-        """Write the pending traces and close the array."""
+        """Write the pending traces and close the array, unless the file takes nothing for two seconds."""
         self.flush()
+        if not self._thread.has_started:
+            return
+        self._thread.put(self._end)
+        if not self._thread.close():
+            logger.error("cannot write the last traces to %s: it is not written fast enough; they are lost", self._path)
+
+    # -- on the thread ------------------------------------------------------------------------------------------
+
+    def _append(self, traces: list[CompleteTrace]) -> None:
+        with self._failures_logged(self._path):
+            start = b","
+            if self._descriptor < 0:
+                self._descriptor = _create(self._path)
+                start = b"["
+            self._write(self._descriptor, start, render_traces(traces), b"")
+        self._on_written(traces)
+
+    def _write_numbered(self, path: str, traces: list[CompleteTrace]) -> None:
+        with self._failures_logged(path):
+            descriptor = _create(path)
+            try:
+                self._write(descriptor, b"[", render_traces(traces), b"]")
+            finally:
+                os.close(descriptor)
+        self._on_written(traces)
+
+    def _on_written(self, traces: list[CompleteTrace]) -> None:
+        for trace in traces:
+            trace.charge.release()
+        self.budget.report_dropped()
+
+    def _reopen(self) -> None:
+        if self._descriptor >= 0 and not self._is_in_place():
+            self._end()
+
+    def _end(self) -> None:
         if self._descriptor >= 0:
-            with _failures_logged(self._path):
-                _write_all(self._descriptor, b"]")
+            with self._failures_logged(self._path):
+                self._write(self._descriptor, b"", (), b"]")
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def _write(self, descriptor: int, start: bytes, pieces: Iterable[bytes], end: bytes) -> None:
+        portion = bytearray(start)
+        for piece in pieces:
+            portion += piece
+            if len(portion) >= _MAX_WRITE:
+                _write_all(descriptor, portion, self._thread.on_progress)
+                portion.clear()
+            self._thread.pause(len(piece))
+        portion += end
+        _write_all(descriptor, portion, self._thread.on_progress)
 
     def _is_in_place(self) -> bool:
         try:
@@ -80,20 +141,99 @@ class TraceFile:
         except OSError:
             return False
 
+    @contextlib.contextmanager
+    def _failures_logged(self, path: str) -> Iterator[None]:
+        """Log an error unless it is that of the write before."""
+        problem = ""
+        try:
+            yield
+        except OSError as error:
+            problem = error.strerror or str(error)
+            if problem != self._problem:
+                logger.error("failed creating trace file: %s: %s", path, problem)  # noqa: TRY400 - the traceback would say no more than the message
+        self._problem = problem
+
+
+class _WriterThread:
+    """Runs calls one after the other on a thread, which starts with the first call and does not keep the process."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._thread: threading.Thread | None = None
+        self._is_closing = False
+        self._progress = 0
+        self._unpaused = 0
+
+    @property
+    def has_started(self) -> bool:
+        """Whether any call was put."""
+        return self._thread is not None
+
+    def put(self, call: Callable[[], None]) -> None:
+        """Run *call* after those before it."""
+        with self._changed:
+            self._calls.append(call)
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="naiad-traces", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # no more threads are allowed: the next call may start one
+                    return
+                self._thread = thread
+            self._changed.notify_all()
+
+    def close(self) -> bool:
+        """Run the calls that are left; False if the last of them makes no progress, or takes too long."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        thread = self._thread
+        if thread is None:
+            return True
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        progress, stalled = self._progress, time.monotonic() + _STALL_SECONDS
+        while True:
+            thread.join(0.05)
+            if not thread.is_alive():
+                return True
+            now = time.monotonic()
+            if self._progress != progress:
+                progress, stalled = self._progress, now + _STALL_SECONDS
+            if now >= min(deadline, stalled):
+                return False
+
+    def on_progress(self) -> None:
+        """A call has written something."""
+        self._progress += 1
+
+    def pause(self, size: int) -> None:
+        """Yield to other threads now and then, while a call makes text, of which *size* bytes are new."""
+        self._unpaused += size
+        if self._unpaused >= _PAUSE_BYTES and not self._is_closing:
+            self._unpaused = 0
+            time.sleep(_PAUSE_SECONDS)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._calls:
+                    if self._is_closing:
+                        return
+                    self._changed.wait()
+                call = self._calls.popleft()
+            call()
+            self.on_progress()
+            del call  # it refers to traces
+
 
 def _create(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-@contextlib.contextmanager
-def _failures_logged(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as problem:
-        logger.error("failed creating trace file: %s: %s", path, problem.strerror)  # noqa: TRY400 - the traceback would say no more than the message
+def _write_all(descriptor: int, data: bytearray, on_progress: Callable[[], None]) -> None:
+    with memoryview(data) as view:
+        written = 0
+        while written < len(view):
+            written += os.write(descriptor, view[written:])
+            on_progress()

@@ -1,38 +1,120 @@
-"""Traces as JSON records for files: Triton's own mode (SRV docs/user_guide/trace.md, "JSON Trace Output")."""
+"""Traces as JSON records for files: Triton's own mode (SRV docs/user_guide/trace.md, "JSON Trace Output").
+
+The event loop records; `rendering` makes text of the records later, on the thread that writes it.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 from naiad.errors import NaiadError
 from naiad.frontends.tracing.request_trace import ComputeTimes
+from naiad.frontends.tracing.trace_budget import TRACE_TENSORS_SIZE, TraceBudget, TraceCharge
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse
 
 _ids = count(1)
+_RECORD_SIZE = 512
+"""What a record takes besides a tensor's bytes, about."""
+
+
+@dataclass(slots=True)
+class TensorRecord:
+    """A tensor of a request or response.
+
+    Attributes:
+        trace: The id of the request's trace.
+        activity: Where it was seen.
+        name: Its name.
+        datatype: The type of its elements.
+        shape: Its dimensions.
+        data: A copy of its elements; empty if there was no room for it.
+    """
+
+    trace: int
+    activity: str
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+    data: bytes
+
+
+Record: TypeAlias = dict[str, Any] | TensorRecord
+
+
+@dataclass(slots=True)
+class CompleteTrace:
+    """The records of a client's request and of all requests that it caused.
+
+    Attributes:
+        records: The records.
+        charge: The memory they take.
+    """
+
+    records: list[Record]
+    charge: TraceCharge
+
+
+OnComplete: TypeAlias = Callable[[CompleteTrace], None]
 
 
 class _TraceTree:
-    """The records of a client's request and of all requests it causes; complete once the last of them has ended."""
+    """The records of a client's request and of all requests it causes; complete once the last of them has ended.
 
-    def __init__(self, levels: tuple[str, ...], on_complete: Callable[[list[dict[str, Any]]], None]) -> None:
+    When no memory is left for traces, the tree is dropped as a whole.
+    """
+
+    def __init__(self, levels: tuple[str, ...], on_complete: OnComplete, budget: TraceBudget) -> None:
         self.with_times = "TIMESTAMPS" in levels
         self.with_tensors = "TENSORS" in levels
         self._on_complete = on_complete
+        self._budget = budget
+        self._charge = budget.open()
+        self._tensors_left = TRACE_TENSORS_SIZE
         self._open = 0
-        self._records: list[list[dict[str, Any]]] = []
+        self._is_dropped = False
+        self._records: list[list[Record]] = []
 
-    def add(self, records: list[dict[str, Any]]) -> None:
+    def open_one(self, records: list[Record]) -> None:
         self._open += 1
         self._records.append(records)
 
     def close_one(self) -> None:
         self._open -= 1
-        if not self._open:
-            self._on_complete([record for records in self._records for record in records])
+        if not self._open and not self._is_dropped:
+            self._on_complete(CompleteTrace([record for records in self._records for record in records], self._charge))
+
+    def has_room(self) -> bool:
+        """Count one record; whether it may be stored."""
+        return self._take(_RECORD_SIZE)
+
+    def copy(self, name: str, data: Buffer) -> bytes | None:
+        """The bytes of a tensor: empty if the trace has no room for them, None if its record may not be stored."""
+        size = len(data)
+        if size > self._tensors_left:
+            self._budget.on_omitted(name)
+            size = 0
+        if not self._take(_RECORD_SIZE + size):
+            return None
+        self._tensors_left -= size
+        # Both the memory of a body and a guest's are used for others once the request has ended.
+        return bytes(data[:size])
+
+    def _take(self, size: int) -> bool:
+        if self._is_dropped:
+            return False
+        if not self._charge.add(size):
+            self._is_dropped = True
+            for records in self._records:
+                records.clear()
+            self._charge.release()
+            self._budget.on_dropped()
+            return False
+        return True
 
 
 class JsonRecorder:
@@ -45,16 +127,23 @@ class JsonRecorder:
         self._tree = tree
         self._id = next(_ids)
         self._parent = parent
-        self._records: list[dict[str, Any]] = []
+        self._records: list[Record] = []
         self._has_header = False
-        tree.add(self._records)
+        tree.open_one(self._records)
 
     @classmethod
     def root(
-        cls, request: InferRequest, levels: tuple[str, ...], on_complete: Callable[[list[dict[str, Any]]], None]
+        cls, request: InferRequest, levels: tuple[str, ...], on_complete: OnComplete, budget: TraceBudget
     ) -> JsonRecorder:
-        """The recorder of a client's request; *on_complete* receives the records of the tree when all have ended."""
-        return cls(request, _TraceTree(levels, on_complete))
+        """The recorder of a client's request.
+
+        Args:
+            request: The request.
+            levels: What is recorded: TIMESTAMPS, TENSORS.
+            on_complete: Receives the records when the request, and all that it caused, have ended.
+            budget: Counts the memory of the records.
+        """
+        return cls(request, _TraceTree(levels, on_complete, budget))
 
     @property
     def context(self) -> bytes:
@@ -63,7 +152,7 @@ class JsonRecorder:
 
     def record(self, name: str, when: int) -> None:
         """Record an event in the server."""
-        if self._tree.with_times:
+        if self._tree.with_times and self._tree.has_room():
             self._records.append({"id": self._id, "timestamps": [{"name": name, "ns": when}]})
 
     def record_transport(self, name: str, when: int) -> None:
@@ -106,7 +195,7 @@ class JsonRecorder:
 
     def _insert_header(self, version: int) -> None:
         """Insert the record with the model's name and version, which is known with the first response only."""
-        if self._has_header:
+        if self._has_header or not self._tree.has_room():
             return
         self._has_header = True
         header = {"id": self._id, "model_name": self._request.model_name, "model_version": version}
@@ -119,30 +208,6 @@ class JsonRecorder:
     def _record_tensor(
         self, activity: str, name: str, datatype: Datatype, shape: tuple[int, ...], data: Buffer
     ) -> None:
-        tensor = {
-            "name": name,
-            "data": _elements(datatype, data),
-            "shape": ",".join(map(str, shape)),
-            "dtype": datatype.name,
-        }
-        self._records.append({"id": self._id, "activity": activity, "tensor": tensor})
-
-
-def _elements(datatype: Datatype, data: Buffer) -> str:
-    if datatype is Datatype.BYTES:
-        return ",".join(f'"{element.decode("utf-8", "replace")}"' for element in _strings(data))
-    import numpy as np  # imported late: see `protocol.numpy_types`
-
-    numpy_type = datatype.numpy
-    if numpy_type is None or datatype in {Datatype.FP16, Datatype.BF16}:
-        return ""  # the reference writes no elements of these types
-    return ",".join(f"{element:g}" for element in np.frombuffer(data, numpy_type).tolist())
-
-
-def _strings(data: Buffer) -> list[bytes]:
-    found, position = [], 0
-    while position + 4 <= len(data):
-        end = position + 4 + int.from_bytes(data[position : position + 4], "little")
-        found.append(bytes(data[position + 4 : end]))
-        position = end
-    return found
+        copied = self._tree.copy(name, data)
+        if copied is not None:
+            self._records.append(TensorRecord(self._id, activity, name, datatype, shape, copied))

@@ -14,8 +14,8 @@ from typing import Any
 from naiad.config.server.trace_options import OpenTelemetryConfig, TraceConfig
 from naiad.engine.door import EngineDoor
 from naiad.errors import InvalidRequestError, NaiadError
-from naiad.frontends.tracing.files import TraceFile
-from naiad.frontends.tracing.records import JsonRecorder
+from naiad.frontends.tracing.files import BATCH_SIZE, TraceFile
+from naiad.frontends.tracing.records import CompleteTrace, JsonRecorder
 from naiad.frontends.tracing.request_trace import RequestTrace, RootSink, TraceRecorder, begin_trace
 from naiad.frontends.tracing.spans import SpanExporter
 from naiad.protocol.inference import NO_HEADERS, InferRequest, Sink
@@ -36,7 +36,8 @@ class _EffectiveSettings:
         self.remaining = options.count
         self._file = file
         self._seen = 0
-        self._batch: list[list[dict[str, Any]]] = []
+        self._batch: list[CompleteTrace] = []
+        self._batch_size = 0
 
     def is_on(self) -> bool:
         options = self.options
@@ -54,18 +55,20 @@ class _EffectiveSettings:
         self.remaining -= self.remaining > 0  # -1 stays -1
         return True
 
-    def write(self, events: list[dict[str, Any]]) -> None:
+    def write(self, trace: CompleteTrace) -> None:
         if not self.options.log_frequency:
-            self._file.add(events)
+            self._file.add(trace)
             return
-        self._batch.append(events)
-        if len(self._batch) >= self.options.log_frequency:
+        self._batch.append(trace)
+        self._batch_size += trace.charge.size
+        # The frequency may be any number, the memory of traces may not.
+        if len(self._batch) >= self.options.log_frequency or self._batch_size >= BATCH_SIZE:
             self.flush()
 
     def flush(self) -> None:
         if self._batch:
             self._file.write_numbered(self._batch)
-            self._batch = []
+            self._batch, self._batch_size = [], 0
 
 
 class Tracer:
@@ -124,7 +127,7 @@ class Tracer:
         if self._exporter is None:
             if not settings.sample():
                 return None
-            recorder = JsonRecorder.root(request, settings.options.levels, settings.write)
+            recorder = JsonRecorder.root(request, settings.options.levels, settings.write, self._file.budget)
         else:
             context = self._exporter.context_of(headers) if settings.is_on() else None
             if not settings.sample() and context is None:

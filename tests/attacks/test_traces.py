@@ -1,0 +1,71 @@
+"""Clients that have the tensors of large requests traced, into a file or into a pipe that nobody reads."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.http
+from attacks.conftest import warm_up
+from attacks.watching import attacked_server, watched
+from support.server import ServerProcess
+from support.waiting import until
+
+pytestmark = pytest.mark.slow
+
+_GROWTH = 320 << 20
+"""64 MiB of traces, and what the same requests take without them: bodies, and the segments of three instances."""
+
+
+@pytest.fixture
+def traced(repository: Path, tmp_path: Path) -> Iterator[ServerProcess]:
+    """A server that may write traces; its clients decide what is traced."""
+    with attacked_server(repository, f"--trace-config=triton,file={tmp_path}/traces", work=tmp_path) as started:
+        warm_up(started)
+        assert started.post("/v2/trace/setting", {"trace_level": ["TENSORS"], "trace_rate": "1"}).status == 200
+        yield started
+
+
+def infer(server: ServerProcess, model: str, datatype: str, array: np.ndarray) -> None:
+    with tritonclient.http.InferenceServerClient(server.http_url, network_timeout=60) as client:
+        given = tritonclient.http.InferInput("INPUT0", list(array.shape), datatype)
+        given.set_data_from_numpy(array)
+        returned = client.infer(model, [given]).as_numpy("OUTPUT0")
+    assert returned.shape == array.shape
+
+
+def attack(server: ServerProcess) -> None:
+    infer(server, "bytes", "UINT8", np.zeros(20_000_000, np.uint8))
+    for _ in range(3):
+        infer(server, "bytes", "UINT8", np.zeros(4_000_000, np.uint8))
+        infer(server, "identity", "FP32", np.ones(1_000_000, np.float32) / 3)
+        infer(server, "words", "BYTES", np.full(200_000, b"a" * 10, object))
+
+
+def test_tensors_of_large_requests_are_traced_beside_others(traced: ServerProcess, tmp_path: Path) -> None:
+    with watched(traced) as seen:
+        attack(traced)
+        # Fewer than a batch: it is written since it is large.
+        until((tmp_path / "traces").exists, "the trace file")
+    seen.assert_others_served()
+    seen.assert_memory(_GROWTH)
+    traced.stop()
+    events = json.loads((tmp_path / "traces").read_text())
+    sizes = [len(event["tensor"]["data"]) for event in events if event.get("activity") == "TENSOR_QUEUE_INPUT"]
+    assert sizes == [0, *[7_999_999, 8_999_999, 2_599_999] * 3]
+
+
+def test_server_whose_trace_file_is_not_read_serves_and_ends(traced: ServerProcess, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "traces")
+    with watched(traced) as seen:
+        for _ in range(3):
+            attack(traced)
+    seen.assert_others_served()
+    seen.assert_memory(_GROWTH)
+    assert "traces are dropped until it is written" in traced.log
+    assert traced.stop() == 0
+    assert "cannot write the last traces to" in traced.log
