@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import uvloop
 
@@ -65,6 +65,20 @@ class Supervisor(Protocol):
         """The server is ready for clients; *ports* has the number of each open port by name (`Listeners.ports`)."""
 
 
+class OpenPorts(NamedTuple):
+    """The open ports of a server, of all its processes.
+
+    Attributes:
+        listeners: Those of this process.
+        drain: Has clients connect to other servers.
+        reopen: Opens the trace file again by its name, and the log file in the processes that have frontends alone.
+    """
+
+    listeners: Listeners
+    drain: Callable[[], None]
+    reopen: Callable[[], None]
+
+
 def serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor | None = None) -> int:
     """Run a server until SIGINT or SIGTERM; returns the exit code.
 
@@ -111,11 +125,11 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
             logger.error("error: creating server: Internal - failed to load all models")
             return _FAILED
         await importing
-        drain, listeners = await listen(engine, loader, options, log, stack, spawned, recent)
+        ports = await listen(engine, loader, options, log, stack, spawned, recent)
         if supervisor is not None:
-            supervisor.on_listening(listeners.ports)
+            supervisor.on_listening(ports.listeners.ports)
         if options.log.file is not None or options.trace.config.file:
-            _call_on_hangup(log.reopen, listeners.tracer.reopen)
+            _call_on_hangup(log.reopen, ports.reopen)
         await asyncio.to_thread(_import, "naiad.protocol.numpy_types")
         garbage_collection.settle()
         if options.general.exit_on_lost_models:
@@ -126,7 +140,7 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
         engine.is_reachable = False
         if options.general.drain_seconds:
             stopping.clear()
-            await _drain(drain, options.general.drain_seconds, stopping)
+            await _drain(ports.drain, options.general.drain_seconds, stopping)
         logger.info("Waiting for in-flight requests to complete.")
         are_models_lost = options.general.exit_on_lost_models and engine.are_models_lost()
         await engine.finish_sequences()
@@ -149,8 +163,8 @@ async def listen(
     stack: AsyncExitStack,
     spawned: SpawnedProcesses,
     recent: RecentLines | None = None,
-) -> tuple[Callable[[], None], Listeners]:
-    """Serve on all ports until *stack* is closed; a function that drains them, and this process's own listeners.
+) -> OpenPorts:
+    """Serve on all ports until *stack* is closed.
 
     The server is not ready before the last port is open: a client that waits for readiness on one port may then use any
     other.
@@ -162,20 +176,24 @@ async def listen(
 
     engine.is_reachable = False
     services = ports.server_services(engine, loader, options, log, recent)
-    drain: Callable[[], None]
     if loader.frontend_memory is None:
         listeners = await ports.listen(engine, services, options, stack)
-        drain = listeners.drain
+        opened = OpenPorts(listeners, listeners.drain, listeners.tracer.reopen)
     else:
         from naiad.frontend_owner import listen_in_processes
 
         memory = loader.frontend_memory
         pool, listeners = await listen_in_processes(engine, memory, services, options, log, stack, spawned)
-        drain = pool.drain
-    for line in listeners.started:
+
+        def reopen() -> None:
+            listeners.tracer.reopen()
+            pool.reopen_logs()
+
+        opened = OpenPorts(listeners, pool.drain, reopen)
+    for line in opened.listeners.started:
         logger.info("%s", line)
     engine.is_reachable = True
-    return drain, listeners
+    return opened
 
 
 async def _drain(drain: Callable[[], None], seconds: int, stopping: asyncio.Event) -> None:

@@ -105,6 +105,8 @@ class _Commands:
                 self.listeners.drain()
         elif kind == FrameKind.LOG_SETTINGS and self.log is not None:
             self.log.apply(content)
+        elif kind == FrameKind.REOPEN and self.log is not None:
+            self.log.reopen()
         elif kind == FrameKind.REGION and self.regions is not None:
             self.regions.apply(content)
         elif kind == FrameKind.TRACING and self.tracer is not None:
@@ -144,7 +146,7 @@ def main(descriptor: int) -> None:
         descriptor: This process's end of the socket pair.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # service managers send them to all processes: the owner ends this one
+        signal.signal(number, signal.SIG_IGN)  # service managers send them to all processes: this one follows the owner
     uvloop.run(_serve(socket.socket(fileno=descriptor)))
 
 

@@ -73,6 +73,7 @@ class FrameKind:
     STOP = 30
     TRACED = 35
     TRACING = 36
+    REOPEN = 37
 
 
 TICKET = struct.Struct("<IIqH")

@@ -112,6 +112,10 @@ class FrontendPool:
         self._is_stopping = True
         self.broadcast(FrameKind.DRAIN, None)
 
+    def reopen_logs(self) -> None:
+        """Have all processes open the log file again by its name, after it was renamed."""
+        self.broadcast(FrameKind.REOPEN, None)
+
     async def stop(self, grace: float) -> None:
         """Stop all processes; requests in flight have *grace* seconds."""
         self._is_stopping = True

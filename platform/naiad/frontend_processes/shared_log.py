@@ -32,6 +32,10 @@ class RemoteLog:
         self._engine.ask("change_log", settings)
         self.apply(settings)
 
+    def reopen(self) -> None:
+        """Open this process's log file again by its name."""
+        self._log.reopen()
+
     def apply(self, settings: LogSettings) -> None:
         """Apply *settings* in this process."""
         self._log.change(settings)
