@@ -40,10 +40,10 @@ def bodies(count: int) -> tuple[RequestBudget, list[Body]]:
 
 
 def test_announced_bodies_count_nothing():
-    budget, _ = bodies(1000)
+    budget, waiting = bodies(1000)
 
     assert budget.in_use == 0
-    assert budget.room == SOFT
+    assert waiting[0].charge.room == LIMIT
 
 
 def test_bodies_stop_at_the_soft_limit_and_continue_in_order_when_memory_is_freed():
@@ -105,8 +105,51 @@ def test_what_arrives_beyond_the_limit_is_paid_by_the_largest_incomplete_body():
 def test_a_body_larger_than_the_rest_is_refused_within_its_own_read():
     budget, [body] = bodies(1)
     assert body.receive(LIMIT + 1), "nothing is left to stop"
-    assert len(body.events) == 1
+    assert body.events == [
+        (
+            "cannot receive the request: it exceeds the 8388608 bytes that all requests in flight may use together; "
+            "send a smaller request, or set --memory-limit-requests"
+        )
+    ]
     assert budget.in_use == 0
+
+
+def test_body_that_is_alone_is_read_up_to_the_limit():
+    budget, [body, small] = bodies(2)
+    assert small.receive(MIB // 2 - 1)
+    assert body.receive(SOFT)
+    assert body.charge.room == LIMIT - budget.in_use
+    assert not small.receive(1), "it waits for the large one"
+    while body.charge.size < LIMIT - MIB // 2:
+        assert body.receive(MIB // 8)
+        assert budget.on_tick(), "the large one is read: nothing is refused"
+    body.charge.complete()
+    body.charge.release()
+    assert (body.events, small.events, budget.refused) == ([], ["resumed"], 0)
+
+
+def test_body_continues_beyond_the_soft_limit_once_it_is_alone():
+    budget, [complete, body, other] = bodies(3)
+    assert complete.receive(MIB // 2 + 2)
+    assert body.receive(SOFT - MIB // 2 - 2)
+    complete.charge.complete()
+    assert not body.receive(MIB // 2)
+    assert not other.receive(1)
+    complete.charge.release()
+    assert (body.events, other.events) == (["resumed"], ["resumed"])
+    body.is_stopped = other.is_stopped = False
+    assert body.receive(MIB), "it holds 7.5 of 8 MiB"
+    assert not other.receive(1)
+    assert budget.on_tick()
+
+
+def test_large_body_of_which_nothing_more_arrives_is_refused():
+    budget, [body, small] = bodies(2)
+    assert body.receive(SOFT + 1)
+    assert not small.receive(1)
+    assert budget.on_tick(), "it has grown since the tick before"
+    assert not budget.on_tick()
+    assert (len(body.events), small.events) == (1, ["resumed"])
 
 
 def test_a_complete_body_is_not_refused_and_releases_once():
@@ -124,10 +167,10 @@ def test_a_complete_body_is_not_refused_and_releases_once():
 def test_ticks_are_asked_for_when_a_body_stops():
     asked = []
     budget = RequestBudget(LIMIT, lambda: asked.append(1))
-    body = Body(budget)
+    body, other = Body(budget), Body(budget)
     body.receive(SOFT)
     assert asked == []
-    body.receive(1)
+    other.receive(1)
     assert asked == [1]
 
 
@@ -150,7 +193,7 @@ def test_whatever_happens_the_limit_holds_and_nothing_is_lost(steps):
         elif action == "complete":
             body.charge.complete()
         elif not body.is_stopped and body.charge in budget._incomplete:
-            body.receive(min(size, budget.room))
+            body.receive(min(size, body.charge.room))
         assert budget.in_use == sum(one.charge.size for one in open_bodies)
         assert budget.in_use <= LIMIT
         assert budget.stopped_count == 0 or budget.in_use >= SOFT
@@ -169,7 +212,7 @@ def test_stuck_bodies_complete_one_after_the_other(count):
             if missing[body] and len(body.events) and body.events[-1] != "resumed":
                 missing[body] = 0
             elif missing[body] and not body.is_stopped:
-                size = min(missing[body], MIB // 8, budget.room)
+                size = min(missing[body], MIB // 8, body.charge.room)
                 missing[body] -= size
                 body.receive(size)
         budget.on_tick()

@@ -10,7 +10,7 @@ because that frees the most.
 
 Reading stops at `soft_limit`, below the limit. What arrives nevertheless, since a window of HTTP/2 was open, has the
 rest. If even that is used up, the largest incomplete body is refused at once. So the limit is exceeded by one read at
-most.
+most. A body that holds nearly all that is in use is read up to the limit: nothing that it could wait for would help it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["TICK_SECONDS", "Charge", "Receiver", "RequestBudget", "refusal", "too_long_for_budget"]
+__all__ = ["TICK_SECONDS", "Charge", "Receiver", "RequestBudget", "refusal", "too_long", "too_long_for_budget"]
 
 TICK_SECONDS = 0.5
 """How often `on_tick` is to be called while a body is stopped."""
@@ -29,6 +29,8 @@ _PATIENT_TICKS = 20
 freed when they respond."""
 _STUCK_TICKS = 2
 """The same while incomplete bodies hold most of it: they wait for each other, or their clients send nothing."""
+_FEW_SHARE = 1 / 16
+"""What all others may hold while a body is read beyond the soft limit."""
 _LEAST_READ = 1 << 14
 """Bytes that may be read in any case: a read into an empty buffer would look like the end of the connection."""
 _UNLIMITED = 1 << 62
@@ -61,6 +63,11 @@ class Charge:
 
     def __repr__(self) -> str:
         return f"<Charge {self.size} bytes, {'complete' if self._receiver is None else 'incomplete'}>"
+
+    @property
+    def room(self) -> int:
+        """Bytes that the next read may return."""
+        return self._budget._room(self)  # noqa: SLF001 - the two classes are one
 
     def add(self, count: int) -> bool:
         """Count *count* bytes more; return whether to continue reading.
@@ -116,6 +123,10 @@ class RequestBudget:
         self._on_used = on_used
         self._incomplete: dict[Charge, None] = {}
         self._stopped: dict[Charge, None] = {}
+        self._few = int(limit * _FEW_SHARE)
+        # The body that holds nearly all of the soft limit, if there is one, and its size at the last tick.
+        self._large: Charge | None = None
+        self._large_size = 0
         self._tick = 0
 
     def __repr__(self) -> str:
@@ -125,11 +136,6 @@ class RequestBudget:
     def stopped_count(self) -> int:
         """How many bodies are not read at the moment."""
         return len(self._stopped)
-
-    @property
-    def room(self) -> int:
-        """Bytes that the next read may return."""
-        return max(self.soft_limit - self.in_use, _LEAST_READ)
 
     def open(self, receiver: Receiver) -> Charge:
         """A charge for a body that begins."""
@@ -145,11 +151,13 @@ class RequestBudget:
     def on_tick(self) -> bool:
         """Refuse the largest incomplete body if one has been stopped for too long; return whether any is stopped."""
         self._tick += 1
+        large_size, self._large_size = self._large_size, 0 if self._large is None else self._large.size
         if not self._stopped:
             return False
         oldest = next(iter(self._stopped))
         incomplete = sum(charge.size for charge in self._incomplete)
-        patience = _STUCK_TICKS if incomplete * 2 >= self.in_use else _PATIENT_TICKS
+        is_stuck = incomplete * 2 >= self.in_use and self._large_size <= large_size
+        patience = _STUCK_TICKS if is_stuck else _PATIENT_TICKS
         if self._tick - oldest._stopped_at >= patience:  # noqa: SLF001 - the two classes are one
             self._refuse_largest()
         return bool(self._stopped)
@@ -164,7 +172,11 @@ class RequestBudget:
             return True
         while self.in_use > self.limit and self._incomplete:
             self._refuse_largest()
-        if charge not in self._incomplete or self.in_use <= self.soft_limit:
+        if charge not in self._incomplete:
+            return True
+        if charge.size > self.soft_limit - self._few:
+            self._large = charge
+        if self._may_continue(charge):
             return True
         if charge not in self._stopped:
             charge._stopped_at = self._tick  # noqa: SLF001 - the two classes are one
@@ -172,10 +184,19 @@ class RequestBudget:
             self._on_stopped()
         return False
 
+    def _may_continue(self, charge: Charge) -> bool:
+        return self.in_use <= self.soft_limit or self.in_use - charge.size <= self._few
+
+    def _room(self, charge: Charge) -> int:
+        limit = self.limit if self.in_use - charge.size <= self._few else self.soft_limit
+        return max(limit - self.in_use, _LEAST_READ)
+
     def _complete(self, charge: Charge) -> None:
         charge._receiver = None  # noqa: SLF001 - the two classes are one
         self._incomplete.pop(charge, None)
         self._stopped.pop(charge, None)
+        if charge is self._large:
+            self._large = None
 
     def _release(self, charge: Charge) -> None:
         self._complete(charge)
@@ -185,18 +206,23 @@ class RequestBudget:
     def _free(self, count: int) -> None:
         self.in_use -= count
         while self._stopped and self.in_use < self.soft_limit:
-            stopped = next(iter(self._stopped))
-            del self._stopped[stopped]
-            receiver = stopped._receiver  # noqa: SLF001 - the two classes are one
-            assert receiver is not None  # complete charges are not stopped
-            receiver.resume_receiving()
+            self._resume(next(iter(self._stopped)))
+        if self._large is not None and self._large in self._stopped and self._may_continue(self._large):
+            self._resume(self._large)
+
+    def _resume(self, stopped: Charge) -> None:
+        del self._stopped[stopped]
+        receiver = stopped._receiver  # noqa: SLF001 - the two classes are one
+        assert receiver is not None  # complete charges are not stopped
+        receiver.resume_receiving()
 
     def _refuse_largest(self) -> None:
         largest = max(self._incomplete, key=lambda charge: charge.size)
         receiver = largest._receiver  # noqa: SLF001 - the two classes are one
         assert receiver is not None  # complete charges are in no table
         self.refused += 1
-        receiver.refuse(refusal(self.limit))
+        is_alone = self.in_use - largest.size <= self._few
+        receiver.refuse(too_long(self.limit) if is_alone and self.in_use > self.limit else refusal(self.limit))
         largest.release()
 
 
@@ -205,6 +231,14 @@ def too_long_for_budget(what: str, size: int, limit: int) -> str:
     return (
         f"{what} of {size} bytes exceeds the {limit} bytes that all requests in flight may use together; "
         "send smaller requests, or set --memory-limit-requests"
+    )
+
+
+def too_long(limit: int) -> str:
+    """Why a body is refused whose size was not known before it arrived."""
+    return (
+        f"cannot receive the request: it exceeds the {limit} bytes that all requests in flight may use together; "
+        "send a smaller request, or set --memory-limit-requests"
     )
 
 

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import tritonclient.grpc
 from serving.written import write_model
 from support.server import HOST, ServerProcess, wait_until
 
@@ -76,10 +77,10 @@ def held(server: ServerProcess) -> int:
     return int(sum(map(float, found)))
 
 
-def doubles(tmp_path, count: int) -> ServerProcess:
+def doubles(tmp_path, count: int, *options: str) -> ServerProcess:
     file = write_model(tmp_path / "models", "doubles", MODEL)
     (file.parents[1] / "config.pbtxt").write_text('backend: "python"' + CONFIG.format(count=count))
-    return ServerProcess(tmp_path / "models", work=tmp_path)
+    return ServerProcess(tmp_path / "models", *options, work=tmp_path)
 
 
 def empty_handed(server: ServerProcess) -> bool:
@@ -107,3 +108,19 @@ def test_a_guest_that_dies_fails_its_own_request_and_others_are_read_again(tmp_p
                 assert ask(connection, 5, 700_000) == (700_000, 10)
         assert [other.result() for other in others] == [[]] * 5
         wait_until(lambda: empty_handed(server), "all blocks of the input segment to be free")
+
+
+def test_request_that_needs_nearly_all_of_the_memory_for_requests_is_answered(tmp_path):
+    """Reading stops at 7/8 of that memory, but not for a request that nothing else can make room for."""
+    memory = 16 << 20
+    with doubles(tmp_path, 1, f"--memory-limit-requests={memory}") as server:
+        with contextlib.closing(http.client.HTTPConnection(HOST, server.http_port, timeout=60)) as connection:
+            for spare in (2048, memory // 9):
+                size = (memory - spare) // 4
+                assert ask(connection, 3, size) == (size, 6)
+                assert talk(server, 1, 5) == []
+        with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+            for spare in (2048, memory // 9):
+                given = tritonclient.grpc.InferInput("IN", [(memory - spare) // 4], "FP32")
+                given.set_data_from_numpy(np.ones((memory - spare) // 4, np.float32))
+                assert client.infer("doubles", [given]).as_numpy("OUT")[-1] == 2

@@ -95,7 +95,7 @@ class LongBody:
         else:
             assert self._buffer is not None
             free = self._buffer.free(self.received)[: self._size - self.received]
-        room = self._memory.budget.room
+        room = self.charge.room
         return free if len(free) <= room else free[:room]
 
     def append(self, data: Buffer) -> bool:
