@@ -49,6 +49,17 @@ PLANTED: dict[str, tuple[object, str, str]] = {
     "no_tokenizer": ({"model": "a.onnx"}, "error", "'tokenizer' in model.json is 'tokenizer.json', but there is no '"),
     "vllm_key": ({"model": "some/model", "gpu_memory_utilisation": 1}, "warning", "did you mean 'gpu_memory_utilization'?"),
     "vllm_path": ({"model": "./none"}, "error", "'model' in model.json is './none', but there is no '"),
+    "option_word": ({"model": "a.gguf", "engine_options": {"flash_attn": "sometimes"}}, "error", "'flash_attn' in 'engine_options' of model.json is \"sometimes\"; it must be one of auto, enabled, disabled"),
+    "option_near": ({"model": "a.gguf", "engine_options": {"cache_type_k": "q9_0"}}, "error", "q4_0, iq4_nl (did you mean '"),
+    "option_number": ({"model": "a.gguf", "engine_options": {"n_threads": "2"}}, "error", "'n_threads' in 'engine_options' of model.json must be an integer of 1 or more, not \"2\""),
+    "option_flag": ({"model": "a.gguf", "engine_options": {"warmup": "no"}}, "error", "'warmup' in 'engine_options' of model.json must be true or false, not \"no\""),
+    "runner": ({"model": "a.gguf", "runner": "poolin"}, "error", "'runner' in model.json is \"poolin\"; it must be one of auto, generate, pooling, draft (did you mean 'pooling'?)"),
+    "seed": ({"model": "a.gguf", "seed": "x"}, "error", "'seed' in model.json must be an integer, not \"x\""),
+    "pooling": ({"model": "a.gguf", "pooler_config": {"pooling_type": "max"}}, "error", "'pooling_type' in model.json is \"max\"; it must be one of mean, cls,"),
+    "pooler": ({"model": "a.gguf", "pooler_config": "mean"}, "error", "'pooler_config' in model.json must be an object"),
+    "flags": ({"model": "a.gguf", "enable_lora": "yes", "disable_log_stats": "maybe"}, "error", "'enable_lora' in model.json must be true or false, not \"yes\"; 'disable_log_stats' in model.json must be true or false, not \"maybe\""),
+    "vllm_flag": ({"model": "some/model", "enforce_eager": "no"}, "error", "'enforce_eager' in model.json must be true or false"),
+    "onnx_threads": ({"model": "a.onnx", "engine_options": {"n_threads": 0}}, "error", "'n_threads' in 'engine_options' of model.json must be an integer of 1"),
 }  # fmt: skip
 """By name of a model: `model.json`, the finding's severity, and a part of its text."""
 

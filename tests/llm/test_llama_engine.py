@@ -333,6 +333,11 @@ WRONG = {
         {"model": "tiny.gguf", "engine_options": {"threads": 3}},
         "'threads' (did you mean 'n_threads'?)",
     ),
+    "option_value": (
+        {"model": "tiny.gguf", "engine_options": {"cache_type_k": "q9"}},
+        "'cache_type_k' in 'engine_options' of model.json is \"q9\"; it must be one of f32, f16,",
+    ),
+    "no_flag": ({"model": "tiny.gguf", "enable_lora": "yes"}, "'enable_lora' in model.json must be true or false"),
     "no_slots": ({"model": "tiny.gguf", "max_num_seqs": 0}, "'max_num_seqs' in model.json must be an integer"),
     "no_engine": ({"model": "tiny.gguf", "engine": "llama"}, 'is "llama"; it must be one of xllamacpp, vllm, onnx'),
     "no_json": ({}, "'model.json' containing vllm engine args must be provided in '"),

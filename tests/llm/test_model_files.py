@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -112,6 +113,82 @@ def test_flags_may_be_written_as_text(tmp_path: Path, given: object, is_set: boo
     made = read(tmp_path, model="a.gguf", enable_lora=given, disable_log_stats=given)
     assert list(made.loras) == ["poems"][: int(is_set)]
     assert made.flag("disable_log_stats") is is_set
+
+
+@pytest.mark.parametrize("value", ["yes", "", 1, 0, [], "on"])
+@pytest.mark.parametrize("key", ["enable_lora", "disable_log_stats", "enable_prefix_caching"])
+def test_flags_that_are_neither_true_nor_false_are_refused(tmp_path: Path, key: str, value: object):
+    with pytest.raises(
+        ValueError, match=rf"^'{key}' in model\.json must be true or false, not {re.escape(json.dumps(value))}$"
+    ):
+        read(tmp_path, model="a.gguf", **{key: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"runner": "poolin"},
+            "'runner' in model.json is \"poolin\"; it must be one of auto, generate, pooling, draft (did ",
+        ),
+        ({"convert": 1}, "'convert' in model.json is 1; it must be one of auto, none, embed,"),
+        ({"task": "embeds"}, "'task' in model.json is \"embeds\"; it must be one of "),
+        ({"seed": "x"}, "'seed' in model.json must be an integer, not \"x\""),
+        ({"seed": True, "enable_lora": "yes"}, "not \"yes\"; 'seed' in model.json must be an integer, not true"),
+    ],
+)
+def test_values_that_no_engine_could_use_are_refused(tmp_path: Path, given: dict, told: str):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        read(tmp_path, model="a.gguf", **given)
+
+
+def test_words_of_vllm_are_left_to_the_installed_release(tmp_path: Path):
+    assert read(tmp_path, model="some/model", runner="next", task="new").arguments["runner"] == "next"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "read_as"),
+    [
+        ("n_threads", 3, 3),
+        ("n_threads", None, None),
+        ("poll", 50, 50),
+        ("flash_attn", "ENABLED", "enabled"),
+        ("cache_type_k", "q8_0", "q8_0"),
+        ("kv_unified", "true", True),
+        ("warmup", None, True),
+        ("cache_ram_mib", -1, -1),
+        ("n_gpu_layers", -1, -1),
+    ],
+)
+def test_options_of_llama_cpp_are_read(key: str, value: object, read_as: object):
+    from vllm_like.engines import llama_defaults
+
+    assert llama_defaults.option({key: value}, key) == read_as
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("n_threads", "2", 'must be an integer of 1 or more, not "2"'),
+        ("n_threads_batch", 0, "must be an integer of 1 or more, not 0"),
+        ("poll", 101, "must be an integer from 0 to 100, not 101"),
+        ("flash_attn", True, "is true; it must be one of auto, enabled, disabled"),
+        ("cache_type_v", "q6_k", 'is "q6_k"; it must be one of f32, f16, bf16, q8_0'),
+        ("warmup", 1, "must be true or false, not 1"),
+        ("verbosity", 1.5, "must be an integer of -1 or more, not 1.5"),
+    ],
+)
+def test_invalid_options_of_llama_cpp_are_refused(key: str, value: object, told: str):
+    from vllm_like.engines import llama_defaults
+
+    with pytest.raises(ValueError, match=re.escape(f"'{key}' in 'engine_options' of model.json {told}")):
+        llama_defaults.option({key: value}, key)
+
+
+def test_every_option_of_llama_cpp_has_a_rule():
+    from vllm_like.engines import llama_defaults
+
+    assert {key: llama_defaults.option({}, key) for key in llama_defaults.OPTIONS} == llama_defaults.OPTIONS
 
 
 def test_adapters_of_vllm_may_be_names_of_a_hub_those_of_others_are_files(tmp_path: Path):

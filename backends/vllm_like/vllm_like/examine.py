@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from vllm_like import gguf_header, keys, settings, weights
+from vllm_like import gguf_header, keys, settings, values, weights
 from vllm_like.engines import llama_defaults
 from vllm_like.settings import FILE, Settings
 
@@ -52,10 +52,10 @@ def examine(directory: str, config: Dict[str, Any]) -> List[Dict[str, str]]:
     return problems
 
 
-def _checked(add: Any, read: Any, *args: Any) -> Any:
+def _checked(add: Any, read: Any, *args: Any, **named: Any) -> Any:
     """The result of *read*; None if it raises an error, which is added."""
     try:
-        return read(*args)
+        return read(*args, **named)
     except (ValueError, OSError) as error:
         add(_ERROR, str(error), f"correct it in {FILE}")
         return None
@@ -66,6 +66,9 @@ def _checked(add: Any, read: Any, *args: Any) -> Any:
 
 def _check_llama(given: Settings, add: Any) -> None:
     _checked(add, keys.reject_unknown, given.options, llama_defaults.OPTIONS, f"'engine_options' in {FILE}")
+    for key in llama_defaults.OPTIONS:
+        _checked(add, llama_defaults.option, given.options, key)
+    _checked(add, values.pooling, given.arguments, given.engine)
     length = _checked(add, given.number, "max_model_len", llama_defaults.MAX_MODEL_LEN)
     seqs = _checked(add, given.number, "max_num_seqs", llama_defaults.MAX_NUM_SEQS)
     _checked(add, given.number, "max_num_batched_tokens", llama_defaults.BATCHED_TOKENS)
@@ -136,6 +139,8 @@ def _check_vllm(given: Settings, add: Any) -> None:
 
 def _check_onnx(given: Settings, add: Any) -> None:
     _checked(add, keys.reject_unknown, given.options, ("n_threads",), f"'engine_options' in {FILE}")
+    _checked(add, values.integer, given.options, "n_threads", values.OPTIONS, least=1)
+    _checked(add, values.pooling, given.arguments, given.engine)
     _checked(add, given.number, "max_model_len", 512)
     _checked(add, given.find, "model")
     _checked(add, given.find, "tokenizer", "tokenizer.json")

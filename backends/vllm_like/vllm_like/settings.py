@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Mapping, Optional
 
-from vllm_like import keys, weights
+from vllm_like import keys, values, weights
 from vllm_like.engines import NAMES
 
-FILE = "model.json"
+FILE = values.FILE
 LORA_FILE = "multi_lora.json"
 _ENGINE_BY_ENDING = {".gguf": "xllamacpp", ".onnx": "onnx"}
 
@@ -42,8 +42,12 @@ class Settings:
     devices: str = ""
 
     def flag(self, key: str) -> bool:
-        """Whether *key* is true; models for Triton's vLLM backend may write it as the string `"true"`."""
-        return _flag(self.arguments, key)
+        """Whether *key* is true.
+
+        Raises:
+            ValueError: If the value is neither true nor false.
+        """
+        return values.flag(self.arguments, key)
 
     def find(self, key: str, default: Optional[str] = None) -> str:
         """The path of the existing file that *key* names.
@@ -62,12 +66,8 @@ class Settings:
         Raises:
             ValueError: If the value is not an integer, or less than *least*.
         """
-        value = self.arguments.get(key)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"'{key}' in {FILE} must be an integer of {least} or more, not {json.dumps(value)}")
-        return value
+        value = values.integer(self.arguments, key, least=least)
+        return default if value is None else value
 
     def log_ignored(self, used: Iterable[str], log: Callable[[str], None]) -> None:
         """Log the keys that the engine does not use."""
@@ -80,7 +80,7 @@ def read(directory: str, instance: Mapping[str, str], devices: str = "") -> Sett
     """The settings in a version's directory.
 
     Raises:
-        ValueError: If the file is missing, malformed, or has an invalid or unknown key.
+        ValueError: If the file is missing, malformed, or has an unknown key or an invalid value.
     """
     document = _document(directory)
     engine = _engine_name(document)
@@ -90,6 +90,7 @@ def read(directory: str, instance: Mapping[str, str], devices: str = "") -> Sett
     if not isinstance(options, dict):
         raise ValueError(f"'engine_options' in {FILE} must be an object")
     arguments = keys.without(document, keys.OURS)
+    values.check(arguments, engine)
     return Settings(
         engine=engine,
         directory=directory,
@@ -152,7 +153,7 @@ def _parser(given: Any, engine: str) -> str:
 
 def _loras(directory: str, arguments: Mapping[str, Any], engine: str) -> Dict[str, str]:
     path = Path(directory, LORA_FILE)
-    if not _flag(arguments, "enable_lora") or not path.is_file():
+    if not values.flag(arguments, "enable_lora") or not path.is_file():
         return {}
     given = _read_json(path)
     if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
@@ -160,8 +161,3 @@ def _loras(directory: str, arguments: Mapping[str, Any], engine: str) -> Dict[st
     if engine == "vllm":
         return {name: weights.file_or_name(value, directory, name, LORA_FILE) for name, value in given.items()}
     return {name: weights.find(value, directory, name, LORA_FILE) for name, value in given.items()}
-
-
-def _flag(arguments: Mapping[str, Any], key: str) -> bool:
-    value = arguments.get(key)
-    return value.lower() == "true" if isinstance(value, str) else bool(value)

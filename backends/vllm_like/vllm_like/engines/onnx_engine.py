@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
-from vllm_like import keys
+from vllm_like import keys, values
 from vllm_like.engines import threads
 from vllm_like.engines.base import (
     CallerError,
@@ -34,7 +34,6 @@ _USED = (
     "disable_log_stats",
 )
 _OPTIONS: Mapping[str, Any] = {"n_threads": None}
-_POOLINGS = ("mean", "cls")
 
 
 def start(settings: Settings, log: Callable[[str], None], on_dead: Callable[[str], None]) -> Engine:  # noqa: ARG001 - cannot fail alone
@@ -67,9 +66,11 @@ class OnnxEngine(Engine):
         self._whole_tokenizer.no_padding()
         self._whole_tokenizer.no_truncation()
         self._tokenizer.enable_truncation(self.max_model_len)
-        self._pooling, self._normalizes = _pooling(settings)
+        self._pooling, self._normalizes = values.pooling(settings.arguments, settings.engine)
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = settings.options.get("n_threads") or threads.default_count()
+        options.intra_op_num_threads = (
+            values.integer(settings.options, "n_threads", values.OPTIONS, least=1) or threads.default_count()
+        )
         options.inter_op_num_threads = 1
         # Idle threads of onnxruntime spin by default, which takes CPU time from the server and other models.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -134,14 +135,3 @@ class OnnxEngine(Engine):
     def shutdown(self) -> None:
         """Wait for running requests."""
         self._thread.shutdown(wait=True)
-
-
-def _pooling(settings: Settings) -> Tuple[str, bool]:
-    config = settings.arguments.get("pooler_config") or {}
-    kind = str(config.get("pooling_type") or config.get("seq_pooling_type") or "mean").lower()
-    if kind not in _POOLINGS:
-        raise ValueError(
-            f"'pooling_type' in model.json is '{kind}'; the engine onnx supports {' and '.join(_POOLINGS)}"
-        )
-    normalizes = config.get("normalize", config.get("use_activation", True))
-    return kind, normalizes is not False

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
-from vllm_like import keys
+from vllm_like import keys, values
 from vllm_like.engines import llama_defaults, llama_http, llama_requests, llama_responses, llama_schema, threads
 from vllm_like.engines.base import (
     CallerError,
@@ -81,7 +81,7 @@ class LlamaEngine(Engine):
         self.max_model_len = settings.number("max_model_len", llama_defaults.MAX_MODEL_LEN)
         slots = self._slots = settings.number("max_num_seqs", llama_defaults.MAX_NUM_SEQS)
         self._max_logprobs = settings.number("max_logprobs", 20, least=0)
-        self._seed = settings.arguments.get("seed")
+        self._seed = values.integer(settings.arguments, "seed")
         self._embeds = _is_for_embeddings(settings)
         self.loras = list(settings.loras) if settings.flag("enable_lora") else None
         self._lora_numbers = {name: number for number, name in enumerate(settings.loras)}
@@ -99,7 +99,7 @@ class LlamaEngine(Engine):
 
     def _parameters(self, settings: Settings, path: str, slots: int) -> Any:
         library = self._library
-        options: Dict[str, Any] = {**llama_defaults.OPTIONS, **settings.options}
+        options: Dict[str, Any] = {key: llama_defaults.option(settings.options, key) for key in llama_defaults.OPTIONS}
         made = library.CommonParams()
         made.model.path = path
         made.n_parallel = slots
@@ -117,7 +117,7 @@ class LlamaEngine(Engine):
         made.cache_ram_mib = options["cache_ram_mib"]
         made.warmup = options["warmup"]
         made.verbosity = options["verbosity"]
-        made.cache_prompt = settings.arguments.get("enable_prefix_caching") is not False
+        made.cache_prompt = values.flag(settings.arguments, "enable_prefix_caching", default=True)
         if options["n_gpu_layers"] is not None:
             made.n_gpu_layers = options["n_gpu_layers"]
         if settings.chat_template:
@@ -279,25 +279,25 @@ def _end_if_cancelled(sink: Sink) -> bool:
 
 
 def _is_for_embeddings(settings: Settings) -> bool:
-    return "pooling" in {settings.arguments.get("runner"), settings.arguments.get("task")} or bool(
-        {"embed", "embedding"} & {settings.arguments.get("task"), settings.arguments.get("convert")}
-    )
+    runner, task, convert = (str(settings.arguments.get(key)).lower() for key in ("runner", "task", "convert"))
+    return "pooling" in (runner, task) or bool({"embed", "embedding"} & {task, convert})
 
 
 def _is_for_ranking(settings: Settings) -> bool:
-    config = settings.arguments.get("pooler_config") or {}
-    kind = config.get("pooling_type") or config.get("seq_pooling_type") or ""
-    return _is_for_embeddings(settings) and str(kind).lower() == "rank"
+    return _is_for_embeddings(settings) and _pooling_kind(settings) == "rank"
 
 
 def _pooling(library: Any, settings: Settings) -> Any:
-    config = settings.arguments.get("pooler_config") or {}
-    given = {"pooling_type": config.get("pooling_type") or config.get("seq_pooling_type") or "mean"}
+    given = {"pooling_type": _pooling_kind(settings)}
     return _member(library.llama_pooling_type, "LLAMA_POOLING_TYPE_", given, "pooling_type")
 
 
+def _pooling_kind(settings: Settings) -> str:
+    return values.pooling(settings.arguments, settings.engine)[0]
+
+
 def _member(kind: Any, prefix: str, options: Mapping[str, Any], key: str) -> Any:
-    """The member of an enumeration of llama.cpp that an option names."""
+    """The member of an enumeration of llama.cpp that an option names; the installed release may lack it."""
     found = getattr(kind, prefix + str(options[key]).upper(), None)
     if found is None:
         known = sorted(name[len(prefix) :].lower() for name in dir(kind) if name.startswith(prefix))

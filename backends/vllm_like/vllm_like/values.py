@@ -1,0 +1,119 @@
+"""Values of `model.json`, checked: a value of another type or outside its range is an error, not a default."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import Any, Iterable, Mapping, Optional, Sequence, Tuple
+
+FILE = "model.json"
+OPTIONS = f"'engine_options' of {FILE}"
+
+
+def flag(given: Mapping[str, Any], key: str, where: str = FILE, *, default: bool = False) -> bool:
+    """Whether *key* is true; models for Triton's vLLM backend write flags as the strings `"true"` and `"false"`.
+
+    Raises:
+        ValueError: If it is anything else.
+    """
+    value = given.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool):
+        return value
+    text = value.lower() if isinstance(value, str) else ""
+    if text not in ("true", "false"):
+        raise ValueError(f"'{key}' in {where} must be true or false, not {json.dumps(value)}")
+    return text == "true"
+
+
+def integer(given: Mapping[str, Any], key: str, where: str = FILE, *, least: Optional[int] = None) -> Optional[int]:
+    """The value of *key*; None if it is missing or null.
+
+    Raises:
+        ValueError: If it is not an integer, or less than *least*.
+    """
+    value = given.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
+        rule = "" if least is None else f" of {least} or more"
+        raise ValueError(f"'{key}' in {where} must be an integer{rule}, not {json.dumps(value)}")
+    return value
+
+
+def choice(given: Mapping[str, Any], key: str, allowed: Sequence[str], where: str = FILE) -> str:
+    """The value of *key* in lower case; empty if it is missing or null.
+
+    Raises:
+        ValueError: If it is not one of the *allowed* words.
+    """
+    value = given.get(key)
+    if value is None:
+        return ""
+    word = value.lower() if isinstance(value, str) else ""
+    if word not in allowed:
+        near = difflib.get_close_matches(word, allowed, 1, 0.6)
+        hint = f" (did you mean '{near[0]}'?)" if near else ""
+        raise ValueError(f"'{key}' in {where} is {json.dumps(value)}; it must be one of {', '.join(allowed)}{hint}")
+    return word
+
+
+POOLINGS = {
+    "xllamacpp": ("mean", "cls", "last", "rank", "none", "unspecified"),
+    "onnx": ("mean", "cls"),
+}
+"""The `pooling_type`s of engines."""
+_RUNNERS = ("auto", "generate", "pooling", "draft")
+_CONVERSIONS = ("auto", "none", "embed", "classify", "reward", "mm_encoder_only")
+_TASKS = (
+    *("auto", "generate", "embedding", "embed", "classify", "score", "reward", "transcription", "draft", "pooling"),
+    *("none", "mm_encoder_only"),
+)
+_FLAGS = ("enable_lora", "disable_log_stats")
+_FLAGS_OF_VLLM = (*_FLAGS, "enforce_eager")
+_FLAGS_OF_OTHERS = (*_FLAGS, "enable_prefix_caching")
+
+
+def check(arguments: Mapping[str, Any], engine: str) -> None:
+    """Check the keys whose values have the same meaning for every engine, and those that only naiad would read.
+
+    Raises:
+        ValueError: If values are invalid; the text has a sentence for each.
+    """
+    problems = list(_problems(arguments, engine))
+    if problems:
+        raise ValueError("; ".join(problems))
+
+
+def _problems(arguments: Mapping[str, Any], engine: str) -> Iterable[str]:
+    for key in _FLAGS_OF_VLLM if engine == "vllm" else _FLAGS_OF_OTHERS:
+        try:
+            flag(arguments, key)
+        except ValueError as error:
+            yield str(error)
+    try:
+        integer(arguments, "seed")
+    except ValueError as error:
+        yield str(error)
+    if engine == "vllm":  # the installed release knows its own words
+        return
+    for key, words in (("runner", _RUNNERS), ("convert", _CONVERSIONS), ("task", _TASKS)):
+        try:
+            choice(arguments, key, words)
+        except ValueError as error:
+            yield str(error)
+
+
+def pooling(arguments: Mapping[str, Any], engine: str) -> Tuple[str, bool]:
+    """How the vectors of tokens become one, `mean` by default, and whether that is normalized, from `pooler_config`.
+
+    Raises:
+        ValueError: If a value is invalid.
+    """
+    config = arguments.get("pooler_config") or {}
+    if not isinstance(config, dict):
+        raise ValueError(f"'pooler_config' in {FILE} must be an object, not {json.dumps(config)}")
+    kinds = [choice(config, key, POOLINGS[engine]) for key in ("pooling_type", "seq_pooling_type")]
+    normalizes = flag(config, "use_activation", default=True)
+    return next(filter(None, kinds), "mean"), flag(config, "normalize", default=normalizes)
