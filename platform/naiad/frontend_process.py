@@ -119,9 +119,7 @@ def _report(engine: RemoteEngine, listeners: Listeners, process: str) -> None:
     families = [
         *connection_families(count),
         *request_memory_families(listeners.memory),
-        *process_families(
-            process, connections=count.open, requests=engine.request_count, received=engine.received_count
-        ),
+        *process_families(process, connections=count.open, requests=engine.request_count),
     ]
     engine.send(pack(FrameKind.REPORT, ProcessReport(families=families)))
 

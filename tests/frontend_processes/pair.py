@@ -14,7 +14,8 @@ from naiad.frontend_processes.remote_engine import RemoteEngine, _KnownRoute
 from naiad.frontend_processes.session import FrontendSession
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.memory.frontend_memory import FrontendMemory
-from naiad.protocol.inference import InferRequest, InferResponse
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InferRequest, InferResponse, InputTensor
 from naiad.protocol.model_names import LATEST
 
 
@@ -45,6 +46,11 @@ class Engine:
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None
+
+
+def request(name: str, elements: int = 1) -> InferRequest:
+    tensor = InputTensor("X", Datatype.FP32, (elements,), bytes(4 * elements))
+    return InferRequest(name, -1, [tensor], layout_key=(name, elements))
 
 
 class Sink:

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from frontend_processes.pair import Pair, Sink, run
-from naiad.protocol.datatypes import Datatype
-from naiad.protocol.inference import InferRequest, InputTensor
+from frontend_processes.pair import Pair, Sink, request, run
 
 CHANGES = 20
-
-
-def request(name: str, elements: int = 1) -> InferRequest:
-    tensor = InputTensor("X", Datatype.FP32, (elements,), bytes(4 * elements))
-    return InferRequest(name, -1, [tensor], layout_key=(name, elements))
 
 
 def test_the_owner_keeps_no_template_of_an_earlier_version() -> None:

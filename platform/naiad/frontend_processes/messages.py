@@ -55,6 +55,7 @@ class FrameKind:
     FORGET_TEMPLATES = 9
     TRACED_SENDING = 10
     CONFIRM = 11
+    PONG = 12
     # owner to frontend process
     LAYOUT = 20
     RESPONSE = 21
@@ -74,6 +75,7 @@ class FrameKind:
     TRACED = 35
     TRACING = 36
     REOPEN = 37
+    PING = 38
 
 
 TICKET = struct.Struct("<IIqH")

@@ -14,7 +14,7 @@ from naiad.engine.engine import Engine
 from naiad.errors import NaiadError
 from naiad.frontend_processes.link import Link
 from naiad.frontend_processes.messages import FrameKind, ProcessReport, error_of
-from naiad.frontend_processes.process_metrics import OWNER, FamilySum, process_families
+from naiad.frontend_processes.process_metrics import OWNER, FamilySum, process_families, received_family
 from naiad.frontend_processes.session import FrontendSession, Service
 from naiad.frontend_processes.spawned import SpawnedProcesses
 from naiad.frontends.metrics.families import Family, MetricType, Sample
@@ -32,6 +32,13 @@ _COLLECT_SECONDS = 1.0
 _CONFIRM_SECONDS = 1.0
 _STABLE_SECONDS = 60.0
 """After so long a service, an exit is the first of a new series."""
+HANG_SECONDS = 30.0
+"""A process that answers nothing for so long is killed: far longer than its loop is ever held by a request, or by a
+machine that swaps."""
+_PINGS = 6
+"""It is asked so often within that time. Where the owner itself was stopped meanwhile, one interval counts."""
+_SENT_LIMIT_SECONDS = 5.0
+"""A process that does not read its socket for so long is hung, or will be late in any case."""
 _EXIT_SECONDS = 1.0
 """How long a process may take to exit beyond the time that its requests have."""
 
@@ -48,6 +55,7 @@ class _FrontendProcess:
         self.families: Sequence[Family] = ()
         self.collecting: asyncio.Future[None] | None = None
         self.exited: asyncio.Future[int] | None = None
+        self.silent = 0  # how many pings in a row have found the one before unanswered
 
 
 class FrontendPool:
@@ -89,6 +97,8 @@ class FrontendPool:
         self._restarts: dict[int, asyncio.TimerHandle] = {}
         self._is_stopping = False
         self._sum = FamilySum()
+        self._received = [0] * count  # requests that the processes before the current ones have received
+        self._watching: asyncio.TimerHandle | None = None
         self.restart_count = 0
         engine.on_routes_changed(self._on_routes_changed)
 
@@ -105,6 +115,7 @@ class FrontendPool:
         """
         waiting = [self._start(slot).ready for slot in range(len(self._processes))]
         lines = await asyncio.gather(*waiting)
+        self._watch_later()
         return lines[0]
 
     def drain(self) -> None:
@@ -119,6 +130,8 @@ class FrontendPool:
     async def stop(self, grace: float) -> None:
         """Stop all processes; requests in flight have *grace* seconds."""
         self._is_stopping = True
+        if self._watching is not None:
+            self._watching.cancel()
         for restart in self._restarts.values():
             restart.cancel()
         self.broadcast(FrameKind.STOP, grace)
@@ -140,8 +153,12 @@ class FrontendPool:
                 each.session.send(kind, message)
 
     async def wait_sent(self) -> None:
-        """Wait until the sockets of all processes have what was broadcast: it comes before a client's next request."""
-        while any(each is not None and each.link.has_backlog for each in self._processes):
+        """Wait until the sockets of all processes have what was broadcast: it comes before a client's next request.
+
+        A process that does not read is waited for only so long.
+        """
+        end = self._loop.time() + _SENT_LIMIT_SECONDS
+        while any(each is not None and each.link.has_backlog for each in self._processes) and self._loop.time() < end:
             await asyncio.sleep(_SENT_SECONDS)
 
     async def announce(self, kind: int, message: Any) -> None:
@@ -181,15 +198,19 @@ class FrontendPool:
             OWNER,
             connections=0,
             requests=sum(each.session.request_count for each in self._processes if each is not None),
-            received=0,
         )
+        received = {OWNER: 0}
+        for slot, each in enumerate(self._processes):
+            current = 0 if each is None else each.session.received_count
+            received[f"frontend {slot}"] = self._received[slot] + current
         restarts = Family(
             "naiad_frontend_restarts_total",
             "Number of frontend processes that were started in place of others",
             MetricType.COUNTER,
             [Sample({}, self.restart_count)],
         )
-        return [*self._sum.total([own, *(each.families for each in self._processes if each is not None)]), restarts]
+        reports = [own, *(each.families for each in self._processes if each is not None)]
+        return [*self._sum.total(reports), received_family(received), restarts]
 
     async def figures(self) -> Mapping[int, Mapping[str, int]]:
         """What each process has to do now, by its id, under the names that people read."""
@@ -200,7 +221,7 @@ class FrontendPool:
                 sums = {family.name: sum(sample.value for sample in family.samples) for family in each.families}
                 found[each.process.pid] = {
                     "connections": int(sums.get("naiad_process_connections", 0)),
-                    "requests": int(sums.get("naiad_process_requests_total", 0)),
+                    "requests": each.session.received_count,
                 }
         return found
 
@@ -234,6 +255,7 @@ class FrontendPool:
         """A process has closed its end of the link: it exits, or has exited."""
         each.session.close()
         self._sum.retire(each.families)
+        self._received[slot] += each.session.received_count
         if each.collecting is not None and not each.collecting.done():
             each.collecting.set_result(None)
         exited = self._exit_of(each)
@@ -266,6 +288,23 @@ class FrontendPool:
             self._restarts[slot] = self._loop.call_later(_LONGEST_DELAY, self._restart, slot)
             return
         started.ready.add_done_callback(_log_failure)
+
+    def _watch_later(self) -> None:
+        self._watching = self._loop.call_later(HANG_SECONDS / _PINGS, self._watch)
+
+    def _watch(self) -> None:
+        """Ask all processes for a sign of life, and kill those that are hung: another one is started for each."""
+        for each in self._processes:
+            if each is None or not each.ready.done() or each.exited is not None:
+                continue
+            each.silent = 0 if each.session.ping() else each.silent + 1
+            if each.silent >= _PINGS:
+                logger.error(
+                    "frontend process %d has not responded for %g s and is killed", each.process.pid, HANG_SECONDS
+                )
+                with contextlib.suppress(ProcessLookupError):
+                    each.process.kill()
+        self._watch_later()
 
     def _exit_of(self, each: _FrontendProcess) -> asyncio.Future[int]:
         """The exit status of a process that is about to exit."""

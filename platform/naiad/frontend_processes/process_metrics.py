@@ -1,7 +1,7 @@
 """Metrics of frontend processes: measured in each of them, added up by the owner.
 
 Each process reports its families when it is asked, which a scrape does. Counters never go backwards: what a process had
-reported last stays in the sum after it has exited.
+reported last stays in the sum after it has exited. The owner itself counts requests, of which none may be missing.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ Labels = tuple[tuple[str, str], ...]
 OWNER = "owner"
 
 
-def process_families(process: str, *, connections: int, requests: int, received: int) -> list[Family]:
+def process_families(process: str, *, connections: int, requests: int) -> list[Family]:
     """The families about one process of the server, which has *process* as its label.
 
     Args:
         process: `owner` or `frontend <number>`.
         connections: Number of its open connections.
         requests: Number of requests that it has submitted, and whose last response it does not have.
-        received: Number of requests that it has submitted.
     """
     label = {"process": process}
     memory = psutil.Process().memory_info().rss
@@ -55,13 +54,17 @@ def process_families(process: str, *, connections: int, requests: int, received:
             MetricType.GAUGE,
             [Sample(label, requests)],
         ),
-        Family(
-            "naiad_process_requests_total",
-            "Number of inference requests that a process of the server has received",
-            MetricType.COUNTER,
-            [Sample(label, received)],
-        ),
     ]
+
+
+def received_family(received: Mapping[str, int]) -> Family:
+    """The family with the number of requests that each process, by its name, has received since the server's start."""
+    return Family(
+        "naiad_process_requests_total",
+        "Number of inference requests that a process of the server has received",
+        MetricType.COUNTER,
+        [Sample({"process": process}, count) for process, count in received.items()],
+    )
 
 
 class FamilySum:

@@ -181,7 +181,12 @@ class _SessionSink:
 
 
 class FrontendSession:
-    """One frontend process, as the owner sees it."""
+    """One frontend process, as the owner sees it.
+
+    Attributes:
+        received_count: Number of requests that it has received. It is counted here, so that a process that is killed
+            takes none of them along.
+    """
 
     def __init__(
         self,
@@ -200,11 +205,13 @@ class FrontendSession:
             services: What the process may call beside the engine's door, by name.
             on_report: Called with what the process reports of itself.
         """
+        self.received_count = 0
         self._engine = engine
         self._memory = memory
         self._tracer = tracer
         self._traces: dict[int, TracedSink] = {}  # by the numbers of requests
         self._unconfirmed: deque[asyncio.Future[None]] = deque()
+        self._is_pinged = False
         self._on_report = on_report
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -233,6 +240,7 @@ class FrontendSession:
             FrameKind.REPORT: self._on_process_report,
             FrameKind.TRACED_SENDING: self._on_traced_sending,
             FrameKind.CONFIRM: self._on_confirm,
+            FrameKind.PONG: self._on_pong,
         }
 
     def connect(self, link: Link) -> None:
@@ -295,6 +303,17 @@ class FrontendSession:
         if not confirmed.done():
             confirmed.set_result(None)
 
+    def ping(self) -> bool:
+        """Ask for a sign of life; whether the process has given the one that was asked for before."""
+        was_alive = not self._is_pinged
+        if was_alive and self._link is not None:
+            self._is_pinged = True
+            self._link.send(wire.frame(FrameKind.PING, b""))
+        return was_alive
+
+    def _on_pong(self, _: bytes) -> None:
+        self._is_pinged = False
+
     # -- requests -------------------------------------------------------------------------------------------------
 
     def _on_template(self, payload: bytes) -> None:
@@ -307,6 +326,7 @@ class FrontendSession:
         self._templates.clear()
 
     def _on_ticket(self, payload: bytes) -> None:
+        self.received_count += 1
         number, template_number, start, id_size = TICKET.unpack_from(payload)
         template = self._templates[template_number]
         position = TICKET.size + id_size
@@ -348,6 +368,7 @@ class FrontendSession:
         return template.layout
 
     def _on_request(self, payload: bytes) -> None:
+        self.received_count += 1
         full: FullRequest = unpack(payload)
         template = self._templates[full.template]
         found = self._inputs(template, full.place, full.data)

@@ -1,0 +1,173 @@
+"""Frontend processes that are stopped or hung, and the counters of those that were killed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+from frontend_processes.pair import Engine, Sink, request
+from naiad.frontend_processes import pool as pools
+from naiad.frontend_processes.link import Link
+from naiad.frontend_processes.messages import FrameKind, ProcessReport, VersionRoute, pack
+from naiad.frontend_processes.pool import FrontendPool
+from naiad.frontend_processes.remote_engine import RemoteEngine, _KnownRoute
+from naiad.frontend_processes.spawned import SpawnedProcess, SpawnedProcesses
+from naiad.frontends.tracing.tracer import Tracer
+from naiad.memory.frontend_memory import FrontendMemory
+
+
+class Frontends(SpawnedProcesses):
+    """Processes that only sleep. This process has their ends of the links, each with a real engine's door."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.doors: list[RemoteEngine] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.sockets: list[socket.socket] = []
+
+    def take(self) -> SpawnedProcess:
+        own, other = socket.socketpair()
+        process = subprocess.Popen(["sleep", "600"])
+        self.processes.append(process)
+        self.sockets.append(other)
+        return SpawnedProcess(process, own)
+
+    def connect(self, number: int) -> RemoteEngine:
+        """Have a process take part from now on."""
+        door = RemoteEngine(lambda: None)
+        loop = asyncio.get_running_loop()
+        door.connect(Link(self.sockets[number], loop, door.on_frame, door.on_link_end, door.on_received))
+        door.send(pack(FrameKind.REPORT, ProcessReport(started=["a line"])))
+        self.doors.append(door)
+        return door
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait(30)
+        for each in self.sockets:
+            each.close()
+
+
+@pytest.fixture
+def frontends() -> Iterator[Frontends]:
+    made = Frontends()
+    yield made
+    made.end()
+
+
+def run(frontends: Frontends, count: int, test: Callable[[FrontendPool], Awaitable[None]]) -> None:
+    async def with_pool() -> None:
+        pool = FrontendPool(Engine(), FrontendMemory(count), Tracer(), count, None, frontends)  # type: ignore[arg-type]
+        try:
+            await asyncio.wait_for(test(pool), 20)
+        finally:
+            for each in frontends.processes:
+                each.kill()
+            await pool.stop(0)
+
+    asyncio.run(with_pool())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+async def started(pool: FrontendPool, frontends: Frontends) -> list[RemoteEngine]:
+    starting = asyncio.ensure_future(pool.start())
+    await until(lambda: len(frontends.processes) == len(pool._processes))
+    doors = [frontends.connect(number) for number in range(len(frontends.processes))]
+    assert await starting == ["a line"]
+    return doors
+
+
+def value(pool: FrontendPool, name: str, process: str) -> float:
+    (family,) = [each for each in pool.families() if each.name == name]
+    return next(each.value for each in family.samples if each.labels == {"process": process})
+
+
+def test_a_process_that_answers_nothing_is_killed_and_another_one_started(
+    frontends: Frontends, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pools, "HANG_SECONDS", 0.3)
+
+    async def test(pool: FrontendPool) -> None:
+        doors = await started(pool, frontends)
+        hung, alive = frontends.processes
+        doors[0]._link.close = lambda: None  # type: ignore[union-attr,method-assign]
+        asyncio.get_running_loop().remove_reader(frontends.sockets[0])  # as a process that is stopped
+        await until(lambda: hung.poll() is not None or not psutil.pid_exists(hung.pid))
+        frontends.sockets[0].shutdown(socket.SHUT_RDWR)  # the kernel's part of its end
+        await until(lambda: len(frontends.processes) == 3)
+        assert alive.poll() is None
+        assert f"frontend process {hung.pid} has not responded for 0.3 s and is killed" in caplog.text
+        assert pool.restart_count == 1
+
+    run(frontends, 2, test)
+
+
+def test_a_process_that_answers_lives_on(frontends: Frontends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "HANG_SECONDS", 0.06)
+    monkeypatch.setattr(pools, "_PINGS", 60)  # one a millisecond; each of them would have to be late
+
+    async def test(pool: FrontendPool) -> None:
+        await started(pool, frontends)
+        (each,) = pool._processes
+        assert each is not None
+        pongs: list[bytes] = []
+        answer = each.session._handlers[FrameKind.PONG]
+        each.session._handlers[FrameKind.PONG] = lambda payload: (pongs.append(payload), answer(payload))
+        await until(lambda: len(pongs) > 100)
+        assert frontends.processes[0].poll() is None
+
+    run(frontends, 1, test)
+
+
+def test_a_process_that_does_not_read_holds_no_change_up_for_ever(
+    frontends: Frontends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "_SENT_LIMIT_SECONDS", 0.05)
+
+    async def test(pool: FrontendPool) -> None:
+        pool._start(0)
+        pool.broadcast(FrameKind.REGION, bytes(8 << 20))
+        (each,) = pool._processes
+        assert each is not None
+        assert each.link.has_backlog
+        await pool.wait_sent()
+        assert each.link.has_backlog
+
+    run(frontends, 1, test)
+
+
+def test_requests_of_processes_that_were_killed_stay_counted(frontends: Frontends) -> None:
+    name = "naiad_process_requests_total"
+
+    async def ask(door: RemoteEngine, count: int) -> None:
+        door._routes["m", -1] = _KnownRoute(VersionRoute(1, False, None, {}, None), None)  # type: ignore[arg-type]
+        sink = Sink()
+        for _ in range(count):
+            door.submit(request("m"), sink)
+        await until(lambda: len(sink.responses) == count)
+
+    async def test(pool: FrontendPool) -> None:
+        doors = await started(pool, frontends)
+        await ask(doors[0], 3)
+        await ask(doors[1], 2)
+        assert [value(pool, name, f"frontend {n}") for n in (0, 1)] == [3, 2]
+        frontends.processes[0].kill()
+        doors[0]._link.close()  # type: ignore[union-attr]
+        await until(lambda: len(frontends.processes) == 3)
+        assert [value(pool, name, f"frontend {n}") for n in (0, 1)] == [3, 2]  # no scrape had asked the process
+        await ask(frontends.connect(2), 5)
+        assert [value(pool, name, f"frontend {n}") for n in (0, 1)] == [8, 2]
+        figures: Any = await pool.figures()
+        assert figures[frontends.processes[2].pid]["requests"] == 5
+
+    run(frontends, 2, test)

@@ -1,0 +1,62 @@
+"""A frontend process that is stopped (SIGSTOP) is replaced, and holds no change of models up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+from cli.parsing import parse
+from naiad.app import build_engine, build_loader, listen
+from naiad.cli.serve import log_settings, open_log
+from naiad.frontend_processes import pool as pools
+from naiad.frontend_processes.spawned import SpawnedProcesses
+from serving.repositories import repository
+from support.server import free_ports
+
+
+def frontends() -> list[int]:
+    children = psutil.Process().children()
+    return [each.pid for each in children if each.status() != psutil.STATUS_ZOMBIE and is_frontend(each)]
+
+
+def is_frontend(process: psutil.Process) -> bool:
+    return "naiad-frontend" in process.cmdline()
+
+
+def test_a_stopped_process_is_killed_and_another_one_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "HANG_SECONDS", 3.0)
+    http, grpc, metrics = free_ports(3)
+    numbers = [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
+    addresses = [f"--{name}-address=127.0.0.1" for name in ("http", "grpc", "metrics")]
+    models = repository(tmp_path / "models", ["identity"])
+    options = parse(
+        *("--frontends=2", "--model-control-mode=explicit"),
+        *numbers,
+        *addresses,
+        repository=f"--model-repository={models}",
+    )
+
+    async def serve() -> None:
+        loader = build_loader(options, with_frontends=True)
+        engine = build_engine(options, loader)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(engine.stop)
+            await engine.start()
+            log = stack.enter_context(open_log(log_settings(options)))
+            ports = await listen(engine, loader, options, log, stack, SpawnedProcesses())
+            before = set(frontends())
+            assert len(before) == 2
+            stopped = min(before)
+            os.kill(stopped, signal.SIGSTOP)
+            await engine.load("identity", {})
+            while len(now := set(frontends())) < 2 or stopped in now:
+                await asyncio.sleep(0.05)
+            assert not psutil.pid_exists(stopped)
+            assert ports.listeners.ports["http"] == http
+
+    asyncio.run(asyncio.wait_for(serve(), 90))
