@@ -534,6 +534,10 @@ def test_a_file_is_not_replaced_unless_told(written, refused, tmp_path):
             "j": "1:20",
         },
         {"a": [{"b": [1, 2], "c": {"d": []}}, "x: y # z", [["q"]]], "e": {}, "f": None, "g": True, "h": 0.5},
+        {
+            "blocks": {"a": "one\n  two\n\nthree\n", "b": ["one\ntwo\n"], "c": "x: |\n  y\n"},
+            "not blocks": {"a": "one\ntwo", "b": " one\ntwo\n", "c": "one\ntwo\n\n", "d": "\none\n", "e": "a \nb\n"},
+        },
         {"quotes \" and '": "back\\slash\nline\ttab \u00e9 \u2028", "- x": "- y", "on": "off"},
     ],
 )

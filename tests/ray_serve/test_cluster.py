@@ -1,7 +1,7 @@
-"""naiad on a Ray cluster of two simulated nodes: a killed replica, and a new revision, under load.
+"""naiad on a Ray cluster of two simulated nodes: a killed replica, a new revision and a second application, under load.
 
-Ray is not among the developers' packages: it is 490 MB, and its installation takes longer than a minute. Run these with
-`pip install 'naiad[ray]'`; `-s` shows the figures of docs/benchmarks.md.
+CI installs Ray for these (`make .venv/.ready-demo-ray`). It is not among the developers' packages, since it is 490 MB:
+without it these are skipped. `-s` shows the figures of docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -41,6 +41,38 @@ BODY = json.dumps(
         ]
     }
 )
+FLAGS = [*(f"--{each}-address=127.0.0.1" for each in ("http", "grpc", "metrics")), "--drain-seconds=0"]
+SLOW_CONFIG = """
+backend: "python"
+input { name: "SECONDS" data_type: TYPE_FP32 dims: 1 }
+output { name: "PID" data_type: TYPE_INT32 dims: 1 }
+"""
+SLOW_MODEL = """
+import os
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            time.sleep(float(pb_utils.get_input_tensor_by_name(request, "SECONDS").as_numpy()[0]))
+            pid = pb_utils.Tensor("PID", np.array([os.getpid()], np.int32))
+            responses.append(pb_utils.InferenceResponse([pid]))
+        return responses
+"""
+
+
+def servers_at(url: str) -> list[dict]:
+    """The list of servers of the application with this URL."""
+    try:
+        with urllib.request.urlopen(f"{url}/replicas", timeout=10) as response:
+            return json.load(response)
+    except OSError:
+        return []  # Serve or the directory is starting
 
 
 class Application:
@@ -48,40 +80,38 @@ class Application:
 
     def __init__(self, models: Path, port: int) -> None:
         self.models = models
-        self._directory = f"http://127.0.0.1:{port}"
+        self.url = f"http://127.0.0.1:{port}"
+        self.revision = "0"
 
-    def deploy(self, revision: str) -> None:
-        """Deploy as Ray's dashboard does for `naiad ray up`."""
+    def deploy(self, *others: dict) -> None:
+        """Deploy the next revision as Ray's dashboard does for `naiad ray up`, and wait until both servers have it.
+
+        Args:
+            others: The other applications on the cluster.
+        """
         from ray.serve.context import _get_global_client
         from ray.serve.schema import ServeDeploySchema
 
-        flags = [f"--{each}-address=127.0.0.1" for each in ("http", "grpc", "metrics")]
+        self.revision = str(int(self.revision) + 1)
         serving = describe_serving(
-            "naiad",
-            [self.models],
-            [*flags, "--drain-seconds=0"],
-            min_replicas=2,
-            max_replicas=2,
-            revision=revision,
+            "naiad", [self.models], FLAGS, min_replicas=2, max_replicas=2, revision=self.revision
         )
-        _get_global_client().deploy_apps(ServeDeploySchema(**serve_config(serving)))
+        applications = [*serve_config(serving)["applications"], *others]
+        _get_global_client().deploy_apps(ServeDeploySchema(applications=applications))
+        wait_until(self.two_ready, f"revision {self.revision}", timeout=120)
 
     def replicas(self) -> list[dict]:
         """The list of servers."""
-        try:
-            with urllib.request.urlopen(f"{self._directory}/replicas", timeout=10) as response:
-                return json.load(response)
-        except OSError:
-            return []  # Serve or the directory is starting
+        return servers_at(self.url)
 
-    def two_ready(self, *, without: str = "", revision: str = "") -> list[dict]:
-        """The list, if it has two ready servers with this revision and without one of this id."""
+    def two_ready(self, *, without: str = "") -> list[dict]:
+        """The list, if it has two ready servers with the newest revision and without one of this id."""
         found = [each for each in self.replicas() if each["ready"] and each["replica"] != without]
-        return found if len(found) == 2 and all(each["revision"] == revision for each in found) else []
+        return found if len(found) == 2 and all(each["revision"] == self.revision for each in found) else []
 
     def redirect(self, path: str) -> tuple[int, str]:
         """Status and location of Serve's response."""
-        connection = http.client.HTTPConnection(urlsplit(self._directory).netloc, timeout=10)
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=10)
         connection.request("GET", path)
         response = connection.getresponse()
         response.read()
@@ -102,6 +132,7 @@ def application(tmp_path_factory):
                 patch.setenv(name, folder)
             patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
             patch.setenv("RAY_AUTH_MODE", "disabled")
+            patch.setenv("RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S", "1")  # instead of 10 s
             try:
                 with serving_cluster(models) as served:
                     yield served
@@ -128,8 +159,7 @@ def serving_cluster(models):
         (port,) = free_ports(1)
         serve.start(http_options={"host": "127.0.0.1", "port": port})
         served = Application(models, port)
-        served.deploy("1")
-        wait_until(lambda: served.two_ready(revision="1"), "two ready servers", timeout=120)
+        served.deploy()
         yield served
         serve.shutdown()
     finally:
@@ -175,7 +205,7 @@ class Load:
 
 
 def test_a_new_revision_is_loaded_by_the_same_servers_with_no_failed_request(application):
-    before = application.two_ready(revision="1")
+    before = application.two_ready()
     assert len({each["node"] for each in before}) == 2
     for each in before:  # models of the backend `remote` prefer servers of their node
         assert psutil.Process(each["pid"]).environ()["NAIAD_RAY_NODE"] == each["node"]
@@ -185,8 +215,8 @@ def test_a_new_revision_is_loaded_by_the_same_servers_with_no_failed_request(app
 
     shutil.copytree(application.models / "add_sub/1", application.models / "add_sub/2")
     with Load([each["addresses"]["http"] for each in before]) as load:
-        application.deploy("2")
-        after = wait_until(lambda: application.two_ready(revision="2"), "the new revision")
+        application.deploy()
+        after = application.two_ready()
 
     assert {each["pid"] for each in after} == {each["pid"] for each in before}
     assert [each["problems"] for each in after] == [[], []]
@@ -198,16 +228,13 @@ def test_a_new_revision_is_loaded_by_the_same_servers_with_no_failed_request(app
 
 
 def test_a_killed_replica_is_replaced_and_only_its_requests_in_flight_fail(application):
-    revision = application.replicas()[0]["revision"]
-    killed, other = application.two_ready(revision=revision)
+    killed, other = application.two_ready()
     addresses = [each["addresses"]["http"] for each in (killed, other)]
 
     with Load(addresses) as load:
         begin = time.monotonic()
         os.kill(psutil.Process(killed["pid"]).ppid(), signal.SIGKILL)  # the process of Ray's replica
-        wait_until(
-            lambda: application.two_ready(without=killed["replica"], revision=revision), "another server", timeout=90
-        )
+        wait_until(lambda: application.two_ready(without=killed["replica"]), "another server", timeout=90)
         seconds = time.monotonic() - begin
 
     assert load.failures[addresses[0]] <= 1  # one connection has one request in flight
@@ -215,3 +242,73 @@ def test_a_killed_replica_is_replaced_and_only_its_requests_in_flight_fail(appli
     wait_until(lambda: not psutil.pid_exists(killed["pid"]), "the end of the killed replica's server")
     failed = sum(load.failures.values())
     print(f"\nkilled replica: replaced after {seconds:.1f} s, {sum(load.counts.values())} requests, {failed} failed")
+
+
+def infer_slow(address: str, seconds: float) -> tuple[int, dict]:
+    """Status and content of the response of the model `slow`."""
+    tensor = {"name": "SECONDS", "datatype": "FP32", "shape": [1], "data": [seconds]}
+    with contextlib.closing(http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)) as connection:
+        connection.request("POST", "/v2/models/slow/infer", json.dumps({"inputs": [tensor]}))
+        response = connection.getresponse()
+        return response.status, json.load(response)
+
+
+@pytest.fixture
+def second(application, tmp_path):
+    """URL of a second application, of one or two servers of the model `slow`, which the first one calls by `remote`."""
+    (tmp_path / "models/slow/1").mkdir(parents=True)
+    (tmp_path / "models/slow/config.pbtxt").write_text(SLOW_CONFIG)
+    (tmp_path / "models/slow/1/model.py").write_text(SLOW_MODEL)
+    serving = describe_serving(
+        "slow", [tmp_path / "models"], FLAGS, route="/slow", min_replicas=1, max_replicas=2, target_requests=2, cpus=0
+    )
+    (config,) = serve_config(serving)["applications"]
+    url = f"{application.url}/slow"
+    caller = application.models / "slow"
+    try:
+        application.deploy(config)
+        wait_until(lambda: [each for each in servers_at(url) if each["ready"]], "the second application", timeout=120)
+        (caller / "1").mkdir(parents=True)
+        (caller / "config.pbtxt").write_text(
+            f'backend: "remote"\nparameters {{ key: "servers" value {{ string_value: "{url}/replicas" }} }}\n'
+        )
+        application.deploy(config)
+        yield url
+    finally:
+        shutil.rmtree(caller, ignore_errors=True)
+        application.deploy()
+
+
+def test_a_second_application_is_called_by_its_list_and_gets_servers_with_its_load(application, second):
+    (target,) = servers_at(second)
+    guests = {each.pid for each in psutil.Process(target["pid"]).children(recursive=True)}
+    callers = [each["addresses"]["http"] for each in application.two_ready()]
+    assert [each["problems"] for each in application.replicas()] == [[], []]
+    for address in callers:
+        status, response = infer_slow(address, 0.0)
+        assert status == 200
+        assert response["outputs"][0]["data"][0] in guests
+
+    statuses: list[int] = []
+    is_over = threading.Event()
+
+    def send(address: str) -> None:
+        while not is_over.is_set():
+            statuses.append(infer_slow(address, 0.2)[0])
+
+    threads = [threading.Thread(target=send, args=(address,)) for address in callers for _ in range(4)]
+    begin = time.monotonic()
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: sum(each["ready"] for each in servers_at(second)) == 2, "a second server", timeout=90)
+        seconds = time.monotonic() - begin
+        # Each of the callers prefers a server of its node; the other one, or both, get the requests without one.
+        wait_until(lambda: all(each["requests"] for each in servers_at(second)), "requests for both servers")
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+
+    assert set(statuses) == {200}
+    print(f"\nsecond server after {seconds:.1f} s of load; {len(statuses)} requests, 0 failed")

@@ -13,23 +13,26 @@ import sys
 import textwrap
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
+import jsonschema
 import kubernetes_validate
 import psutil
 import pytest
 import yaml
 from naiad.cli.ray import ray
-from naiad.deploy.ray_service import HEAD_ENVIRONMENT, describe_serving, serve_config
+from naiad.deploy.ray_service import HEAD_ENVIRONMENT, RAY_VERSION, describe_serving, serve_config
 from naiad.errors import DeploymentError, OptionError
 from naiad.ray.directory import ReplicaTable, Report
-from naiad.ray.policy import REQUESTS, replicas_for_requests
+from naiad.ray.policy import metrics_of, replicas_for_requests
 from naiad.ray.server_list import ServerList
 from naiad.ray.supervised_server import SupervisedServer
 from support.server import ServerProcess, wait_until
 
 ROOT = Path(__file__).parents[2]
+SCHEMA = json.loads((ROOT / "tests/deploy/rayservice.schema.json").read_text())
 LOOPBACK = ("--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1")
 # Marks this module's tests as `server` (tests/conftest.py): they start servers, though not by this class.
 _ = ServerProcess
@@ -82,16 +85,26 @@ def test_servers_whose_report_is_late_get_no_clients_while_others_report():
 @pytest.mark.parametrize(
     ("reported", "expected"),
     [
-        ({"a": 0.0}, 1),
-        ({"a": 8.0}, 1),
-        ({"a": 9.0}, 2),
-        ({"a": 30.0, "b": 3.0}, 5),
-        ({}, 3),  # nothing is known: no change
+        ([{}], 1),  # no request yet
+        ([{"m": 0}], 1),
+        ([{"m": 8}], 1),
+        ([{"m": 9}], 2),
+        ([{"m": 30}, {"m": 3}], 5),
+        # The models of a server do not fill each other's instances: the busiest one decides.
+        ([{"m": 8, "n": 8, "o": 8}], 1),
+        ([{"m": 8, "n": 3}, {"n": 14}], 3),
+        # A request in an ensemble is one in each of its steps, too.
+        ([{"ensemble": 8, "first": 4, "second": 4}], 1),
+        ([], 3),  # nothing is known: no change
     ],
 )
-def test_there_are_as_many_servers_as_the_requests_need(reported, expected):
+def test_there_are_as_many_servers_as_the_busiest_model_needs(reported, expected):
+    by_metric = {}
+    for replica, requests in enumerate(reported):
+        for metric, value in metrics_of(requests).items():
+            by_metric.setdefault(metric, {})[replica] = value
     context = SimpleNamespace(
-        aggregated_metrics={REQUESTS: reported},
+        aggregated_metrics=by_metric,
         target_num_replicas=3,
         config=SimpleNamespace(get_target_ongoing_requests=lambda: 8),
     )
@@ -119,6 +132,14 @@ def test_wrong_flags_of_the_servers_are_rejected_before_ray_sees_them():
         describe_serving("n", ["/models"], ["--http-portt=1"])
     with pytest.raises(DeploymentError, match="no models are named"):
         describe_serving("n", (), ())
+
+
+@pytest.mark.parametrize("mode", ["demand", "explicit", "none"])
+def test_servers_that_would_not_load_revisions_are_rejected(mode):
+    advice = "servers load revisions by polling; remove the flag, and for models on demand set their parameter 'demand'"
+    with pytest.raises(DeploymentError, match=f"with --model-control-mode={mode}: {advice}"):
+        describe_serving("n", ["/models"], [f"--model-control-mode={mode}"])
+    assert describe_serving("n", ["/models"], ["--model-control-mode=poll"]).name == "n"
 
 
 def test_a_new_revision_and_new_limits_change_nothing_that_replaces_servers():
@@ -154,8 +175,11 @@ def test_the_manifest_is_a_ray_service_of_valid_pods(capsys):
 
     assert ray(["yaml", "--image=r/i:1", *flags]) == 0
 
-    service = yaml.safe_load(capsys.readouterr().out)
-    assert (service["apiVersion"], service["kind"]) == ("ray.io/v1", "RayService")
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert "\n  serveConfigV2: |\n    applications:\n" in said.out  # to be read by people
+    service = yaml.safe_load(said.out)
+    jsonschema.validate(service, SCHEMA)
     cluster = service["spec"]["rayClusterConfig"]
     (workers,) = cluster["workerGroupSpecs"]
     # Each pod has room for one server: two more for the surge of a quarter.
@@ -174,9 +198,76 @@ def test_the_manifest_is_a_ray_service_of_valid_pods(capsys):
     assert server["ray_actor_options"]["num_gpus"] == 1
 
 
+def test_the_manifest_names_the_version_of_ray_that_is_given_or_installed(capsys, monkeypatch):
+    def version(*flags):
+        assert ray(["yaml", "--image=i", "--model-repository=s3://b/m", *flags]) == 0
+        return yaml.safe_load(capsys.readouterr().out)["spec"]["rayClusterConfig"]["rayVersion"]
+
+    monkeypatch.setattr("naiad.cli.ray.metadata.version", {"ray": "2.99.1"}.__getitem__)
+    assert version() == "2.99.1"
+    assert version("--ray-version=2.61.0") == "2.61.0"
+    monkeypatch.setattr("naiad.cli.ray.metadata.version", _not_installed)
+    assert version() == RAY_VERSION
+
+
+def _not_installed(name):
+    raise metadata.PackageNotFoundError(name)
+
+
+def test_folders_are_mounted_from_a_claim_or_must_be_in_the_image(capsys):
+    command = ["yaml", "--image=i", "--model-repository=/srv/models", "--backend-directory=/srv/backends"]
+    assert ray(command) == 0
+    said = capsys.readouterr()
+    assert said.err.splitlines() == [
+        f"no pod mounts {folder}: the image must contain it; else name a URI, or a claim with --models-claim=NAME"
+        for folder in ("/srv/models", "/srv/backends")
+    ]
+    jsonschema.validate(yaml.safe_load(said.out), SCHEMA)
+
+    assert ray([*command, "--models-claim=shop"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    service = yaml.safe_load(said.out)
+    jsonschema.validate(service, SCHEMA)
+    cluster = service["spec"]["rayClusterConfig"]
+    spec = cluster["workerGroupSpecs"][0]["template"]["spec"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+    kubernetes_validate.validate(pod, "1.31", strict=True)
+    (container,) = spec["containers"]
+    assert [each["mountPath"] for each in container["volumeMounts"]] == ["/srv/models", "/srv/backends"]
+    assert spec["volumes"][0]["persistentVolumeClaim"]["claimName"] == "shop"
+    assert "volumes" not in cluster["headGroupSpec"]["template"]["spec"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
+        (
+            ["yaml", "--image=i", "--model-repository=s3://b/m", "--name=Naiad 1"],
+            1,
+            "cannot use --name=Naiad 1: the name",
+        ),
+        (["yaml", "--image=i", "--model-repository=s3://b/m", "--name=1st"], 1, "the first is a letter"),
+        (
+            ["yaml", "--image=i", "--model-repository=s3://b/m", f"--name={48 * 'n'}"],
+            1,
+            "has 1 to 47 lowercase letters",
+        ),
+        (
+            ["yaml", "--image=i", "--model-repository=s3://b/m", "--memory=8 GB"],
+            1,
+            "cannot use --memory=8 GB: expected a quantity of Kubernetes, such as 8Gi or 8G",
+        ),
+        (
+            ["yaml", "--image=i", "--model-repository=s3://b/m", "--ray-version=new"],
+            1,
+            "cannot use --ray-version=new: expected a version of Ray, such as 2.60.0",
+        ),
+        (
+            ["yaml", "--image=i", "--model-repository=m", "--models-claim=c"],
+            1,
+            "cannot mount a claim at m: expected an absolute path of the container",
+        ),
         (["yaml", "--model-repository=m"], 1, "no image is named; add --image=IMAGE, with Ray and naiad"),
         (["down"], 2, "cannot serve on Ray: expected one of up, yaml, got down"),
         (["up", "--model-repository=m", "--address=http://127.0.0.1:9"], 1, "start Ray (`ray start --head`)"),
@@ -377,7 +468,7 @@ def test_a_supervised_server_reports_reloads_and_ends_with_its_parent(tmp_path):
         [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
     ) as process:
         pid, ports, first = json.loads(process.stdout.readline())
-        assert first == {"ready": True, "requests": 0, "polls": 0, "problems": []}
+        assert first == {"ready": True, "models": {}, "polls": 0, "problems": []}
         assert set(ports) == {"http", "grpc", "metrics", "openai"}
         assert get(ports["http"], "/v2/health/ready")[0] == 200
         assert get(ports["metrics"], "/metrics")[0] == 200

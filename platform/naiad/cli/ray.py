@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from importlib import metadata
 
 from naiad.cli.command_line import CommandLine, own_flags, run_command, with_help
 from naiad.cli.deploy import with_absolute_path, write_output
 from naiad.config.server.flag import Flag, Kind, UsageError, format_flag
-from naiad.deploy.ray_service import RayServing, describe_serving, ray_service, serve_config
+from naiad.deploy.ray_service import RAY_VERSION, RayServing, describe_serving, ray_service, serve_config
 from naiad.deploy.yaml import documents
 from naiad.errors import DeploymentError
 
@@ -19,7 +21,9 @@ _NAME = Flag("name", Kind.STRING, "naiad", "Name of the Serve application and of
 _ROUTE = Flag("route", Kind.STRING, "/", "Path of the list of servers; each application needs its own.")
 _MIN = Flag("min", Kind.INTEGER, "1", "Smallest number of servers.", low=1)
 _MAX = Flag("max", Kind.INTEGER, "", "Largest number of servers; default: --min.", low=1)
-_TARGET = Flag("target-requests", Kind.INTEGER, "8", "Requests of each server at which another is added.", low=1)
+_TARGET = Flag(
+    "target-requests", Kind.INTEGER, "8", "Requests of a model on each server at which another is added.", low=1
+)
 _CPUS = Flag("cpus", Kind.INTEGER, "1", "CPUs that Ray reserves for each server.", low=0)
 _GPUS = Flag("gpus", Kind.INTEGER, "0", "GPUs that Ray reserves for each server.", low=0)
 _SURGE = Flag("surge", Kind.INTEGER, "25", "Servers added while all are replaced, in percent of their number.", low=0)
@@ -27,13 +31,22 @@ _REVISION = Flag("revision", Kind.STRING, "", "Any text; a new one has running s
 _ADDRESS = Flag("address", Kind.STRING, "http://127.0.0.1:8265", "URL of Ray's dashboard (up).")
 _WAIT = Flag("wait-seconds", Kind.INTEGER, "600", "Seconds to wait until the servers run (up).", low=0)
 _IMAGE = Flag("image", Kind.STRING, "", "Container image with Ray and naiad (yaml).")
+_RAY_VERSION = Flag(
+    "ray-version",
+    Kind.STRING,
+    "",
+    f"Version of Ray in the image; default: that installed here, else {RAY_VERSION} (yaml).",
+)
+_MODELS_CLAIM = Flag(
+    "models-claim", Kind.STRING, "", "PersistentVolumeClaim with the folders of the repositories (yaml)."
+)
 _MEMORY = Flag("memory", Kind.STRING, "4Gi", "Memory of each pod with a server (yaml).")
 _OUTPUT = Flag("output", Kind.STRING, "", "File to write; default: standard output (yaml).")
 _FORCE = Flag("force", Kind.NOTHING, "", "Replace an existing file (yaml).")
 _OWN_FLAGS = own_flags(
     _GROUP,
     *(_NAME, _ROUTE, _MIN, _MAX, _TARGET, _CPUS, _GPUS, _SURGE, _REVISION, _ADDRESS, _WAIT),
-    *(_IMAGE, _MEMORY, _OUTPUT, _FORCE),
+    *(_IMAGE, _RAY_VERSION, _MODELS_CLAIM, _MEMORY, _OUTPUT, _FORCE),
 )
 _SHOWN_FLAGS = with_help(_OWN_FLAGS, _GROUP)
 
@@ -66,14 +79,30 @@ def _yaml(line: CommandLine) -> int:
     if not line.last(_IMAGE):
         raise DeploymentError("cannot describe a RayService: no image is named; add --image=IMAGE, with Ray and naiad")
     serving = _serving(line, str)
+    claim = line.last(_MODELS_CLAIM)
     manifest = ray_service(
         serving,
         image=line.last(_IMAGE),
         memory=line.last(_MEMORY),
         config=documents([serve_config(serving)]),
+        version=line.last(_RAY_VERSION) or _installed_ray() or RAY_VERSION,
+        models_claim=claim,
     )
+    for folder in () if claim else serving.folders:
+        print(
+            f"no pod mounts {folder}: the image must contain it; else name a URI, or a claim with --models-claim=NAME",
+            file=sys.stderr,
+        )
     write_output(documents([manifest]), line.last(_OUTPUT), replace=line.has(_FORCE))
     return 0
+
+
+def _installed_ray() -> str:
+    """The version of Ray beside this command, which is probably that of the image; empty if Ray is not installed."""
+    try:
+        return metadata.version("ray")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _serving(line: CommandLine, adapt: Callable[[str], str]) -> RayServing:

@@ -3,9 +3,9 @@
 It is `naiad serve`, and sends and receives lines of JSON over the inherited socket *FD*:
 
 - When its ports are open, it sends `{"ports": {"http": 8000, ...}}`, once.
-- `{"do": "report"}` is answered with `{"ready": bool, "requests": int, "polls": int, "problems": [str, ...]}`: whether
-  it accepts requests; how many are queued or executing in all models; the number of the last completed poll, and what
-  that could not load.
+- `{"do": "report"}` is answered with `{"ready": bool, "models": {str: int, ...}, "polls": int, "problems": [str,
+  ...]}`: whether it accepts requests; how many are queued or executing, by model, where there are any; the number of
+  the last completed poll, and what that could not load.
 - `{"do": "poll"}` has the server look at its repositories, in poll mode. The answer is the number of this poll:
   `{"poll": int}`. Loading takes any time, and reports are answered meanwhile.
 
@@ -20,6 +20,7 @@ import os
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,10 +69,12 @@ class SocketSupervisor:
             if self._polling is None or self._polling.done():
                 self._polling = asyncio.ensure_future(self._poll(engine))
             return {"poll": self._requested}
-        counts = (each.pending_count + each.running_count for each in engine.statistics())
+        requests: Counter[str] = Counter()
+        for each in engine.statistics():
+            requests[each.name] += each.pending_count + each.running_count
         return {
             "ready": not engine.is_exiting and engine.is_ready(),
-            "requests": sum(counts),
+            "models": {name: count for name, count in requests.items() if count},
             "polls": self._completed,
             "problems": self._problems,
         }

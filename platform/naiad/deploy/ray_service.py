@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,15 @@ from typing import Any
 from naiad import __version__
 from naiad.config.server.command_line import read_options
 from naiad.config.server.getopt import split_arguments
-from naiad.config.server.options import SERVER_FLAGS
+from naiad.config.server.options import SERVER_FLAGS, ModelControlMode
+from naiad.deploy.kubernetes import check_memory, model_mounts, model_volume
+from naiad.deploy.server import model_folders
 from naiad.errors import DeploymentError
 
 __all__ = [
     "DIRECTORY",
     "HEAD_ENVIRONMENT",
+    "RAY_VERSION",
     "SERVER",
     "RayServing",
     "describe_serving",
@@ -36,7 +40,11 @@ HEAD_ENVIRONMENT: Mapping[str, str] = {
 """Environment of Ray's head, with which a lost node is replaced after 4 to 12 seconds; Ray's defaults take 12 to 65."""
 IMPORT_PATH = "naiad.ray:build"
 _POLICY = "naiad.ray.policy:replicas_for_requests"
-_RAY_VERSION = "2.60.0"
+RAY_VERSION = "2.60.0"
+"""The version of Ray in the manifest, unless Ray is installed or a version is given."""
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,45}[a-z0-9])?")
+"""KubeRay adds up to 16 characters, and a label of DNS that starts with a letter has at most 63 (RFC 1035)."""
+_VERSION = re.compile(r"\d+\.\d+(\.\d+)?([a-z0-9.+-]*)")
 _STOP_MARGIN_SECONDS = 10
 _FIRST_FLAGS = (
     # The system chooses ports: several replicas may run on one node.
@@ -61,13 +69,14 @@ class RayServing:
             one of its own.
         min_replicas: Smallest number of servers; at least 1.
         max_replicas: Largest number of servers.
-        target_requests: Requests, queued or executing, of each server at which another one is added.
+        target_requests: Requests of a model, queued or executing, on each server at which another one is added.
         cpus: CPUs that Ray reserves for each server.
         gpus: GPUs that Ray reserves for each server, and makes visible to it.
         surge: Servers that may be added while all are replaced, in percent of their number, rounded up. With 0, old
             ones stop first, so they need no further room.
         revision: Any text; a new one has the servers load what has changed in their repositories.
         grace: Seconds that a server may take to stop.
+        folders: Folders that a server reads: repositories, backends, environments.
     """
 
     name: str
@@ -81,6 +90,7 @@ class RayServing:
     surge: int = 25
     revision: str = ""
     grace: int = 0
+    folders: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         """Reject numbers that Serve would reject, or with which no request could ever start a server.
@@ -112,7 +122,8 @@ def describe_serving(
 
     Raises:
         OptionError: If a flag is unknown or its value is invalid.
-        DeploymentError: If a number is out of its range, or no repository is named.
+        DeploymentError: If a number is out of its range, no repository is named, or the servers could not load
+            revisions.
     """
     places = [f"--model-repository={place}" for place in repositories]
     found, others = split_arguments((*_FIRST_FLAGS, *places, *flags), SERVER_FLAGS, "naiad ray")
@@ -121,8 +132,19 @@ def describe_serving(
     if not any((flag.same_as or flag.name) == "model-repository" for flag, _ in found):
         raise DeploymentError("cannot serve on Ray: no models are named; add --model-repository=FOLDER_OR_URI")
     options = read_options(found, environ=os.environ)
+    if options.models.control_mode is not ModelControlMode.POLL:
+        raise DeploymentError(
+            f"cannot serve on Ray with --model-control-mode={options.models.control_mode.value}: servers load "
+            "revisions by polling; remove the flag, and for models on demand set their parameter 'demand' to \"true\""
+        )
     grace = options.general.drain_seconds + options.general.exit_timeout_secs + _STOP_MARGIN_SECONDS
-    return RayServing(name=name, flags=(*_FIRST_FLAGS, *places, *flags), grace=grace, **settings)
+    return RayServing(
+        name=name,
+        flags=(*_FIRST_FLAGS, *places, *flags),
+        grace=grace,
+        folders=model_folders(options),
+        **settings,
+    )
 
 
 def server_settings(serving: RayServing) -> dict[str, Any]:
@@ -162,7 +184,15 @@ def serve_config(serving: RayServing) -> dict[str, Any]:
     }
 
 
-def ray_service(serving: RayServing, *, image: str, memory: str, config: str) -> dict[str, Any]:
+def ray_service(
+    serving: RayServing,
+    *,
+    image: str,
+    memory: str,
+    config: str,
+    version: str = RAY_VERSION,
+    models_claim: str = "",
+) -> dict[str, Any]:
     """The RayService: a head without servers, and workers of which each has room for one server.
 
     Args:
@@ -170,7 +200,20 @@ def ray_service(serving: RayServing, *, image: str, memory: str, config: str) ->
         image: Image of all pods, with Ray and naiad.
         memory: Memory request and limit of a worker.
         config: The text of `serve_config` as YAML.
+        version: The version of Ray in the image.
+        models_claim: PersistentVolumeClaim that is mounted at the servers' folders; empty for none.
+
+    Raises:
+        DeploymentError: If Kubernetes or the operator would reject a value.
     """
+    if not _NAME.fullmatch(serving.name):
+        raise DeploymentError(
+            f"cannot use --name={serving.name}: the name of a RayService has 1 to 47 lowercase letters, digits and "
+            "'-'; the first is a letter, the last is not '-'"
+        )
+    if not _VERSION.fullmatch(version):
+        raise DeploymentError(f"cannot use --ray-version={version}: expected a version of Ray, such as {RAY_VERSION}")
+    check_memory(memory)
     gpus: Mapping[str, str] = {"nvidia.com/gpu": f"{serving.gpus:g}"} if serving.gpus else {}
     resources = {"cpu": f"{max(serving.cpus, 1):g}", "memory": memory, **gpus}
     return {
@@ -180,7 +223,7 @@ def ray_service(serving: RayServing, *, image: str, memory: str, config: str) ->
         "spec": {
             "serveConfigV2": config,
             "rayClusterConfig": {
-                "rayVersion": _RAY_VERSION,
+                "rayVersion": version,
                 "enableInTreeAutoscaling": True,
                 "headGroupSpec": {
                     # No CPUs for replicas: Ray's own processes need those of the head.
@@ -195,7 +238,13 @@ def ray_service(serving: RayServing, *, image: str, memory: str, config: str) ->
                         # A pod has room for one server, so the surge needs pods.
                         "maxReplicas": serving.max_replicas + math.ceil(serving.max_replicas * serving.surge / 100),
                         "rayStartParams": {},
-                        "template": _pod(image, resources, grace=serving.grace),
+                        "template": _pod(
+                            image,
+                            resources,
+                            grace=serving.grace,
+                            claim=models_claim if serving.folders else "",
+                            folders=serving.folders,
+                        ),
                     }
                 ],
             },
@@ -204,7 +253,13 @@ def ray_service(serving: RayServing, *, image: str, memory: str, config: str) ->
 
 
 def _pod(
-    image: str, resources: Mapping[str, str], *, grace: int = 0, environ: Mapping[str, str] | None = None
+    image: str,
+    resources: Mapping[str, str],
+    *,
+    grace: int = 0,
+    environ: Mapping[str, str] | None = None,
+    claim: str = "",
+    folders: Sequence[Path] = (),
 ) -> dict[str, Any]:
     variables = [{"name": name, "value": value} for name, value in (environ or {}).items()]
     container = {
@@ -212,6 +267,8 @@ def _pod(
         "image": image,
         "resources": {"requests": resources, "limits": resources},
         **({"env": variables} if variables else {}),
+        **({"volumeMounts": model_mounts(folders)} if claim else {}),
     }
     waits = {"terminationGracePeriodSeconds": grace} if grace else {}
-    return {"spec": {**waits, "containers": [container]}}
+    volumes = {"volumes": [model_volume(claim)]} if claim else {}
+    return {"spec": {**waits, "containers": [container], **volumes}}

@@ -13,7 +13,7 @@ from naiad.config.server.flag import Flag, format_flag
 from naiad.config.server.options import ServerOptions
 from naiad.errors import DeploymentError
 
-__all__ = ["LIVE", "READY", "STORE", "DeployedServer", "describe_server", "is_label"]
+__all__ = ["LIVE", "READY", "STORE", "DeployedServer", "describe_server", "is_label", "model_folders"]
 
 LIVE, READY = "/v2/health/live", "/v2/health/ready"
 STORE = "/var/lib/naiad"
@@ -46,6 +46,13 @@ class DeployedServer:
         """A Kubernetes probe that requests a path; *more* are its other settings, such as `periodSeconds`."""
         scheme = {"scheme": "HTTPS"} if self.uses_tls else {}
         return {"httpGet": {"path": path, "port": "http", **scheme}, **more}
+
+
+def model_folders(options: ServerOptions) -> tuple[Path, ...]:
+    """The folders that a server with these options reads: repositories, backends, environments."""
+    places = (*options.models.repositories, *_backends(options), *options.environments.directories)
+    # The others are URIs of remote repositories.
+    return tuple(path for path in places if isinstance(path, Path))
 
 
 def _backends(options: ServerOptions) -> list[Path]:
@@ -83,13 +90,11 @@ def describe_server(name: str, options: ServerOptions, flags: Sequence[tuple[Fla
         raise DeploymentError(
             f"cannot deploy with --{unknown[0]}-port=0: 0 means an arbitrary port; name a port for the clients"
         )
-    places = (*options.models.repositories, *_backends(options), *options.environments.directories)
     return DeployedServer(
         name=name,
         flags=tuple(format_flag(flag, text) for flag, text in flags if flag.name != "env-store"),
         ports=ports,
         uses_tls=options.http.tls is not None,
         grace=options.general.drain_seconds + options.general.exit_timeout_secs + _STOP_MARGIN_SECONDS,
-        # The others are URIs of remote repositories.
-        folders=tuple(path for path in places if isinstance(path, Path)),
+        folders=model_folders(options),
     )

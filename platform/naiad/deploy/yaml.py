@@ -1,4 +1,7 @@
-"""Writes YAML: maps, lists and scalars. Text is quoted as in JSON; YAML is a superset of JSON."""
+"""Writes YAML: maps, lists and scalars.
+
+Text is quoted as in JSON, of which YAML is a superset; several lines of plain text are a block.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ __all__ = ["documents"]
 
 # Text that every version of YAML reads as text without quotes. `_WORDS` match, and YAML 1.1 reads them as booleans.
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
+# Lines that a block has as they are: no control characters, no spaces at the ends of a line, and the first line is not
+# indented, since the indentation of a block is that of its first line.
+_BLOCK = re.compile(r"[!-~]([ -~]*[!-~])?(\n( *[!-~]([ -~]*[!-~])?)?)*\n")
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 
 
@@ -26,6 +32,9 @@ def _lines(value: Any, depth: int) -> Iterator[str]:
             if _is_nested(one):
                 yield f"{indent}{_scalar(key)}:"
                 yield from _lines(one, depth + 1)
+            elif _is_block(one):
+                yield f"{indent}{_scalar(key)}: |"
+                yield from (f"{indent}  {line}".rstrip() for line in one.splitlines())
             else:
                 yield f"{indent}{_scalar(key)}: {_scalar(one)}"
         return
@@ -40,6 +49,11 @@ def _lines(value: Any, depth: int) -> Iterator[str]:
 
 def _is_nested(value: Any) -> bool:
     return bool(value) and (isinstance(value, Mapping) or (isinstance(value, Sequence) and not isinstance(value, str)))
+
+
+def _is_block(value: Any) -> bool:
+    """Whether a value is text of several lines that ends with exactly one line break."""
+    return isinstance(value, str) and _BLOCK.fullmatch(value) is not None and not value.endswith("\n\n")
 
 
 def _scalar(value: Any) -> str:

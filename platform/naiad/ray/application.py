@@ -33,7 +33,7 @@ def app(
         model_repository: Folders that each node has, or URIs such as `s3://bucket/models` or `oci://registry/name:tag`.
         min_replicas: Smallest number of servers; at least 1.
         max_replicas: Largest number of servers.
-        target_requests: Requests, queued or executing, of each server at which another one is added.
+        target_requests: Requests of a model, queued or executing, on each server at which another one is added.
         cpus: CPUs that Ray reserves for each server.
         gpus: GPUs that Ray reserves for each server.
         surge: Servers that may be added while all are replaced, in percent of their number. With 0, old ones stop

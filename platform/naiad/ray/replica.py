@@ -19,7 +19,7 @@ from naiad.config.server.options import SERVER_FLAGS, ServerOptions
 from naiad.deploy.ray_service import DIRECTORY
 from naiad.errors import NaiadError
 from naiad.ray.directory import REPORT_SECONDS, Report
-from naiad.ray.policy import REQUESTS
+from naiad.ray.policy import metrics_of
 from naiad.ray.supervised_server import SupervisedServer
 
 __all__ = ["ServerReplica"]
@@ -47,6 +47,7 @@ class ServerReplica:
         self._stop_seconds = stop_seconds
         self._is_stopping = threading.Event()
         self._revision: str | None = None
+        self._models: Mapping[str, int] = {}
         self._directory = serve.get_deployment_handle(DIRECTORY, context.app_name)
         node = ray.get_runtime_context().get_node_id()
         self._server = SupervisedServer(flags, {_NODE_VARIABLE: node})
@@ -81,8 +82,8 @@ class ServerReplica:
         await asyncio.to_thread(self._server.report)
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """The metric of `replicas_for_requests`."""
-        return {REQUESTS: float(self._report.requests)}
+        """The metrics of `replicas_for_requests`."""
+        return metrics_of(self._models)
 
     async def __del__(self) -> None:
         """Leave the directory, drain and stop the server. Serve calls and awaits this; Python alone does not."""
@@ -100,7 +101,8 @@ class ServerReplica:
                 state = self._server.report()
             except NaiadError:
                 return  # the health check fails, too
-            self._report = replace(self._report, ready=state["ready"], requests=state["requests"])
+            self._report = replace(self._report, ready=state["ready"], requests=sum(state["models"].values()))
+            self._models = {**dict.fromkeys(self._models, 0), **state["models"]}
             try:
                 self._directory.report.remote(asdict(self._report)).result(timeout_s=REPORT_SECONDS * 2)
             except Exception as error:  # noqa: BLE001 - any of Ray's errors: it is being replaced

@@ -65,7 +65,7 @@ class SupervisedServer:
         return self._process.pid
 
     def report(self) -> Mapping[str, Any]:
-        """Whether the server is ready, and its number of requests.
+        """Whether the server is ready, and the number of requests of each model.
 
         Raises:
             DeploymentError: If the server has exited, or does not answer in time.
