@@ -18,8 +18,9 @@ def available_cores() -> int:
 def default_count() -> int:
     """Available cores but one. An engine's threads wait for each other at each step, so one busy core delays all.
 
-    Measured with llama.cpp on two cores that other processes kept busy: one thread generated 4 to 9 tokens a second,
-    two threads less than one. Where nothing else ran, two threads were about twice as fast.
+    Measured with llama.cpp on two cores that other processes kept busy: one thread generated 24 tokens a second, two
+    threads 2.6. Where nothing else ran, two threads were about twice as fast. So one thread loses less in the worst case.
+    More than two cores were not measured.
     """
     return max(1, available_cores() - 1)
 
