@@ -19,8 +19,8 @@ def default_count() -> int:
     """Available cores but one. An engine's threads wait for each other at each step, so one busy core delays all.
 
     Measured with llama.cpp on two cores that other processes kept busy: one thread generated 24 tokens a second, two
-    threads 2.6. Where nothing else ran, two threads were about twice as fast. So one thread loses less in the worst case.
-    More than two cores were not measured.
+    threads 2.6. Where nothing else ran, two threads were about twice as fast. So one thread loses less at worst. More
+    than two cores were not measured.
     """
     return max(1, available_cores() - 1)
 
