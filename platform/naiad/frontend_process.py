@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import uvloop
+from naiad_stub.process_title import name_process, rewrite_arguments
 
 from naiad import garbage_collection
 from naiad.config.server.options import ServerOptions
@@ -157,6 +158,9 @@ async def _serve(sock: socket.socket) -> None:
     engine.connect(link)
     slot, configuration = await commands.configuration
     options = configuration.options
+    role = f"frontend {slot}"  # as metrics and the page call it
+    name_process(role)
+    rewrite_arguments(1, [b"naiad-frontend", str(slot).encode()])
     with configure(configuration.log, is_queued=True) as log:
         async with AsyncExitStack() as stack:
             commands.log = RemoteLog(log, engine)
@@ -181,7 +185,7 @@ async def _serve(sock: socket.socket) -> None:
                 engine.send(pack(FrameKind.REPORT, ProcessReport(error=error_fields(error))))
                 link.flush()
                 return
-            commands.report = partial(_report, engine, commands.listeners, f"frontend {slot}")
+            commands.report = partial(_report, engine, commands.listeners, role)
             engine.send(pack(FrameKind.REPORT, ProcessReport(started=commands.listeners.started)))
             gc.collect()
             garbage_collection.settle()

@@ -1,12 +1,16 @@
-"""The name and the command line of this process, by which `ps`, `top` and `htop` show which instance it runs."""
+"""The name and the command line of this process, by which `ps`, `top` and `htop` show what it does.
+
+Shared by host and guest; imports nothing of ours. Python 3.8+.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+from typing import Sequence
 
-__all__ = ["process_name", "rename_process"]
+__all__ = ["name_process", "process_name", "rename_process", "rewrite_arguments"]
 
 _PR_SET_NAME = 15
 _NAME_BYTES = 15
@@ -26,14 +30,18 @@ def rename_process(instance: str, model_file: str, *, rewrites_arguments: bool) 
         rewrites_arguments: Whether the command line is replaced too. A guest that was forked shows that of its fork
             server otherwise; other guests were started with `--instance` and `--model`.
     """
+    name_process(process_name(instance))
+    if rewrites_arguments:
+        rewrite_arguments(2, [b"--instance", instance.encode(), b"--model", os.fsencode(model_file)])
+
+
+def name_process(name: str) -> None:
+    """Give this process a name, of which the kernel keeps 15 bytes; it changes nothing on systems other than Linux."""
     if os.uname().sysname != "Linux":
         return
     import ctypes  # numpy imports it anyway
 
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, process_name(instance).encode(), 0, 0, 0)
-    if rewrites_arguments:
-        with contextlib.suppress(OSError, ValueError, IndexError):  # a sandbox without /proc
-            _rewrite_arguments(instance, model_file)
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def process_name(instance: str) -> str:
@@ -46,21 +54,25 @@ def process_name(instance: str) -> str:
     return (encoded[: _NAME_BYTES - len(end)] + end).decode(errors="ignore")
 
 
-def _rewrite_arguments(instance: str, model_file: str) -> None:
-    """Write the instance and the model behind the interpreter and the stub of the command line.
+def rewrite_arguments(kept: int, words: Sequence[bytes]) -> None:
+    """Write *words* behind the first *kept* ones of the command line; it changes nothing where there is no /proc.
 
-    /proc/PID/cmdline shows the memory that held the command line at the start of the fork server. Its size cannot grow,
-    so what does not fit is cut.
+    /proc/PID/cmdline shows the memory that held the command line at the start of the process. Its size cannot grow, so
+    what does not fit is cut.
     """
+    with contextlib.suppress(OSError, ValueError, IndexError):  # another system, or a sandbox without /proc
+        _write_arguments(kept, words)
+
+
+def _write_arguments(kept: int, words: Sequence[bytes]) -> None:
     import ctypes
 
     with open("/proc/self/cmdline", "rb") as file:
-        before = file.read().split(b"\0")[:2]
+        before = file.read().split(b"\0")[:kept]
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     start, end = int(fields[_ARG_START - _AFTER_NAME]), int(fields[_ARG_END - _AFTER_NAME])
     room = end - start
     if start == 0 or room <= 1:  # the kernel hides the addresses
         return
-    words = [*before, b"--instance", instance.encode(), b"--model", os.fsencode(model_file)]
-    ctypes.memmove(start, b"\0".join(words)[: room - 1].ljust(room, b"\0"), room)
+    ctypes.memmove(start, b"\0".join([*before, *words])[: room - 1].ljust(room, b"\0"), room)

@@ -58,6 +58,7 @@ SHARED_WITH_GUEST = {
     "naiad_stub.messages",
     "naiad_stub.native.elf",
     "naiad_stub.native.signatures",
+    "naiad_stub.process_title",
     "naiad_stub.segment",
     "naiad_stub.wire",
 }

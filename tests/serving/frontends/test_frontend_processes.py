@@ -80,6 +80,11 @@ def test_connections_are_shared_by_the_processes(server):
     assert psutil.Process(server.pid).net_connections("tcp") != []  # metrics
 
 
+def test_ps_and_top_show_which_process_is_which(server):
+    found = {each.name(): [word for word in each.cmdline()[1:] if word] for each in frontends(server)}
+    assert found == {f"frontend {number}": ["naiad-frontend", str(number)] for number in range(COUNT)}
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_tensors_of_every_size_arrive_and_come_back_whole(server, size):
     arrays = [np.random.default_rng(seed).random(size, np.float32) for seed in range(4)]
