@@ -226,25 +226,30 @@ def lines_of(path: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def test_requests_wait_for_no_other_request(caller, target):
-    """One instance has any number of calls in flight: while one waits at the target, others are answered."""
+@pytest.mark.parametrize(("waiting", "answering"), [("wait", "by_http"), ("wait_grpc", "by_grpc")])
+def test_requests_wait_for_no_other_request(caller, target, waiting, answering):
+    """One instance has any number of calls in flight: while one waits at the target, others are answered or ended."""
     begun = target.work / "begun"
     before = lines_of(begun)
     request = grpcclient.InferInput("X", [1], "INT32").set_data_from_numpy(np.array([1], np.int32))
     with grpcclient.InferenceServerClient(caller.grpc_url) as client:
-        call = client.async_infer("wait", [request], callback=lambda result, error: None)
+        ended = []
+        call = client.async_infer(waiting, [request], callback=lambda result, error: ended.append(error))
         wait_until(lambda: lines_of(begun) == before + 1, "the target to begin")
         for _ in range(5):
-            assert outputs_of(infer(caller, "by_http", rows_request("a")))["ECHO"] == ["a"]
+            assert outputs_of(infer(caller, answering, rows_request("a")))["ECHO"] == ["a"]
         second = infer(
             caller,
-            "wait",
+            waiting,
             {
                 "inputs": [{"name": "X", "shape": [1], "datatype": "INT32", "data": [1]}],
                 "parameters": {"timeout": 300_000},
             },
         )
         assert second.status == 503
+        # Ending that call has left the others and their connection alone.
+        assert outputs_of(infer(caller, answering, rows_request("a")))["ECHO"] == ["a"]
+        assert ended == []
         call.cancel()
 
 

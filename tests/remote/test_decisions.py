@@ -14,7 +14,7 @@ from naiad_remote.breaker import Breaker, BreakerState
 from naiad_remote.caller import time_limit
 from naiad_remote.choice import choose, choose_for_sequence
 from naiad_remote.errors import CallError, Cause, may_retry
-from naiad_remote.grpc_target import classify_unavailable
+from naiad_remote.grpc_target import classify_unavailable, shorten
 from naiad_remote.router import Router
 
 CLOSED, HALF_OPEN, OPEN = BreakerState
@@ -257,6 +257,26 @@ def test_the_shorter_time_limit_counts():
 )
 def test_grpcs_own_failures_are_told_from_the_servers(details, is_secure, cause):
     assert classify_unavailable(details, is_secure=is_secure) is cause
+
+
+@pytest.mark.parametrize(
+    ("details", "cause"),
+    [
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:9: Connection refused",
+            "connection refused",
+        ),
+        ("recvmsg:Connection reset by peer (104)", "connection reset by peer"),
+        (
+            "failed to connect to all addresses; last error: UNAVAILABLE: ipv6:%5B::1%5D:9: connection attempt timed out",
+            "connection attempt timed out",
+        ),
+        ("DNS resolution failed for nowhere:1: C-ares status", "DNS resolution failed for nowhere:1: C-ares status"),
+        ("Socket closed", "Socket closed"),
+    ],
+)
+def test_the_cause_of_grpcs_own_failures_is_what_is_left_of_their_text(details, cause):
+    assert shorten(details) == cause
 
 
 # -- chains of calls --------------------------------------------------------------------------------------------

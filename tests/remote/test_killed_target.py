@@ -30,9 +30,8 @@ BODY = json.dumps(
 )
 CLEAR = re.compile(
     r"cannot call \S+: connection refused"
-    r"|cannot call grpc:\S+: no connection: .+Connection refused"
     # The server was killed after the kernel had accepted the connection, and before it had sent its settings.
-    r"|cannot call grpc:\S+: no connection: .+Connection reset by peer \(\d+\)"
+    r"|cannot call grpc:\S+: connection reset by peer"
     r"|cannot call \S+: the connection was lost: .+"
     r"|cannot call a remote model: the circuit breaker of each of its targets is open: \S+ is next called in .+ s, after "
     r"\d+ failures, the last: .+"
