@@ -74,6 +74,11 @@ def test_a_version_nobody_has_is_said_to_be_missing(manager, monkeypatch, whole)
 
     with pytest.raises(InterpreterNotFoundError, match=r"no Python ==3\.99 on this machine: looked at cpython 3"):
         manager.prepare(None, python=SpecifierSet("==3.99"))
+    flag = "--backend-config=python,default-python"
+    with pytest.raises(InterpreterNotFoundError, match=rf"==3\.99 on this machine \(required by {flag}\): looked at"):
+        manager.prepare(None, python=SpecifierSet("==3.99"), python_origin=flag, label="m")
+    with pytest.raises(InterpreterNotFoundError, match=r"==3\.99 on this machine \(required by model 'm'\): looked at"):
+        manager.prepare(None, python=SpecifierSet("==3.99"), label="m")
 
 
 def test_another_version_is_found_on_the_machine(manager, monkeypatch, whole, minor):

@@ -84,6 +84,8 @@ def test_one_without_numpy_is_named_with_the_cure(machine, tmp_path):
     assert "no Python ==3.12 on this machine can run a model: 1 of that version lacks numpy" in message
     assert f"run `{machine[2]} -m pip install numpy`, or give the model an EXECUTION_ENV_PATH" in message
     assert f"cpython 3.9.18 at {machine[0]} (numpy 1.0)" in message
+    with pytest.raises(InterpreterNotFoundError, match=r"can run a model \(required by /b/stub\.toml\): 1 of that"):
+        found("==3.12", machine, tmp_path / "cache", origin="/b/stub.toml")
 
 
 def test_a_version_that_is_not_there_lists_those_that_are(machine, tmp_path):

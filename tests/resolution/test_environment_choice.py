@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.config.model.model_config import ModelConfig
-from naiad.errors import Code, ResolutionError
+from naiad.errors import Code, InterpreterNotFoundError, ResolutionError
 from naiad.resolution.environment import misspelt_parameters
+from naiad.resolution.preparation import prepare_environment
 from resolution.makers import resolve_m
 
 OWN, SHARED = "/repo/m/1/model.py", "/b1/x/model.py"
@@ -124,6 +125,36 @@ def test_a_setting_names_the_environment_of_all_models():
 def test_what_a_model_or_its_backend_chooses_wins_over_the_setting(backend, parameters, environment):
     files = {OWN, SHARED, DEFAULT, "/own", "/all.tar.gz"}
     assert str(resolve_m(files, backend=backend, parameters=parameters, **ALL).environment) == environment
+
+
+def test_a_default_environment_that_a_model_does_not_use_is_named_with_the_reason():
+    found = resolve_m({OWN, "/all.tar.gz"}, parameters={"PYTHON_VERSION": "3.10"}, **ALL)
+    assert found.skipped_environment == (
+        "model 'm' does not use the default environment '/all.tar.gz' of --backend-config=python,execution-env-path, "
+        "because parameter PYTHON_VERSION of model 'm' asks for a version of Python"
+    )
+    assert found.notices == (found.skipped_environment,)
+    assert resolve_m({OWN, "/all.tar.gz"}, **ALL).skipped_environment == ""
+    assert resolve_m({OWN}, parameters={"PYTHON_VERSION": "3.10"}).notices == ()
+
+
+class NothingInstalled:
+    """Provides environments on a machine without any Python."""
+
+    def prepare(self, _source, *, python=None, python_origin="", preferred=None, label=""):
+        raise InterpreterNotFoundError(f"no Python {python} (required by {python_origin}) for {label}, not {preferred}")
+
+
+def test_the_error_about_a_missing_python_says_that_the_default_environment_is_not_used():
+    found = resolve_m({OWN, "/all.tar.gz"}, parameters={"PYTHON_VERSION": "3.10"}, **ALL)
+    with pytest.raises(InterpreterNotFoundError) as caught:
+        prepare_environment(found, NothingInstalled(), "m")
+    assert caught.value.message == (
+        "no Python ==3.10.* (required by parameter PYTHON_VERSION of model 'm') for m, not None. "
+        + found.skipped_environment
+    )
+    with pytest.raises(InterpreterNotFoundError, match=r"not None$"):
+        prepare_environment(resolve_m({OWN}, parameters={"PYTHON_VERSION": "3.10"}), NothingInstalled(), "m")
 
 
 def test_a_setting_for_an_environment_that_is_missing_names_the_flag():

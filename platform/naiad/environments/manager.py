@@ -98,7 +98,9 @@ class EnvironmentManager:
             ExecutionEnvironmentError: If it does not exist or cannot be used here.
         """
         if source is None:
-            return self._prepare_preferred(preferred) if python is None else self._prepare_installed(python)
+            if python is None:
+                return self._prepare_preferred(preferred)
+            return self._prepare_installed(python, python_origin or (f"model '{label}'" if label else ""))
         named = source if isinstance(source, EnvironmentSource) else EnvironmentSource(path=source)
         if named.path is not None and is_declaration(named.path):
             return self._prepare_declared(named, python, label)
@@ -166,12 +168,12 @@ class EnvironmentManager:
                 self._declared = DeclaredEnvironments(self._root, self._policy, self._reporter, self._store)
         return _from_entry(named.path, *self._declared.acquire(named.path, python=python, label=label))
 
-    def _prepare_installed(self, python: SpecifierSet | None) -> ReadyEnvironment:
+    def _prepare_installed(self, python: SpecifierSet | None, origin: str = "") -> ReadyEnvironment:
         host = host_environment(self._root)
         if matches(python, host.version):
             return host
         assert python is not None
-        found = find_interpreter(python, self._root / "interpreters")
+        found = find_interpreter(python, self._root / "interpreters", origin=origin)
         return self._ready(found, source=None, prefix=found.prefix, library_path=None)
 
     def _prepare_directory(self, path: Path) -> ReadyEnvironment:

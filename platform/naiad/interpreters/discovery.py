@@ -69,7 +69,12 @@ def _on_path(cache: Path, environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def find_interpreter(
-    required: SpecifierSet, cache: Path, *, need_numpy: bool = True, paths: Callable[[], Iterable[Path]] | None = None
+    required: SpecifierSet,
+    cache: Path,
+    *,
+    need_numpy: bool = True,
+    origin: str = "",
+    paths: Callable[[], Iterable[Path]] | None = None,
 ) -> Interpreter:
     """An activated environment of a required version, else the newest installed interpreter of that version.
 
@@ -77,6 +82,7 @@ def find_interpreter(
         required: The accepted versions.
         cache: Folder of cached facts about interpreters.
         need_numpy: Whether it must have numpy, as guests do.
+        origin: The flag, parameter or file that requires these versions, for the error.
         paths: Candidates, by default those of `candidate_paths`.
 
     Raises:
@@ -92,8 +98,8 @@ def find_interpreter(
     )
     usable = [interpreter for interpreter in matching if interpreter.numpy or not need_numpy]
     if not usable:
-        raise _not_found(required, found, matching, for_model=need_numpy)
-    _log.info("found %s for Python %s", usable[0], required)
+        raise _not_found(required, found, matching, for_model=need_numpy, origin=origin)
+    _log.debug("found %s for Python %s", usable[0], required)
     return usable[0]
 
 
@@ -123,13 +129,14 @@ def first_minor(required: SpecifierSet) -> str:
 
 
 def _not_found(
-    required: SpecifierSet, found: list[Interpreter], matching: list[Interpreter], *, for_model: bool
+    required: SpecifierSet, found: list[Interpreter], matching: list[Interpreter], *, for_model: bool, origin: str
 ) -> InterpreterNotFoundError:
     looked_at = "; ".join(map(str, sorted(found, key=lambda one: one.version, reverse=True))) or "none"
+    asked = f" (required by {origin})" if origin else ""
     if matching:
         best = matching[0]
         return InterpreterNotFoundError(
-            f"no Python {required} on this machine can run a model: {len(matching)} of that version "
+            f"no Python {required} on this machine can run a model{asked}: {len(matching)} of that version "
             f"{'lacks' if len(matching) == 1 else 'lack'} numpy (the newest: {version_text(best.version)} at "
             f"{best.python}: {best.numpy_error}); run `{best.python} -m pip install numpy`, or give the model an "
             f"EXECUTION_ENV_PATH. Looked at: {looked_at}"
@@ -140,8 +147,8 @@ def _not_found(
     if for_model:
         advice = "install one with numpy, or give the model an EXECUTION_ENV_PATH"
     return InterpreterNotFoundError(
-        f"no Python {required} on this machine: looked at {looked_at} (on PATH, in /usr, /opt and the folders of "
-        f"pyenv, uv, mise, asdf and conda); {advice}"
+        f"no Python {required} on this machine{asked}: looked at {looked_at} (on PATH, in /usr, /opt and the folders "
+        f"of pyenv, uv, mise, asdf and conda); {advice}"
     )
 
 

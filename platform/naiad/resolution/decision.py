@@ -114,6 +114,7 @@ class Resolution:
         environment_origin: The parameter or file that names the environment; empty without one.
         python: The Python version that the model or its backend requires; None for any.
         python_origin: The parameter or file that requires it; empty without one.
+        skipped_environment: A sentence about the default environment if the model does not use it; else empty.
         linked: The compiled stub whose Python version is used if it is installed; None without such a preference.
         backend_config: The settings that the backend reads as `cmdline` of its configuration.
         steps: All decisions in order.
@@ -138,6 +139,7 @@ class Resolution:
     backend_config: Mapping[str, str]
     steps: tuple[Decision, ...] = field(repr=False)
     notices: tuple[str, ...] = ()
+    skipped_environment: str = ""
     library: NativeLibrary | None = None
     linked: LinkedStub | None = None
 

@@ -60,11 +60,13 @@ class EnvironmentChoice:
         source: Path or remote source; None for the host's interpreter, or one that is found by its version.
         origin: The parameter or file that names it.
         step: The decision.
+        skipped: A sentence about the default environment if the model does not use it; else empty.
     """
 
     source: Path | EnvironmentSource | None
     origin: str
     step: Decision
+    skipped: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,9 +236,18 @@ def _default_environment(
     why = "the model names none" if look is None else "neither the model nor its backend names one"
     if not defaults.environment:
         return _none(why, searched)
-    chosen = config.parameters.get(PYTHON_PARAMETER, "") or (manifest is not None and manifest.requires_python)
-    if chosen:
-        return _none(f"{why}; the default '{defaults.environment}' is not for models that ask for a version", searched)
+    asks = ""
+    if config.parameters.get(PYTHON_PARAMETER, ""):
+        asks = f"parameter {PYTHON_PARAMETER} of model '{config.name}'"
+    elif manifest is not None and manifest.requires_python:
+        asks = str(manifest.path)
+    if asks:
+        none = _none(f"{why}; the default '{defaults.environment}' is not for models that ask for a version", searched)
+        skipped = (
+            f"model '{config.name}' does not use the default environment '{defaults.environment}' of "
+            f"{defaults.environment_origin}, because {asks} asks for a version of Python"
+        )
+        return replace(none, skipped=skipped)
     beside = replace(search, base=defaults.base, model_dir=None, model_uri="")
     return _named(defaults.environment, defaults.environment_origin, beside, files)
 

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from packaging.specifiers import SpecifierSet
 
 from naiad.config.model.environment_source import EnvironmentSource
-from naiad.errors import ExecutionEnvironmentError
+from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError
 from naiad.resolution.decision import Resolution
 
 __all__ = ["EnvironmentProvider", "check_interpreter", "prepare_environment"]
@@ -48,13 +48,18 @@ def prepare_environment(
     Raises:
         ExecutionEnvironmentError: If it does not exist or cannot be used here.
     """
-    return environments.prepare(
-        resolution.environment,
-        python=resolution.python,
-        python_origin=resolution.python_origin,
-        preferred=resolution.preferred_python,
-        label=label,
-    )
+    try:
+        return environments.prepare(
+            resolution.environment,
+            python=resolution.python,
+            python_origin=resolution.python_origin,
+            preferred=resolution.preferred_python,
+            label=label,
+        )
+    except InterpreterNotFoundError as error:
+        if not resolution.skipped_environment:
+            raise
+        raise InterpreterNotFoundError(f"{error.message}. {resolution.skipped_environment}") from error
 
 
 def check_interpreter(resolution: Resolution, version: tuple[int, int, int]) -> str:

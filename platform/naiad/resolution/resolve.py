@@ -179,7 +179,8 @@ def _resolve(
             _cmdline(settings, None if backend.directory is None else backend.directory.parent, PYTHON)
         ),
         steps=tuple(decided),
-        notices=(*backend.notices, *artifacts.notices),
+        notices=(*backend.notices, *artifacts.notices, *filter(None, [environment.skipped])),
+        skipped_environment=environment.skipped,
         linked=linked,
     )
 
