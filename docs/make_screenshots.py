@@ -20,7 +20,7 @@ import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -321,9 +321,12 @@ def _wait(page: Chrome, script: str) -> None:
 
 def main() -> None:
     """Make all pictures, or those that the command line names."""
-    names = sys.argv[1:] or list(_PAGES)
     IMAGES.mkdir(exist_ok=True)
-    seconds = float(os.environ.get("LOAD_SECONDS", _LOAD_SECONDS))
+    make_pictures(sys.argv[1:] or list(_PAGES), IMAGES, float(os.environ.get("LOAD_SECONDS", _LOAD_SECONDS)))
+
+
+def make_pictures(names: Sequence[str], target: Path, seconds: float) -> None:
+    """Make pictures in a folder, each after *seconds* of load."""
     with tempfile.TemporaryDirectory(prefix="naiad-screenshots-") as folder, browser(Path(folder, "profile")) as page:
         healthy, mixed = Path(folder, "healthy"), Path(folder, "models")
         write_models(healthy, _HEALTHY)
@@ -336,10 +339,10 @@ def main() -> None:
             if chosen:
                 with serving(repository) as address, load(address, seconds):
                     for name in sorted(chosen):
-                        photograph(page, address, name, IMAGES / f"{name}.png", paths)
+                        photograph(page, address, name, target / f"{name}.png", paths)
         page.get("about:blank")
         for name in names:
-            compress(page, IMAGES / f"{name}.png")
+            compress(page, target / f"{name}.png")
 
 
 def compress(page: Chrome, path: Path) -> None:

@@ -131,7 +131,11 @@ def test_a_decoupled_model_gets_its_required_inputs_alone_and_each_response_is_s
         page.fill(f"#input-{name}", value)
     page.click("form button.main")
     page.until(lambda: page.text("#took").startswith("2 responses in "))
-    assert page.texts("#response h3") == ["Response 1", "Response 2"]
+    rows = [text.split() for text in page.texts("#response tbody tr")]
+    assert ["text_output", "BYTES", "2", "a", "b"] in rows
+    assert ["finish_reason", "BYTES", "2", "None,", "stop"] in rows
+    page.click("#response button", "JSON")
+    assert len(page.text("#response-json").splitlines()) == 2
 
 
 def test_a_chat_has_markdown_figures_and_a_system_prompt_and_text_is_never_markup(page):
@@ -183,7 +187,7 @@ def test_two_texts_are_compared(page):
 
 def test_a_models_page_shows_how_it_is_run(page, server):
     page.open("#/model/caller/1")
-    page.until(lambda: "MiB" in page.text("[aria-label=instances] tbody"))
+    page.until(lambda: " MB" in page.text("[aria-label=instances] tbody"))
     instance = page.text("[aria-label=instances] tbody")
     assert any(str(child.pid) in instance for child in server.children())
     page.click("summary", "Packages")
@@ -260,6 +264,98 @@ def test_ensembles_and_calls_are_drawn(page, server):
     assert len(page.texts(".graph svg a")) == 3
 
 
+def test_a_graph_that_is_too_wide_for_a_phone_is_drawn_from_top_to_bottom(page, server):
+    body = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1], "data": [1]}], "outputs": [{"name": "OUT"}]}
+    assert server.post("/v2/models/caller/infer", body).status == 200
+    places = """
+        const box = name => document.querySelector(`.graph a[aria-label^=${name}]`).getBoundingClientRect();
+        const [caller, adder] = [box("caller"), box("adder")];
+        return [adder.left > caller.right, adder.top > caller.bottom];
+    """
+    page.open("#/graph")
+    page.until(lambda: page.texts(".graph svg a"))
+    assert page.run(places) == [True, False]
+    page.resize(*PHONE)
+    page.open("#/graph")
+    page.until(lambda: page.texts(".graph svg a"))
+    assert page.run(places) == [False, True]
+    assert page.run(
+        "const { scrollWidth, clientWidth } = document.querySelector('.graph'); return scrollWidth <= clientWidth"
+    )
+    # No label is on its line: a box between them hides the line.
+    assert (
+        page.run("return document.querySelectorAll('.graph rect.label').length") == len(page.texts(".graph .small")) - 3
+    )
+
+
+def test_the_chosen_tab_is_seen_and_the_header_is_low_on_a_phone(page):
+    page.resize(*PHONE)
+    page.open("#/model/speaker/1/explain")
+    page.until(lambda: page.texts(".steps"))
+    left, right = page.run(
+        "const { left, right } = document.getElementById('tab-explain').getBoundingClientRect(); return [left, right]"
+    )
+    assert left >= 0
+    assert right <= PHONE[0]
+    assert page.run("return document.querySelector('header').offsetHeight") < 150
+
+
+def test_an_ensemble_has_no_plots_of_processes(page):
+    page.open("#/model/pipeline/1")
+    page.until(lambda: page.texts(".plot h3"))
+    titles = {text.split("\n")[0] for text in page.texts(".plot h3 span")}
+    assert {"Throughput", "Latency", "Queue"} <= titles
+    assert not {"Memory", "Processor"} & titles
+    page.until(lambda: "An ensemble runs no code" in page.text())
+
+
+AXIS = """
+const [title, figures, done] = arguments;
+const plot = new Plot(PLOTS.find(spec => spec.title === title), "h2");
+document.querySelector("main").prepend(plot.node);
+plot.draw({ time: [1000, 1060], figures }, 60);
+setTimeout(() => done(plot.chart.axes[1]._values.filter(text => text !== null)), 50);
+"""
+
+
+@pytest.mark.parametrize(
+    ("title", "figures", "labels"),
+    [
+        ("Processor", {"cpu": [0, 0.05]}, ["0", "0.02", "0.04"]),
+        ("Memory", {"memory": [30e6, 54e6]}, ["0", "20 MB", "40 MB", "60 MB"]),
+        ("Latency", {"p50": [1, 1.5], "p95": [2, 3]}, ["0", "1.00 ms", "2.00 ms", "3.00 ms"]),
+        ("Latency", {"p50": [None, None], "p95": [None, None]}, ["0"]),
+        ("Queue", {"waiting": [0, 0], "running": [0, 0]}, ["0"]),
+    ],
+)
+def test_the_marks_of_an_axis_are_exact_and_an_idle_plot_has_none(page, title, figures, labels):
+    page.resize(*DESKTOP)
+    page.open()
+    assert page.browser.execute_async_script(AXIS, title, figures) == labels
+
+
+def test_the_last_time_of_an_axis_is_not_cut(page):
+    page.open()
+    page.until(lambda: page.run("return Boolean(app.view.plots.plots[0].chart)"))
+    half, room = page.run("""
+        const { chart } = app.view.plots.plots[0];
+        const context = document.createElement("canvas").getContext("2d");
+        context.font = "11px system-ui";
+        const { left, width } = chart.bbox;
+        return [context.measureText("00:00:00").width / 2, chart.width - (left + width) / devicePixelRatio];
+    """)
+    assert room >= half
+    page.open("#/model/pipeline/1")
+    page.until(lambda: page.run("return document.querySelectorAll('.plot canvas').length") == 3)
+    # Plots that are hidden leave their width to the others.
+    page.until(
+        lambda: page.run(
+            "return [...document.querySelectorAll('.plot .area')].every("
+            "area => Math.abs(area.clientWidth - (area.querySelector('.uplot') || area).clientWidth) < 2)"
+        )
+    )
+
+
 def test_environments_are_listed_with_their_models(page):
     page.open("#/environments")
     page.until(lambda: "naiad env gc" in page.text())
@@ -275,6 +371,9 @@ def test_environments_are_listed_with_their_models(page):
         ("#/model/caller/1/request", PHONE, "light"),
         ("#/model/speaker/1/chat", DESKTOP, "dark"),
         ("#/model/caller/1/explain", DESKTOP, "light"),
+        ("#/model/caller/1/explain", PHONE, "light"),
+        ("#/model/caller/1/configuration", PHONE, "dark"),
+        ("#/graph", PHONE, "light"),
         ("#/model/broken/1/log", PHONE, "light"),
         ("#/graph", DESKTOP, "dark"),
         ("#/environments", PHONE, "light"),

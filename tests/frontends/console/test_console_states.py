@@ -254,7 +254,7 @@ def test_the_store_shows_what_a_collection_would_free(page, site, axe):
     page.resize(*PHONE)
     page.open("#/environments")
     page.until(lambda: MARKUP in page.text())
-    assert "4.0 MiB: 1 environment not used for 30 days" in page.text()
+    assert "4.19 MB: the same, and 1 environment not used for 30 days" in page.text()
     assert "earlier: old" in page.text()
     assert page.fits()
     assert page.problems(axe) == []

@@ -89,10 +89,10 @@ function formatNumber(value) {
 
 function formatBytes(value) {
   if (value === undefined || value === null || Number.isNaN(value)) return "–";
-  for (const [unit, size] of [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {
-    if (value >= size) return `${value / size >= 100 ? Math.round(value / size) : (value / size).toFixed(1)} ${unit}`;
-  }
-  return `${Math.round(value)} B`;
+  // The units and digits of the command line (`config/server/quantities.py`).
+  if (value < 999.5) return `${Math.round(value)} B`;
+  for (const [unit, size] of [["kB", 1e3], ["MB", 1e6]]) if (value < 999.5 * size) return `${Number((value / size).toPrecision(3))} ${unit}`;
+  return `${(value / 1e9).toFixed(1)} GB`;
 }
 
 function formatMs(value) {

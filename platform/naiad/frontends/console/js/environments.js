@@ -26,10 +26,10 @@ class EnvironmentsPage {
     this.content.replaceChildren(
       h("div", { class: "two" },
         h("section", { class: "card" }, h("h2", {}, "Store"), facts([["folder", h("code", {}, store)], ["size", formatBytes(size)], ["environments", entries.length], ["in use", entries.filter(entry => entry.in_use).length]])),
-        h("section", { class: "card" }, h("h2", {}, "What a collection would free"), facts([
+        h("section", { class: "card" }, h("h2", {}, "Space that can be freed"), facts([
           [h("code", {}, "naiad env gc"), `${formatBytes(leftovers)}: leftovers of builds and downloads`],
-          [h("code", {}, `naiad env gc --older-than=${old.days}d`), `${formatBytes(old.size + leftovers)}: ${count(old.count, "environment")} not used for ${old.days} days, too`],
-          ["everything that is not in use", `${formatBytes(unused.size)}: ${count(unused.count, "environment")}`]]))),
+          [h("code", {}, `naiad env gc --older-than=${old.days}d`), `${formatBytes(old.size + leftovers)}: the same, and ${count(old.count, "environment")} not used for ${old.days} days`],
+          [h("code", {}, "naiad env gc --keep-bytes=0"), `${formatBytes(unused.size + leftovers)}: the same, and ${count(unused.count, "environment")} not in use`]]))),
       h("section", { class: "card tight" }, entries.length ? table("environments of the store", [{ text: "Environment", full: true }, "Python", "numpy", { text: "Size", number: true }, "Used by", "Last used", "Digest"], entries.sort((a, b) => b.size - a.size).map(entry => [
         h("b", {}, entry.archive.split("/").pop(), h("div", { class: "soft mono" }, entry.archive)), entry.python, entry.numpy, formatBytes(entry.size), usersNode(entry),
         entry.in_use ? pill("in use", "good") : `${formatAge(Date.now() / 1000 - entry.last_used)} ago`, h("code", { title: entry.digest }, entry.digest.slice(0, 12))]), "environments")

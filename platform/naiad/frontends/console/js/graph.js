@@ -1,7 +1,10 @@
 "use strict";
 // Models that use models: steps of ensembles, from their configurations, and calls, as the server counted them.
 
-const NODE = { width: 168, height: 46, gapX: 84, gapY: 26, margin: 16 };
+const NODE = { height: 46, margin: 16 };
+const WIDEST = 168, NARROWEST = 130;
+// Space between models that use each other, and between models beside each other, from left to right or from top to bottom.
+const GAPS = { wide: [110, 26], tall: [64, 12] };
 
 class GraphPage {
   constructor() {
@@ -14,8 +17,9 @@ class GraphPage {
   async refresh() {
     try {
       const { edges } = await getDocument("graph");
-      const text = JSON.stringify(edges);
-      if (text !== this.seen) this.drawing.replaceChildren(...edges.length ? drawGraph(edges) : [h("p", { class: "empty" }, "No ensemble is loaded, and no model has called another one yet.")]);
+      const width = this.drawing.clientWidth;
+      const text = JSON.stringify([edges, width]);
+      if (text !== this.seen) this.drawing.replaceChildren(...edges.length ? drawGraph(edges, width) : [h("p", { class: "empty" }, "No ensemble is loaded, and no model has called another one yet.")]);
       this.seen = text;
     } catch (error) {
       this.drawing.replaceChildren(h("p", { class: "error" }, error.message));
@@ -29,7 +33,8 @@ class GraphPage {
   }
 }
 
-function drawGraph(edges) {
+// From left to right, or from top to bottom if that is too wide for *available*.
+function drawGraph(edges, available) {
   const joined = new Map();
   for (const edge of edges) {
     const key = `${edge.kind}\n${edge.from}\n${edge.to}`;
@@ -39,20 +44,28 @@ function drawGraph(edges) {
   const lines = [...joined.values()];
   const names = [...new Set(lines.flatMap(edge => [edge.from, edge.to]))];
   const column = columns(names, lines);
-  const rows = [];
+  const rows = [];  // index of the last model of each column
   const place = new Map(names.map(name => {
     const x = column.get(name), y = rows[x] = (rows[x] ?? -1) + 1;
     return [name, { x, y }];
   }));
   const tallest = Math.max(...rows.map(last => last + 1));
   for (const spot of place.values()) spot.y += (tallest - rows[spot.x] - 1) / 2;
-  const width = rows.length * NODE.width + (rows.length - 1) * NODE.gapX + 2 * NODE.margin;
-  const height = tallest * NODE.height + (tallest - 1) * NODE.gapY + 2 * NODE.margin + 24;
-  const at = name => ({ x: NODE.margin + place.get(name).x * (NODE.width + NODE.gapX), y: NODE.margin + place.get(name).y * (NODE.height + NODE.gapY) });
+  const extent = (number, size, gap) => number * size + (number - 1) * gap + 2 * NODE.margin;
+  const isTall = extent(rows.length, WIDEST, GAPS.wide[0]) > available;
+  const [along, beside] = isTall ? GAPS.tall : GAPS.wide;
+  const fitting = Math.floor((available - 2 * NODE.margin - (tallest - 1) * beside) / tallest);
+  NODE.width = isTall ? Math.max(NARROWEST, Math.min(WIDEST, fitting)) : WIDEST;
+  const width = isTall ? extent(tallest, NODE.width, beside) : extent(rows.length, NODE.width, along);
+  const height = isTall ? extent(rows.length, NODE.height, along) : extent(tallest, NODE.height, beside) + 24;
+  const at = name => {
+    const { x, y } = place.get(name);
+    return isTall ? { x: NODE.margin + y * (NODE.width + beside), y: NODE.margin + x * (NODE.height + along) } : { x: NODE.margin + x * (NODE.width + along), y: NODE.margin + y * (NODE.height + beside) };
+  };
   const summary = lines.map(edge => edge.kind === "call" ? `${edge.from} called ${edge.to} ${count(edge.count, "time")}` : `${edge.from} has the step ${edge.to}`);
   const states = new Map(((app.state || {}).models || []).map(model => [model.name.split("::").pop(), model]));
   return [svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "graph of models" },
-    lines.map(edge => edgePath(edge, at(edge.from), at(edge.to))), lines.map(edge => edgeLabel(edge, at(edge.from), at(edge.to))),
+    lines.map(edge => edgePath(edge, at(edge.from), at(edge.to), isTall)), lines.map(edge => edgeLabel(edge, at(edge.from), at(edge.to), isTall)),
     names.map(name => nodeBox(name, at(name), states.get(name)))),
     h("ul", { class: "hidden" }, summary.map(text => h("li", {}, text)))];
 }
@@ -78,23 +91,34 @@ function columns(names, edges) {
   return new Map(names.map(name => [name, used.indexOf(column.get(name))]));
 }
 
-function edgePath(edge, from, to) {
-  const forward = to.x > from.x;
-  const x1 = from.x + NODE.width, y1 = from.y + NODE.height / 2, x2 = forward ? to.x : to.x + NODE.width, y2 = to.y + NODE.height / 2;
-  const bend = forward ? (x2 - x1) / 2 : 60;
-  const end = forward ? x2 - 7 : x2 + 7;
-  const curve = `M${x1} ${y1}C${x1 + bend} ${y1} ${forward ? x2 - bend : x2 + bend} ${y2} ${end} ${y2}`;
-  const tip = forward ? `M${x2} ${y2}l-9 -4.5v9z` : `M${x2} ${y2}l9 -4.5v9z`;
+// Where an edge leaves one box and reaches the other; one that goes back reaches the far side.
+function endsOf(from, to, isTall) {
+  const isForward = isTall ? to.y > from.y : to.x > from.x;
+  const [x1, y1] = isTall ? [from.x + NODE.width / 2, from.y + NODE.height] : [from.x + NODE.width, from.y + NODE.height / 2];
+  const [x2, y2] = isTall ? [to.x + NODE.width / 2, to.y + (isForward ? 0 : NODE.height)] : [to.x + (isForward ? 0 : NODE.width), to.y + NODE.height / 2];
+  return { x1, y1, x2, y2, sign: isForward ? 1 : -1, bend: isForward ? (isTall ? y2 - y1 : x2 - x1) / 2 : 60 };
+}
+
+function edgePath(edge, from, to, isTall) {
+  const { x1, y1, x2, y2, sign, bend } = endsOf(from, to, isTall);
+  const [dx, dy] = isTall ? [0, 1] : [1, 0];
+  const curve = `M${x1} ${y1}C${x1 + dx * bend} ${y1 + dy * bend} ${x2 - sign * dx * bend} ${y2 - sign * dy * bend} ${x2 - sign * dx * 7} ${y2 - sign * dy * 7}`;
+  const tip = isTall ? `M${x2} ${y2}l-4.5 ${-9 * sign}h9z` : `M${x2} ${y2}l${-9 * sign} -4.5v9z`;
   return svg("g", {}, svg("title", {}, edge.kind === "call" ? `${count(edge.count, "call")}` : edge.tensors.join("\n")), svg("path", { d: curve, class: edge.kind }), svg("path", { d: tip, class: `tip ${edge.kind}` }));
 }
 
-function edgeLabel(edge, from, to) {
+function edgeLabel(edge, from, to, isTall) {
   if (edge.kind !== "call") return [];
-  return svg("text", { x: (from.x + NODE.width + to.x) / 2, y: (from.y + to.y + NODE.height) / 2 + 4, "text-anchor": "middle", class: "small" }, `× ${formatNumber(edge.count)}`);
+  const { x1, y1, x2, y2 } = endsOf(from, to, isTall);
+  const text = `× ${formatNumber(edge.count)}`;
+  const x = (x1 + x2) / 2, y = (y1 + y2) / 2, width = 6.5 * text.length + 6;
+  // The box hides the part of the line behind the text.
+  return [svg("rect", { x: x - width / 2, y: y - 9, width, height: 18, rx: 4, class: "label" }), svg("text", { x, y: y + 4, "text-anchor": "middle", class: "small" }, text)];
 }
 
 function nodeBox(name, { x, y }, model) {
-  const shown = name.length > 22 ? `${name.slice(0, 21)}…` : name;
+  const room = Math.floor(NODE.width / 7.6);  // letters
+  const shown = name.length > room ? `${name.slice(0, room - 1)}…` : name;
   const text = model ? (model.platform === "ensemble" ? "ensemble" : model.backend || model.platform) : "";
   const group = svg("g", { class: model && isFailed(model) ? "failed" : "" },
     svg("rect", { x, y, width: NODE.width, height: NODE.height, rx: 10 }), svg("title", {}, name),

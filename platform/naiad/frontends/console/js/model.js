@@ -76,6 +76,8 @@ class ModelPage {
       const isChosen = tab.id === `tab-${id}`;
       tab.setAttribute("aria-selected", String(isChosen));
       tab.tabIndex = isChosen ? 0 : -1;
+      // On phones the tabs are a row that scrolls.
+      if (isChosen && this.tabs.scrollWidth > this.tabs.clientWidth) tab.scrollIntoView({ inline: "nearest", block: "nearest" });
     }
     this.body.setAttribute("aria-labelledby", `tab-${id}`);
     const make = { overview: () => this.overview(), request: () => new RequestForm(this.model), chat: () => new Chat(this.model), embed: () => new Similarity(this.model), log: () => new LogView(this.name), configuration: () => this.configuration(), explain: () => this.explain() };
@@ -115,13 +117,15 @@ class ModelPage {
   // -- overview --------------------------------------------------------------------------------------------------------
 
   overview() {
-    this.plots = new Plots(this.name, null, { level: "h3" });
+    const isEnsemble = Boolean(this.model.config && this.model.config.ensemble_scheduling);
+    // An ensemble has no process.
+    this.plots = new Plots(this.name, isEnsemble ? PLOTS.map(spec => spec.title).filter(title => title !== "Memory" && title !== "Processor") : null, { level: "h3" });
     this.instances = h("section", { class: "card tight" });
     this.environment = h("section", { class: "card" });
     this.tensors = h("section", { class: "card" });
     this.packages = h("details", { ontoggle: () => this.showPackages() }, h("summary", {}, "Packages"));
     const isLoaded = this.model.state === "READY";
-    const node = h("div", {}, isLoaded ? [h("div", { class: "tools" }, h("h2", {}, "The last hour"), h("span", { class: "grow" }), this.plots.chooser()), this.plots.node, this.instances] : null, h("div", { class: "two" }, this.environment, this.tensors));
+    const node = h("div", {}, isLoaded ? [h("div", { class: "tools" }, h("h2", {}, "The last hour"), this.plots.chooser()), this.plots.node, this.instances] : null, h("div", { class: "two" }, this.environment, this.tensors));
     const part = { node, recolor: () => this.plots.recolor(), close: () => this.plots.close() };
     this.parts.overview = part;
     this.fillOverview();
@@ -142,7 +146,7 @@ class ModelPage {
         : h("p", { class: "empty" }, this.model.config && this.model.config.ensemble_scheduling ? "An ensemble has no instances: other models run its steps." : DEMAND_NOTES[demand] || "No instance runs."));
     }
     if (this.environment.childElementCount) return;
-    this.environment.append(h("h2", {}, "Environment"), environment ? facts([["source", environment.source], ["chosen by", environment.origin], ["Python", environment.python], ["interpreter", environment.interpreter && h("code", {}, environment.interpreter)], ["numpy", environment.numpy], ["digest", environment.digest && h("code", {}, `sha256:${environment.digest}`)], ["size", environment.size === null ? "" : formatBytes(environment.size)]]) : h("p", { class: "note" }, "It has none: no interpreter was chosen for it."));
+    this.environment.append(h("h2", {}, "Environment"), environment ? facts([["source", environment.source], ["chosen by", environment.origin], ["Python", environment.python], ["interpreter", environment.interpreter && h("code", {}, environment.interpreter)], ["numpy", environment.numpy], ["digest", environment.digest && h("code", {}, `sha256:${environment.digest}`)], ["size", environment.size === null ? "" : formatBytes(environment.size)]]) : h("p", { class: "note" }, this.model.config && this.model.config.ensemble_scheduling ? "An ensemble runs no code: each model of its steps has its own environment." : "No environment was chosen: the model was not loaded."));
     if (environment && environment.interpreter) this.environment.append(this.packages);
   }
 
@@ -215,8 +219,8 @@ class LogView {
     this.name = name;
     this.last = 0;
     this.lines = h("div", { class: "log mono", role: "log", tabindex: "0", "aria-label": `log of ${name}`, "aria-live": "off" });
-    this.filter = h("input", { type: "search", placeholder: "Filter lines", "aria-label": "filter lines", oninput: () => this.applyFilter() });
-    this.node = h("section", { class: "card" }, h("div", { class: "tools" }, h("h2", {}, "Log"), h("span", { class: "note" }, "the last 200 lines, live"), h("span", { class: "grow" }), this.filter), this.lines);
+    this.filter = h("input", { type: "search", class: "end", placeholder: "Filter lines", "aria-label": "filter lines", oninput: () => this.applyFilter() });
+    this.node = h("section", { class: "card" }, h("div", { class: "tools" }, h("h2", {}, "Log"), h("span", { class: "note" }, "the last 200 lines, live"), this.filter), this.lines);
     this.follow();
   }
 

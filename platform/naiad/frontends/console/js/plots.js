@@ -5,11 +5,13 @@ const PLOTS = [
   { title: "Throughput", unit: "/s", format: formatNumber, series: [["requests", "requests"], ["failures", "failed"]] },
   { title: "Latency", unit: "", format: formatMs, series: [["p50", "p50"], ["p95", "p95"]], gaps: true },
   { title: "Queue", unit: "", format: formatNumber, series: [["waiting", "waiting"], ["running", "running"]] },
-  { title: "Memory", unit: "", format: formatBytes, series: [["memory", "resident"]], base: 1024 },
+  { title: "Memory", unit: "", format: formatBytes, series: [["memory", "resident"]], isWhole: true },
   { title: "Time to first response", unit: "", format: formatMs, series: [["first_p50", "p50"], ["first_p95", "p95"]], gaps: true, optional: true },
   { title: "Tokens", unit: "/s", format: formatNumber, series: [["tokens", "generated"]], optional: true },
   { title: "Processor", unit: "", format: formatCores, series: [["cpu", "cores in use"]] },
 ];
+// Steps of the axes: 1, 2 and 5 with powers of ten, which the formats show exactly.
+const STEPS = Array.from({ length: 54 }, (_, i) => Number(`${[1, 2, 5][i % 3]}e${Math.floor(i / 3) - 2}`));
 const RANGES = [["5 min", 300], ["15 min", 900], ["1 hour", 3600]];
 const color = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -51,11 +53,12 @@ class Plot {
     const { spec } = this;
     const tip = h("div", { class: "tip", hidden: true });
     const axis = { stroke: color("--soft"), font: "11px system-ui", grid: { stroke: color("--line"), width: 1 }, ticks: { show: false } };
-    const steps = spec.base === 1024 ? Array.from({ length: 60 }, (_, i) => 2 ** i) : undefined;
+    // Without values, the axis has no scale: only zero is named.
+    const named = (chart, marks) => chart.data.slice(1).some(values => values.some(value => value > 0)) ? marks : marks.map(mark => mark ? null : 0);
     this.chart = new uPlot({
       width: Math.max(this.area.clientWidth, 200),
       height: this.area.clientHeight || 130,
-      padding: [8, 18, 0, 0],
+      padding: [8, 26, 0, 0],  // half of a time at the right edge
       cursor: { sync: { key: "naiad" }, drag: { x: false, y: false }, points: { size: 6 } },
       legend: { show: false },
       scales: { x: { range: () => this.range }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.12 : 1] } },
@@ -67,7 +70,7 @@ class Plot {
       }))],
       axes: [
         { ...axis, size: 26, space: 70, values: (_, marks, __, ___, step) => marks.map(mark => new Date(mark * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: step < 60 ? "2-digit" : undefined, hour12: false })) },
-        { ...axis, size: spec.base === 1024 ? 62 : 56, space: 28, incrs: steps, values: (_, marks) => marks.map(mark => mark ? spec.format(mark) + spec.unit : "0") },
+        { ...axis, grid: { ...axis.grid, filter: named }, filter: named, size: 58, space: 28, incrs: spec.isWhole ? STEPS.filter(step => step >= 1) : STEPS, values: (_, marks) => marks.map(mark => mark === null ? null : mark ? spec.format(mark) + spec.unit : "0") },
       ],
       hooks: { setCursor: [chart => this.showTip(chart, tip)] },
     }, data, this.area);
@@ -123,7 +126,7 @@ class Plots {
     const region = isLarge ? {} : { tabindex: "0", role: "region", "aria-label": "plots" };
     this.node = h("div", { class: `plots ${isLarge ? "large" : ""}`, ...region }, this.plots.map(plot => plot.node));
     this.resizing = new ResizeObserver(() => this.plots.forEach(plot => plot.resize()));
-    this.resizing.observe(this.node);
+    for (const plot of this.plots) this.resizing.observe(plot.area);
     this.isClosed = false;
     this.follow();
   }

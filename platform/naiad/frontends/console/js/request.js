@@ -5,6 +5,7 @@ const FLOATS = ["FP16", "BF16", "FP32", "FP64"];
 const BINARY_ONLY = ["FP16", "BF16"];  // JSON of KServe has no numbers of these datatypes
 const MAX_FILL = 65536;
 const SHOWN_VALUES = 200;
+const TEXT_OUTPUT = "text_output";  // of language models, by the convention of Triton's vLLM backend: pieces of one text
 
 class InputField {
   constructor(input) {
@@ -85,7 +86,7 @@ class RequestForm {
     this.table = h("div");
     this.json = h("pre", { tabindex: "0", hidden: true, id: "response-json" });
     this.views = ["Table", "JSON"].map(name => h("button", { type: "button", "aria-pressed": String(name === "Table"), onclick: () => this.choose(name) }, name));
-    this.response = h("section", { class: "card", id: "response" }, h("div", { class: "tools" }, h("h2", {}, "Response"), this.took, h("span", { class: "grow" }), h("div", { class: "segments", role: "group", "aria-label": "form of the response" }, this.views)), this.table, this.json);
+    this.response = h("section", { class: "card", id: "response" }, h("div", { class: "tools" }, h("h2", {}, "Response"), this.took, h("div", { class: "segments", role: "group", "aria-label": "form of the response" }, this.views)), this.table, this.json);
     this.table.append(h("p", { class: "note" }, "Send the request to see its outputs."));
     const required = this.fields.filter(field => !field.tick), optional = this.fields.filter(field => field.tick);
     this.form = h("form", { class: "card", onsubmit: event => { event.preventDefault(); this.send(); } },
@@ -153,17 +154,23 @@ class RequestForm {
   async stream(inputs, after) {
     this.table.replaceChildren();
     this.json.textContent = "";
-    let number = 0;
-    const list = h("div");
-    this.table.append(list);
-    await streamGenerate(this.model, generateBody(inputs), this.abort.signal, event => {
-      number += 1;
-      this.took.textContent = `${count(number, "response")} in ${after()}`;
-      this.json.textContent += `${JSON.stringify(event)}\n`;
-      const outputs = this.model.outputs.filter(output => output.name in event).map(output => ({ ...output, shape: null, data: [event[output.name]].flat() }));
-      list.append(h("h3", {}, `Response ${number}`), outputTable(outputs));
-    });
-    this.took.textContent = `${count(number, "response")} in ${after()}`;
+    const events = [];
+    let painting = 0;
+    const paint = () => {
+      painting = 0;
+      this.took.textContent = `${count(events.length, "response")} in ${after()}`;
+      this.json.textContent = events.map(event => JSON.stringify(event)).join("\n");
+      this.table.replaceChildren(streamTable(this.model.outputs, events));
+    };
+    try {
+      await streamGenerate(this.model, generateBody(inputs), this.abort.signal, event => {
+        events.push(event);
+        painting ||= setTimeout(paint, 50);
+      });
+    } finally {
+      clearTimeout(painting);
+      paint();
+    }
   }
 
   showSamples() {
@@ -255,6 +262,17 @@ function outputTable(outputs) {
   if (!outputs || !outputs.length) return h("p", { class: "note" }, "The response has no outputs.");
   return table("outputs", ["Output", "Datatype", "Shape", { text: "Values", full: true }], outputs.map(output => [
     h("b", {}, output.name), output.datatype, output.shape ? `[${output.shape.join(", ")}]` : `[${output.data.length}]`, valuesNode(output)]), "outputs");
+}
+
+// All responses of a stream in one table: a language model sends a response for each token.
+function streamTable(outputs, events) {
+  if (!events.length) return h("p", { class: "note" }, "The model has sent no response.");
+  const rows = outputs.map(output => [output, events.filter(event => output.name in event).map(event => [event[output.name]].flat())]).filter(([, parts]) => parts.length).map(([output, parts]) => {
+    const isText = output.name === TEXT_OUTPUT && output.datatype === "BYTES";
+    return [h("b", {}, output.name), output.datatype, String(parts.length), valuesNode({ ...output, shape: null, data: isText ? [parts.flat().join("")] : parts.flat() })];
+  });
+  return h("div", {}, table("outputs of all responses", ["Output", "Datatype", { text: "Responses", number: true }, { text: "Values", full: true }], rows, "outputs"),
+    events.length > 1 && rows.length && outputs.some(output => output.name === TEXT_OUTPUT) ? h("p", { class: "note" }, `${TEXT_OUTPUT} is the text of all responses; JSON has each response in a line of its own.`) : null);
 }
 
 function valuesNode({ data, shape, datatype }) {
