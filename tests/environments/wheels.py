@@ -16,11 +16,17 @@ WHEEL = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-n
 
 
 def write_wheel(
-    folder: Path, name: str, version: str, files: Mapping[str, str], requires: Sequence[str] = (), python: str = ""
+    folder: Path,
+    name: str,
+    version: str,
+    files: Mapping[str, str],
+    requires: Sequence[str] = (),
+    python: str = "",
+    metadata: str = "",
 ) -> Path:
-    """Write a wheel of pure Python into a folder; equal contents give equal wheels."""
+    """Write a wheel of pure Python into a folder; equal contents give equal wheels. *metadata* is added to its own."""
     stem = f"{name.replace('-', '_')}-{version}"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{metadata}"
     metadata += "".join(f"Requires-Dist: {line}\n" for line in requires)
     metadata += f"Requires-Python: {python}\n" if python else ""
     contents = {**files, f"{stem}.dist-info/METADATA": metadata, f"{stem}.dist-info/WHEEL": WHEEL}

@@ -78,7 +78,8 @@ def test_the_page_is_followed_literally(tmp_path: Path, index: Path) -> None:
     (model / "1" / "model.py").write_text(code)
     (model / "config.pbtxt").write_text(config)
     run(add, tmp_path, **packages)
-    assert (model / "1" / "model.py").read_text() == block + code
+    own = f">={sys.version_info.major}.{sys.version_info.minor}"
+    assert (model / "1" / "model.py").read_text() == block.replace(">=3.12", own) + code
     assert (model / "1" / "model.py.lock").is_file()
     assert run(first_run, tmp_path, **packages).splitlines()[1] == printed.rstrip("\n")
     assert answer(serve, tmp_path, tmp_path / "models") == "2026-07-04"

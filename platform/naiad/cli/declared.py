@@ -14,7 +14,7 @@ from naiad.errors import RepositoryError
 
 if TYPE_CHECKING:
     from naiad.config.model.model_config_pb2 import ModelConfig
-    from naiad.environments.declared.locking import LockedDeclaration
+    from naiad.environments.declared.locking import Edit, LockedDeclaration
 
 __all__ = ["DECLARED_COMMANDS"]
 
@@ -53,7 +53,9 @@ def _add(
     from naiad.environments.declared.locking import add_packages
 
     file = _script_of(model)
-    locked = add_packages(file, packages, lambda path: _lock_file(path, python, wheels, offline=offline, json=json))
+    locked = add_packages(
+        file, packages, lambda path, edit: _lock_file(path, python, wheels, offline=offline, json=json, edit=edit)
+    )
     if json:
         print_json({"file": file, "added": packages, **_facts(locked)})
         return
@@ -101,7 +103,13 @@ def _lock(
 
 
 def _lock_file(
-    file: Path, python: str | None, wheels: tuple[Path, ...], *, offline: bool, json: bool
+    file: Path,
+    python: str | None,
+    wheels: tuple[Path, ...],
+    *,
+    offline: bool,
+    json: bool,
+    edit: Edit | None = None,
 ) -> LockedDeclaration:
     from naiad.config.server.store_location import store_path
     from naiad.environments.building.installers import InstallOptions
@@ -115,6 +123,7 @@ def _lock_file(
         options=InstallOptions(wheels=tuple(folder.absolute() for folder in wheels), offline=offline),
         progress=progress_printer(json=json),
         reporter=default_reporter(),
+        edit=edit,
     )
 
 

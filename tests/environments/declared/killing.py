@@ -42,9 +42,9 @@ class Killer:
         """Prepare an environment until a path in the store matches a pattern."""
         return self._run(pattern=pattern, store=str(store), files=[str(file)])
 
-    def command(self, step: tuple[str, str, int], *arguments: str | Path) -> bool:
-        """Run a command of `naiad`."""
-        return self._run(step=step, arguments=list(map(str, arguments)))
+    def command(self, step: tuple[str, str, int], *arguments: str | Path, without_uv: bool = False) -> bool:
+        """Run a command of `naiad`, on request as on a machine without uv."""
+        return self._run(step=step, arguments=list(map(str, arguments)), without_uv=without_uv)
 
     def _run(self, **request: object) -> bool:
         assert self._process.stdin is not None
@@ -92,6 +92,8 @@ def work(request: dict[str, Any]) -> int:
         threading.Thread(target=kill_when, args=(Path(request["store"]), request["pattern"]), daemon=True).start()
     else:
         kill_at(*request["step"])
+    if request.get("without_uv"):
+        installers.find_uv = lambda: None
     if "arguments" in request:
         return int(main(request["arguments"]))
     policy = StorePolicy(build=EnvBuild.ALLOWED)
@@ -132,6 +134,7 @@ def kill_at(place: str, when: str, count: int) -> None:
 if __name__ == "__main__":
     from naiad.cli.main import main
     from naiad.config.server.env_build import EnvBuild
+    from naiad.environments.building import installers
     from naiad.environments.building.installers import pip_settings
     from naiad.environments.manager import EnvironmentManager
     from naiad.environments.policy import StorePolicy

@@ -79,7 +79,9 @@ def test_conda_packages_and_wheels_are_locked_built_shared_and_packed(
 ) -> None:
     file = yml(tmp_path / "m", channel, "python", "numpy", "teller", "pip: [counter]")
     unlocked = refusal(lambda: managed(tmp_path).prepare(file))
-    assert unlocked.startswith(f"the environment of {file} has no lock, and this server resolves no requirements")
+    assert unlocked.startswith(
+        f"the environment of {file} has no lock, and --env-build=locked resolves no requirements"
+    )
     assert f"looked for pixi.lock in {file.parent}; write it with `naiad lock {file}`" in unlocked
 
     assert main(["lock", str(file)]) == 0

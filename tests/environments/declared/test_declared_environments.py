@@ -16,7 +16,13 @@ from naiad.config.server.env_build import EnvBuild
 from naiad.environments.building import installers
 from naiad.environments.building.installers import InstallOptions
 from naiad.environments.building.lockfiles import open_foreign_lock
-from naiad.environments.declared.locking import LockedDeclaration, add_packages, fetch_locked_wheels, lock_declaration
+from naiad.environments.declared.locking import (
+    Edit,
+    LockedDeclaration,
+    add_packages,
+    fetch_locked_wheels,
+    lock_declaration,
+)
 from naiad.environments.declared.retrying import is_temporary, with_retries
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
@@ -137,7 +143,7 @@ def test_a_server_resolves_nothing_by_itself(tmp_path: Path) -> None:
     message = refusal(lambda: managed(tmp_path).prepare(file))
 
     assert message == (
-        f"the environment of {file} has no lock, and this server resolves no requirements (--env-build=locked): looked "
+        f"the environment of {file} has no lock, and --env-build=locked resolves no requirements: looked "
         f"for model.py.lock and pylock.toml in {file.parent}; write it with `naiad lock {file}`, or allow it with "
         "--env-build=allowed"
     )
@@ -150,8 +156,8 @@ def test_a_server_that_builds_nothing_names_the_command_that_does(tmp_path: Path
     message = refusal(lambda: managed(tmp_path, EnvBuild.NEVER).prepare(file))
 
     assert message == (
-        f"the environment of {file} is not in the store {tmp_path / 'store'}, and this server builds none "
-        f"(--env-build=never); build it there with `naiad env prefetch {file}`"
+        f"the environment of {file} is not in the store {tmp_path / 'store'}, and --env-build=never builds "
+        f"none; build it there with `naiad env prefetch {file}`"
     )
 
 
@@ -334,10 +340,28 @@ def test_packages_are_added_with_numpy_and_locked(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text("import adder\n")
 
-    locked = add_packages(file, ["adder==1.0"], lock)
+    locked = add_packages(file, ["adder==1.0"], edited)
 
     assert [(pin.name, pin.version) for pin in locked.pins] == [("adder", "1.0"), ("numpy", "0.1")]
-    assert '#     "adder==1.0",\n#     "numpy",\n' in file.read_text()
+    own = ".".join(OWN.split(".")[:2])
+    assert file.read_text() == (
+        f'# /// script\n# requires-python = ">={own}"\n# dependencies = [\n#     "adder==1.0",\n#     "numpy",\n# ]\n# ///\n'
+        "import adder\n"
+    )
+    assert open_foreign_lock(locked.lock).requires_python == SpecifierSet(f">={own}")
+
+
+def edited(file: Path, edit: Edit) -> LockedDeclaration:
+    return lock(file, edit=edit)
+
+
+def test_the_versions_of_python_that_a_block_names_stay(tmp_path: Path) -> None:
+    file = script(tmp_path, "numpy", python=">=3.9")
+
+    add_packages(file, ["adder"], edited)
+
+    assert file.read_text().count("requires-python") == 1
+    assert '# requires-python = ">=3.9"\n' in file.read_text()
 
 
 def test_a_package_that_cannot_be_had_changes_nothing(tmp_path: Path) -> None:
@@ -345,7 +369,7 @@ def test_a_package_that_cannot_be_had_changes_nothing(tmp_path: Path) -> None:
     path = lock(file).lock
     before = file.read_text(), path.read_text()
 
-    assert "subtracter" in refusal(lambda: add_packages(file, ["subtracter"], lock))
+    assert "subtracter" in refusal(lambda: add_packages(file, ["subtracter"], edited))
 
     assert (file.read_text(), path.read_text()) == before
     assert sorted(each.name for each in tmp_path.glob("*model.py*")) == ["model.py", "model.py.lock"]

@@ -15,7 +15,7 @@ from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
 from naiad.environments.store.store import Store
 from naiad.environments.store.verification import verify_entries
-from naiad.errors import ExecutionEnvironmentError
+from naiad.errors import ExecutionEnvironmentError, StaleLockError
 
 DECLARED = "naiad.environments.declared"
 STORE = "naiad.environments.store"
@@ -106,6 +106,69 @@ def test_a_killed_lock_leaves_the_old_one(tmp_path: Path, killed: Killer, place:
     assert file.with_name("model.py.lock").read_text() == before
     assert not killed.command(NEVER, "lock", file)
     assert "2.0" in file.with_name("model.py.lock").read_text()
+
+
+@pytest.mark.parametrize(
+    ("place", "when"),
+    [
+        (f"{DECLARED}.resolving.run_installer", "before"),
+        (f"{DECLARED}.resolving.run_installer", "after"),
+        (f"{DECLARED}.locking.place_lock", "before"),
+        (f"{DECLARED}.resolving.shutil.copyfile", "after"),
+    ],
+)
+def test_a_killed_addition_leaves_the_script_and_its_lock(
+    tmp_path: Path, killed: Killer, place: str, when: str
+) -> None:
+    file = script(tmp_path / "m", "adder==1.0", "numpy")
+    assert not killed.command(NEVER, "lock", file)
+    before = file.read_text(), file.with_name("model.py.lock").read_text()
+
+    assert killed.command((place, when, 1), "add", file, "counter")
+
+    assert (file.read_text(), file.with_name("model.py.lock").read_text()) == before
+    manager = EnvironmentManager(tmp_path / "store", reporter=LogReporter(), policy=StorePolicy())
+    manager.prepare(file)
+    assert not killed.command(NEVER, "add", file, "counter")
+    assert "counter" in file.read_text()
+    assert "counter" in file.with_name("model.py.lock").read_text()
+
+
+def test_an_addition_that_is_killed_between_its_two_files_is_refused_until_it_is_repeated(
+    tmp_path: Path, killed: Killer
+) -> None:
+    file = script(tmp_path / "m", "adder==1.0", "numpy")
+    assert not killed.command(NEVER, "lock", file)
+
+    assert killed.command((f"{DECLARED}.locking.place_lock", "after", 1), "add", file, "counter")
+
+    manager = EnvironmentManager(tmp_path / "store", reporter=LogReporter(), policy=StorePolicy())
+    with pytest.raises(StaleLockError, match=r"does not require 'counter'.*update it with `naiad lock"):
+        manager.prepare(file)
+    assert not killed.command(NEVER, "add", file, "counter")
+    manager.prepare(file)
+
+
+def test_a_lock_that_is_killed_before_the_other_one_is_removed_is_refused_until_it_is_repeated(
+    tmp_path: Path, killed: Killer
+) -> None:
+    # `model.py.lock` of uv hides the `pylock.toml` that pip writes on a machine without uv.
+    file = script(tmp_path / "m", "adder==1.0", "numpy")
+    assert not killed.command(NEVER, "lock", file)
+    script(tmp_path / "m", "adder==2.0", "numpy")
+
+    assert killed.command((f"{DECLARED}.resolving.shutil.copyfile", "after", 1), "lock", file, without_uv=True)
+    assert not (tmp_path / "m" / "pylock.toml").exists()
+    assert killed.command((f"{DECLARED}.resolving._remove_others", "before", 1), "lock", file, without_uv=True)
+
+    assert (tmp_path / "m" / "pylock.toml").exists()
+    assert file.with_name("model.py.lock").exists()
+    manager = EnvironmentManager(tmp_path / "store", reporter=LogReporter(), policy=StorePolicy())
+    with pytest.raises(StaleLockError, match=r"model\.py\.lock does not match"):
+        manager.prepare(file)
+    assert not killed.command(NEVER, "lock", file, without_uv=True)
+    assert not file.with_name("model.py.lock").exists()
+    manager.prepare(file)
 
 
 def test_an_installer_that_outlives_a_killed_server_does_not_touch_the_next_build(

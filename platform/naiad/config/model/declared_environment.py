@@ -40,7 +40,7 @@ __all__ = [
 # PEP 723 has this expression.
 _BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 _SCRIPT = "script"
-_REQUIREMENTS = re.compile(r"requirements([._-][A-Za-z0-9._-]+)?\.txt")
+_REQUIREMENTS = re.compile(r"requirements([._-][A-Za-z0-9._-]+)?\.(txt|in)")
 _PYLOCK = re.compile(r"pylock(\.[^.]+)?\.toml")
 _CONDA = re.compile(r"environment([._-][A-Za-z0-9._-]+)?\.ya?ml|pixi\.(toml|lock)")
 _CONDA_LOCK = "pixi.lock"
@@ -131,10 +131,16 @@ def read_script_block(text: str, where: str) -> ScriptBlock | None:
     return ScriptBlock(dependencies=tuple(dependencies), requires_python=specifiers, content=content)
 
 
-def add_dependencies(text: str, requirements: Iterable[str], where: str) -> str:
+def add_dependencies(text: str, requirements: Iterable[str], where: str, *, requires_python: str = "") -> str:
     """The script with requirements added to its block, which is created if it has none.
 
     A requirement replaces an earlier one of the same package.
+
+    Args:
+        text: The script.
+        requirements: The requirements.
+        where: Its name in error messages.
+        requires_python: Versions of Python to write if the block names none; empty to leave it so.
 
     Raises:
         ConfigError: If the block or a requirement is invalid.
@@ -143,17 +149,20 @@ def add_dependencies(text: str, requirements: Iterable[str], where: str) -> str:
     chosen = {_key(line, where): line for line in (block.dependencies if block else ())}
     chosen.update({_key(line, where): line for line in requirements})
     lines = ["dependencies = [", *(f"{_INDENT}{_toml_string(line)}," for line in chosen.values()), "]"]
+    python = [f"requires-python = {_toml_string(requires_python)}"] if requires_python else []
     if block is None:
-        return _insert_block(text, lines)
+        return _insert_block(text, [*python, *lines])
     match = next(each for each in _BLOCK.finditer(_with_newlines(text)) if each["type"] == _SCRIPT)
     content = _replace_dependencies(block.content, lines)
+    if python and "requires-python" not in tomllib.loads(block.content):
+        content = "\n".join((*python, content))
     commented = "".join(f"# {line}\n" if line else "#\n" for line in content.splitlines())
     changed = _with_newlines(text)
     return changed[: match.start("content")] + commented + changed[match.end("content") :]
 
 
-def _insert_block(text: str, dependencies: list[str]) -> str:
-    block = "".join(f"# {line}\n" for line in ("/// script", *dependencies, "///"))
+def _insert_block(text: str, lines: list[str]) -> str:
+    block = "".join(f"# {line}\n" for line in ("/// script", *lines, "///"))
     start = re.match(r"(#!.*\n)?(#.*coding[:=].*\n)?", text)
     position = start.end() if start is not None else 0
     return f"{text[:position]}{block}{text[position:]}"

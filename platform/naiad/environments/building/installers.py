@@ -27,6 +27,7 @@ from packaging.version import InvalidVersion, Version
 from virtualenv.seed.wheels.embed import get_embed_wheel
 
 from naiad.environments.building.base_interpreter import BaseInterpreter
+from naiad.environments.building.indexes import NO_INDEXES, PackageIndexes
 from naiad.environments.building.requirements import Requirements
 from naiad.environments.progress import ProgressEvent, ProgressReporter
 from naiad.errors import ExecutionEnvironmentError, OptionError
@@ -50,6 +51,7 @@ __all__ = [
     "uv_lock_script_command",
     "uv_pylock_command",
     "uv_resolve_command",
+    "uv_settings",
     "uv_venv_command",
     "with_sources",
 ]
@@ -88,11 +90,13 @@ class InstallOptions:
         installer: One of INSTALLERS.
         wheels: Folders with wheels.
         offline: Whether these folders are the only source.
+        indexes: Indexes beside those of pip's configuration, unless it is offline.
     """
 
     installer: str = "auto"
     wheels: tuple[Path, ...] = ()
     offline: bool = False
+    indexes: PackageIndexes = NO_INDEXES
 
 
 def install(
@@ -125,7 +129,7 @@ def install(
     if uv is None:
         command, environ = install_command(find_pip(base), python), clean_environ(os.environ)
     else:
-        settings = pip_settings()
+        settings = uv_settings(options)
         command = uv_command(uv, python, settings)
         environ = uv_environ(clean_environ(os.environ), settings)
     run_installer(name, requirements, with_sources(command, options, uv), environ, progress, reporter)
@@ -138,13 +142,28 @@ def download_wheels(
     folder: Path,
     progress: Callable[[str], None],
     reporter: ProgressReporter,
+    indexes: PackageIndexes = NO_INDEXES,
 ) -> None:
     """Download the wheels of requirements into a folder, for offline builds.
+
+    Args:
+        name: Name of the recipe, for messages.
+        requirements: The requirements.
+        base: The interpreter that they are for.
+        folder: The folder.
+        progress: Called with a line for each step.
+        reporter: Receives progress events.
+        indexes: Indexes beside those of pip's configuration.
 
     Raises:
         ExecutionEnvironmentError: If it fails; names the package and ends with pip's last lines.
     """
-    command = [*pip_command(find_pip(base), base.executable, "download"), "--dest", str(folder)]
+    command = [
+        *pip_command(find_pip(base), base.executable, "download"),
+        "--dest",
+        str(folder),
+        *indexes.pip_arguments(),
+    ]
     run_installer(name, requirements, command, clean_environ(os.environ), progress, reporter)
 
 
@@ -210,12 +229,22 @@ def installer_uv(options: InstallOptions) -> Path | None:
     return uv
 
 
+def uv_settings(options: InstallOptions) -> dict[str, list[str]]:
+    """The settings of pip for a command of uv, with the indexes of these options."""
+    return pip_settings() if options.offline else options.indexes.uv_settings(pip_settings())
+
+
 def with_sources(command: list[str], options: InstallOptions, uv: Path | None) -> list[str]:
-    """A command of pip, or of uv, with the arguments that restrict and add sources of packages."""
+    """A command of pip, or of uv, with the arguments that restrict and add sources of packages.
+
+    A command of uv has the indexes already: in the settings that it was made with.
+    """
+    own = [] if options.offline or uv is not None else options.indexes.pip_arguments()
     only = ["--no-index", *(["--offline"] if uv is not None else [])] if options.offline else []
     # uv rejects `--no-index` twice, and the user's settings may have it already.
     return [
         *command,
+        *own,
         *(argument for argument in only if argument not in command),
         *(f"--find-links={folder.resolve()}" for folder in options.wheels),
     ]

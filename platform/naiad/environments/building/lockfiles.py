@@ -5,7 +5,8 @@ digests of all packages. Its first lines name the Python versions, the platform 
 valid for; a build rejects it if they do not match.
 
 The locks of other tools are read for one version of Python on this machine: names, versions, digests and markers. Their
-URLs are ignored, because the machine's pip settings decide where packages are downloaded.
+URLs are ignored: packages come from the indexes of the machine's pip settings, which may be mirrors, and from those
+that the declaration itself names.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.markers import InvalidMarker, Marker, default_environment
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
@@ -185,6 +187,24 @@ class ForeignLock:
         except (InvalidSpecifier, TypeError, AttributeError) as error:
             raise ConfigError(f"{self.path} is invalid: requires-python: {error}") from error
 
+    @property
+    def requirements(self) -> tuple[Requirement, ...] | None:
+        """The requirements that it was written for, as far as it says; None if it does not.
+
+        Of a `uv.lock`, those of the project in its own folder. In a `pylock.toml`, naiad writes them itself.
+
+        Raises:
+            ConfigError: If they are invalid.
+        """
+        try:
+            if self.path.name.endswith(".toml"):
+                recorded = self.table.get("tool", {}).get("naiad", {}).get("requirements")
+                return None if recorded is None else tuple(map(Requirement, recorded))
+            entries = _recorded_by_uv(self.table)
+            return None if entries is None else tuple(map(_requirement_of_uv, entries))
+        except (AttributeError, InvalidRequirement, KeyError, TypeError) as error:
+            raise ConfigError(f"{self.path} is invalid: {error!r}") from error
+
     def pins(self, python: str, extras: tuple[str, ...] = (), wheels: tuple[Path, ...] = ()) -> list[Pin]:
         """The packages that it selects for a version of Python, by name.
 
@@ -227,6 +247,23 @@ def open_foreign_lock(lock: Path) -> ForeignLock:
         return ForeignLock(lock, tomllib.loads(lock.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"cannot read {lock}: {error}") from error
+
+
+def _recorded_by_uv(table: _Table) -> Iterable[_Table] | None:
+    projects = [package for package in table["package"] if _is_project(package)]
+    found: Iterable[_Table] | None = None
+    if not projects:
+        found = table.get("manifest", {}).get("requirements")
+    for package in projects:
+        if "." in package["source"].values():
+            found = package.get("metadata", {}).get("requires-dist")
+    return found
+
+
+def _requirement_of_uv(entry: _Table) -> Requirement:
+    extras = f"[{','.join(entry['extras'])}]" if entry.get("extras") else ""
+    marker = f"; {entry['marker']}" if entry.get("marker") else ""
+    return Requirement(f"{entry['name']}{extras}{entry.get('specifier', '')}{marker}")
 
 
 def _environment(python: str) -> dict[str, str]:
@@ -321,7 +358,7 @@ def _pin(lock: Path, package: _Table, digests: list[str]) -> Pin:
     name = package["name"]
     if not all(digests) or not digests or "version" not in package:
         raise ConfigError(
-            f"{lock} has '{name}' without version and digest, as from a folder or a repository; "
-            "build a wheel of it, and add that to a requirements file"
+            f"{lock} has '{name}' without version and digest, as from a folder, a repository, or an index that states "
+            "no digests; build a wheel of it, and name the folder of that in place of the index"
         )
     return Pin(name, package["version"], tuple(digests))

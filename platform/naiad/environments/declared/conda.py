@@ -10,7 +10,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from naiad.environments.building.conda import (
     require_rattler,
     solve_packages,
 )
+from naiad.environments.building.indexes import indexes_of_options, parse_options
 from naiad.environments.building.installers import InstallOptions, install
 from naiad.environments.building.lockfiles import Pin, pin_lines
 from naiad.environments.building.recipe import set_variables
@@ -300,7 +301,11 @@ def build_conda_environment(
     if packages.pins:
         requirements = Requirements(pin_lines(packages.pins), declaration.file, complete=True, hashed=True)
         progress(f"installing {len(packages.pins)} packages of PyPI for Python {base.version}")
-        with_retries(lambda: install(label, requirements, base, python, options, progress, reporter), progress)
+        given = (
+            (*option, declaration.file.parent) for line in declaration.requirements for option in parse_options(line)
+        )
+        chosen = replace(options, indexes=indexes_of_options(given))
+        with_retries(lambda: install(label, requirements, base, python, chosen, progress, reporter), progress)
         # Scripts name their interpreter by its path.
         relocate_texts((path for path in (prefix / "bin").iterdir() if path.is_file()), prefix, final)
     compile_with_fixed_times(python, prefix, base, progress)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,17 +20,19 @@ from naiad.config.model.declared_environment import (
     read_script_block,
 )
 from naiad.environments.building.base_interpreter import BaseInterpreter, inspect_base
+from naiad.environments.building.indexes import NO_INDEXES, PackageIndexes
 from naiad.environments.building.installers import InstallOptions, download_wheels
 from naiad.environments.building.lockfiles import Pin, open_foreign_lock, pin_lines
 from naiad.environments.building.requirements import Requirements
 from naiad.environments.declared.declaration import read_declaration
 from naiad.environments.declared.interpreter import choose_or_fetch_python, choose_python
-from naiad.environments.declared.resolving import place_lock, write_lock
+from naiad.environments.declared.resolving import place_lock, resolved_lock
+from naiad.environments.declared.venv import by_indexes
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.package_cache import conda_packages
 from naiad.errors import ConfigError, ExecutionEnvironmentError
 
-__all__ = ["LockedDeclaration", "add_packages", "fetch_locked_wheels", "lock_declaration"]
+__all__ = ["Edit", "LockedDeclaration", "add_packages", "fetch_locked_wheels", "lock_declaration"]
 
 _NUMPY = "numpy"
 
@@ -45,6 +48,7 @@ class LockedDeclaration:
         versions: Version of each package that the lock selects for it, by name.
         pins: Those packages of PyPI.
         base: The interpreter of this machine that it was resolved with; None for conda packages.
+        indexes: Indexes that the declaration names itself.
     """
 
     file: Path
@@ -53,6 +57,11 @@ class LockedDeclaration:
     versions: Mapping[str, str]
     pins: tuple[Pin, ...]
     base: BaseInterpreter | None
+    indexes: PackageIndexes = NO_INDEXES
+
+
+Edit = Callable[[str], str]
+"""The new text of a script, for the version of Python that it is resolved with, `3.12`; for none, if that is empty."""
 
 
 def lock_declaration(
@@ -60,9 +69,11 @@ def lock_declaration(
     *,
     cache: Path,
     python: str | None = None,
+    required: SpecifierSet | None = None,
     options: InstallOptions,
     progress: Callable[[str], None],
     reporter: ProgressReporter,
+    edit: Edit | None = None,
 ) -> LockedDeclaration:
     """Resolve a declaration, and write its lock beside it.
 
@@ -70,9 +81,11 @@ def lock_declaration(
         file: The declaration.
         cache: Folder of cached facts about interpreters, in the store.
         python: Version of Python to resolve with, `3.12`; None for the server's own, else the newest.
+        required: Versions of Python that the model supports; None for any.
         options: Sources of packages.
         progress: Called with a line for each step.
         reporter: Receives progress events.
+        edit: Changes the text of a script first, which is written with the lock.
 
     Raises:
         ConfigError: If the declaration is a lock itself.
@@ -80,17 +93,30 @@ def lock_declaration(
     """
     if lock_candidates(file) == (file,):
         raise ConfigError(f"{file} is a lock itself; update it with the tool that wrote it")
-    asked = SpecifierSet(f"=={python}.*" if python else "")
+    asked = SpecifierSet(f"=={python}.*" if python else "") & (required or SpecifierSet())
     if is_conda_declaration(file):
         return _lock_conda(file, cache.parent, asked, options, progress, reporter)
-    declaration = read_declaration(file)
+    declaration = read_declaration(file, None if edit is None else edit(""))
     wanted = declaration.requires_python & asked
     chosen = choose_python(wanted, cache) if options.offline else choose_or_fetch_python(wanted, cache, progress)
     base = inspect_base(chosen.executable)
-    lock = write_lock(declaration, base, options, progress, reporter)
-    pins = tuple(open_foreign_lock(lock).pins(base.version, wheels=options.wheels))
+    text = None if edit is None else edit(base.minor)
+    declaration = read_declaration(file, text)
+    with resolved_lock(declaration, base, options, progress, reporter) as resolved:
+        # Read before it is written: no lock is better than one from which nothing can be installed.
+        pins = tuple(open_foreign_lock(resolved).pins(base.version, wheels=options.wheels))
+        with _replacement(file, text):
+            lock = place_lock(resolved, file)
     versions = {pin.name: pin.version for pin in pins}
-    return LockedDeclaration(file=file, lock=lock, python=base.version, versions=versions, pins=pins, base=base)
+    return LockedDeclaration(
+        file=file,
+        lock=lock,
+        python=base.version,
+        versions=versions,
+        pins=pins,
+        base=base,
+        indexes=NO_INDEXES if options.offline else declaration.indexes,
+    )
 
 
 def _lock_conda(
@@ -115,10 +141,18 @@ def _lock_conda(
     )
 
 
-def add_packages(file: Path, packages: Sequence[str], lock: Callable[[Path], LockedDeclaration]) -> LockedDeclaration:
+def add_packages(
+    file: Path, packages: Sequence[str], lock: Callable[[Path, Edit], LockedDeclaration]
+) -> LockedDeclaration:
     """Add packages to the block of a script, and lock it. If that fails, the script stays as it was.
 
-    numpy is added, too, unless the script requires it: the server passes tensors as its arrays.
+    numpy is added, too, unless the script requires it: the server passes tensors as its arrays. A block without
+    `requires-python` gets one: its lock is for the Python that it was resolved with, and newer ones.
+
+    Args:
+        file: The script.
+        packages: Requirements.
+        lock: Locks the script with a change, and writes both.
 
     Raises:
         ConfigError: If a package is not a requirement, or the file is not a script.
@@ -134,12 +168,9 @@ def add_packages(file: Path, packages: Sequence[str], lock: Callable[[Path], Loc
     block = read_script_block(before, str(file))
     if _NUMPY not in {*_names(packages), *_names(block.dependencies if block else ())}:
         wanted.append(_NUMPY)
-    _replace(file, add_dependencies(before, wanted, str(file)))
-    try:
-        return lock(file)
-    except BaseException:
-        _replace(file, before)
-        raise
+    return lock(
+        file, lambda minor: add_dependencies(before, wanted, str(file), requires_python=f">={minor}" if minor else "")
+    )
 
 
 def fetch_locked_wheels(
@@ -156,8 +187,9 @@ def fetch_locked_wheels(
             "channel, or `naiad push` the repository where the network is"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    requirements = Requirements(pin_lines(locked.pins), locked.file, complete=True, hashed=True)
-    download_wheels(locked.file.name, requirements, locked.base, folder.resolve(), progress, reporter)
+    for indexes, group in by_indexes(locked.pins, locked.indexes):
+        requirements = Requirements(pin_lines(group), locked.file, complete=True, hashed=True)
+        download_wheels(locked.file.name, requirements, locked.base, folder.resolve(), progress, reporter, indexes)
     return len(list(folder.iterdir()))
 
 
@@ -168,13 +200,22 @@ def _names(lines: Sequence[str]) -> set[str]:
         raise ConfigError(f"'{error}' is not a requirement; write for example 'scikit-learn==1.5.*'") from error
 
 
-def _replace(file: Path, text: str) -> None:
-    """Write a file in one step, with the permissions that it has."""
+@contextmanager
+def _replacement(file: Path, text: str | None) -> Iterator[None]:
+    """Replace a file at the end of the context, in one step and with its permissions; the text is written before.
+
+    The lock is placed in the context: a process that is killed before leaves both as they were.
+    """
+    if text is None:
+        yield
+        return
     unfinished = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         unfinished.write_text(text, encoding="utf-8")
         unfinished.chmod(file.stat().st_mode)
+        yield
         unfinished.replace(file)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
         raise ExecutionEnvironmentError(f"cannot write {file}: {error.strerror or error}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)

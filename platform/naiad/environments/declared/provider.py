@@ -14,7 +14,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,7 +100,8 @@ class DeclaredEnvironments:
         if self._policy.trust is not None:
             raise ExecutionEnvironmentError(
                 f"the environment of {file} is refused: it is built from packages, and --env-trust requires a "
-                "signature; build it with `naiad env build`, pack and sign it, and name the archive"
+                "signature; `naiad push --key` packs and signs it with its repository, for servers with "
+                "--require-signature; or name an archive that `naiad env build`, `pack` and `sign` made"
             )
         try:
             plan = (self._plan_conda if is_conda_declaration(file) else self._plan_pypi)(file, python, label)
@@ -128,7 +129,7 @@ class DeclaredEnvironments:
                 pins,
                 file,
                 label or file.name,
-                self._options(),
+                replace(self._options(), indexes=declaration.indexes),
                 self._progress(label),
                 self._reporter,
             )
@@ -227,7 +228,8 @@ class DeclaredEnvironments:
             progress = self._progress(label)
             return resolve_into(declaration, folder, _inspect(chosen), self._options(), progress, self._reporter)
 
-        known = self._root / "resolved" / _digest([_FORMAT, declaration.text, chosen.version])
+        inputs = [_FORMAT, declaration.text, chosen.version, *declaration.indexes.places]
+        known = self._root / "resolved" / _digest(inputs)
         return self._pins_of(self._resolved(declaration, known, resolve, label), chosen)
 
     def _resolved(
@@ -239,8 +241,8 @@ class DeclaredEnvironments:
             return path
         if self._policy.build is not EnvBuild.ALLOWED:
             raise ExecutionEnvironmentError(
-                f"the environment of {declaration.file} has no lock, and this server resolves no requirements "
-                f"(--env-build={self._policy.build.value}): looked for {' and '.join(names)} in "
+                f"the environment of {declaration.file} has no lock, and --env-build={self._policy.build.value} "
+                f"resolves no requirements: looked for {' and '.join(names)} in "
                 f"{declaration.file.parent}; write it with `{declaration.lock_command}`, or allow it with "
                 "--env-build=allowed"
             )
@@ -271,8 +273,8 @@ class DeclaredEnvironments:
             if stored is None:
                 if self._policy.build is EnvBuild.NEVER:
                     raise ExecutionEnvironmentError(
-                        f"the environment of {plan.file} is not in the store {self._root}, and this server builds none "
-                        f"(--env-build=never); build it there with `naiad env prefetch {plan.file}`"
+                        f"the environment of {plan.file} is not in the store {self._root}, and --env-build=never "
+                        f"builds none; build it there with `naiad env prefetch {plan.file}`"
                     )
                 stored = self._store.get_or_build(plan.digest, plan.build, origin=str(plan.file), label=label)
                 if self._policy.max_bytes:

@@ -11,8 +11,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,11 @@ from naiad.environments.building.installers import (
     find_pip,
     installer_uv,
     pip_command,
-    pip_settings,
     run_installer,
     uv_environ,
     uv_lock_script_command,
     uv_pylock_command,
+    uv_settings,
     with_sources,
 )
 from naiad.environments.building.requirements import Requirements
@@ -38,7 +39,7 @@ from naiad.environments.declared.retrying import with_retries
 from naiad.environments.progress import ProgressReporter
 from naiad.errors import ExecutionEnvironmentError
 
-__all__ = ["ResolvedWheel", "place_lock", "resolve_into", "resolve_with_pip", "write_lock"]
+__all__ = ["ResolvedWheel", "place_lock", "resolve_into", "resolve_with_pip", "resolved_lock"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,24 +59,24 @@ class ResolvedWheel:
     digest: str
 
 
-def write_lock(
+@contextmanager
+def resolved_lock(
     declaration: Declaration,
     base: BaseInterpreter,
     options: InstallOptions,
     progress: Callable[[str], None],
     reporter: ProgressReporter,
-) -> Path:
-    """Resolve a declaration, and write the lock beside it. Versions in an existing lock are kept where they fit.
+) -> Iterator[Path]:
+    """A new lock of a declaration, in a temporary folder. Versions in an existing lock are kept where they fit.
 
     Raises:
-        ExecutionEnvironmentError: If nothing satisfies the requirements; the old lock stays.
+        ExecutionEnvironmentError: If nothing satisfies the requirements.
     """
     with tempfile.TemporaryDirectory(prefix="naiad-lock-") as scratch:
         for old in lock_candidates(declaration.file):
             if old.is_file():
                 shutil.copy2(old, scratch)
-        resolved = resolve_into(declaration, Path(scratch), base, options, progress, reporter)
-        return place_lock(resolved, declaration.file)
+        yield resolve_into(declaration, Path(scratch), base, options, progress, reporter)
 
 
 def place_lock(resolved: Path, file: Path) -> Path:
@@ -89,14 +90,18 @@ def place_lock(resolved: Path, file: Path) -> Path:
     try:
         shutil.copyfile(resolved, unfinished)
         unfinished.replace(target)  # in one step, so that no server ever reads half a lock
-        for other in lock_candidates(file):
-            # With two locks, the first would hide the one that was just written.
-            if other != target and other.name == f"{file.name}.lock":
-                other.unlink(missing_ok=True)
+        _remove_others(file, target)
     except OSError as error:
         unfinished.unlink(missing_ok=True)
         raise ExecutionEnvironmentError(f"cannot write {target}: {error.strerror or error}") from error
     return target
+
+
+def _remove_others(file: Path, target: Path) -> None:
+    """Remove a lock that would hide the one that was just written. Until then, the old one counts if it still fits."""
+    for other in lock_candidates(file):
+        if other != target and other.name == f"{file.name}.lock":
+            other.unlink(missing_ok=True)
 
 
 def resolve_into(
@@ -112,11 +117,38 @@ def resolve_into(
     Raises:
         ExecutionEnvironmentError: If nothing satisfies the requirements; contains the resolver's reason.
     """
-    progress(f"resolving the requirements of {declaration.file.name} for Python {base.minor}")
+    options = replace(options, indexes=declaration.indexes)
     uv = installer_uv(options)
+    if reason := declaration.unlockable or (_needs_uv(declaration) if uv is None else ""):
+        raise ExecutionEnvironmentError(f"cannot lock {declaration.file}: {reason}")
+    progress(f"resolving the requirements of {declaration.file.name} for Python {base.minor}")
     if uv is None:
-        return with_retries(lambda: _resolve_with_pip(declaration, folder, base, options, progress, reporter), progress)
-    return with_retries(lambda: _resolve_with_uv(uv, declaration, folder, base, options, progress, reporter), progress)
+        lock = with_retries(lambda: _resolve_with_pip(declaration, folder, base, options, progress, reporter), progress)
+    else:
+        lock = with_retries(
+            lambda: _resolve_with_uv(uv, declaration, folder, base, options, progress, reporter), progress
+        )
+    if lock.suffix == ".toml":
+        _record_requirements(lock, declaration)
+    return lock
+
+
+def _needs_uv(declaration: Declaration) -> str:
+    """What pip cannot express; empty for nothing."""
+    if declaration.indexes.assigned:
+        what = "[tool.uv.sources] takes packages from one index alone"
+    elif declaration.overrides:
+        what = "[tool.uv] has override-dependencies"
+    else:
+        return ""
+    return f"{what}, which pip cannot; install uv: `pip install naiad[uv]`"
+
+
+def _record_requirements(lock: Path, declaration: Declaration) -> None:
+    """Write into a `pylock.toml` what it was resolved from; PEP 751 leaves the table `tool` to tools."""
+    lines = "".join(f"    {json.dumps(str(one))},\n" for one in declaration.requirements)
+    with lock.open("a", encoding="utf-8") as file:
+        file.write(f"\n[tool.naiad]\nrequirements = [\n{lines}]\n")
 
 
 def _resolve_with_uv(
@@ -128,18 +160,19 @@ def _resolve_with_uv(
     progress: Callable[[str], None],
     reporter: ProgressReporter,
 ) -> Path:
-    settings = pip_settings()
+    settings = uv_settings(options)
     environ = uv_environ(clean_environ(os.environ), settings)
     if declaration.is_script:
         # A copy with the block alone: uv writes beside the script, and must not leave half a lock there.
         script = folder / declaration.file.name
-        script.write_text(_block(declaration.text), encoding="utf-8")
+        script.write_text(_block(_with_absolute_paths(declaration)), encoding="utf-8")
         command = [*uv_lock_script_command(uv, base.executable, settings), "--script", str(script)]
         target = script.with_name(f"{script.name}.lock")
     else:
         target = folder / "pylock.toml"
         command = [
             *uv_pylock_command(uv, base.executable, settings),
+            *_limits(declaration, folder),
             "-o",
             str(target),
             str(declaration.file.absolute()),
@@ -156,14 +189,26 @@ def _resolve_with_pip(
     progress: Callable[[str], None],
     reporter: ProgressReporter,
 ) -> Path:
-    if declaration.file.name.endswith(".txt"):
+    if declaration.is_requirements:
         requirements = f"-r {declaration.file.resolve()}\n"  # by path, because included files are relative to it
     else:
         requirements = "".join(f"{line}\n" for line in declaration.requirements)
+        requirements += "".join(f"{option}\n" for option in _limits(declaration, folder))
     found = resolve_with_pip(declaration.file, requirements, folder, base, options, progress, reporter)
     target = folder / "pylock.toml"
     target.write_text(_pylock(found, base), encoding="utf-8")
     return target
+
+
+def _limits(declaration: Declaration, folder: Path) -> Iterator[str]:
+    """Options with the constraints and overrides of a project, which `uv pip compile` does not read from it."""
+    if declaration.is_requirements:
+        return
+    for option, lines in (("--constraint", declaration.constraints), ("--override", declaration.overrides)):
+        if lines:
+            file = folder / f"{option.removeprefix('--')}s.txt"
+            file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            yield f"{option}={file}"
 
 
 def resolve_with_pip(
@@ -225,6 +270,16 @@ def _run(
 ) -> None:
     requirements = Requirements("", file, complete=False, hashed=False)
     run_installer(file.name, requirements, command, dict(environ), progress, reporter, requirements_flag=None)
+
+
+def _with_absolute_paths(declaration: Declaration) -> str:
+    """The block, with the paths of indexes as they are for a script in another folder."""
+    text, folder = declaration.text, declaration.file.parent
+    for place in declaration.indexes.places:
+        written = os.path.relpath(place, folder.absolute())
+        for spelling in (written, f"./{written}"):
+            text = text.replace(json.dumps(spelling), json.dumps(place)).replace(f"'{spelling}'", json.dumps(place))
+    return text
 
 
 def _block(content: str) -> str:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from naiad.environments.building.base_interpreter import BaseInterpreter
+from naiad.environments.building.indexes import PackageIndexes
 from naiad.environments.building.installers import (
     InstallOptions,
     install,
@@ -28,7 +31,7 @@ from naiad.environments.declared.retrying import with_retries
 from naiad.environments.progress import ProgressReporter
 from naiad.errors import ExecutionEnvironmentError
 
-__all__ = ["build_venv", "compile_with_fixed_times"]
+__all__ = ["build_venv", "by_indexes", "compile_with_fixed_times"]
 
 # 1 January 1980 in UTC, the earliest time that a zip archive can express.
 _FIXED_TIME = 315_532_800
@@ -56,7 +59,7 @@ def build_venv(
         pins: All packages to install.
         file: The file that declares them, for errors.
         label: Name of the model, for errors.
-        options: Installer and sources.
+        options: Installer and sources, with the indexes of the declaration.
         progress: Called with a line for each step.
         reporter: Receives progress events of downloads.
 
@@ -65,12 +68,23 @@ def build_venv(
     """
     _create(prefix, base, options)
     python = prefix / "bin" / "python"
-    requirements = Requirements(pin_lines(pins), file, complete=True, hashed=True)
     progress(f"installing {len(pins)} packages for Python {base.version}")
-    with_retries(lambda: install(label, requirements, base, python, options, progress, reporter), progress)
+    for indexes, group in by_indexes(pins, options.indexes):
+        requirements = Requirements(pin_lines(group), file, complete=True, hashed=True)
+        chosen = replace(options, indexes=indexes)
+        with_retries(partial(install, label, requirements, base, python, chosen, progress, reporter), progress)
     # Scripts name their interpreter by its path.
     relocate_texts((path for path in (prefix / "bin").iterdir() if path.is_file()), prefix, final)
     compile_with_fixed_times(python, prefix, base, progress)
+
+
+def by_indexes(pins: Iterable[Pin], indexes: PackageIndexes) -> list[tuple[PackageIndexes, list[Pin]]]:
+    """The packages in groups that come from the same indexes, each with these."""
+    groups: dict[str, tuple[PackageIndexes, list[Pin]]] = {}
+    for pin in pins:
+        chosen = indexes.for_package(pin.name)
+        groups.setdefault(repr(chosen), (chosen, []))[1].append(pin)
+    return list(groups.values())
 
 
 def _create(prefix: Path, base: BaseInterpreter, options: InstallOptions) -> None:

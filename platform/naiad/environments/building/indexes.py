@@ -1,0 +1,229 @@
+"""Package indexes that a declaration names itself: `[tool.uv]` of a script or project, options of a requirements file.
+
+They are searched beside those of pip's configuration, both for resolving and for installing what was resolved. A
+package that `[tool.uv.sources]` assigns to an index comes from that index alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from packaging.markers import Marker, default_environment
+from packaging.utils import canonicalize_name
+
+__all__ = ["NO_INDEXES", "PackageIndex", "PackageIndexes", "indexes_of_options", "indexes_of_uv", "parse_options"]
+
+_Table = Mapping[str, Any]
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class PackageIndex:
+    """One index.
+
+    Attributes:
+        url: Its address.
+        name: Its name; uv reads credentials from variables that have it. Empty for none.
+    """
+
+    url: str
+    name: str = ""
+
+    @property
+    def uv_value(self) -> str:
+        """The index as uv's options take it."""
+        return f"{self.name}={self.url}" if self.name else self.url
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageIndexes:
+    """The indexes of a declaration.
+
+    Attributes:
+        default: Replaces the default index of pip's configuration; None to keep that.
+        extra: Searched beside the default.
+        find_links: Folders, and addresses of pages, that list files.
+        trusted_hosts: Hosts whose certificates are not checked.
+        only_links: Whether no index is used, only `find_links`.
+        assigned: Packages that come from one index alone, by normalized name.
+        is_exclusive: Whether no index of pip's configuration is used beside these.
+    """
+
+    default: PackageIndex | None = None
+    extra: tuple[PackageIndex, ...] = ()
+    find_links: tuple[str, ...] = ()
+    trusted_hosts: tuple[str, ...] = ()
+    only_links: bool = False
+    assigned: Mapping[str, PackageIndex] = field(default_factory=dict)
+    is_exclusive: bool = False
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Folders of this machine among them: the same text in another folder means another place."""
+        every = [index.url for index in (*filter(None, [self.default]), *self.extra, *self.assigned.values())]
+        return tuple(sorted(place for place in (*every, *self.find_links) if place.startswith("/")))
+
+    def for_package(self, name: str) -> PackageIndexes:
+        """The indexes to install one package from."""
+        index = self.assigned.get(canonicalize_name(name))
+        if index is None:
+            return replace(self, assigned={})
+        return PackageIndexes(default=index, trusted_hosts=self.trusted_hosts, is_exclusive=True)
+
+    def uv_settings(self, settings: Mapping[str, list[str]]) -> dict[str, list[str]]:
+        """Settings of pip, with these indexes, for the commands of uv."""
+        chosen = dict(settings)
+        if self.is_exclusive:
+            for name in ("index-url", "extra-index-url", "find-links", "no-index"):
+                chosen.pop(name, None)
+        if self.default is not None:
+            chosen["index-url"] = [self.default.uv_value]
+        own = {
+            "extra-index-url": [index.uv_value for index in self.extra],
+            "find-links": list(self.find_links),
+            "trusted-host": list(self.trusted_hosts),
+        }
+        for name, values in own.items():
+            if values:
+                # The declaration's come first: of equal versions, uv takes the one of the first index.
+                chosen[name] = [*values, *chosen.get(name, ())]
+        if self.only_links:
+            chosen["no-index"] = ["1"]
+        return chosen
+
+    def pip_arguments(self) -> list[str]:
+        """Arguments of pip, which adds them to those of its configuration."""
+        return [
+            *([] if self.default is None else [f"--index-url={self.default.url}"]),
+            *(f"--extra-index-url={index.url}" for index in self.extra),
+            *(f"--find-links={place}" for place in self.find_links),
+            *(f"--trusted-host={host}" for host in self.trusted_hosts),
+            *(["--no-index"] if self.only_links else []),
+        ]
+
+
+NO_INDEXES = PackageIndexes()
+"""Of a declaration that names none."""
+
+
+def indexes_of_uv(table: _Table, folder: Path) -> PackageIndexes:
+    """The indexes in the table `[tool.uv]` of a script or a project.
+
+    Args:
+        table: The table.
+        folder: The folder of relative paths.
+
+    Raises:
+        AttributeError, InvalidMarker, KeyError, TypeError: If the table is invalid.
+    """
+    default: PackageIndex | None = None
+    extra: list[PackageIndex] = []
+    links = [_place(str(place), folder) for place in table.get("find-links", ())]
+    named: dict[str, PackageIndex] = {}
+    for entry in table.get("index", ()):
+        index = PackageIndex(_place(entry["url"], folder), entry.get("name", ""))
+        named[index.name] = index
+        if entry.get("explicit", False):
+            continue
+        if entry.get("format") == "flat":
+            links.append(index.url)
+        elif entry.get("default", False):
+            default = index
+        else:
+            extra.append(index)
+    extra += [PackageIndex(_place(url, folder)) for url in table.get("extra-index-url", ())]
+    if default is None and "index-url" in table:
+        default = PackageIndex(_place(table["index-url"], folder))
+    assigned = {
+        str(canonicalize_name(package)): named[name]
+        for package, sources in table.get("sources", {}).items()
+        for name in _index_names(sources)
+        if name in named
+    }
+    return PackageIndexes(
+        default=default,
+        extra=tuple(extra),
+        find_links=tuple(links),
+        only_links=bool(table.get("no-index", False)),
+        assigned=assigned,
+    )
+
+
+def indexes_of_options(options: Iterable[tuple[str, str, Path]]) -> PackageIndexes:
+    """The indexes in the options of a requirements file.
+
+    Args:
+        options: Name, value, and the folder of relative paths, of each option.
+    """
+    default: PackageIndex | None = None
+    extra: list[PackageIndex] = []
+    links: list[str] = []
+    hosts: list[str] = []
+    only_links = False
+    for name, value, folder in options:
+        # pip replaces variables in requirements files, so that credentials need not be in them.
+        place = _place(_VARIABLE.sub(lambda match: os.environ.get(match[1], match[0]), value), folder)
+        match name:
+            case "-i" | "--index-url":
+                default = PackageIndex(place)
+            case "--extra-index-url":
+                extra.append(PackageIndex(place))
+            case "-f" | "--find-links":
+                links.append(place)
+            case "--trusted-host":
+                hosts.append(value)
+            case "--no-index":
+                only_links = True
+            case _:
+                pass
+    return PackageIndexes(
+        default=default,
+        extra=tuple(extra),
+        find_links=tuple(links),
+        trusted_hosts=tuple(hosts),
+        only_links=only_links,
+    )
+
+
+def parse_options(line: str) -> list[tuple[str, str]]:
+    """Names and values of the options on a line of a requirements file; empty for a requirement."""
+    words = line.split()
+    found: list[tuple[str, str]] = []
+    while words and words[0].startswith("-"):
+        word = words.pop(0)
+        if not word.startswith("--"):
+            name, value = word[:2], word[2:].removeprefix("=")
+        else:
+            name, _, value = word.partition("=")
+        if not value and words and not words[0].startswith("-"):
+            value = words.pop(0)
+        found.append((name, value))
+    return found
+
+
+def _index_names(sources: Any) -> list[str]:
+    """Names of the indexes that an entry of `[tool.uv.sources]` names for this machine."""
+    entries: list[_Table] = sources if isinstance(sources, list) else [sources]
+    return [
+        entry["index"]
+        for entry in entries
+        if "index" in entry and "extra" not in entry and "group" not in entry and _applies(entry.get("marker", ""))
+    ]
+
+
+def _applies(marker: str) -> bool:
+    if not marker:
+        return True
+    here = {name: str(value) for name, value in default_environment().items()}
+    return Marker(marker).evaluate(here)
+
+
+def _place(text: str, folder: Path) -> str:
+    """An address as it is, and a path as an absolute one."""
+    return text if _SCHEME.match(text) else str(folder.absolute() / text)

@@ -1,0 +1,217 @@
+"""Indexes that a declaration names are used to resolve it, to install what was resolved, and to download it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from environments import makers
+from environments.index import Indexes, add_to_index, serving_indexes
+from environments.wheels import offer_wheels, write_wheel
+from naiad.config.server.env_build import EnvBuild
+from naiad.environments.building import installers
+from naiad.environments.building.indexes import PackageIndex, parse_options
+from naiad.environments.building.installers import InstallOptions
+from naiad.environments.declared.declaration import read_declaration
+from naiad.environments.declared.locking import LockedDeclaration, fetch_locked_wheels, lock_declaration
+from naiad.environments.manager import EnvironmentManager
+from naiad.environments.policy import StorePolicy
+from naiad.environments.progress import LogReporter
+from naiad.errors import ExecutionEnvironmentError
+
+
+@pytest.fixture
+def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Indexes]:
+    """The indexes `main`, which pip's configuration names, and `local`, which alone has `adder 1.0+cpu`."""
+    root = tmp_path / "indexes"
+    for wheel in offer_wheels(tmp_path / "made").glob("*.whl"):
+        add_to_index(root / "main", wheel)
+    for version in ("1.0+cpu", "2.0"):
+        files = {"adder/__init__.py": f'VERSION = "{version} of local"\n'}
+        add_to_index(root / "local", write_wheel(tmp_path / "made", "adder", version, files))
+    with serving_indexes(root) as web:
+        monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+        monkeypatch.setenv("PIP_INDEX_URL", f"{web.address}/main")
+        monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
+        monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+        monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
+        monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "pip-cache"))
+        yield web
+
+
+@pytest.fixture(params=["uv", "pip"])
+def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "pip":
+        monkeypatch.setattr(installers, "find_uv", lambda: None)
+    return str(request.param)
+
+
+def write_script(folder: Path, settings: str, *dependencies: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    listed = ", ".join(f'"{one}"' for one in dependencies)
+    lines = ['requires-python = ">=3.10"', f"dependencies = [{listed}]", *settings.splitlines()]
+    file = folder / "model.py"
+    file.write_text("".join(f"# {line}\n" for line in ("/// script", *lines, "///")))
+    return file
+
+
+def assigned(web: Indexes) -> str:
+    index = f'[[tool.uv.index]]\nname = "local"\nurl = "{web.address}/local"\nexplicit = true\n'
+    return f'{index}[tool.uv.sources]\nadder = {{ index = "local" }}'
+
+
+def lock(file: Path, **options: object) -> LockedDeclaration:
+    given = {"options": InstallOptions(), "cache": file.parent / "cache", **options}
+    return lock_declaration(file, progress=print, reporter=LogReporter(), **given)  # type: ignore[arg-type] - as given
+
+
+def imported(tmp_path: Path, file: Path) -> str:
+    """The version of `adder` in the environment that a server that resolves nothing builds."""
+    manager = EnvironmentManager(tmp_path / "store", reporter=LogReporter(), policy=StorePolicy(build=EnvBuild.LOCKED))
+    return makers.run(manager.prepare(file).python, "-c", "import adder; print(adder.VERSION)").strip()
+
+
+def refusal(action: Callable[[], object]) -> str:
+    with pytest.raises(ExecutionEnvironmentError) as caught:
+        action()
+    return caught.value.message
+
+
+def test_a_package_assigned_to_an_index_is_installed_from_it_alone(tmp_path: Path, web: Indexes) -> None:
+    file = write_script(tmp_path / "m", assigned(web), "adder==2.0", "numpy")
+    locked = lock(file)
+
+    # The other index has the same version, with other content.
+    assert imported(tmp_path, file) == "2.0 of local"
+    assert fetch_locked_wheels(locked, tmp_path / "wheels", print, LogReporter()) == 2
+
+
+def test_pip_refuses_what_only_uv_can_express(tmp_path: Path, web: Indexes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installers, "find_uv", lambda: None)
+    file = write_script(tmp_path / "m", assigned(web), "adder", "numpy")
+
+    assert refusal(lambda: lock(file)) == (
+        f"cannot lock {file}: [tool.uv.sources] takes packages from one index alone, which pip cannot; install uv: "
+        "`pip install naiad[uv]`"
+    )
+    assert [path.name for path in file.parent.glob("*lock*")] == []
+
+
+def test_a_pip_only_server_installs_what_uv_locked_from_the_assigned_index(
+    tmp_path: Path, web: Indexes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_script(tmp_path / "m", assigned(web), "adder==1.0+cpu", "numpy")
+    lock(file)
+    monkeypatch.setattr(installers, "find_uv", lambda: None)
+
+    assert imported(tmp_path, file) == "1.0+cpu of local"
+
+
+@pytest.mark.parametrize("kind", ["model.py", "pyproject.toml", "requirements.txt", "included"])
+def test_an_additional_index_is_used_for_resolving_and_installing(
+    tmp_path: Path, web: Indexes, installer: str, kind: str
+) -> None:
+    local, requirements = f"{web.address}/local", ("adder==1.0+cpu", "numpy")
+    folder = tmp_path / "m"
+    if kind == "model.py":
+        file = write_script(folder, f'[tool.uv]\nextra-index-url = ["{local}"]', *requirements)
+    else:
+        folder.mkdir()
+        file = folder / ("pyproject.toml" if kind == "pyproject.toml" else "requirements.txt")
+        project = f'[project]\nname = "p"\nversion = "1"\ndependencies = {list(requirements)}\n'
+        text = f'{project}[[tool.uv.index]]\nname = "local"\nurl = "{local}"\n'
+        if kind != "pyproject.toml":
+            text = f"--extra-index-url {local}\n" + "\n".join(requirements) + "\n"
+        if kind == "included":
+            (folder / "base.txt").write_text(text)
+            text = "-r base.txt\n"
+        file.write_text(text)
+
+    locked = lock(file)
+
+    assert imported(tmp_path, file) == "1.0+cpu of local"
+    assert fetch_locked_wheels(locked, tmp_path / "wheels", print, LogReporter()) == 2
+
+
+def test_an_index_that_replaces_the_default_is_used_in_place_of_pips(
+    tmp_path: Path, web: Indexes, installer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INDEX", f"{web.address}/local")
+    add_to_index(
+        web.folder / "local",
+        write_wheel(tmp_path / "made", "numpy", "0.1", {"numpy/__init__.py": "__version__ = '0.1'\n"}),
+    )
+    file = tmp_path / "m" / "requirements.txt"
+    file.parent.mkdir()
+    file.write_text("--index-url ${INDEX}\nadder==2.0\nnumpy\n")
+
+    lock(file)
+
+    assert imported(tmp_path, file) == "2.0 of local"
+    assert not [path for path in web.requests if path.startswith("/main")]
+
+
+def test_paths_of_indexes_are_relative_to_the_script(tmp_path: Path, web: Indexes, installer: str) -> None:
+    shutil.copytree(web.folder / "local" / "adder", tmp_path / "m" / "files")
+    file = write_script(tmp_path / "m", '[tool.uv]\nfind-links = ["./files"]', "adder==1.0+cpu", "numpy")
+
+    lock(file)
+
+    assert imported(tmp_path, file) == "1.0+cpu of local"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        (
+            "requirements.txt",
+            "numpy\n./adder-1.0-py3-none-any.whl\n",
+            "'./adder-1.0-py3-none-any.whl' in {file} is not a version of a package",
+        ),
+        ("requirements.txt", "-e ../adder\n", "'-e ../adder' in {file} is not a version of a package"),
+        ("requirements.in", "adder @ file:///tmp/adder.whl\n", "it takes 'adder' from file:///tmp/adder.whl"),
+        (
+            "pyproject.toml",
+            '[project]\nname = "p"\nversion = "1"\ndynamic = ["dependencies"]\n',
+            (
+                "its dependencies are dynamic, so only its build backend knows them; list them under 'dependencies' in "
+                "[project], or in a requirements.txt, and name that"
+            ),
+        ),
+        (
+            "pyproject.toml",
+            '[project]\nname = "p"\nversion = "1"\ndependencies = ["adder"]\n[tool.uv.sources]\nadder = { path = "../a" }\n',
+            "[tool.uv.sources] takes 'adder' from a path",
+        ),
+    ],
+)
+def test_what_no_index_has_is_refused_before_a_lock_is_written(
+    tmp_path: Path, installer: str, name: str, text: str, reason: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+
+    message = refusal(lambda: lock(file))
+
+    assert message.startswith(f"cannot lock {file}: {reason.format(file=file)}")
+    assert "dynamic" in reason or message.endswith(
+        "; build a wheel of it, name the folder of that with --wheels (for a server, --env-wheels), and require its version"
+    )
+    assert not (tmp_path / "pylock.toml").exists()
+
+
+def test_options_of_requirements_files_are_read_in_all_their_spellings(tmp_path: Path) -> None:
+    assert parse_options("-rbase.txt") == [("-r", "base.txt")]
+    assert parse_options("--no-index --find-links=a -f b") == [("--no-index", ""), ("--find-links", "a"), ("-f", "b")]
+    assert parse_options("adder --hash=sha256:0") == []
+    file = tmp_path / "requirements.txt"
+    file.write_text("-i https://one/simple --trusted-host one\n-f wheels\n--no-index\n")
+
+    indexes = read_declaration(file).indexes
+
+    assert indexes.default == PackageIndex("https://one/simple")
+    assert indexes.trusted_hosts == ("one",)
+    assert indexes.find_links == indexes.places == (str(tmp_path / "wheels"),)
+    assert indexes.only_links

@@ -1,0 +1,179 @@
+"""A lock that was written for other packages than its declaration requires now is refused, whoever wrote it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from environments.wheels import offer_wheels, only_wheels, script, write_wheel
+from naiad.environments.building import installers
+from naiad.environments.building.installers import InstallOptions, find_uv
+from naiad.environments.declared.locking import lock_declaration
+from naiad.environments.manager import EnvironmentManager
+from naiad.environments.policy import StorePolicy
+from naiad.environments.progress import LogReporter
+from naiad.errors import ExecutionEnvironmentError, StaleLockError
+
+PROJECT = '[project]\nname = "p"\nversion = "1"\nrequires-python = ">=3.10"\ndependencies = [{}]\n{}'
+
+
+@pytest.fixture(autouse=True)
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = offer_wheels(tmp_path / "wheels")
+    metadata = "Provides-Extra: more\nRequires-Dist: counter; extra == 'more'\n"
+    write_wheel(folder, "pack", "1", {"pack.py": ""}, metadata=metadata)
+    only_wheels(folder, monkeypatch)
+    return folder
+
+
+@pytest.fixture(params=["uv", "pip"])
+def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "pip":
+        monkeypatch.setattr(installers, "find_uv", lambda: None)
+    return str(request.param)
+
+
+def lock(file: Path) -> Path:
+    cache = file.parent / "cache"
+    return lock_declaration(file, cache=cache, options=InstallOptions(), progress=print, reporter=LogReporter()).lock
+
+
+def prepare(tmp_path: Path, file: Path) -> None:
+    EnvironmentManager(tmp_path / "store", reporter=LogReporter(), policy=StorePolicy()).prepare(file)
+
+
+def refusal(action: Callable[[], object]) -> str:
+    with pytest.raises(StaleLockError) as caught:
+        action()
+    return caught.value.message
+
+
+def write(folder: Path, kind: str, *requirements: str, settings: str = "") -> Path:
+    """A declaration of each kind; `included` has its requirements in another file."""
+    folder.mkdir(exist_ok=True)
+    if kind == "model.py":
+        return script(folder, *requirements)
+    lines = "".join(f"{one}\n" for one in requirements)
+    name = "pyproject.toml" if kind in {"pyproject.toml", "uv.lock"} else "requirements.txt"
+    if kind == "included":
+        (folder / "base.txt").write_text(f"# more\n{lines}")
+        lines = "-r base.txt\n"
+    listed = ", ".join(f'"{one}"' for one in requirements)
+    (folder / name).write_text(PROJECT.format(listed, settings) if name == "pyproject.toml" else lines)
+    return folder / name
+
+
+@pytest.mark.parametrize("kind", ["model.py", "pyproject.toml", "requirements.txt", "included"])
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ("pack", "pack[more]", "requires 'pack[more]': it was written for 'pack'"),
+        ("pack[more]", "pack", "requires 'pack': it was written for 'pack[more]'"),
+        ("counter", "numpy<9", "does not require 'counter': it was written for 'counter'"),
+        ("counter", "adder", "requires 'adder': it was written without it"),
+    ],
+)
+def test_a_lock_for_other_packages_is_refused(
+    tmp_path: Path, installer: str, kind: str, before: str, after: str, reason: str
+) -> None:
+    file = write(tmp_path / "m", kind, before, "numpy")
+    path = lock(file)
+    prepare(tmp_path, file)
+    write(tmp_path / "m", kind, after, "numpy")
+
+    message = refusal(lambda: prepare(tmp_path, file))
+
+    assert message == f"{path} does not match {file}, which {reason}; update it with `naiad lock {file}`"
+    lock(file)
+    prepare(tmp_path, file)
+
+
+def test_the_lock_of_a_project_that_uv_wrote_is_compared_too(tmp_path: Path) -> None:
+    file = write(tmp_path / "m", "uv.lock", "pack", "numpy")
+    uv_lock(file)
+    prepare(tmp_path, file)
+    write(tmp_path / "m", "uv.lock", "pack[more]", "numpy")
+
+    assert "which requires 'pack[more]': it was written for 'pack'" in refusal(lambda: prepare(tmp_path, file))
+
+
+def uv_lock(file: Path) -> None:
+    uv = find_uv()
+    assert uv is not None
+    wheels = file.parent.parent / "wheels"
+    command = [uv, "lock", "--no-config", "--quiet", "--no-index", f"--find-links={wheels}", "--project", file.parent]
+    subprocess.run(command, check=True)
+
+
+def test_a_version_range_that_the_locked_version_satisfies_changes_nothing(tmp_path: Path, installer: str) -> None:
+    file = write(tmp_path / "m", "model.py", "adder", "numpy; python_version >= '3.8'", "counter; python_version < '3'")
+    lock(file)
+
+    write(tmp_path / "m", "model.py", "adder>=1.5", "numpy")
+
+    prepare(tmp_path, file)
+
+
+@pytest.mark.parametrize("kind", ["requirements.txt", "pyproject.toml"])
+def test_a_constraint_that_the_locked_version_violates_makes_a_lock_stale(
+    tmp_path: Path, installer: str, kind: str
+) -> None:
+    def constrain(version: str) -> Path:
+        if kind == "pyproject.toml":
+            return write(
+                tmp_path / "m",
+                kind,
+                "counter",
+                "numpy",
+                settings=f'[tool.uv]\nconstraint-dependencies = ["adder=={version}", "pack<1"]\n',
+            )
+        (tmp_path / "m").mkdir(exist_ok=True)
+        (tmp_path / "m" / "limits.txt").write_text(f"adder=={version}\npack<1\n")
+        return write(tmp_path / "m", kind, "counter", "numpy", "-c limits.txt")
+
+    file = constrain("2.0")
+    path = lock(file)
+    prepare(tmp_path, file)
+    constrain("1.0")
+
+    assert refusal(lambda: prepare(tmp_path, file)) == (
+        f"{path} does not match {file}, which requires 'adder==1.0': it has adder 2.0; update it with `naiad lock {file}`"
+    )
+    lock(file)
+    prepare(tmp_path, file)
+
+
+def test_an_override_wins_over_a_requirement(tmp_path: Path) -> None:
+    settings = '[tool.uv]\noverride-dependencies = ["adder==1.0"]\n'
+    file = write(tmp_path / "m", "pyproject.toml", "adder==2.0", "numpy", settings=settings)
+    uv_lock(file)
+
+    prepare(tmp_path, file)
+
+    (tmp_path / "m" / "uv.lock").unlink()
+    assert '"1.0"' in lock(file).read_text()
+    prepare(tmp_path, file)
+
+
+def test_a_lock_that_does_not_say_what_it_was_written_for_is_compared_by_its_packages(
+    tmp_path: Path, installer: str
+) -> None:
+    file = write(tmp_path / "m", "requirements.txt", "pack[more]", "numpy")
+    path = lock(file)
+    path.write_text(path.read_text().partition("[tool.naiad]")[0])
+    write(tmp_path / "m", "requirements.txt", "pack", "numpy")
+
+    prepare(tmp_path, file)
+
+    write(tmp_path / "m", "requirements.txt", "pack>1", "numpy")
+    assert "it has pack 1" in refusal(lambda: prepare(tmp_path, file))
+
+
+def test_an_included_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    file = write(tmp_path / "m", "included", "adder", "numpy")
+    (tmp_path / "m" / "base.txt").unlink()
+
+    with pytest.raises(ExecutionEnvironmentError, match=r"cannot read .*requirements\.txt: .*base\.txt"):
+        lock(file)

@@ -1,0 +1,64 @@
+"""Package indexes on loopback: one folder for each, with the digests of files in their pages (PEP 503)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import quote
+
+
+@dataclass
+class Indexes:
+    """Indexes that are served.
+
+    Attributes:
+        folder: A folder for each.
+        address: Where they are.
+        requests: The paths that were asked for.
+    """
+
+    folder: Path
+    address: str = ""
+    requests: list[str] = field(default_factory=list)
+
+
+def add_to_index(index: Path, wheel: Path) -> None:
+    """Move a wheel into an index."""
+    folder = index / wheel.name.split("-")[0].replace("_", "-")
+    folder.mkdir(parents=True, exist_ok=True)
+    wheel.rename(folder / wheel.name)
+    links = [
+        f'<a href="{quote(one.name)}#sha256={hashlib.sha256(one.read_bytes()).hexdigest()}">{one.name}</a>'
+        for one in sorted(folder.glob("*.whl"))
+    ]
+    (folder / "index.html").write_text(f"<!DOCTYPE html><html><body>{' '.join(links)}</body></html>")
+
+
+@contextlib.contextmanager
+def serving_indexes(folder: Path) -> Iterator[Indexes]:
+    """Serve the indexes in a folder while the context lasts."""
+    indexes = Indexes(folder)
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_request(self, *_: object) -> None:
+            indexes.requests.append(self.path)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder)))
+    indexes.address = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield indexes
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
