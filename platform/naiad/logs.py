@@ -27,6 +27,7 @@ from types import TracebackType
 from naiad.log_writer import DirectWriter, FileDestination, LogWriter, QueuedWriter, StreamDestination
 
 __all__ = [
+    "GUEST_LEVELS",
     "ActiveLog",
     "GuestName",
     "LineFormatter",
@@ -38,6 +39,7 @@ __all__ = [
     "log_block",
     "log_guest_line",
     "log_guest_record",
+    "logged_levels",
     "verbose",
 ]
 
@@ -50,6 +52,9 @@ _KEPT_BYTES = 16 << 20
 _LINE_OVERHEAD = 200
 """About what a line takes beside its text."""
 _NEVER = logging.CRITICAL + 1
+
+GUEST_LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR, 3: logging.DEBUG}
+"""Levels by their numbers in the messages of guests, which are those of the reference's C API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +279,11 @@ class _LevelFilter(logging.Filter):
         self._settings = settings
 
     def filter(self, record: logging.LogRecord) -> bool:
-        level, settings = record.levelno, self._settings
+        return self.passes(record.levelno)
+
+    def passes(self, level: int) -> bool:
+        """Whether messages of a level are logged."""
+        settings = self._settings
         if level >= logging.ERROR:
             return settings.error
         if level >= logging.WARNING:
@@ -282,6 +291,17 @@ class _LevelFilter(logging.Filter):
         if level >= logging.INFO:
             return settings.info
         return level >= _lowest_verbose(settings.verbose)
+
+
+def logged_levels() -> int:
+    """Which levels of guests are logged: a bit for each, by its number in GUEST_LEVELS."""
+    logger = logging.getLogger(ROOT)
+    filters = [each for handler in logger.handlers for each in handler.filters if isinstance(each, _LevelFilter)]
+    return sum(
+        1 << number
+        for number, level in GUEST_LEVELS.items()
+        if logger.isEnabledFor(level) and (not filters or any(each.passes(level) for each in filters))
+    )
 
 
 def configure(settings: LogSettings, *, of_libraries: bool = True, is_queued: bool = False) -> ActiveLog:

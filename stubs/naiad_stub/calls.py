@@ -185,17 +185,28 @@ class HostCalls(ModelCalls):
             self._channel.post(pack(DiscardResults([call.number])))
         self._release_results(call)
 
-    def start(self, request: InferenceRequest) -> PendingCall:
+    def start(self, request: InferenceRequest, prepare: Callable[[PendingCall], None]) -> PendingCall:
         """Start a call whose results the caller takes by `next_result`; any number of them may come.
+
+        Args:
+            request: What to run.
+            prepare: Called with the call before it is sent, so before any result can arrive.
 
         Raises:
             TritonModelException: If the model cannot call now.
         """
-        return self._start(request, wire.CALL_AWAITED, decoupled=True)
+        return self._start(request, wire.CALL_AWAITED, decoupled=True, prepare=prepare)
 
     # -- messages -------------------------------------------------------------------------------------------------
 
-    def _start(self, request: InferenceRequest, waiting: int, *, decoupled: bool) -> PendingCall:
+    def _start(
+        self,
+        request: InferenceRequest,
+        waiting: int,
+        *,
+        decoupled: bool,
+        prepare: Optional[Callable[[PendingCall], None]] = None,
+    ) -> PendingCall:
         """Send CALL. *waiting* is the flag for a caller that waits on the main thread."""
         if not self.is_open:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
@@ -207,6 +218,8 @@ class HostCalls(ModelCalls):
             flags |= waiting
         texts = CallTexts(request)
         written = self._tensors.write(request._inputs)
+        if prepare is not None:
+            prepare(call)
         self._calls[call.number] = call
         try:
             self._channel.send(pack_call(request, texts, call.number, flags, written))
@@ -217,7 +230,7 @@ class HostCalls(ModelCalls):
 
     def _on_result(self, payload: bytes) -> None:
         """File a RESULT under its call; called on the thread that reads the channel."""
-        number, _, flags, _, _, _ = wire.RESULT_HEAD.unpack_from(payload)
+        number, _, _, flags, _, _, _ = wire.RESULT_HEAD.unpack_from(payload)
         call = self._calls.get(number)
         if call is None:  # discarded
             self._release_block(payload)
@@ -228,8 +241,9 @@ class HostCalls(ModelCalls):
             self._calls.pop(number, None)
         if call.is_discarded:  # by another thread, since the look-up
             self._release_results(call)
-        notify, call.notify = call.notify, None
-        if notify is not None:
+        notify = call.notify
+        if notify is not None:  # never cleared otherwise: another thread may have set it since
+            call.notify = None
             notify()
         waiter, call.waiter = call.waiter, None
         if waiter is not None:
@@ -252,7 +266,7 @@ class HostCalls(ModelCalls):
             self._channel.release_input(block)
 
     def _read(self, payload: bytes) -> Tuple[InferenceResponse, int]:
-        _, block, flags, code, text_size, layout_size = wire.RESULT_HEAD.unpack_from(payload)
+        _, block, _, flags, code, text_size, layout_size = wire.RESULT_HEAD.unpack_from(payload)
         start = wire.RESULT_HEAD.size
         middle = start + text_size
         text = str(payload[start:middle], "utf-8", "replace") if text_size else ""

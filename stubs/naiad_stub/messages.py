@@ -412,19 +412,19 @@ class Reply(Message):
         self.text = text
 
 
-class Verbosity(Message):
-    """The log's level has changed; sent to native backends.
+class LogLevels(Message):
+    """Other levels are logged from now on; sent to native backends.
 
     Attributes:
-        is_verbose: Whether verbose messages are logged.
+        levels: A bit for each level that is logged, by its number in the API (LOG carries the same numbers).
     """
 
-    __slots__ = ("is_verbose",)
-    kind = Kind.VERBOSITY
-    format = "b"
+    __slots__ = ("levels",)
+    kind = Kind.LOG_LEVELS
+    format = "u"
 
-    def __init__(self, is_verbose: bool) -> None:
-        self.is_verbose = is_verbose
+    def __init__(self, levels: int) -> None:
+        self.levels = levels
 
 
 class ReadinessQuery(Message):
@@ -626,7 +626,7 @@ TO_MAIN_THREAD: Dict[int, Type[ToMainThread]] = {
         Finalize,
     )
 }
-ToAnyThread = Union[ReleaseOutputs, CancelRequests, Credit, Reply, BlockedQuery, Verbosity]
+ToAnyThread = Union[ReleaseOutputs, CancelRequests, Credit, Reply, BlockedQuery, LogLevels]
 """What whichever thread of the guest reads it handles at once, beside RESULT."""
 TO_ANY_THREAD: Dict[int, Type[ToAnyThread]] = {
     message.kind: message
@@ -636,7 +636,7 @@ TO_ANY_THREAD: Dict[int, Type[ToAnyThread]] = {
         Credit,
         Reply,
         BlockedQuery,
-        Verbosity,
+        LogLevels,
     )
 }
 READINESS_QUERIES: Dict[int, Type[ReadinessQuery]] = {ReadinessQuery.kind: ReadinessQuery}

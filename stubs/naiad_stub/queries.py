@@ -19,21 +19,24 @@ class QueryError(Exception):
 
     Attributes:
         message: Its text, in the form models read it.
+        code: Number of its code.
     """
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.message = message
+        self.code = code
 
 
 class _PendingReply(Waiter):
     """The thread that waits for a reply, and the reply once it is there."""
 
-    __slots__ = ("is_ok", "text")
+    __slots__ = ("code", "is_ok", "text")
 
     def __init__(self) -> None:
         super().__init__()
         self.is_ok = False
+        self.code = 0
         self.text = ""
 
 
@@ -66,14 +69,14 @@ class ServerQueries:
         finally:
             self._pending.pop(number, None)
         if not pending.is_ok:
-            raise QueryError(error_text(self.instance_name, pending.text))
+            raise QueryError(error_text(self.instance_name, pending.text), pending.code)
         return pending.text
 
     def _on_reply(self, reply: Reply) -> None:
         """Hand a reply to the thread that waits for it; called on the thread that reads the channel."""
         pending = self._pending.get(reply.number)
         if pending is not None:
-            pending.is_ok, pending.text = reply.is_ok, reply.text
+            pending.is_ok, pending.code, pending.text = reply.is_ok, reply.code, reply.text
             self.channel.finish(pending)
 
 

@@ -18,7 +18,7 @@ import signal
 import struct
 from typing import Mapping, Optional
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 FRAME = struct.Struct("<IHH")
 MAX_FRAME = 256 << 20
@@ -73,7 +73,7 @@ class Kind:
     REPLY = 28
     READINESS_QUERY = 29
     BLOCKED_QUERY = 30
-    VERBOSITY = 31
+    LOG_LEVELS = 31
     # fork server to host
     FORK_SERVER_READY = 40
     FORK_SERVER_FAILED = 41
@@ -156,9 +156,9 @@ CALL_TRACED = 8
 CALL_TRACE = struct.Struct("<Q")
 # RESULT: head, parameters as JSON or the error's message, layout of the outputs, and their bytes unless they are in a
 # block of the caller's input segment.
-RESULT_HEAD = struct.Struct("<QqBBII")
-# call, input block with the outputs, to release after use (-1 - n: none, and n bytes of outputs follow), flags, error
-# code, bytes of text, bytes of the layout
+RESULT_HEAD = struct.Struct("<QqqBBII")
+# call, input block with the outputs, to release after use (-1 - n: none, and n bytes of outputs follow), version of the
+# model that answers (-1: none did), flags, error code, bytes of text, bytes of the layout
 
 OTHER_NAME = 0xFFFF
 """Index of a tensor whose name is not configured; the name follows the dimensions as `<u16 length><bytes>`."""

@@ -15,7 +15,7 @@ TABLE = functions()
 
 @pytest.fixture
 def core():
-    return Core(lambda *_: None, log_verbose=False)
+    return Core(lambda *_: None, log_levels=0b111)
 
 
 def test_the_table_has_all_functions_of_both_headers_once_and_in_order():

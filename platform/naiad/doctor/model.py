@@ -213,7 +213,7 @@ def _examine_configuration(
             examined.add_findings(_examine_demand(config, resolution, path, context), version)
     except NaiadError as error:
         examined.add_error("config", error, where=path, version=version)
-    if context.options.models.auto_complete and _may_complete(resolution):
+    if _may_complete(resolution, context):
         return
     try:
         validate(config.message, with_io=True)
@@ -237,7 +237,7 @@ def _examine_demand(
 ) -> Iterator[Finding]:
     """What makes loading a model on demand dearer than it need be."""
     is_incomplete = not (config.message.input and config.message.output)
-    if is_incomplete and context.options.models.auto_complete and _may_complete(resolution):
+    if is_incomplete and _may_complete(resolution, context):
         yield Finding(
             severity=Severity.NOTE,
             code="asked-at-start",
@@ -248,10 +248,11 @@ def _examine_demand(
         )
 
 
-def _may_complete(resolution: Resolution) -> bool:
+def _may_complete(resolution: Resolution, context: ExaminationContext) -> bool:
+    """Whether the model's code may change the configuration; a native backend also without being asked to."""
     if resolution.library is not None:
         return resolution.library.may_complete
-    return may_auto_complete(resolution.model_file)
+    return context.options.models.auto_complete and may_auto_complete(resolution.model_file)
 
 
 def _prepare_environment(

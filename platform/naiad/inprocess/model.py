@@ -10,12 +10,12 @@ from typing import Any, overload
 import orjson
 
 from naiad.engine.engine import Engine
-from naiad.frontends.kserve_http.documents import metadata_document, statistics_document
 from naiad.inprocess.enums import ModelBatchFlag, ModelTxnPropertyFlag
 from naiad.inprocess.errors import InvalidArgumentError, UnsupportedError, translate_errors
 from naiad.inprocess.loop import LoopThread
 from naiad.inprocess.request import InferenceRequest
 from naiad.inprocess.response import AsyncResponseIterator, ResponseIterator, SubmittedRequest
+from naiad.protocol.documents import metadata_document, statistics_document
 from naiad.protocol.model_names import LATEST
 
 __all__ = ["Model", "ModelDictionary", "as_plain_dict"]

@@ -14,12 +14,12 @@ from types import TracebackType
 from typing import Any
 
 from naiad.errors import NaiadError, RepositoryError
-from naiad.frontends.kserve_http.documents import server_document
 from naiad.inprocess.enums import MetricFormat
 from naiad.inprocess.errors import InternalError, InvalidArgumentError, UnavailableError, translate_errors
 from naiad.inprocess.model import Model, ModelDictionary, as_plain_dict
 from naiad.inprocess.options import Options
 from naiad.inprocess.running import RunningServer, register_repository, unregister_repository
+from naiad.protocol.documents import server_document
 from naiad.protocol.model_names import LATEST
 
 __all__ = ["Server"]

@@ -190,10 +190,11 @@ def write_result(number: int, response: InferResponse | None, final: bool, memor
     """
     flags = wire.FINAL if final else 0
     if response is None:
-        return _pack(number, -1, flags | wire.EMPTY, 0, b"", b"")
+        return _pack(number, -1, -1, flags | wire.EMPTY, 0, b"", b"")
     if response.error is not None:
         text = response.error.message.encode("utf-8", "replace")
-        return _pack(number, -1, flags | wire.ERROR, _CODE_NUMBERS.get(response.error.code, 0), text, b"")
+        code = _CODE_NUMBERS.get(response.error.code, 0)
+        return _pack(number, -1, response.model_version, flags | wire.ERROR, code, text, b"")
     layout, offsets, size = _layout_of(response)
     room = memory.allocate_input(size)
     if room is None:
@@ -207,13 +208,14 @@ def write_result(number: int, response: InferResponse | None, final: bool, memor
         start = base + offset
         segment[start : start + len(data)] = data
     parameters = orjson.dumps(dict(response.parameters)) if response.parameters else b""
-    return _pack(number, block, flags, 0, parameters, layout, segment if block < 0 else b"")
+    version = response.model_version
+    return _pack(number, block, version, flags, 0, parameters, layout, segment if block < 0 else b"")
 
 
 def error_result(number: int, message: str, code: Code) -> bytes:
     """A RESULT frame that ends a call with an error."""
     text = message.encode("utf-8", "replace")
-    return _pack(number, -1, wire.FINAL | wire.ERROR, _CODE_NUMBERS[code], text, b"")
+    return _pack(number, -1, -1, wire.FINAL | wire.ERROR, _CODE_NUMBERS[code], text, b"")
 
 
 def result_block(frame: bytes) -> int:
@@ -221,8 +223,10 @@ def result_block(frame: bytes) -> int:
     return int(wire.RESULT_HEAD.unpack_from(frame, wire.FRAME.size)[1])
 
 
-def _pack(number: int, block: int, flags: int, code: int, text: bytes, layout: bytes, inline: Buffer = b"") -> bytes:
-    head = wire.RESULT_HEAD.pack(number, block, flags, code, len(text), len(layout))
+def _pack(
+    number: int, block: int, version: int, flags: int, code: int, text: bytes, layout: bytes, inline: Buffer = b""
+) -> bytes:
+    head = wire.RESULT_HEAD.pack(number, block, version, flags, code, len(text), len(layout))
     return wire.frame(wire.Kind.RESULT, head + text + layout + inline)
 
 

@@ -34,6 +34,7 @@ from naiad_stub.messages import (
     Finalized,
     Hello,
     Log,
+    LogLevels,
     MemoryUsage,
     Notification,
     Progress,
@@ -43,13 +44,13 @@ from naiad_stub.messages import (
     Reply,
     ResultsConsumed,
     Trim,
-    Verbosity,
     WantRelease,
     pack,
     unpack,
 )
 
 from naiad.errors import GuestExitedError, ModelError, NaiadError, ProtocolError
+from naiad.logs import logged_levels
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.inference import NO_HEADERS, InferRequest, InferResponse
 from naiad.protocol.metadata import MemoryUse
@@ -182,7 +183,7 @@ class Worker:
         self.forwarded: set[int] = set()
         self.readiness: ReadinessProbe | None = None
         self.memory_usage: tuple[MemoryUse, ...] = ()
-        self._is_verbose = spec.load.get("log_verbose") == "1"  # what the guest knows of the log
+        self._log_levels = int(spec.load.get("log_levels", "0"))  # what the guest knows of the log
         self._owner = owner
         self._services = services
         self._interface = interface
@@ -388,11 +389,10 @@ class Worker:
             self._send(pack(Trim()))
 
     def follow_log_level(self) -> None:
-        """Tell a native backend, which may ask for it, whether verbose messages are logged, if that has changed."""
-        is_verbose = logger.isEnabledFor(logging.DEBUG)
-        if "library" in self.spec.load and is_verbose != self._is_verbose:
-            self._is_verbose = is_verbose
-            self._send(pack(Verbosity(is_verbose)))
+        """Tell a native backend, which may ask for it, which levels are logged, if that has changed."""
+        if "library" in self.spec.load and self._log_levels != (levels := logged_levels()):
+            self._log_levels = levels
+            self._send(pack(LogLevels(levels)))
 
     # -- messages -----------------------------------------------------------------------------------------------
 

@@ -82,6 +82,8 @@ class LoadedModel:
     Attributes:
         config: The configuration as JSON; changed by ModelSetConfig.
         auto_completes: Whether the backend is asked to complete the configuration.
+        is_completed: Whether it had the occasion to do so before, in a process that ran for that alone.
+        may_complete: Whether this is that process.
         is_initializing: Whether ModelInitialize runs: only then the configuration may be set.
         state: What the backend keeps in it.
     """
@@ -91,7 +93,9 @@ class LoadedModel:
         self.version = int(spec["args.model_version"])
         self.directory = Text(spec["model_dir"])
         self.config = spec["model_config"].encode()
-        self.auto_completes = spec["mode"] == "complete"
+        self.auto_completes = spec["auto_completes"] == "1"
+        self.may_complete = spec["mode"] == "complete"
+        self.is_completed = not self.may_complete and spec["may_set_config"] == "1"
         self.is_initializing = False
         self.state = 0
 
@@ -319,15 +323,15 @@ class Core:
 
     Attributes:
         log: Writes to the server's log.
-        log_verbose: Whether verbose messages are logged.
+        log_levels: A bit for each level that is logged, by its number.
         lent: Texts and shapes that repeat.
         heap: Memory that the backend allocated.
         static: Texts that live as long as the process, by their value.
     """
 
-    def __init__(self, log: Log, *, log_verbose: bool) -> None:
+    def __init__(self, log: Log, *, log_levels: int) -> None:
         self.log = log
-        self.log_verbose = log_verbose
+        self.log_levels = log_levels
         self.lent = Lent()
         self.heap = Heap()
         self.static: Dict[str, Text] = {}

@@ -16,7 +16,7 @@ from naiad_stub.blocks import OutputBlocks
 from naiad_stub.calls import HostCalls
 from naiad_stub.exceptions import TritonModelException
 from naiad_stub.exchange import ResponseWriter
-from naiad_stub.messages import MemoryUsage, Verbosity, pack
+from naiad_stub.messages import LogLevels, MemoryUsage, pack
 from naiad_stub.native.core import Core, LoadedInstance, LoadedModel, NativeBackend, NativeMessage
 from naiad_stub.native.execution import NativeExecution
 from naiad_stub.native.functions import implementations
@@ -232,10 +232,10 @@ def load_native(
     def on_memory_usage(usage: List[int]) -> None:
         queries.channel.post(pack(MemoryUsage(usage)))
 
-    def on_verbosity(message: Verbosity) -> None:
-        core.log_verbose = message.is_verbose
+    def on_log_levels(message: LogLevels) -> None:
+        core.log_levels = message.levels
 
-    queries.channel.add_handler(Verbosity, on_verbosity)
+    queries.channel.add_handler(LogLevels, on_log_levels)
     requests = RequestFunctions(core, senders)
     outputs, states = _names(spec["outputs"]), _names(spec["states"])
     responses = ResponseFunctions(core, blocks, spec["model_name"], outputs, states)
@@ -269,4 +269,4 @@ def _names(joined: str) -> FrozenSet[str]:
 
 
 def _core(spec: Mapping[str, str]) -> Core:
-    return Core(runtime.current().log, log_verbose=spec.get("log_verbose") == "1")
+    return Core(runtime.current().log, log_levels=int(spec["log_levels"]))

@@ -69,7 +69,6 @@ _REASONS = {
     "label": "classification labels are added by the server's front ends",
     "raw": "raw inputs have no name and datatype, which calls between models need",
     "metrics": "the server's metrics are read at its metrics endpoint",
-    "query": "a model can ask the server for the configuration and the readiness of other models alone",
 }
 
 _TABLE = """
@@ -277,14 +276,14 @@ TRITONSERVER_ServerIsLive: Server server, out bool live
 TRITONSERVER_ServerIsReady: Server server, out bool ready
 TRITONSERVER_ServerLoadModel: Server server, string model_name
 TRITONSERVER_ServerLoadModelWithParameters: Server server, string model_name, pointer parameters, uint64 parameter_count
-TRITONSERVER_ServerMetadata: Server server, out Message metadata | query
+TRITONSERVER_ServerMetadata: Server server, out Message metadata
 TRITONSERVER_ServerMetrics: Server server, out Metrics metrics | metrics
 TRITONSERVER_ServerModelBatchProperties: Server server, string model_name, int64 model_version, out uint32 flags, out pointer voidp
 TRITONSERVER_ServerModelConfig: Server server, string model_name, int64 model_version, uint32 config_version, out Message model_config
-TRITONSERVER_ServerModelIndex: Server server, uint32 flags, out Message model_index | query
+TRITONSERVER_ServerModelIndex: Server server, uint32 flags, out Message model_index
 TRITONSERVER_ServerModelIsReady: Server server, string model_name, int64 model_version, out bool ready
-TRITONSERVER_ServerModelMetadata: Server server, string model_name, int64 model_version, out Message metadata | query
-TRITONSERVER_ServerModelStatistics: Server server, string model_name, int64 model_version, out Message statistics | query
+TRITONSERVER_ServerModelMetadata: Server server, string model_name, int64 model_version, out Message metadata
+TRITONSERVER_ServerModelStatistics: Server server, string model_name, int64 model_version, out Message statistics
 TRITONSERVER_ServerModelTransactionProperties: Server server, string model_name, int64 model_version, out uint32 flags, out pointer voidp
 TRITONSERVER_ServerNew: out Server server, ServerOptions options | own
 TRITONSERVER_ServerOptionsAddRateLimiterResource: ServerOptions options, string name, size count, int device | own

@@ -1,5 +1,5 @@
 // Completes its model's configuration, and writes its lifecycle to the log. The model's parameter "fail" names the entry
-// point that reports an error.
+// point that reports an error. With a parameter "unasked" it also completes the configuration where it is not asked to.
 #include "common.h"
 
 static const char kCompleted[] =
@@ -56,7 +56,7 @@ EXPORT TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* mo
            location, completes);
   RETURN_IF_ERROR(note(line));
   if (has(model, "model-initialize")) return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "the model is not to my liking");
-  if (completes) {
+  if (completes || has(model, "unasked")) {
     TRITONSERVER_Message* config = NULL;
     RETURN_IF_ERROR(TRITONSERVER_MessageNewFromSerializedJson(&config, kCompleted, sizeof kCompleted - 1));
     RETURN_IF_ERROR(TRITONBACKEND_ModelSetConfig(model, 1, config));

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import tritonclient.grpc as client
+from naiad_stub.native.call_delivery import MAX_THREADS
 from naiad_stub.native.elf import read_shared_object, write_library
 from naiad_stub.native.signatures import functions
 from support.native import SOURCES, add_model
@@ -52,6 +53,8 @@ def add_models(repository: Path) -> None:
         other = f"calls_{called}" if called == "itself" else called
         parameter = f'parameters {{ key: "model" value {{ string_value: "call-{other}" }} }}\n'
         add_model(repository, f"calls_{called}", "calls.c", config=policy + parameter)
+    add_model(repository, "asks", "asks.c")
+    add_model(repository, "chains", "chains.c")
     add_model(repository, "counters", "counters.c")
     add_model(repository, "sums", "sums.c", config=SEQUENCES, max_batch_size=2)
     add_model(repository, "throws", "throws.cc")
@@ -253,6 +256,15 @@ def test_a_backend_knows_the_policy_of_the_model_it_calls(server):
     assert ask(server, "calls_echo", 1).json()["parameters"]["policy"] == 1
 
 
+@pytest.mark.parametrize(("depth", "chains"), [(0, 3), (1, 1), (4, 1), (1, 5), (3, 10)])
+def test_the_callback_of_a_call_may_wait_for_other_calls(server, depth, chains):
+    assert data(ask(server, "chains", depth, chains)) == [depth, chains]
+
+
+def test_a_chain_of_calls_may_be_as_deep_as_there_are_threads_for_it(server):
+    assert data(ask(server, "chains", MAX_THREADS - 1, 1)) == [MAX_THREADS - 1, 1]
+
+
 def test_a_call_that_closes_a_cycle_fails_and_names_it(server):
     reply = ask(server, "calls_itself", 1)
     assert "the call can never be answered" in reply.error
@@ -290,6 +302,37 @@ def test_a_backend_sees_all_of_a_request(server):
         "input 5": "[request id: mine] out of bounds index 5: request has 1 inputs",
         "output 5": "[request id: mine] out of bounds index 5: request has 1 requested outputs",
         "parameter 50": "out of bounds index 50: request has 4 parameters",
+    }
+
+
+def test_a_backend_can_ask_about_the_server_and_its_models(server):
+    data(ask(server, "echo", 1))
+    told = ask(server, "asks", 1).json()["parameters"]
+    for name in ("server", "echo", "statistics", "index", "index of ready ones"):
+        told[name] = json.loads(told[name])
+    statistics = server.get("/v2/models/echo/stats").json()["model_stats"][0]
+    assert told.pop("server") == server.get("/v2").json()
+    assert told.pop("echo") == server.get("/v2/models/echo").json()
+    assert told.pop("index") == server.post("/v2/repository/index").json()
+    assert told.pop("index of ready ones") == server.post("/v2/repository/index", {"ready": True}).json()
+    assert told.pop("statistics")["model_stats"][0]["inference_count"] == statistics["inference_count"] - 1
+    unknown = "Not found: Request for unknown model: 'none' is not found"
+    version = "Invalid argument: model configuration version 2 not supported, supported versions are: 1"
+    assert told == {
+        "log levels -1 to 4": "011100",
+        "log level 9": "Invalid argument: unknown logging level '9'",
+        "ready": "1",
+        "batches": "2",
+        "batches of none": unknown,
+        "configuration 2": version,
+        "configuration 2 of echo": version,
+        "configuration of none": unknown,
+        "echo 5": "Not found: Request for unknown model: 'echo' version 5 is not found",
+        "added twice without an id": "Invalid argument: [request id: <id_unknown>] input 'IN' already exists in request",
+        "added twice": "Invalid argument: [request id: abc] input 'IN' already exists in request",
+        "answered by": "echo 1 abc",
+        "answer": "fine",
+        "second buffer": "Already exists: allocated buffer for output 'OUT' already exists",
     }
 
 
@@ -373,6 +416,18 @@ def test_the_backend_completes_the_configuration_and_its_lifecycle_is_logged(ser
     assert re.search(r"ModelInitialize complete 1 in \S+/models/complete, auto-complete 1", log)
     assert "ModelInstanceInitialize complete_0" in log
     assert "complete.c:" in log
+
+
+def test_a_backend_may_change_the_configuration_without_being_asked(tmp_path):
+    parameter = 'parameters { key: "unasked" value { string_value: "yes" } }\n'
+    add_model(tmp_path / "models", "complete", "complete.c", tensors=False, config=parameter)
+    with ServerProcess(tmp_path / "models", "--disable-auto-complete-config", work=tmp_path) as server:
+        config = server.get("/v2/models/complete/config").json()
+        assert config["max_batch_size"] == 4
+        assert [tensor["name"] for tensor in config["output"]] == ["OUT"]
+        assert data(ask(server, "complete", 1)) == [1]
+        assert "auto-complete 1" not in server.log
+        assert len(re.findall("auto-complete 0", server.log)) == 2  # a process that completes, and the instance
 
 
 def test_the_start_up_table_names_the_library(server):

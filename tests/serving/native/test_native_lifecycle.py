@@ -121,6 +121,26 @@ def test_a_backend_sees_a_change_of_the_logs_level(tmp_path):
         assert "all about it" not in server.log[begin:]
 
 
+def test_a_backend_knows_which_levels_are_logged(tmp_path):
+    add_model(tmp_path / "models", "echo", "echo.c")
+    add_model(tmp_path / "models", "asks", "asks.c")
+
+    def levels() -> str:
+        reply = ask(server, "asks", 1)
+        assert reply.status == 200, reply.body
+        told: str = reply.json()["parameters"]["log levels -1 to 4"]
+        return told
+
+    with ServerProcess(tmp_path / "models", "--log-info=false", "--log-warning=false", work=tmp_path) as server:
+        assert levels() == "000100"
+        for changes, expected in (
+            ({"log_warning": True, "log_error": False}, "001000"),
+            ({"log_info": True, "log_error": True, "log_verbose_level": 1}, "011110"),
+        ):
+            assert server.post("/v2/logging", changes).status == 200
+            until(lambda expected=expected: levels() == expected, f"the levels {expected}")
+
+
 def test_a_library_that_cannot_be_loaded_is_an_error_that_names_the_cause(tmp_path):
     repository = tmp_path / "models"
     for name in ("text", "other"):

@@ -1,6 +1,6 @@
-"""Queries of models that load, unload and check models (`pb_utils.load_model` and others).
+"""Queries of models that load, unload and check models (`pb_utils.load_model` and others), or ask about the server.
 
-Each query runs as a task, since loading takes time; the thread of the guest that asked blocks until the reply.
+Each query that takes time runs as a task; the thread of the guest that asked blocks until the reply.
 
 A model may ask in `initialize`, while it is being loaded itself. If the model it asks for waits, directly or through
 others, for the first one, neither load can ever finish: such a query is rejected. `_waits` holds one edge for each load
@@ -21,6 +21,7 @@ import orjson
 
 from naiad.engine.engine import Engine
 from naiad.errors import Code, InvalidRequestError, NaiadError, NotReadyError
+from naiad.protocol.documents import index_document, metadata_document, server_document, statistics_document
 from naiad.protocol.model_names import LATEST, model_key
 from naiad.workers.worker import Worker
 
@@ -41,7 +42,14 @@ class ModelControl:
         engine.services.query_handlers["model.load"] = self._load
         engine.services.query_handlers["model.unload"] = self._unload
         engine.services.query_handlers["model.ready"] = self._ready
-        engine.services.query_handlers["model.config"] = self._config
+        engine.services.query_handlers |= {
+            "model.config": self._config,
+            "model.index": self._index,
+            "model.metadata": self._metadata,
+            "model.statistics": self._statistics,
+            "server.metadata": self._server_metadata,
+            "server.ready": self._server_ready,
+        }
 
     def _load(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
         name = fields.get("name", "")
@@ -79,6 +87,28 @@ class ModelControl:
         """Reply with the configuration of a model that is loaded, as JSON: native backends ask for it."""
         config = self._engine.model_config(fields.get("name", ""), version_number(fields.get("version", "")))
         worker.reply(number, text=orjson.dumps(config).decode())
+
+    def _metadata(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
+        metadata = self._engine.model_metadata(fields.get("name", ""), version_number(fields.get("version", "")))
+        worker.reply(number, text=_json(metadata_document(metadata)))
+
+    def _statistics(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
+        statistics = self._engine.statistics(fields.get("name", ""), version_number(fields.get("version", "")))
+        worker.reply(number, text=_json(statistics_document(statistics)))
+
+    def _server_metadata(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:  # noqa: ARG002 - as all handlers
+        worker.reply(number, text=_json(server_document(self._engine.server_metadata())))
+
+    def _server_ready(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:  # noqa: ARG002 - as all handlers
+        worker.reply(number, text=str(int(self._engine.is_ready())))
+
+    def _index(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
+        async def respond() -> str:
+            is_complete = fields.get("ready", "0") == "0"
+            entries = await self._engine.repository_index() if is_complete else self._engine.ready_index()
+            return _json(index_document(entries))
+
+        self._start(worker, number, respond())
 
     async def _is_stored(self, name: str) -> bool:
         index = await self._engine.repository_index()
@@ -134,6 +164,10 @@ class ModelControl:
         task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _json(document: Any) -> str:
+    return orjson.dumps(document).decode()
 
 
 def version_number(text: str) -> int:

@@ -43,6 +43,7 @@ from naiad.engine.serving.version import ModelVersion
 from naiad.environments.ready_environment import inherited_variables
 from naiad.errors import ModelError, ResolutionError
 from naiad.lifecycle.restart import RestartPolicy
+from naiad.logs import logged_levels
 from naiad.memory.frontend_memory import FrontendMemory
 from naiad.protocol.metadata import with_labels
 from naiad.repository.labels import read_labels
@@ -207,7 +208,7 @@ class Loader:
         """
         config = freeze(message)
         resolution = await asyncio.to_thread(self._resolve, config, files, version)
-        may_complete = self._settings.auto_complete and await asyncio.to_thread(_may_complete, resolution)
+        may_complete = await asyncio.to_thread(self._may_complete, resolution)
         is_incomplete = may_complete and not (message.input and message.output)
         prewarmed = self._prewarmed(config, resolution)
         if is_incomplete or prewarmed is not None:
@@ -228,6 +229,15 @@ class Loader:
             validate(message, with_io=True)
         labels = await asyncio.to_thread(read_labels, freeze(message), files.directory)
         return message, labels, is_known
+
+    def _may_complete(self, resolution: Resolution) -> bool:
+        """Whether the model's code may change the configuration; reads its file.
+
+        A native backend may do so in any case: --disable-auto-complete-config only tells it that it is not asked to.
+        """
+        if resolution.library is not None:
+            return resolution.library.may_complete
+        return self._settings.auto_complete and may_auto_complete(resolution.model_file)
 
     def release_prewarmed(self) -> None:
         """End the fork servers that are kept for models on demand which are not loaded."""
@@ -272,7 +282,7 @@ class Loader:
         message.CopyFrom(config.message)
         if resolution.is_shared:
             message.runtime = resolution.runtime
-        if self._settings.auto_complete and await asyncio.to_thread(_may_complete, resolution):
+        if await asyncio.to_thread(self._may_complete, resolution):
             message = await self._complete(message, resolution, environment, prewarmed)
         validate(message, with_io=True)
         config = freeze(message)
@@ -387,7 +397,9 @@ class Loader:
                 # The guest's own variables are for its interpreter. The backend, and programs that it starts, get the
                 # server's, as in the reference: a Python among them must not find this server's packages.
                 "environ": orjson.dumps(_with_threads(own, instances)).decode(),
-                "log_verbose": "1" if logger.isEnabledFor(logging.DEBUG) else "0",
+                "log_levels": str(logged_levels()),
+                "auto_completes": "1" if mode == "complete" and self._settings.auto_complete else "0",
+                "may_set_config": "1" if resolution.library.may_complete else "0",
             }
         debugged = self._settings.debugged
         is_debugged = mode == "serve" and debugged is not None and debugged[0] == config.name
@@ -413,13 +425,6 @@ class Loader:
             user=user,
             device=instance.device_id,
         )
-
-
-def _may_complete(resolution: Resolution) -> bool:
-    """Whether the model's code may complete the configuration; reads its file."""
-    if resolution.library is not None:
-        return resolution.library.may_complete
-    return may_auto_complete(resolution.model_file)
 
 
 def _origin_of(resolution: Resolution, environment: GuestEnvironment) -> str:

@@ -30,7 +30,7 @@ from naiad.engine.statistics.counters import Statistics
 from naiad.errors import GuestExitedError, NaiadError, NotReadyError
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.lifecycle.scaling import InstanceLoad
-from naiad.logs import GuestName, log_guest_line, log_guest_record
+from naiad.logs import GUEST_LEVELS, GuestName, log_guest_line, log_guest_record
 from naiad.protocol.metadata import MemoryUse, ModelStatistics
 from naiad.resolution.decision import Resolution
 from naiad.scheduling.sequences.states import StateTensor
@@ -40,7 +40,6 @@ from naiad.workers.worker import GuestServices, Worker
 
 logger = logging.getLogger("naiad.engine")
 
-_LOG_LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR, 3: logging.DEBUG}
 _STOP_POLL_SECONDS = 0.01
 _LEAST_STOP_SECONDS = 0.1
 """What `finalize` may take even if requests used up the time."""
@@ -448,7 +447,7 @@ class ModelVersion:
 
     def on_log_record(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
         """Log what the model logged, under the model's own file and line."""
-        log_guest_record(self._guest(worker), _LOG_LEVELS.get(level, logging.INFO), file, line, message)
+        log_guest_record(self._guest(worker), GUEST_LEVELS.get(level, logging.INFO), file, line, message)
 
     def on_output_line(self, worker: Worker, stream: str, line: str) -> None:
         """Log a line the guest wrote to stdout or stderr."""

@@ -26,12 +26,6 @@ from naiad.frontends.http1.messages import (
     json_response,
     response,
 )
-from naiad.frontends.kserve_http.documents import (
-    index_document,
-    metadata_document,
-    server_document,
-    statistics_document,
-)
 from naiad.frontends.kserve_http.generate import GenerateEndpoints
 from naiad.frontends.kserve_http.infer_request import json_length as json_length_of
 from naiad.frontends.kserve_http.infer_request import parse_json, parse_raw
@@ -53,6 +47,12 @@ from naiad.frontends.offload.background import LONG_STRINGS, has_long_strings
 from naiad.frontends.offload.deferred import resolver
 from naiad.frontends.offload.exchanges import continue_later
 from naiad.frontends.tensor_limits import limits_of
+from naiad.protocol.documents import (
+    index_document,
+    metadata_document,
+    server_document,
+    statistics_document,
+)
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse, Sink
 
 logger = logging.getLogger("naiad.http")

@@ -12,6 +12,7 @@ from naiad_stub.native import memory
 from naiad_stub.native.call_delivery import CallDelivery
 from naiad_stub.native.core import Core
 from naiad_stub.native.errors import ALREADY_EXISTS, INTERNAL, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ApiCallError
+from naiad_stub.native.functions.model import check_config_version
 from naiad_stub.native.functions.requests import HeldParameter
 from naiad_stub.native.functions.values import ValueFunctions
 from naiad_stub.native.handles import HandleTable
@@ -35,6 +36,7 @@ _RELEASE_ALL = 1
 _FINAL = 1
 _ONE_TO_ONE, _DECOUPLED = 1, 2
 _BATCH_UNKNOWN, _BATCH_FIRST_DIMENSION = 1, 2
+_INDEX_READY = 1
 _LATEST = -1
 
 
@@ -145,9 +147,9 @@ class IncomingResponse:
 
     __slots__ = ("allocator", "error", "id", "model", "outputs", "parameters", "version")
 
-    def __init__(self, request: OutgoingRequest) -> None:
+    def __init__(self, request: OutgoingRequest, version: int) -> None:
         self.model = Text(request.model)
-        self.version = request.version
+        self.version = request.version if version == _LATEST else version
         self.id = Text(request.id)
         self.allocator = request.allocator
         self.error = 0
@@ -286,7 +288,8 @@ class CallFunctions:
         found = self._requests[request]
         text = memory.text_of(name, "the input's name")
         if text in found.inputs:
-            raise ApiCallError(INVALID_ARG, f"input '{text}' already exists in request")
+            about = f"[request id: {found.id or '<id_unknown>'}] "
+            raise ApiCallError(INVALID_ARG, f"{about}input '{text}' already exists in request")
         found.inputs[text] = OutgoingInput(datatype, memory.read_int64s(shape, dims))
         return 0
 
@@ -402,19 +405,23 @@ class CallFunctions:
             raise ApiCallError(ALREADY_EXISTS, "the request is in progress")
         if not found.complete or not found.release:
             raise ApiCallError(INVALID_ARG, "the request has no response callback or no release callback")
-        try:
-            call = self._calls.start(self._made(found, trace))
-        except TritonModelException as error:
-            raise ApiCallError(UNAVAILABLE, str(error)) from None
-        found.call, found.is_cancelled = call, False
         held = self._core.traces.get(trace)
 
-        def on_result(response: Optional[InferenceResponse], is_last: bool) -> None:
-            self._on_result(request, found, response, is_last)
+        def on_result(response: Optional[InferenceResponse], version: int, is_last: bool) -> None:
+            self._on_result(request, found, response, version, is_last)
             if is_last and held is not None and held.release:
                 _trace_release_type(held.release)(trace, held.userp)
 
-        self._delivery.await_results(call, on_result)
+        def on_start(call: PendingCall) -> None:
+            found.call, found.is_cancelled = call, False
+
+        try:
+            self._delivery.start(self._made(found, trace), on_start, on_result)
+        except BaseException as error:
+            found.call = None
+            if isinstance(error, TritonModelException):
+                raise ApiCallError(UNAVAILABLE, str(error)) from None
+            raise
         return 0
 
     def _made(self, found: OutgoingRequest, trace: int) -> InferenceRequest:
@@ -438,10 +445,15 @@ class CallFunctions:
         return made
 
     def _on_result(
-        self, handle: int, request: OutgoingRequest, response: Optional[InferenceResponse], is_last: bool
+        self,
+        handle: int,
+        request: OutgoingRequest,
+        response: Optional[InferenceResponse],
+        version: int,
+        is_last: bool,
     ) -> None:
-        """Hand a result to the backend; called on the thread that delivers."""
-        incoming = 0 if response is None else self._responses.add(self._incoming(request, response))
+        """Hand a result to the backend; called on a thread that delivers."""
+        incoming = 0 if response is None else self._responses.add(self._incoming(request, response, version))
         if is_last:
             request.call = None
         _complete_type(request.complete)(incoming, _FINAL if is_last else 0, request.complete_userp)
@@ -449,8 +461,8 @@ class CallFunctions:
             # After the response, as the reference does: until now the inputs might have been in use.
             _release_type(request.release)(handle, _RELEASE_ALL, request.release_userp)
 
-    def _incoming(self, request: OutgoingRequest, response: InferenceResponse) -> IncomingResponse:
-        made = IncomingResponse(request)
+    def _incoming(self, request: OutgoingRequest, response: InferenceResponse, version: int) -> IncomingResponse:
+        made = IncomingResponse(request, version)
         error = response._error
         if error is not None:
             # The host's text is for `pb_utils`; the API's text has no such prefix.
@@ -590,7 +602,8 @@ class CallFunctions:
 
     def server_server_is_ready(self, server: int, ready: int) -> int:
         self._core.servers[server]
-        memory.set_bool(ready, True)
+        is_ready = self._queries is not None and self._ask("server.ready") == "1"
+        memory.set_bool(ready, is_ready)
         return 0
 
     def server_server_model_is_ready(self, server: int, model: Optional[bytes], version: int, ready: int) -> int:
@@ -607,11 +620,7 @@ class CallFunctions:
         self, server: int, model: Optional[bytes], version: int, config_version: int, config: int
     ) -> int:
         self._core.servers[server]
-        if config_version != 1:
-            raise ApiCallError(
-                UNSUPPORTED,
-                f"model configuration version {config_version} not supported, supported versions are: 1",
-            )
+        check_config_version(config_version)
         memory.set_uint64(config, self._core.new_message(self._config(model, version).encode()))
         return 0
 
@@ -633,17 +642,42 @@ class CallFunctions:
         memory.set_uint64(voidp, 0)
         return 0
 
+    def server_server_metadata(self, server: int, metadata: int) -> int:
+        self._core.servers[server]
+        memory.set_uint64(metadata, self._core.new_message(self._ask("server.metadata").encode()))
+        return 0
+
+    def server_server_model_metadata(self, server: int, model: Optional[bytes], version: int, metadata: int) -> int:
+        self._core.servers[server]
+        text = self._ask("model.metadata", **_version_of(model, version))
+        memory.set_uint64(metadata, self._core.new_message(text.encode()))
+        return 0
+
+    def server_server_model_statistics(self, server: int, model: Optional[bytes], version: int, statistics: int) -> int:
+        self._core.servers[server]
+        # As in the reference, an empty name asks for all models.
+        text = self._ask("model.statistics", **_version_of(model or b"", version))
+        memory.set_uint64(statistics, self._core.new_message(text.encode()))
+        return 0
+
+    def server_server_model_index(self, server: int, flags: int, index: int) -> int:
+        self._core.servers[server]
+        if flags & ~_INDEX_READY:
+            raise ApiCallError(INVALID_ARG, f"unsupported flags {flags} of the model index")
+        text = self._ask("model.index", ready=str(flags))
+        memory.set_uint64(index, self._core.new_message(text.encode()))
+        return 0
+
     def _config(self, model: Optional[bytes], version: int) -> str:
+        return self._ask("model.config", **_version_of(model, version))
+
+    def _ask(self, subject: str, **fields: str) -> str:
         if self._queries is None:
-            raise ApiCallError(UNAVAILABLE, "no other model can be asked for while a configuration is completed")
-        fields = {
-            "name": memory.text_of(model, "the model's name"),
-            "version": "" if version == _LATEST else str(version),
-        }
+            raise ApiCallError(UNAVAILABLE, "the server cannot be asked while a configuration is completed")
         try:
-            return self._queries.send("model.config", fields)
+            return self._queries.send(subject, fields)
         except QueryError as error:
-            raise ApiCallError(INVALID_ARG, _own_text(error.message)) from None
+            raise ApiCallError(error.code, _own_text(error.message)) from None
 
     def server_server_load_model(self, server: int, model: Optional[bytes]) -> int:
         self._core.servers[server]
@@ -681,6 +715,11 @@ class CallFunctions:
             return function(*arguments)
         except TritonModelException as error:
             raise ApiCallError(INTERNAL, _own_text(str(error))) from None
+
+
+def _version_of(model: Optional[bytes], version: int) -> Dict[str, str]:
+    """The fields of a query about a version of a model."""
+    return {"name": memory.text_of(model, "the model's name"), "version": "" if version == _LATEST else str(version)}
 
 
 def _own_text(message: str) -> str:

@@ -124,7 +124,7 @@ class ModelFunctions:
         return 0
 
     def backend_model_config(self, model: int, version: int, config: int) -> int:
-        _check_config_version(version)
+        check_config_version(version)
         message = NativeMessage(self._core.models[model].config, is_owned=True)
         memory.set_uint64(config, self._core.messages.add(message))
         return 0
@@ -134,14 +134,20 @@ class ModelFunctions:
         return 0
 
     def backend_model_set_config(self, model: int, version: int, config: int) -> int:
-        _check_config_version(version)
+        check_config_version(version)
         loaded = self._core.models[model]
         if not loaded.is_initializing:
             raise ApiCallError(
                 UNSUPPORTED, "TRITONBACKEND_ModelSetConfig can be called only from TRITONBACKEND_ModelInitialize"
             )
-        if not loaded.auto_completes:
-            return 0  # the configuration was completed before, by a process that ran for that alone
+        if loaded.is_completed:
+            return 0
+        if not loaded.may_complete:
+            raise ApiCallError(
+                UNSUPPORTED,
+                "TRITONBACKEND_ModelSetConfig is not supported: the library does not import it, so the configuration "
+                "was fixed before this process was started",
+            )
         text = self._core.messages[config].text
         loaded.config = merge_config(loaded.config, memory.read_bytes(text.address, text.size))
         return 0
@@ -323,10 +329,11 @@ def _check_order(earlier: int, later: int, problem: str) -> None:
         raise ApiCallError(INVALID_ARG, problem)
 
 
-def _check_config_version(version: int) -> None:
+def check_config_version(version: int) -> None:
+    """Raise `ApiCallError` unless *version* is that of the configurations that the server makes."""
     if version != 1:
         raise ApiCallError(
-            UNSUPPORTED, f"model configuration version {version} not supported, supported versions are: 1"
+            INVALID_ARG, f"model configuration version {version} not supported, supported versions are: 1"
         )
 
 

@@ -17,7 +17,7 @@ from naiad_stub.native.core import (
     NativeState,
     Recipient,
 )
-from naiad_stub.native.errors import INVALID_ARG, UNAVAILABLE, ApiCallError
+from naiad_stub.native.errors import ALREADY_EXISTS, INVALID_ARG, UNAVAILABLE, ApiCallError
 from naiad_stub.response import InferenceResponse
 from naiad_stub.tensor import Tensor
 
@@ -173,9 +173,7 @@ class ResponseFunctions:
     def backend_output_buffer(self, output: int, buffer: int, size: int, memory_type: int, memory_type_id: int) -> int:
         found = self._outputs[output]
         if found.tensor is not None:
-            raise ApiCallError(
-                INVALID_ARG, f"a buffer of output '{found.name}' was already asked for: an output has one buffer"
-            )
+            raise ApiCallError(ALREADY_EXISTS, f"allocated buffer for output '{found.name}' already exists")
         found.tensor, found.address = self._allocate(found.name, found.code, found.shape, size)
         found.size = size
         memory.set_uint64(buffer, found.address)

@@ -149,12 +149,12 @@ class ValueFunctions:
     # -- the log --------------------------------------------------------------------------------------------------
 
     def server_log_is_enabled(self, level: int) -> int:
-        return int(level != VERBOSE or self._core.log_verbose)
+        return int(0 <= level <= VERBOSE and bool(self._core.log_levels >> level & 1))
 
     def server_log_message(self, level: int, filename: Optional[bytes], line: int, message: Optional[bytes]) -> int:
         if not 0 <= level <= VERBOSE:
-            raise ApiCallError(INVALID_ARG, f"unknown log level {level}")
-        if level != VERBOSE or self._core.log_verbose:
+            raise ApiCallError(INVALID_ARG, f"unknown logging level '{level}'")
+        if self._core.log_levels >> level & 1:
             file = (filename or b"").decode(errors="replace")
             self._core.log(level, file, max(line, 0), (message or b"").decode(errors="replace"))
         return 0
