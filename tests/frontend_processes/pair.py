@@ -81,14 +81,18 @@ class Pair:
 
     def sink(self, number: int, on_response: Callable[[], object] = lambda: None) -> Sink:
         made = Sink(on_response)
-        self.remote._pending[number] = made, f"id {number}"
+        self.remote._pending[number] = made, f"id {number}", None
         return made
 
-    def know_route(self, name: str) -> None:
+    def know_route(self, name: str, version: int = LATEST) -> _KnownRoute:
         """Have the frontend's side know where requests to a model go, which it would ask for, and block."""
-        route: VersionRoute = self.session._services["route"](name, LATEST)
-        part = None if route.inputs is None else self.remote._parts.get(route.inputs)
-        self.remote._routes[name, LATEST] = _KnownRoute(route, part)
+        route: VersionRoute = self.session._services["route"](name, version)
+        if route.inputs is not None and route.inputs not in self.remote._parts:
+            self.session._link.flush()
+            self.remote.receive()
+        part = None if route.inputs is None else self.remote._parts[route.inputs]
+        known = self.remote._routes[name, version] = _KnownRoute(route, part)
+        return known
 
     async def settle(self, condition: Callable[[], object]) -> None:
         while not condition():

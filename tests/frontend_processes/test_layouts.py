@@ -63,7 +63,7 @@ class Pair:
 
     def receive(self, number: int) -> InferResponse:
         sink = Sink()
-        self.remote._pending[number] = (sink, f"id {number}")
+        self.remote._pending[number] = sink, f"id {number}", None
         self.respond(number)
         self.remote.on_received()
         (response,) = sink.responses

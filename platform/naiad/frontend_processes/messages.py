@@ -78,9 +78,14 @@ class FrameKind:
     PING = 38
 
 
-TICKET = struct.Struct("<IIqH")
-"""Number of the request, of its template, offset of its inputs in the part (-1: in the message), bytes of its id. The
-id and the inputs follow, each input at an aligned offset."""
+TICKET = struct.Struct("<IIqHH")
+"""Number of the request, of its template, offset of its inputs in the part (-1: in the message), bytes of its id and of
+its context (the headers that requests caused by it carry on, as guests get them). These follow, and then the inputs,
+each at an aligned offset."""
+TICKET_FRAME = struct.Struct(wire.FRAME.format + TICKET.format[1:])
+"""The head of the frame and the one of the message, packed in one step."""
+MAX_TICKET_TEXT = 0xFFFF
+"""A longer id or context makes a request a rare one."""
 NUMBER = struct.Struct("<I")
 CONFIRM_SENT = struct.Struct("<II")  # request, responses
 TRACED_SENDING = struct.Struct("<IQQB")  # request, when sending its response began and ended (monotonic ns), FINAL
@@ -194,7 +199,11 @@ class FullRequest(NamedTuple):
 
 
 class FullResponse(NamedTuple):
-    """A response that has more than outputs of a known layout; *is_rejection* if the request was not accepted."""
+    """A response that has more than outputs of a known layout.
+
+    With *is_rejection* the request was not accepted; with *is_reroute* because the version is gone whose segment its
+    inputs were written to: the frontend process sends it again, to the version that serves now.
+    """
 
     number: int
     final: bool
@@ -207,6 +216,7 @@ class FullResponse(NamedTuple):
     parameters: Mapping[str, Parameter]
     error: ErrorFields | None
     is_rejection: bool = False
+    is_reroute: bool = False
 
 
 class ResponseLayout(NamedTuple):

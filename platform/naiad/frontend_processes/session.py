@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import orjson
 from naiad_stub import wire
 
 from naiad.engine.engine import Engine
@@ -52,6 +53,7 @@ from naiad.frontends.tracing.tracer import Tracer
 from naiad.memory.frontend_memory import FrontendMemory, InputPlace, SharedInputs
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import (
+    NO_HEADERS,
     NO_PARAMETERS,
     Buffer,
     InferRequest,
@@ -95,13 +97,14 @@ class _OwnedTemplate:
     Attributes:
         forwarding: Forwards requests of this template to the version that serves it now; None until that is known.
         layout: Their layout there.
-        served: Number of that version's load.
+        first_ticket: The engine's ticket of a request to that version, without the request's number.
         attempts: How often that was looked for, until it is found or given up.
     """
 
     __slots__ = (
         "_session",
         "attempts",
+        "first_ticket",
         "forwarding",
         "inputs",
         "is_decoupled",
@@ -111,7 +114,6 @@ class _OwnedTemplate:
         "model_version",
         "offsets",
         "outputs",
-        "served",
         "shared",
         "size",
     )
@@ -132,11 +134,11 @@ class _OwnedTemplate:
         """Another version may serve the model from now on."""
         self.forwarding: Forwarding | None = None
         self.layout: CheckedLayout | None = None
-        self.served = self.attempts = 0
+        self.first_ticket = self.attempts = 0
 
-    def request_of(self, number: int, request_id: bytes, inputs: bytes) -> InferRequest:  # noqa: ARG002 - the signature of `ForwardSource`
+    def request_of(self, forwarded: ForwardedRequest) -> InferRequest:
         """See `ForwardSource`."""
-        return self.request(self.slices(inputs), request_id, None)
+        return self.request(self.slices(forwarded.inputs), forwarded.request_id, forwarded.context, None)
 
     def sink_of(self, number: int) -> Sink:
         """See `ForwardSource`."""
@@ -146,8 +148,10 @@ class _OwnedTemplate:
         """See `ForwardSource`."""
         self._session.respond_forwarded(number, model, layout, outputs)
 
-    def request(self, inputs: list[InputTensor], request_id: bytes, place: InputPlace | None) -> InferRequest:
-        """A request with nothing but an id and inputs."""
+    def request(
+        self, inputs: list[InputTensor], request_id: bytes, context: bytes, place: InputPlace | None
+    ) -> InferRequest:
+        """A request with nothing but an id, a context and inputs."""
         return InferRequest(
             self.model_name,
             self.model_version,
@@ -156,6 +160,7 @@ class _OwnedTemplate:
             self.outputs,
             layout_key=self,
             place=place,
+            propagated=orjson.loads(context) if context else NO_HEADERS,
         )
 
     def slices(self, data: bytes | memoryview) -> list[InputTensor]:
@@ -229,7 +234,6 @@ class FrontendSession:
         self._token = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[int, Callable[[bytes], None]] = {
-            FrameKind.TICKET: self._on_ticket,
             FrameKind.REQUEST: self._on_request,
             FrameKind.TEMPLATE: self._on_template,
             FrameKind.FORGET_TEMPLATES: self._on_forget_templates,
@@ -255,7 +259,10 @@ class FrontendSession:
     def on_frame(self, kind: int, payload: bytes) -> None:
         """Handle a frame of the frontend process."""
         try:
-            self._handlers[kind](payload)
+            if kind == FrameKind.TICKET:  # most frames
+                self._on_ticket(payload)
+            else:
+                self._handlers[kind](payload)
         except Exception:  # the frames after this one must still be handled
             logger.exception("cannot handle a message of a frontend process")
 
@@ -327,31 +334,31 @@ class FrontendSession:
 
     def _on_ticket(self, payload: bytes) -> None:
         self.received_count += 1
-        number, template_number, start, id_size = TICKET.unpack_from(payload)
+        number, template_number, start, id_size, context_size = TICKET.unpack_from(payload)
         template = self._templates[template_number]
-        position = TICKET.size + id_size
-        request_id = payload[TICKET.size : position]
+        position = TICKET.size
+        request_id = context = b""
+        if id_size:
+            request_id = payload[position : position + id_size]
+            position += id_size
+        if context_size:
+            context = payload[position : position + context_size]
+            position += context_size
         data = payload[position:]
-        if start < 0 and self._forward(number, template, request_id, data):
-            return
+        if start < 0 and not self._engine.is_exiting:
+            layout = template.layout or self._known_layout(template)
+            if layout is not None:  # forward the request as it came, if it need not be submitted like any other
+                assert template.forwarding is not None
+                key = template.forwarding.forward(ForwardedRequest(template, number, request_id, data, context), layout)
+                if key:
+                    self._open[number] = template.first_ticket + key
+                    return
         found = self._inputs(template, start, data)
         if found is None:
-            self._reject_unloaded(number, template, str(request_id, "utf-8", "surrogatepass"))
+            self._reroute(number, template, str(request_id, "utf-8", "surrogatepass"))
             return
         inputs, place = found
-        self._submit(number, template, template.request(inputs, request_id, place))
-
-    def _forward(self, number: int, template: _OwnedTemplate, request_id: bytes, inputs: bytes) -> bool:
-        """Forward a request as it came; False if it has to be submitted like any other."""
-        layout = template.layout or self._known_layout(template)
-        if layout is None or self._engine.is_exiting:
-            return False
-        assert template.forwarding is not None
-        key = template.forwarding.forward(ForwardedRequest(template, number, request_id, inputs), layout)
-        if not key:
-            return False
-        self._open[number] = self._engine.ticket_of(template.served, key)
-        return True
+        self._submit(number, template, template.request(inputs, request_id, context, place))
 
     def _known_layout(self, template: _OwnedTemplate) -> CheckedLayout | None:
         """The layout of a template's requests, once the version that serves them has checked one."""
@@ -363,7 +370,8 @@ class FrontendSession:
         except NaiadError:
             return None  # which submitting the request reports
         if version.forwarding is not None:
-            template.forwarding, template.served = version.forwarding, version.number
+            template.forwarding = version.forwarding
+            template.first_ticket = self._engine.ticket_of(version.number, 0)
             template.layout = version.forwarding.known_layout(template, template.size)
         return template.layout
 
@@ -373,7 +381,7 @@ class FrontendSession:
         template = self._templates[full.template]
         found = self._inputs(template, full.place, full.data)
         if found is None:
-            self._reject_unloaded(full.number, template, full.request_id)
+            self._reroute(full.number, template, full.request_id)
             return
         inputs, place = found
         for tensor, scan in zip(inputs, full.scans, strict=True):
@@ -460,18 +468,22 @@ class FrontendSession:
         traced = self._traces.pop(number) if final else self._traces[number]
         traced.on_sent(began, ended, final=bool(final))
 
-    def _reject_unloaded(self, number: int, template: _OwnedTemplate, request_id: str) -> None:
+    def _reroute(self, number: int, template: _OwnedTemplate, request_id: str) -> None:
+        """Have the frontend process send a request again, whose inputs are in memory that is unmapped here."""
+        self.received_count -= 1
         error = NotReadyError(
             f"model '{template.model_name}' was unloaded while the request was received; send it again"
         )
         name, version = template.model_name, template.model_version
-        self._reject(number, InferRequest(name, version, (), request_id), error)
+        self._reject(number, InferRequest(name, version, (), request_id), error, is_reroute=True)
 
-    def _reject(self, number: int, request: InferRequest, error: NaiadError) -> None:
+    def _reject(self, number: int, request: InferRequest, error: NaiadError, *, is_reroute: bool = False) -> None:
         self._open.pop(number, None)
         name, version = request.model_name, request.model_version
         fields = error_fields(error)
-        message = FullResponse(number, True, name, version, request.request_id, (), b"", 0, {}, fields, True)
+        message = FullResponse(
+            number, True, name, version, request.request_id, (), b"", 0, {}, fields, True, is_reroute
+        )
         if self._link is not None:
             self._link.send(pack(FrameKind.FULL_RESPONSE, message))
 

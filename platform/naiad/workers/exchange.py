@@ -310,11 +310,15 @@ class ForwardedResponse(NamedTuple):
 
 
 def write_forwarded(
-    number: int, key: int, request_id: bytes, layout: bytes, inputs: bytes, memory: InstanceMemory
+    number: int, key: int, request_id: bytes, layout: bytes, inputs: bytes, context: bytes, memory: InstanceMemory
 ) -> bytes:
-    """EXECUTE of one request that has nothing but an id and inputs, which are in *inputs* as *layout* says."""
-    head = wire.REQUEST_HEAD.pack(key, 0, 0, 0, 0, len(request_id), wire.NO_STRING, 0, len(layout))
-    rest = b"".join((inputs, head, request_id, layout))
+    """EXECUTE of one request with an id, inputs, which are in *inputs* as *layout* says, and at most a context."""
+    flags = 0
+    described = layout
+    if context:
+        flags, described = wire.TRACED, wire.TRACE_SIZE.pack(len(context)) + context + layout
+    head = wire.REQUEST_HEAD.pack(key, 0, 0, flags, 0, len(request_id), wire.NO_STRING, 0, len(layout))
+    rest = b"".join((inputs, head, request_id, described))
     size = wire.EXECUTE_HEAD.size + len(rest)
     frame = wire.EXECUTE_FRAME.pack(size, wire.Kind.EXECUTE, 0, number, 1, -1 - len(inputs))
     return _with_released(frame + rest, memory)

@@ -312,7 +312,9 @@ class Worker:
         self.open.update(keys)
         return number
 
-    def forward(self, key: int, request_id: bytes, layout: bytes, inputs: bytes, size: int, now: int) -> None:
+    def forward(
+        self, key: int, request_id: bytes, layout: bytes, inputs: bytes, size: int, now: int, context: bytes = b""
+    ) -> None:
         """Send a batch of one request whose inputs, of few bytes, lie as its packed *layout* says.
 
         Args:
@@ -322,13 +324,14 @@ class Worker:
             inputs: Its inputs.
             size: Its rows.
             now: The time (monotonic ns).
+            context: What requests that it causes carry on, as JSON; empty without any.
         """
         self._number = number = (self._number + 1) & 0xFFFFFFFF
         self.open.add(key)
         if self._is_gone:  # as in `execute`
             self.batches[number] = ExecutingBatch((key,), -1, 0, size)
             return
-        data = write_forwarded(number, key, request_id, layout, inputs, self.memory)
+        data = write_forwarded(number, key, request_id, layout, inputs, context, self.memory)
         if self.batches and self._channel is not None:
             self._channel.send_soon(data)
         else:

@@ -41,7 +41,10 @@ class Guest:
         self.executed: list[tuple[int, InferRequest]] = []
         self.cancelled: list[int] = []
 
-    def forward(self, key: int, request_id: bytes, layout: bytes, inputs: bytes, size: int, now: int) -> None:
+    def forward(
+        self, key: int, request_id: bytes, layout: bytes, inputs: bytes, size: int, now: int, context: bytes
+    ) -> None:
+        assert context == b""
         self.forwarded.append((key, request_id, inputs))
         self._begin(key, size, now)
 
@@ -66,10 +69,10 @@ class Source:
         self.responses: list[tuple[int, tuple[str, int], object, bytes]] = []
         self.errors: list[tuple[int, NaiadError]] = []
 
-    def request_of(self, number: int, request_id: bytes, inputs: bytes) -> InferRequest:
-        self.made.append(number)
-        tensors = [InputTensor("IN", Datatype.FP32, (2,), inputs)]
-        return InferRequest("m", -1, tensors, request_id.decode(), layout_key=KEY)
+    def request_of(self, forwarded: ForwardedRequest) -> InferRequest:
+        self.made.append(forwarded.number)
+        tensors = [InputTensor("IN", Datatype.FP32, (2,), forwarded.inputs)]
+        return InferRequest("m", -1, tensors, forwarded.request_id.decode(), layout_key=KEY)
 
     def sink_of(self, number: int) -> Any:
         source = self
@@ -100,7 +103,7 @@ class Version:
 
     def check_layout(self) -> Any:
         """Have a request of the layout take the long way, and fail."""
-        request = self.source.request_of(0, b"", DATA)
+        request = self.source.request_of(ForwardedRequest(self.source, 0, b"", DATA))
         key = self.admission.submit(request, self.source.sink_of(0))
         self.tracker.fail_all(NaiadError("it fails"))
         self.end(key)
@@ -171,7 +174,8 @@ def test_a_request_behind_waiting_ones_waits_too(version):
     layout = version.check_layout()
     while version.forward(1, layout):
         pass
-    version.admission.submit(version.source.request_of(2, b"", DATA), version.source.sink_of(2))
+    request = version.source.request_of(ForwardedRequest(version.source, 2, b"", DATA))
+    version.admission.submit(request, version.source.sink_of(2))
     version.end(next(iter(version.guest.batches)))
     assert version.tracker.dispatcher.waiting_count == 0
     assert version.forward(3, layout) == 0

@@ -5,7 +5,7 @@ them. What is left for the owner is to choose the guest, to count, and to replac
 kind pass through without an `InferRequest`, tensors, or an `InferResponse`. They are, all of them:
 
 - for a model whose requests are neither batched, delayed, cached nor rate limited, and whose responses need no change;
-- of a layout that was checked before, with inputs of few bytes, an id at most, and no parameters;
+- of a layout that was checked before, with inputs of few bytes, at most an id and a trace context, and no parameters;
 - dispatched at once, because an instance is free.
 
 Every other request takes the long way (`Admission.submit`). A request that was forwarded is tracked like all others:
@@ -70,5 +70,6 @@ class Forwarding:
         pending.worker = worker
         self._tracker.track(pending)
         assert layout.packed is not None
-        worker.forward(key, forwarded.request_id, layout.packed[0], forwarded.inputs, layout.batch_size, now)
+        _, _, request_id, inputs, context = forwarded
+        worker.forward(key, request_id, layout.packed[0], inputs, layout.batch_size, now, context)
         return key

@@ -23,8 +23,8 @@ below what makes the guest wait, so that it never idles for lack of a message.""
 class ForwardSource(Protocol):
     """Where forwarded requests come from: makes the objects that most of them never need."""
 
-    def request_of(self, number: int, request_id: bytes, inputs: bytes) -> InferRequest:
-        """The request with that number among those of the source."""
+    def request_of(self, forwarded: ForwardedRequest) -> InferRequest:
+        """A request of the source."""
 
     def sink_of(self, number: int) -> Sink:
         """What gets its responses."""
@@ -41,12 +41,21 @@ class ForwardSource(Protocol):
 
 
 class ForwardedRequest(NamedTuple):
-    """A request as it came from its source, which knows it by its number."""
+    """A request as it came from its source, which knows it by its number.
+
+    Attributes:
+        source: The source.
+        number: Its number there.
+        request_id: Its id.
+        inputs: Its inputs, laid out as the guest expects them.
+        context: `InferRequest.propagated` as JSON; empty without any.
+    """
 
     source: ForwardSource
     number: int
     request_id: bytes
     inputs: bytes
+    context: bytes = b""
 
 
 class PendingRequest:
@@ -119,8 +128,7 @@ class PendingRequest:
         """The request, as the model sees it."""
         if self._request is None:
             assert self.forwarded is not None
-            source, number, request_id, inputs = self.forwarded
-            self._request = source.request_of(number, request_id, inputs)
+            self._request = self.forwarded.source.request_of(self.forwarded)
         return self._request
 
     @property
