@@ -263,20 +263,23 @@ def test_output_that_has_no_json_is_an_error():
 
 
 @pytest.mark.parametrize(
-    ("body", "key"),
+    ("body", "text"),
     [
-        (b'{"LONG": 1, "LONG": 2}', "LONG"),
-        (b'{"LONG": 1, "L\\u004fNG": 2}', "LONG"),
-        (b'{"LONG": 1, "extra": 1, "extra": 2}', "extra"),
-        (b'{"LONG": 1, "parameters": {"extra": 1, "extra": 2}}', "extra"),
-        (b'{"id": "7", "LONG": 1, "LONG": 2}', "LONG"),
+        (b'{"LONG": 1, "LONG": 2}', "input 'LONG' already exists in request"),
+        (b'{"LONG": 1, "L\\u004fNG": 2}', "input 'LONG' already exists in request"),
+        (b'{"parameters": {"LONG": 1, "LONG": 2}}', "input 'LONG' already exists in request"),
+        (b'{"LONG": 1, "extra": 1, "extra": 2}', "key 'extra' occurs twice in one object"),
+        (b'{"LONG": 1, "parameters": {"extra": 1, "extra": 2}}', "key 'extra' occurs twice in one object"),
+        (b'{"id": "7", "LONG": 1, "LONG": 2}', "input 'LONG' already exists in request"),
+        (b'{"id": "6", "id": "7", "LONG": 1}', "key 'id' occurs twice in one object"),
+        (b'{"LONG": 1, "parameters": {"a": 1}, "parameters": {"b": 2}}', "key 'parameters' occurs twice in one object"),
     ],
 )
-def test_a_key_that_occurs_twice_is_an_error(body, key):
+def test_a_key_that_occurs_twice_is_an_error(body, text):
     request_id = "7" if b'"id"' in body else "<id_unknown>"
     with pytest.raises(NaiadError) as raised:
         parse(body)
-    assert raised.value.message == f"[request id: {request_id}] input '{key}' already exists in request"
+    assert raised.value.message == f"[request id: {request_id}] {text}"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from math import prod
 from typing import Any
 
@@ -43,7 +43,7 @@ def parse_generate(
     document = parse_json(body, not_an_object="attempt to get members for non-object", max_objects=max_objects)
     builder = _RequestBuilder(metadata, parse_id(document))
     if may_repeat_keys(body, document):
-        check_unique_keys(body, builder.request_id)
+        check_unique_keys(body, builder.request_id, {tensor.name for tensor in metadata.inputs})
     for name, value in document.items():
         if name == _NESTED:
             builder.add_nested(value)
@@ -64,20 +64,26 @@ def may_repeat_keys(body: Buffer, document: Mapping[str, Any]) -> bool:
     return any(text.count(f'"{key}"'.encode()) != 1 for key in keys)
 
 
-def check_unique_keys(body: Buffer, request_id: str) -> None:
+def check_unique_keys(body: Buffer, request_id: str, inputs: Container[str]) -> None:
     """Reject a request in which a key occurs twice in one object.
 
+    Args:
+        body: The body, which is valid JSON.
+        request_id: The client's id of the request; empty without one.
+        inputs: Names of the model's inputs.
+
     Raises:
-        InvalidRequestError: With the text that the reference has for an input that occurs twice.
+        InvalidRequestError: If one does; for an input, with the text of the reference.
     """
 
     def collect(pairs: list[tuple[str, Any]]) -> None:
         seen = set()
         for name, _ in pairs:
             if name in seen:
-                raise InvalidRequestError(
-                    f"[request id: {request_id or '<id_unknown>'}] input '{name}' already exists in request"
-                )
+                prefix = f"[request id: {request_id or '<id_unknown>'}] "
+                if name in inputs:
+                    raise InvalidRequestError(f"{prefix}input '{name}' already exists in request")
+                raise InvalidRequestError(f"{prefix}key '{name}' occurs twice in one object")
             seen.add(name)
 
     with contextlib.suppress(ValueError):  # orjson has read it, and its differences are no matter here
