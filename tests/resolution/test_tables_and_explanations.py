@@ -93,6 +93,19 @@ def test_long_cells_of_the_backends_are_wrapped():
     assert line < 160
 
 
+def test_the_reason_of_a_model_that_failed_is_wrapped_between_words():
+    reason = "UNAVAILABLE: Internal: " + "the file is missing; " * 20
+    trace = "UNAVAILABLE: error\n  File model.py\n\n" + "x" * 200
+    lines = model_table([("m", 1, reason.strip()), ("n", 2, trace)]).splitlines()
+    assert {len(line) for line in lines} == {len("| Model | Version |  |") + 80}
+    cells = [line.split("|")[3].strip() for line in lines[3:-1]]
+    assert " ".join(cells[: cells.index("UNAVAILABLE: error")]) == reason.strip()
+    assert cells[cells.index("UNAVAILABLE: error") :] == [
+        "UNAVAILABLE: error", "File model.py", "", "x" * 80, "x" * 80, "x" * 40
+    ]  # fmt: skip
+    assert "|   File model.py " in "\n".join(lines)
+
+
 def test_an_explanation_says_what_was_looked_for_and_where_and_what_was_taken_and_why():
     text = explain_plainly(resolve_m({SHARED: "", f"/repo/m/{STUB}": b"\x7fELF"}, backend="x"), Ready())
     for part in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from naiad.resolution.backend import PYTHON
@@ -11,7 +12,7 @@ from naiad.resolution.decision import Resolution
 __all__ = ["agent_table", "backend_table", "model_table", "text_table"]
 
 _CELL_WIDTH = 80
-"""Characters in a line of the table of backends: a path and a configuration fit beside each other on most screens."""
+"""Characters in a line of a cell: a path and a configuration fit beside each other on most screens."""
 NO_VERSION = "Not loaded: No model version was found"
 
 
@@ -44,10 +45,11 @@ def backend_table(resolutions: Iterable[Resolution]) -> str:
 def model_table(models: Iterable[tuple[str, int | None, str]]) -> str:
     """Name, version and status of models, sorted by name and version.
 
-    A status is `READY`, `UNAVAILABLE: <reason>` and so on. A model without a version and status is `NO_VERSION`.
+    A status is `READY`, `UNAVAILABLE: <reason>` and so on; reasons are wrapped between words. A model without a version
+    and status is `NO_VERSION`.
     """
     rows = [
-        (name, "-" if version is None else str(version), status or NO_VERSION)
+        (name, "-" if version is None else str(version), _wrapped_at_words(status or NO_VERSION))
         for name, version, status in sorted(models, key=lambda model: (model[0], model[1] or 0))
     ]
     return text_table(("Model", "Version", "Status"), rows)
@@ -79,6 +81,15 @@ def _row_lines(row: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]
 def _wrapped(text: str) -> str:
     """The text in lines of at most _CELL_WIDTH, as the reference breaks cells at the width of the terminal."""
     return "\n".join(text[start : start + _CELL_WIDTH] for start in range(0, len(text), _CELL_WIDTH))
+
+
+def _wrapped_at_words(text: str) -> str:
+    """The text in lines of at most _CELL_WIDTH, each of its own lines wrapped between words where there are any."""
+    lines = (
+        textwrap.wrap(line, _CELL_WIDTH, break_on_hyphens=False, replace_whitespace=False) or [""]
+        for line in text.splitlines()
+    )
+    return "\n".join(part for parts in lines for part in parts)
 
 
 def _cmdline_json(resolution: Resolution) -> str:
