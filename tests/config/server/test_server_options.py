@@ -210,6 +210,12 @@ def test_a_cache_has_the_size_given_last(arguments):
     assert parse(*arguments).cache.size == 1048576
 
 
+@pytest.mark.parametrize("size", [1, 200])
+def test_a_cache_may_have_any_size(size):
+    assert parse(f"--cache-config=local,size={size}").cache.size == size
+    assert parse(f"--response-cache-byte-size={size}").cache.size == size
+
+
 def test_without_a_flag_there_is_no_cache():
     assert parse("--cache-directory=/c").cache.size == 0
 

@@ -231,6 +231,14 @@ def test_a_trace_of_a_hit_has_no_times_of_a_computation(tmp_path):
     assert {"REQUEST_START", "QUEUE_START", "INFER_RESPONSE_COMPLETE", "REQUEST_END"} <= found < computed
 
 
+def test_a_cache_of_200_bytes_starts_and_serves_what_does_not_fit(tmp_path):
+    write_counting(tmp_path / "models", "m")
+    with ServerProcess(tmp_path / "models", "--cache-config=local,size=200", work=tmp_path) as server:
+        assert [call(ask(server, "m", 1)) for _ in range(2)] == [1, 2]
+        assert gauge(server, "nv_cache_num_entries") == 0
+    assert "is greater than total cache size: 200" in server.log
+
+
 def test_a_full_cache_drops_what_was_not_used_longest_and_says_so_of_what_never_fits(tmp_path):
     write_counting(tmp_path / "models", "m")
     with ServerProcess(tmp_path / "models", "--cache-config=local,size=4096", work=tmp_path) as server:
