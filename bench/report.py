@@ -22,7 +22,15 @@ MODELS_BEGIN, MODELS_END = (
 )
 SCALING_BEGIN, SCALING_END = "<!-- scaling: written by `python -m bench.scaling` -->", "<!-- end of scaling -->"
 ELASTIC_BEGIN, ELASTIC_END = "<!-- elastic: written by `python -m bench.elastic` -->", "<!-- end of elastic -->"
-SECTIONS = ((SCALING_BEGIN, SCALING_END), (ELASTIC_BEGIN, ELASTIC_END), (MODELS_BEGIN, MODELS_END))
+REMOTE_BEGIN, REMOTE_END = "<!-- remote: written by `python -m bench.remote` -->", "<!-- end of remote -->"
+NODES_BEGIN, NODES_END = "<!-- nodes: written by `python -m bench.nodes` -->", "<!-- end of nodes -->"
+SECTIONS = (
+    (SCALING_BEGIN, SCALING_END),
+    (ELASTIC_BEGIN, ELASTIC_END),
+    (REMOTE_BEGIN, REMOTE_END),
+    (NODES_BEGIN, NODES_END),
+    (MODELS_BEGIN, MODELS_END),
+)
 """Markers of the sections that other programs write, in the order of the page."""
 _INTRODUCTION = """\
 Written by `make bench`: naiad and the real Triton on one machine in one run, in turns, with the real

@@ -81,7 +81,8 @@ class InstanceScaling:
         if wanted == load.count:
             return
         why = f"requests waited {load.waited:.2g} s" if wanted > load.count else "fewer are needed"
-        logger.info("'%s': %d instances instead of %d, since %s", each.key, wanted, load.count, why)
+        noun = "instance" if wanted == 1 else "instances"
+        logger.info("'%s': %d %s instead of %d, since %s", each.key, wanted, noun, load.count, why)
         each.change = asyncio.get_running_loop().create_task(self._scale(each, wanted))
 
     async def _scale(self, each: _ScaledVersion, wanted: int) -> None:
