@@ -57,6 +57,13 @@ def test_the_newest_with_numpy_that_will_do_is_found(required, expected, machine
     assert found(required, machine, tmp_path / "cache") == expected
 
 
+def test_an_interpreter_that_is_found_is_no_line_of_information(machine, tmp_path, caplog):
+    """`naiad explain --prepare` shows such lines, and the start of a guest has the interpreter in its own."""
+    with caplog.at_level("INFO", logger="naiad"):
+        assert found("==3.10", machine, tmp_path / "cache") == (3, 10, 13)
+    assert caplog.messages == []
+
+
 def test_an_activated_environment_of_the_version_is_preferred(machine, tmp_path, monkeypatch):
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "3.9.18"))
     assert found(">=3.9,<3.13", machine, tmp_path / "cache") == (3, 9, 18)
