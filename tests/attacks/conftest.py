@@ -9,7 +9,7 @@ import pytest
 from attacks.watching import attacked_server
 from support.server import ServerProcess
 
-_CODE = """
+CODE = """
 import triton_python_backend_utils as pb_utils
 
 
@@ -20,7 +20,7 @@ class TritonPythonModel:
             for request in requests
         ]
 """
-_CONFIG = """
+CONFIG = """
 backend: "python"
 input [ {{ name: "INPUT0" data_type: {0} dims: [ -1 ] }} ]
 output [ {{ name: "OUTPUT0" data_type: {0} dims: [ -1 ] }} ]
@@ -34,8 +34,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, datatype in (("identity", "TYPE_FP32"), ("bytes", "TYPE_UINT8"), ("words", "TYPE_STRING")):
         folder = root / name / "1"
         folder.mkdir(parents=True)
-        (root / name / "config.pbtxt").write_text(_CONFIG.format(datatype))
-        (folder / "model.py").write_text(_CODE)
+        (root / name / "config.pbtxt").write_text(CONFIG.format(datatype))
+        (folder / "model.py").write_text(CODE)
     return root
 
 

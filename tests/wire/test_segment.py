@@ -128,6 +128,34 @@ def test_trimming_spares_blocks_in_use():
         assert bytes(blocks.view[kept : kept + 4]) == b"\1" * 4
 
 
+def test_trimming_with_a_time_limit_continues_where_it_ended_and_spares_new_blocks():
+    with segment() as (blocks, descriptor):
+        kept, *freed = [blocks.allocate(16 << 20) for _ in range(4)]
+        for offset in (kept, *freed):
+            blocks.view[offset : offset + (16 << 20)] = b"\1" * (16 << 20)
+        for offset in freed:
+            blocks.release(offset)
+        assert blocks.trim(1e-9) == 0, "the time is over at once"
+        assert blocks.has_untrimmed
+        new = blocks.allocate(16 << 20)
+        blocks.view[new : new + (16 << 20)] = b"\2" * (16 << 20)
+        while blocks.has_untrimmed:
+            blocks.trim(0.001)
+        assert used(descriptor) == 32 << 20
+        assert bytes(blocks.view[kept : kept + (16 << 20)]) == b"\1" * (16 << 20)
+        assert bytes(blocks.view[new : new + (16 << 20)]) == b"\2" * (16 << 20)
+        blocks.release(new)
+        blocks.release(kept)
+        blocks.trim(1e-9)
+        assert (blocks.in_use, blocks.has_untrimmed) == (0, True)
+        again = blocks.allocate(1 << 20)
+        blocks.view[again : again + (1 << 20)] = b"\3" * (1 << 20)
+        while blocks.has_untrimmed:
+            blocks.trim(0.001)
+        assert used(descriptor) == 1 << 20
+        assert bytes(blocks.view[again : again + (1 << 20)]) == b"\3" * (1 << 20)
+
+
 def test_segment_cut_into_other_sizes_still_takes_what_fits():
     """Blocks keep their size while there is room; without any, free neighbours become one."""
     with segment() as (blocks, descriptor):

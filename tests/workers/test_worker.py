@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import signal
@@ -13,6 +14,7 @@ import psutil
 import pytest
 from naiad.errors import ProtocolError
 from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InferRequest, InputTensor
 from naiad_stub import wire
 
 from .guests import IDENTITY, PLAN, guest, is_running, launch_spec, request, run, started, until
@@ -336,6 +338,79 @@ def auto_complete_config(config):
             await worker.kill()
 
     assert '"max_batch_size": 7' in run(complete())
+
+
+LONG = np.arange(5 << 20, dtype="<f4")
+"""20 MiB: copied in slices."""
+
+
+def long_request(scale: float) -> InferRequest:
+    half = len(LONG) // 2
+    return InferRequest("m", 1, [InputTensor("IN", Datatype.FP32, (half * 2,), memoryview((LONG * scale).tobytes()))])
+
+
+def test_inputs_of_a_long_batch_are_copied_in_slices_and_all_else_waits_behind_it(tmp_path):
+    async def serve():
+        worker, owner = await started(launch_spec(tmp_path, CANCELLED))
+        turns: list[bool] = []
+
+        def count_turns() -> None:
+            turns.append(bool(worker._unsent))
+            if len(owner.done) < 3:
+                asyncio.get_running_loop().call_soon(count_turns)
+
+        worker.execute([(1, long_request(1), None), (2, long_request(2), None)], 2)
+        worker.execute([(3, request(3), None)], 1)
+        packed = PLAN.pack_inputs(request(4.0))
+        worker.forward(4, b"", packed[0], np.array((4.0,), "<f4").tobytes(), 1, time.monotonic_ns())
+        worker.cancel([2])
+        assert worker._unsent.batches == [1, 2, 3]
+        count_turns()
+        await until(lambda: len(owner.done) == 3, "three batches")
+        assert sum(turns) >= 35, "at most a MiB in a turn"
+        assert [answer.key for answer in owner.answers] == [1, 2, 3]
+        assert [np.frombuffer(each.outputs, "<f4").tolist() for each in owner.forwarded] == [[4, 0]]
+        sums = [np.frombuffer(answer.response.outputs[0].data, "<f4").tolist() for answer in owner.answers]
+        expected = LONG.astype("f8").sum()
+        assert sums[0] == pytest.approx([expected, 0], rel=1e-6)
+        assert sums[1] == pytest.approx([2 * expected, 1], rel=1e-6), "it was cancelled before it began"
+        assert sums[2:] == [[3, 0]]
+        assert worker.memory.inputs.in_use == 0
+        await worker.stop(10)
+        assert owner.deaths == []
+
+    run(serve())
+
+
+CANCELLED = """
+    def execute(self, requests):
+        import numpy as np
+        responses = []
+        for request in requests:
+            array = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            if len(array) > 1:
+                end = time.monotonic() + 20
+                while array[1] == 2 and not request.is_cancelled() and time.monotonic() < end:
+                    time.sleep(0.01)
+            found = np.array([array.sum(dtype="f8"), request.is_cancelled()], "f4")
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", found)]))
+        return responses
+"""
+
+
+@pytest.mark.parametrize("signals", [(signal.SIGKILL,), (signal.SIGSTOP, signal.SIGKILL)])
+def test_batches_that_wait_for_their_inputs_when_the_guest_dies_count_as_not_begun(tmp_path, signals):
+    async def die():
+        worker, owner = await started(launch_spec(tmp_path, IDENTITY))
+        for number in signals:
+            os.kill(worker.pid, number)
+        worker.execute([(1, long_request(1), None)], 1)
+        worker.execute([(2, request(2), None)], 1)
+        await until(lambda: owner.deaths, "the death")
+        assert [(batch.keys, batch.sent) for batch in worker.batches.values()] == [([1], 0), ([2], 0)]
+        assert not worker._unsent
+
+    run(die())
 
 
 def test_request_that_a_dying_guest_never_read_counts_as_not_begun(tmp_path):

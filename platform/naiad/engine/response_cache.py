@@ -6,7 +6,8 @@ its `Admission` asks before the scheduler gets the request.
 As in the reference (SRV docs/user_guide/response_cache.md), the key of a request is the model's version and the names,
 datatypes, shapes and elements of the inputs; parameters, id and requested outputs do not matter. Two things differ:
 each load of a version begins with an empty cache, and a cached response is used only if it has all requested outputs.
-Errors are never cached.
+Errors are never cached. Requests and responses of more than 8 MiB are not either: a digest and a copy of them would
+hold up all other requests.
 
 Entries own copies of their bytes: they hold no memory of a guest, and a lookup accesses no guest.
 """
@@ -32,6 +33,9 @@ logger = logging.getLogger("naiad.engine")
 _ENTRY_BYTES = 512
 _OUTPUT_BYTES = 160
 """Approximate overhead of an entry and of each output, since the capacity limits memory and not payload."""
+
+_MAX_CACHED = 8 << 20
+"""Bytes of a request's inputs, and of a response's outputs. A digest or a copy of so many takes about 5 ms."""
 
 _Key: TypeAlias = tuple[int, bytes]
 
@@ -143,13 +147,16 @@ class CachedResponses:
         self._outputs = frozenset(tensor.name for tensor in config.outputs)
         # Parameters of an ensemble's responses name the sequence of their request; the next request has another.
         self._keeps_parameters = not config.message.HasField("ensemble_scheduling")
-        self._has_warned = False
+        self._has_warned = self._has_warned_of_size = False
 
     def respond(self, request: InferRequest, sink: Sink) -> Sink | None:
         """Respond to a checked request from the cache (None), or the sink with which it has to go to the model.
 
         That sink caches the model's response.
         """
+        if sum([len(tensor.data) for tensor in request.inputs]) > _MAX_CACHED:
+            self._warn_of_size("inputs")
+            return sink
         began = time.monotonic_ns()
         digest = digest_of(request)
         entry = self._cache.find((self._number, digest), request.requested_outputs, began)
@@ -181,7 +188,20 @@ class CachedResponses:
             took += self._keep(request, digest, response)
         self._statistics.on_cache_miss(took)
 
+    def _warn_of_size(self, what: str) -> None:
+        if not self._has_warned_of_size:
+            self._has_warned_of_size = True
+            logger.warning(
+                "cannot cache a response of model '%s': its %s exceed %d MiB (said once for the model)",
+                self._name,
+                what,
+                _MAX_CACHED >> 20,
+            )
+
     def _keep(self, request: InferRequest, digest: bytes, response: InferResponse) -> int:
+        if sum([len(tensor.data) for tensor in response.outputs]) > _MAX_CACHED:
+            self._warn_of_size("outputs")
+            return 0
         began = time.monotonic_ns()
         outputs = [
             OutputTensor(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)) for tensor in response.outputs

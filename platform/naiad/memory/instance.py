@@ -26,6 +26,8 @@ COPY_LIMIT = 128 << 10
 """Outputs up to this many bytes are copied, which is cheaper than borrowing them: the block's pages are still in the
 cache when the next response is written there. At 256 KiB copying costs as much, above that more."""
 
+_TRIM_SECONDS = 0.002
+
 
 class InstanceMemory:
     """Owns both segments of an instance, for as long as its process may live.
@@ -121,10 +123,11 @@ class InstanceMemory:
         else:
             self.inputs.release(block)
 
-    def trim(self) -> None:
-        """Return free pages of the input segment to the system."""
+    def trim(self) -> bool:
+        """Return free pages of the input segment to the system, for a few milliseconds; return whether any are left."""
         self.reservations.free_dropped()
-        self.inputs.trim()
+        self.inputs.trim(_TRIM_SECONDS)
+        return self.inputs.has_untrimmed
 
     def borrow(self, block: int, start: int, end: int) -> memoryview:
         """Bytes *start* to *end* of the output segment; *block* is released when the last reference to them is gone.

@@ -29,6 +29,7 @@ from naiad.protocol.inference import NO_PARAMETERS, InferRequest, InferResponse,
 from naiad.protocol.metadata import MemoryUse
 from naiad.protocol.request_plan import PackedInputs, RequestPlan
 from naiad.workers.tensors import TensorLayout, check_layout, copy_or_borrow, inline_tensors
+from naiad.workers.unsent_frames import COPIED_AT_ONCE, InputCopy
 
 CODES = (
     Code.UNKNOWN,
@@ -119,6 +120,7 @@ def write_execute(
     interface: ModelInterface,
     memory: InstanceMemory,
     places: Sequence[InputPlace | None] = (),
+    copies: list[InputCopy] | None = None,
 ) -> tuple[bytes, int]:
     """Copy the inputs of a batch into the input segment, or into the message if they have few bytes, and pack EXECUTE.
 
@@ -128,6 +130,7 @@ def write_execute(
         interface: The model's interface.
         memory: The instance's memory.
         places: As `shared_places` gives them: these inputs are not copied.
+        copies: Gets the copies of a batch with many bytes, which the caller has to make; None to make all of them here.
 
     Returns:
         The EXECUTE frame, after a frame that releases output blocks if there are any; and the input block to release
@@ -143,7 +146,7 @@ def write_execute(
             return _inline_frames(number, key, request, layout, memory), -1 - layout[2]
     layouts = [packed or interface.plan.pack_inputs(request) for _, request, packed in batch]
     if places:
-        return _write_shared(number, batch, layouts, places, interface, memory)
+        return _write_shared(number, batch, layouts, places, interface, memory, copies)
     # A body that a frontend read into the segment need not be copied. Only a batch of one can use it unchanged: the
     # guest expects the inputs of a batch in one block, one after the other.
     if memory.reservations.waiting and len(batch) == 1:
@@ -159,6 +162,8 @@ def write_execute(
     block, segment = room
     # Inputs that travel in the message come before its requests; the guest counts their offsets from 0.
     base = max(block, 0)
+    if size <= COPIED_AT_ONCE:
+        copies = None
     requests = b""
     for (key, request, _), layout in zip(batch, layouts):  # noqa: B905 - equal by construction, on the request path
         requests += _pack_request(key, request, layout[0], base)
@@ -166,7 +171,10 @@ def write_execute(
             # The only copy that the host makes of an input: between memoryviews, without an object in between.
             data = tensor.data
             start = base + offset
-            segment[start : start + len(data)] = data
+            if copies is None:
+                segment[start : start + len(data)] = data
+            else:
+                copies.append((memoryview(segment)[start : start + len(data)], data))
         base += align(layout[2])
     rest = b"".join((segment, requests)) if block < 0 else requests
     return _execute_frames(number, len(batch), block, rest, memory), block
@@ -193,6 +201,7 @@ def _write_shared(
     places: Sequence[InputPlace | None],
     interface: ModelInterface,
     memory: InstanceMemory,
+    copies: list[InputCopy] | None,
 ) -> tuple[bytes, int]:
     """The same for a batch with inputs that frontend processes wrote to memory of their own."""
     size = sum([align(layout[2]) for layout, place in zip(layouts, places, strict=True) if place is None])
@@ -201,6 +210,8 @@ def _write_shared(
         raise memory.full_error(f"inputs of {size} bytes do not fit into the input segment of '{interface.model_name}'")
     block, segment = room
     base = max(block, 0)
+    if size <= COPIED_AT_ONCE:
+        copies = None
     requests = b""
     for (key, request, _), layout, place in zip(batch, layouts, places, strict=True):
         if place is not None:
@@ -209,7 +220,10 @@ def _write_shared(
         requests += _pack_request(key, request, layout[0], base)
         for tensor, offset in zip(request.inputs, layout[1], strict=True):
             start = base + offset
-            segment[start : start + len(tensor.data)] = tensor.data
+            if copies is None:
+                segment[start : start + len(tensor.data)] = tensor.data
+            else:
+                copies.append((memoryview(segment)[start : start + len(tensor.data)], tensor.data))
         base += align(layout[2])
     rest = b"".join((segment, requests)) if block < 0 else requests
     return _execute_frames(number, len(batch), block, rest, memory), block

@@ -82,6 +82,7 @@ from naiad.workers.loop_poller import loop_poller_of
 from naiad.workers.readiness import ReadinessProbe
 from naiad.workers.result_queue import ResultQueue
 from naiad.workers.startup import GuestStartup
+from naiad.workers.unsent_frames import InputCopy, UnsentFrames
 
 logger = logging.getLogger("naiad.workers")
 
@@ -191,6 +192,8 @@ class Worker:
         self._process = GuestProcess(spec, self._loop)
         self._on_activity = loop_poller_of(self._loop, spec.busy_poll_us).on_activity
         self._channel: Channel | None = None
+        self._unsent = UnsentFrames(self._loop, self._send_copied)
+        self._copies: list[InputCopy] = []  # of the batch that is being written, if they are not made at once
         self._number = 0
         self._startup: GuestStartup | None = None
         self._is_stopping = False
@@ -302,12 +305,12 @@ class Worker:
             return number
         shared = self.spec.inputs
         places = () if shared is None else shared_places(batch, shared)
-        data, block = write_execute(number, batch, self._interface, self.memory, places)
-        if self.batches and self._channel is not None:
-            self._channel.send_soon(data)
+        data, block = write_execute(number, batch, self._interface, self.memory, places, self._copies)
+        if self._copies or self._unsent:
+            copies, self._copies = self._copies, []
+            self._unsent.put(data, number, copies)
         else:
-            self._send(data)
-        self._last_sent = number
+            self._send_batch(data, number)
         self.batches[number] = ExecutingBatch(keys, block, now, size, places)
         self.open.update(keys)
         return number
@@ -332,11 +335,10 @@ class Worker:
             self.batches[number] = ExecutingBatch((key,), -1, 0, size)
             return
         data = write_forwarded(number, key, request_id, layout, inputs, context, self.memory)
-        if self.batches and self._channel is not None:
-            self._channel.send_soon(data)
+        if self._unsent:
+            self._unsent.put(data, number)
         else:
-            self._send(data)
-        self._last_sent = number
+            self._send_batch(data, number)
         self.batches[number] = ExecutingBatch((key,), -1, now, size)
         self.forwarded.add(key)
 
@@ -388,8 +390,13 @@ class Worker:
         """Release output blocks that were read; if *idle*, have both sides return free pages to the system."""
         self._send_released()
         if idle and not self.batches:
-            self.memory.trim()
             self._send(pack(Trim()))
+            self._trim()
+
+    def _trim(self) -> None:
+        """Free pages of the input segment, in slices; the rest in the next pause if there is work meanwhile."""
+        if not self.batches and self._channel is not None and self.memory.trim():
+            self._loop.call_soon(self._trim)
 
     def follow_log_level(self) -> None:
         """Tell a native backend, which may ask for it, which levels are logged, if that has changed."""
@@ -399,7 +406,22 @@ class Worker:
 
     # -- messages -----------------------------------------------------------------------------------------------
 
+    def _send_batch(self, data: bytes, number: int) -> None:
+        if self.batches and self._channel is not None:
+            self._channel.send_soon(data)
+        else:
+            self._send(data)
+        self._last_sent = number
+
+    def _send_copied(self, data: bytes, number: int) -> None:
+        self._last_sent = number
+        if self._channel is not None:
+            self._channel.send(data)
+
     def _send(self, data: bytes) -> None:
+        if self._unsent:
+            self._unsent.put(data)
+            return
         self._last_sent = 0
         if self._channel is not None:
             self._channel.send(data)
@@ -570,6 +592,9 @@ class Worker:
 
     def _on_process_exit(self, status: int) -> None:
         self._is_gone = True
+        for number in self._unsent.batches:
+            self.batches[number] = self.batches[number]._replace(sent=0)
+        self._unsent.clear()
         self._results.close()
         if self._channel is not None:
             self._channel.drain()  # responses that were sent before the end still count
@@ -606,4 +631,5 @@ class Worker:
         if self.readiness is not None:
             self.readiness.close()
         self._process.close()
+        self._unsent.clear()
         self.memory.close()

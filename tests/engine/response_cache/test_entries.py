@@ -7,6 +7,7 @@ import tracemalloc
 
 import pytest
 from naiad.config.model.model_config import ModelConfig
+from naiad.engine import response_cache
 from naiad.engine.response_cache import CachedResponses, ResponseCache
 from naiad.engine.statistics.counters import Statistics
 from naiad.protocol.datatypes import Datatype
@@ -47,6 +48,23 @@ def test_a_cache_takes_about_the_memory_that_it_was_given(outputs, width):
     assert told.evictions > told.entries
     assert 0.9 * CAPACITY < told.used_byte_size <= CAPACITY
     assert 0.5 * CAPACITY < taken < 1.5 * CAPACITY
+
+
+def test_long_requests_and_responses_are_not_cached(monkeypatch, caplog):
+    """A digest or a copy of them would hold up all other requests."""
+    monkeypatch.setattr(response_cache, "_MAX_CACHED", 1000)
+    cache = ResponseCache(CAPACITY)
+    answers = CachedResponses(cache, ModelConfig(name="m"), 1, 1, Statistics())
+    for size, width in ((1000, 1000), (1001, 1), (1, 1001)):
+        for _ in range(2):
+            sink = Nobody()
+            passed = answers.respond(InferRequest("m", 1, [InputTensor("IN", Datatype.UINT8, (1,), bytes(size))]), sink)
+            if passed is not None:
+                assert (passed is sink) == (size > 1000)
+                passed.send(InferResponse("m", 1, "", [OutputTensor("OUT", Datatype.UINT8, (1,), bytes(width))]), True)
+    told = cache.statistics()
+    assert (told.entries, told.hits, told.misses) == (1, 1, 3)
+    assert caplog.text.count("cannot cache a response of model 'm': its inputs exceed") == 1
 
 
 def test_forgetting_a_version_leaves_the_others():

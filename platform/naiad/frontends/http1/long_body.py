@@ -3,7 +3,8 @@
 A body announces its size before it sends anything, so the size alone allocates nothing. Memory of an instance is
 reserved, and a large buffer taken, for a client that has shown that it sends: by an eighth of this body, or by an
 earlier body of at least half its size on the same connection. Before that, bytes go into a buffer that grows with them.
-The copy that follows costs an eighth of the body at most, and only the first body of a connection.
+What they hold is copied to the reserved memory as more arrives: an eighth of the body at most, and only for the first
+body of a connection.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ _TRUSTED_OF_THIS = 8
 _TRUSTED_OF_EARLIER = 2
 _UNTRUSTED = 1 << 18
 """Bytes that are expected of a body that is not trusted."""
+_COPIED_WITH_READ = 2
+"""Bytes that are copied with each byte that is read: so the copy ends when a quarter of the body has arrived."""
+_LEAST_COPIED = 1 << 18
 _UNKNOWN = 1 << 62
 
 
@@ -42,7 +46,18 @@ class LongBody:
         charge: What it counts in the budget.
     """
 
-    __slots__ = ("_buffer", "_counted", "_memory", "_reserve", "_reserved", "_size", "charge", "received")
+    __slots__ = (
+        "_buffer",
+        "_buffered",
+        "_copied",
+        "_counted",
+        "_memory",
+        "_reserve",
+        "_reserved",
+        "_size",
+        "charge",
+        "received",
+    )
 
     def __init__(
         self,
@@ -71,6 +86,8 @@ class LongBody:
         self._counted = 0
         self._reserve = reserve
         self._reserved: memoryview | None = None
+        # Bytes in the buffer when memory was reserved, and how many of them were copied to that.
+        self._buffered = self._copied = 0
         self._buffer: BodyBuffer | None = None
         self.charge = memory.budget.open(receiver)
         if self._size <= trusted:
@@ -115,10 +132,12 @@ class LongBody:
     def count(self, size: int) -> bool:
         """Count *size* bytes that were read into `free`; return whether to continue reading."""
         self.received += size
+        if self._reserved is not None and self._buffer is not None:
+            self._copy(max(size * _COPIED_WITH_READ, _LEAST_COPIED))
         if self._reserve is not None and trusted_size(self.received, 0) >= self._size and not self.is_complete:
             self._use_reservation()
         used = self.received
-        if self._buffer is not None:
+        if self._buffer is not None and self._reserved is None:
             # A buffer that was used before holds memory that its body has not filled yet.
             used = self._buffer.touched = max(self._buffer.touched, used)
         if used <= self._counted:
@@ -130,6 +149,8 @@ class LongBody:
         """The complete body. What it counts stays counted until the charge is released."""
         self.charge.complete()
         if self._reserved is not None:
+            if self._buffer is not None:
+                self._copy(self.received)
             return self._reserved
         assert self._buffer is not None
         return self._buffer.first(self.received)
@@ -144,7 +165,17 @@ class LongBody:
             return
         self._reserved, self._reserve = self._reserve(), None
         if self._reserved is not None and self._buffer is not None:
-            self._reserved[: self.received] = self._buffer.first(self.received)
+            self._buffered = self.received
+            self._copy(_LEAST_COPIED)
+
+    def _copy(self, size: int) -> None:
+        """Copy up to *size* bytes of the buffer to the reserved memory, and keep the buffer for others at its end."""
+        assert self._buffer is not None
+        assert self._reserved is not None
+        end = min(self._copied + size, self._buffered)
+        self._reserved[self._copied : end] = self._buffer.first(end)[self._copied :]
+        self._copied = end
+        if end == self._buffered:
             buffer, self._buffer = self._buffer, None
             buffer.release()
             self._memory.buffers.keep(buffer.map, buffer.touched)

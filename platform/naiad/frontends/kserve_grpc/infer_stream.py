@@ -128,7 +128,7 @@ class InferStream:
         """Whether the last message of the last request has been taken from `outgoing`."""
         return self._has_all_requests and self.is_idle
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | bytearray) -> None:
         """Submit the request that one message of the client holds; later, if that takes long (see `is_reading`)."""
         if self.failure is not None:
             return

@@ -27,6 +27,7 @@ _MAX_UNSENT = 1 << 22
 _MAX_EXPECTED = 1 << 26
 """Bytes of responses to requests in flight, as expected, beyond which further requests wait: if the client stops
 reading, all of them will be unsent."""
+_MAX_COPIED = 1 << 20
 _MAX_WAITING = 64
 """Requests that wait as messages. Content that follows them is kept unread."""
 _NO_TICKET = object()
@@ -62,7 +63,7 @@ class ModelStreamInfer:
             headers=call.head.propagated,
             errors_end_stream=("triton_grpc_error", "true") in call.head.metadata,
         )
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[bytes | bytearray] = deque()
         self._queued_size = 0  # bytes of `_waiting`
         self._has_all_messages = False
         self._is_feeding = False
@@ -75,7 +76,8 @@ class ModelStreamInfer:
 
     def on_messages(self, messages: list[bytes | bytearray], *, ended: bool) -> None:
         """Submit requests, or let them wait; *ended* after the last one."""
-        self._waiting.extend([bytes(message) for message in messages])
+        # The buffers of long messages are not used again, so these need no copy.
+        self._waiting.extend([message if len(message) > _MAX_COPIED else bytes(message) for message in messages])
         self._queued_size += sum(map(len, messages))
         self._has_all_messages = self._has_all_messages or ended
         self._feed()

@@ -1,0 +1,85 @@
+"""Frames for a guest that wait until the inputs of a batch are in its segment.
+
+A copy takes about 0.5 ms for each MiB. So the inputs of a long batch are copied in slices, one in each turn of the
+event loop, and everything that is sent to the guest meanwhile waits behind the batch: its cancellation, later batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from naiad.protocol.inference import Buffer
+
+__all__ = ["COPIED_AT_ONCE", "InputCopy", "UnsentFrames"]
+
+COPIED_AT_ONCE = 4 << 20
+"""Bytes of inputs of a batch that are copied in one piece."""
+_SLICE = 1 << 20
+"""Several guests may copy at the same time, each its slice of a turn."""
+
+InputCopy = tuple[memoryview, Buffer]
+"""Where an input goes, and its bytes."""
+
+
+class _Frames:
+    __slots__ = ("copies", "data", "number")
+
+    def __init__(self, data: bytes, number: int, copies: list[tuple[memoryview, memoryview]]) -> None:
+        self.data = data
+        self.number = number
+        self.copies = copies
+
+
+class UnsentFrames:
+    """Frames in order, the first of which waits for its inputs."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[bytes, int], None]) -> None:
+        """No frames.
+
+        Args:
+            loop: Runs the copies.
+            send: Sends frames; called with the number of the batch that they are, 0 for others.
+        """
+        self._loop = loop
+        self._send = send
+        self._frames: deque[_Frames] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._frames)
+
+    @property
+    def batches(self) -> list[int]:
+        """The numbers of the batches among them."""
+        return [frames.number for frames in self._frames if frames.number]
+
+    def put(self, data: bytes, number: int = 0, copies: list[InputCopy] | None = None) -> None:
+        """Send *data* behind what waits, once *copies* are made; *number* if it is a batch."""
+        views = [(target, memoryview(source)) for target, source in copies or () if len(source)]
+        self._frames.append(_Frames(data, number, views))
+        if len(self._frames) == 1:
+            self._loop.call_soon(self._copy_slice)
+
+    def clear(self) -> None:
+        """Send nothing of it: the guest is gone, and its segment will be."""
+        self._frames.clear()
+
+    def _copy_slice(self) -> None:
+        left = _SLICE
+        while self._frames:
+            first = self._frames[0]
+            while first.copies:
+                if not left:
+                    self._loop.call_soon(self._copy_slice)
+                    return
+                target, source = first.copies[-1]
+                count = min(left, len(source))
+                target[:count] = source[:count]
+                left -= count
+                if count == len(source):
+                    first.copies.pop()
+                else:
+                    first.copies[-1] = target[count:], source[count:]
+            self._frames.popleft()
+            self._send(first.data, first.number)
