@@ -2,17 +2,20 @@
 
 The pages link to files outside of `docs/`, because they are also read in a checkout. So the site mirrors the
 repository: every Markdown file, and every file that one of them links to, at its own path. The navigation is that of
-`docs/README.md`: its headings and the links below them, in their order.
+`docs/README.md`: its headings and the links below them, in their order. A diagram of states, which GitHub draws from
+its text, becomes a picture here: a reader's browser would fetch the program that draws it from another host.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +39,8 @@ nav = {navigation}
 
 [project.theme]
 font = false
+logo = "docs/images/logo.svg"
+favicon = "docs/images/logo.svg"
 features = ["content.code.copy", "navigation.tabs", "navigation.top", "search.highlight", "toc.follow"]
 
 [[project.theme.palette]]
@@ -53,6 +58,8 @@ permalink = true
 [project.markdown_extensions.pymdownx.highlight]
 [project.markdown_extensions.pymdownx.superfences]
 """
+_LOGO_PATH = "docs/images/logo.svg"
+LOGO = ROOT / _LOGO_PATH
 # Fonts, emoji and diagrams would be fetched from other hosts by the reader's browser: none of them is enabled.
 
 
@@ -91,6 +98,9 @@ def build(site: Path = SITE) -> None:
     source = site.with_name(f"{site.name}-source")
     for folder in (site, source):
         shutil.rmtree(folder, ignore_errors=True)
+    logo = source / _LOGO_PATH
+    logo.parent.mkdir(parents=True)
+    shutil.copyfile(LOGO, logo)
     _mirror(source)
     settings = site.with_name(f"{site.name}.toml")
     settings.write_text(
@@ -148,7 +158,95 @@ def _mirror(source: Path) -> None:
                 raise SiteError(f"{page.relative_to(ROOT)}: '{target}' does not exist")
             elif linked.suffix != ".md":
                 _copy(linked, source)
-        _copy(page, source).write_text(text, encoding="utf-8")
+        copied = _copy(page, source)
+        copied.write_text(_with_pictures(text, copied), encoding="utf-8")
+
+
+_DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_ARROW = re.compile(r"^ +(\S+) --> (\S+)$", re.MULTILINE)
+_START = "[*]"
+_PLACES = {
+    _START: (30, 150),
+    "UNKNOWN": (140, 150),
+    "LOADING": (330, 150),
+    "READY": (520, 50),
+    "UNAVAILABLE": (520, 250),
+    "UNLOADING": (710, 150),
+}
+"""Center of each state; its box is 130 by 40."""
+_HALF_WIDTH, _HALF_HEIGHT = 65, 20
+_PICTURE = """\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 790 300" font-family="sans-serif" font-size="14" role="img">
+<title>{title}</title>
+<style>
+text{{fill:#1f2328}} .box{{fill:#eef2ff;stroke:#4f5bd5}} .arrow{{stroke:#4f5bd5;stroke-width:1.5}} .head{{fill:#4f5bd5}}
+@media (prefers-color-scheme: dark){{
+text{{fill:#e6e9ef}} .box{{fill:#23284a;stroke:#8f9bff}} .arrow{{stroke:#8f9bff}} .head{{fill:#8f9bff}}
+}}
+</style>
+<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">
+<path class="head" d="M0 0 8 4 0 8z"/>
+</marker></defs>
+{parts}
+</svg>
+"""
+
+
+def _with_pictures(text: str, page: Path) -> str:
+    """The text of a page with pictures instead of its diagrams; they are written beside the page."""
+    numbers = itertools.count(1)
+
+    def replaced(match: re.Match[str]) -> str:
+        picture = page.with_suffix(f".{next(numbers)}.svg")
+        picture.write_text(state_picture(match[1]), encoding="utf-8")
+        return f"![{_described(_ARROW.findall(match[1]))}]({picture.name})"
+
+    return _DIAGRAM.sub(replaced, text)
+
+
+def state_picture(diagram: str) -> str:
+    """A diagram of states as SVG.
+
+    Raises:
+        SiteError: If the diagram has a state without a place.
+    """
+    arrows = _ARROW.findall(diagram)
+    unknown = sorted({state for arrow in arrows for state in arrow} - set(_PLACES))
+    if unknown or not arrows:
+        raise SiteError(f"cannot draw a diagram: no place for {', '.join(unknown) or 'it'}; add one to _PLACES")
+    x, y = _PLACES[_START]
+    parts = [_line(arrow, is_pair=arrow[::-1] in arrows) for arrow in arrows]
+    parts.append(f'<circle class="head" cx="{x}" cy="{y}" r="8"/>')
+    for state in dict.fromkeys(state for arrow in arrows for state in arrow if state != _START):
+        x, y = _PLACES[state]
+        box = f'x="{x - _HALF_WIDTH}" y="{y - _HALF_HEIGHT}" width="{2 * _HALF_WIDTH}" height="{2 * _HALF_HEIGHT}"'
+        parts.append(f'<rect class="box" {box} rx="6"/><text x="{x}" y="{y + 5}" text-anchor="middle">{state}</text>')
+    return _PICTURE.format(title=_described(arrows), parts="\n".join(parts))
+
+
+def _line(arrow: tuple[str, str], *, is_pair: bool) -> str:
+    """The line between two states, from border to border; those of a pair are beside each other."""
+    (x1, y1), (x2, y2) = (_PLACES[state] for state in arrow)
+    dx, dy = x2 - x1, y2 - y1
+    length = math.hypot(dx, dy)
+    aside = 8 if is_pair else 0
+    ox, oy = -dy / length * aside, dx / length * aside
+    begin = 8 / length if arrow[0] == _START else _part_in_box(dx, dy, ox, oy)
+    end = 1 - _part_in_box(-dx, -dy, ox, oy) - 2 / length
+    (bx, by), (ex, ey) = ((x1 + dx * part + ox, y1 + dy * part + oy) for part in (begin, end))
+    return f'<line class="arrow" marker-end="url(#head)" x1="{bx:.1f}" y1="{by:.1f}" x2="{ex:.1f}" y2="{ey:.1f}"/>'
+
+
+def _part_in_box(dx: float, dy: float, ox: float, oy: float) -> float:
+    """The part of a way by (dx, dy) that is within the box around its start, moved by (ox, oy)."""
+    across = (math.copysign(_HALF_WIDTH, dx) - ox) / dx if dx else math.inf
+    down = (math.copysign(_HALF_HEIGHT, dy) - oy) / dy if dy else math.inf
+    return min(across, down)
+
+
+def _described(arrows: Sequence[tuple[str, str]]) -> str:
+    ways = "; ".join(f"{state} to {following}" for state, following in arrows if state != _START)
+    return f"States: {ways}"
 
 
 def _copy(file: Path, source: Path) -> Path:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import html.parser
+import re
 import runpy
 import subprocess
 from pathlib import Path
 
 import pytest
+from naiad.lifecycle.states import TRANSITIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 MAKE_SITE = runpy.run_path(str(ROOT / "docs" / "make_site.py"))
@@ -59,6 +61,22 @@ def test_the_site_has_every_page_and_fetches_nothing_from_other_hosts(site):
         missing += [f"{name}: {link}" for link in here if link and not (site / name).parent.joinpath(link).exists()]
     assert fetched == []
     assert missing == []
+
+
+@pytest.mark.slow
+def test_the_states_of_a_model_are_a_picture_and_the_site_has_the_logo(site):
+    page = (site / "docs" / "explanation" / "architecture.html").read_text(encoding="utf-8")
+    assert "stateDiagram" not in page
+    (name,) = re.findall(r'src="(architecture\.\d+\.svg)"', page)
+    picture = (site / "docs" / "explanation" / name).read_text(encoding="utf-8")
+    assert picture.count("<rect") == len(TRANSITIONS)
+    assert picture.count("<line") == 1 + sum(map(len, TRANSITIONS.values()))
+    assert "images/logo.svg" in page
+
+
+def test_a_state_without_a_place_in_the_picture_is_named():
+    with pytest.raises(MAKE_SITE["SiteError"], match="no place for PAUSED; add one to _PLACES"):
+        MAKE_SITE["state_picture"]("stateDiagram-v2\n    READY --> PAUSED\n")
 
 
 @pytest.mark.slow
