@@ -1,6 +1,7 @@
 """One end of the socket between a frontend process and the owner: frames with descriptors, in order, never blocking.
 
-All frames of one turn of the event loop leave in one system call, at the turn's end.
+All frames of one turn of the event loop leave in one system call, at the turn's end. Those that only free memory wait a
+moment for others, since each call also wakes the other process.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from naiad.frontend_processes.messages import MAX_FRAME
 
 _RECEIVE = 1 << 17
 _MAX_DESCRIPTORS = 64
+_LAZY_SECONDS = 0.001
 _ANCILLARY = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array("i").itemsize)
 
 
@@ -59,6 +61,8 @@ class Link:
         self._buffers = (self._buffer,)
         self._view = memoryview(self._buffer)
         self._soon: list[bytes] = []
+        self._lazy: list[bytes] = []
+        self._lazy_flush: asyncio.TimerHandle | None = None
         self._outgoing: deque[tuple[memoryview, int]] = deque()  # what the socket did not take, with a descriptor or -1
         loop.add_reader(sock, self._readable)
 
@@ -80,6 +84,16 @@ class Link:
             self._loop.call_soon(self.flush)
         self._soon.append(data)
 
+    def send_lazily(self, data: bytes) -> None:
+        """Send whole frames together with the next ones, or after a millisecond if there are none until then."""
+        self._lazy.append(data)
+        if self._lazy_flush is None:
+            self._lazy_flush = self._loop.call_later(_LAZY_SECONDS, self._flush_lazy)
+
+    def _flush_lazy(self) -> None:
+        self._lazy_flush = None
+        self.flush()
+
     def send_descriptor(self, data: bytes, descriptor: int) -> None:
         """Send one frame with a descriptor, which is duplicated."""
         self.flush()
@@ -89,8 +103,11 @@ class Link:
         self._write()
 
     def flush(self) -> None:
-        """Send what `send` has collected, as far as the socket takes it."""
+        """Send what has been collected, as far as the socket takes it."""
         soon = self._soon
+        if self._lazy:  # first: it frees memory that what follows may need
+            soon = self._lazy + soon
+            self._lazy = []
         if not soon:
             return
         self._soon = []
@@ -194,6 +211,8 @@ class Link:
         """Close the socket, and the descriptors that nobody has taken."""
         if self._socket is None:
             return
+        if self._lazy_flush is not None:
+            self._lazy_flush.cancel()
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()

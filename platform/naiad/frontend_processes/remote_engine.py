@@ -15,6 +15,7 @@ import asyncio
 import itertools
 import logging
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -145,8 +146,7 @@ class RemoteEngine:
         self._deferred: deque[tuple[int, bytes]] = deque()  # responses and commands, in the order of their arrival
         self._blocking = 0
         self._references: dict[int, Any] = {}  # to borrowed outputs, by token
-        self._dropped: deque[int] = deque()
-        self._is_releasing = False
+        self._thread = threading.get_ident()
 
     def connect(self, link: Link) -> None:
         """Use *link*, whose frames go to `on_frame`."""
@@ -623,10 +623,10 @@ class RemoteEngine:
             remaining -= 1
             if not remaining:
                 self._references.pop(token, None)
-                self._dropped.append(token)
-                if not self._is_releasing:
-                    self._is_releasing = True
-                    self._loop.call_soon_threadsafe(self._release_dropped)
+                if threading.get_ident() == self._thread:  # nearly always; waking the loop takes two system calls
+                    self._release(token)
+                else:
+                    self._loop.call_soon_threadsafe(self._release, token)
 
         for (segment, offset), size in zip(places, sizes, strict=True):
             view, reference = track(self._segments[segment], offset, size, on_dropped)
@@ -636,12 +636,8 @@ class RemoteEngine:
         return buffers
 
     def _release(self, token: int) -> None:
-        self.send(wire.frame(FrameKind.RELEASE_OUTPUTS, NUMBER.pack(token)))
-
-    def _release_dropped(self) -> None:
-        self._is_releasing = False
-        while self._dropped:
-            self._release(self._dropped.popleft())
+        if self._link is not None:
+            self._link.send_lazily(wire.frame(FrameKind.RELEASE_OUTPUTS, NUMBER.pack(token)))
 
 
 class _TimedSink:

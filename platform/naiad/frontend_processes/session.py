@@ -507,7 +507,7 @@ class FrontendSession:
 
     def _send_inputs_free(self, number: int, start: int) -> None:
         if self._link is not None:
-            self._link.send(wire.frame(FrameKind.INPUTS_FREE, PLACE.pack(number, start)))
+            self._link.send_lazily(wire.frame(FrameKind.INPUTS_FREE, PLACE.pack(number, start)))
 
     # -- responses ------------------------------------------------------------------------------------------------
 
