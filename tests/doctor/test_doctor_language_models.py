@@ -59,6 +59,7 @@ PLANTED: dict[str, tuple[object, str, str]] = {
     "pooler": ({"model": "a.gguf", "pooler_config": "mean"}, "error", "'pooler_config' in model.json must be an object"),
     "flags": ({"model": "a.gguf", "enable_lora": "yes", "disable_log_stats": "maybe"}, "error", "'enable_lora' in model.json must be true or false, not \"yes\"; 'disable_log_stats' in model.json must be true or false, not \"maybe\""),
     "vllm_flag": ({"model": "some/model", "enforce_eager": "no"}, "error", "'enforce_eager' in model.json must be true or false"),
+    "vllm_word": ({"model": "some/model", "runner": "poolin"}, "warning", "draft (did you mean 'pooling'?), in releases of vLLM up to 0.32"),
     "onnx_threads": ({"model": "a.onnx", "engine_options": {"n_threads": 0}}, "error", "'n_threads' in 'engine_options' of model.json must be an integer of 1"),
 }  # fmt: skip
 """By name of a model: `model.json`, the finding's severity, and a part of its text."""

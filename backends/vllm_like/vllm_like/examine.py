@@ -119,6 +119,11 @@ def _check_vllm(given: Settings, add: Any) -> None:
             near = difflib.get_close_matches(key, sorted(known), 1, 0.6)
             hint = f"; did you mean '{near[0]}'?" if near else ""
             add(_WARNING, f"'{key}' in {FILE} is in no release of vLLM up to 0.32{hint}", "correct or remove the key")
+    for key, words in values.WORDS.items():
+        try:
+            values.choice(given.arguments, key, words)
+        except ValueError as error:
+            add(_WARNING, f"{error}, in releases of vLLM up to 0.32", f"correct it, or check '{key}' in your release")
     _checked(add, keys.reject_unknown, given.options, (), f"'engine_options' in {FILE}")
     length = _checked(add, given.number, "max_model_len", 0)
     _checked(add, given.number, "max_num_seqs", 0)

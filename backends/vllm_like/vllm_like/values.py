@@ -64,12 +64,15 @@ POOLINGS = {
     "onnx": ("mean", "cls"),
 }
 """The `pooling_type`s of engines."""
-_RUNNERS = ("auto", "generate", "pooling", "draft")
-_CONVERSIONS = ("auto", "none", "embed", "classify", "reward", "mm_encoder_only")
-_TASKS = (
-    *("auto", "generate", "embedding", "embed", "classify", "score", "reward", "transcription", "draft", "pooling"),
-    *("none", "mm_encoder_only"),
-)
+WORDS = {
+    "runner": ("auto", "generate", "pooling", "draft"),
+    "convert": ("auto", "none", "embed", "classify", "reward", "mm_encoder_only"),
+    "task": (
+        *("auto", "generate", "embedding", "embed", "classify", "score", "reward", "transcription", "draft"),
+        *("pooling", "none", "mm_encoder_only"),
+    ),
+}
+"""The words of keys in the releases of vLLM up to 0.32."""
 _FLAGS = ("enable_lora", "disable_log_stats")
 _FLAGS_OF_VLLM = (*_FLAGS, "enforce_eager")
 _FLAGS_OF_OTHERS = (*_FLAGS, "enable_prefix_caching")
@@ -98,7 +101,7 @@ def _problems(arguments: Mapping[str, Any], engine: str) -> Iterable[str]:
         yield str(error)
     if engine == "vllm":  # the installed release knows its own words
         return
-    for key, words in (("runner", _RUNNERS), ("convert", _CONVERSIONS), ("task", _TASKS)):
+    for key, words in WORDS.items():
         try:
             choice(arguments, key, words)
         except ValueError as error:
