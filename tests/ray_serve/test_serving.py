@@ -269,6 +269,12 @@ def test_folders_are_mounted_from_a_claim_or_must_be_in_the_image(capsys):
             "cannot mount a claim at m: expected an absolute path of the container",
         ),
         (["yaml", "--model-repository=m"], 1, "no image is named; add --image=IMAGE, with Ray and naiad"),
+        (
+            ["yaml", "--image=i", "--model-repository=s3://b/m", "--wait-seconds=5"],
+            2,
+            "cannot use --wait-seconds with yaml: it is a flag of up; remove it",
+        ),
+        (["up", "--model-repository=m", "--memory=8Gi"], 2, "with up: it is a flag of yaml; remove it"),
         (["down"], 2, "cannot serve on Ray: expected one of up, yaml, got down"),
         (["up", "--model-repository=m", "--address=http://127.0.0.1:9"], 1, "start Ray (`ray start --head`)"),
         (["up", "--model-repository=m", "--address=ray"], 1, "cannot use --address=ray: expected a URL"),

@@ -60,7 +60,12 @@ def _run(line: CommandLine) -> int:
     if len(line.positional) != 1 or line.positional[0] not in _COMMANDS:
         given = " ".join(line.positional) or "none"
         raise UsageError(f"cannot serve on Ray: expected one of {', '.join(_COMMANDS)}, got {given}")
-    return _COMMANDS[line.positional[0]](line)
+    command = line.positional[0]
+    for flag in _OWN_FLAGS:
+        other = _FLAGS_OF_ONE.get(flag.name, command)
+        if line.has(flag) and other != command:
+            raise UsageError(f"cannot use --{flag.name} with {command}: it is a flag of {other}; remove it")
+    return _COMMANDS[command](line)
 
 
 def _up(line: CommandLine) -> int:
@@ -123,3 +128,12 @@ def _serving(line: CommandLine, adapt: Callable[[str], str]) -> RayServing:
 
 
 _COMMANDS = {"up": _up, "yaml": _yaml}
+_FLAGS_OF_ONE = {
+    flag.name: command
+    for command, flags in {
+        "up": (_ADDRESS, _WAIT),
+        "yaml": (_IMAGE, _RAY_VERSION, _MODELS_CLAIM, _MEMORY, _OUTPUT, _FORCE),
+    }.items()
+    for flag in flags
+}
+"""Flags that only one of the commands uses."""
