@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,9 +72,48 @@ def test_removing_an_environment_leaves_those_that_share_its_files(tmp_path: Pat
     assert all(result.is_intact for result in verify_entries(tmp_path / "store", ()))
 
 
+def test_a_model_that_appends_to_a_file_of_its_environment_changes_no_other(
+    tmp_path: Path, manager: EnvironmentManager
+) -> None:
+    first = manager.prepare(script(tmp_path / "a", "big", "adder", "numpy"))
+    second = manager.prepare(script(tmp_path / "b", "big", "counter", "numpy"))
+    paths = [next(one.prefix.glob("lib/python*/site-packages/big/part0.py")) for one in (first, second)]
+    assert paths[0].samefile(paths[1])
+
+    with pytest.raises(PermissionError):
+        as_another_user(lambda: paths[0].open("a"), tmp_path)
+
+    assert paths[1].read_text() == "# 0\n" * (SIZE // 4)
+    for ready in (first, second):
+        files = [path for path in ready.prefix.rglob("*") if path.is_file() and not path.is_symlink()]
+        assert len(files) > 10
+        assert [path for path in files if path.stat().st_mode & 0o222] == []
+
+
+def as_another_user(action: Callable[[], object], folder: Path) -> None:
+    """Run an action as the owner of the store: permissions do not bind root, so that it needs to be another user."""
+    if os.geteuid() != 0:
+        action()
+        return
+    nobody = 65534
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, nobody, nobody, follow_symlinks=False)
+    closed = {parent: parent.stat().st_mode for parent in folder.parents if not parent.stat().st_mode & 0o001}
+    for parent, mode in closed.items():
+        parent.chmod(mode | 0o001)
+    os.seteuid(nobody)
+    try:
+        action()
+    finally:
+        os.seteuid(0)
+        for parent, mode in closed.items():
+            parent.chmod(mode)
+
+
 def test_an_altered_file_is_not_shared(tmp_path: Path, manager: EnvironmentManager) -> None:
     first = manager.prepare(script(tmp_path / "a", "adder==1.0", "numpy"))
     altered = next(first.prefix.glob("lib/python*/site-packages/adder/__init__.py"))
+    altered.chmod(0o644)
     altered.write_text('VERSION = "bad"\n')
 
     second = manager.prepare(script(tmp_path / "b", "adder==1.0", "counter", "numpy"))

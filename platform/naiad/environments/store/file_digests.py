@@ -25,6 +25,7 @@ __all__ = [
     "FileState",
     "UnpackedFile",
     "compare_files",
+    "make_read_only",
     "read_digests",
     "record_files",
     "scan_files",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 _NAME = "files.json"
+_WRITABLE = 0o222
 _FOLDER = "env"
 _FORMAT = 1
 _CHUNK = 1024 * 1024
@@ -127,6 +129,24 @@ def stat_file(path: Path) -> FileState | None:
         return _found(str(path), path.lstat(), is_folder=False)
     except FileNotFoundError:
         return None
+
+
+def make_read_only(files: Mapping[str, FileState]) -> dict[str, FileState]:
+    """Take the permission to write from all files; returns their states afterwards.
+
+    Args:
+        files: Files of an entry by path relative to `env`.
+
+    Raises:
+        OSError: If permissions cannot be changed.
+    """
+    found = dict(files)
+    for name, state in files.items():
+        if stat.S_ISREG(state.mode) and state.mode & _WRITABLE:
+            mode = state.mode & ~_WRITABLE
+            os.chmod(state.path, stat.S_IMODE(mode))  # noqa: PTH101 - a plain string: called for each of 100,000 files
+            found[name] = state._replace(mode=mode)
+    return found
 
 
 def record_files(

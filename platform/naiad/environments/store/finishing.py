@@ -12,7 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from naiad.environments.bytecode import COMPLETION_SCRIPT, bytecode_name, find_bytecode_target, stale_sources
-from naiad.environments.store.file_digests import FileState, UnpackedFile, record_files, scan_files, stat_file
+from naiad.environments.store.file_digests import (
+    FileState,
+    UnpackedFile,
+    make_read_only,
+    record_files,
+    scan_files,
+    stat_file,
+)
 from naiad.environments.store.record import write_record
 from naiad.environments.store.sharing import share_files, sharing_lock
 from naiad.errors import ExecutionEnvironmentError
@@ -109,7 +116,11 @@ def _record(
     library_path: Path | None,
     has_bytecode: bool,  # noqa: FBT001 - private, two calls
 ) -> None:
-    """Write `files.json`, share files with other entries, and write the record, which completes the entry."""
+    """Write `files.json`, share files with other entries, and write the record, which completes the entry.
+
+    Files become read-only before: a model that could append to one would change it in all entries that share it.
+    """
+    files = make_read_only(files)
     digests = record_files(entry, files, unpacked)
     # One entry at a time, so that of two that are made concurrently the second finds the first.
     with sharing_lock(entry.parent):

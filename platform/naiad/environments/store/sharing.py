@@ -2,8 +2,9 @@
 
 Two environments usually have most files in common. When an entry is complete but for its record, each file that another
 entry has under the same path, with the same digest, permissions and modification time, is replaced by a hard link to
-it. The modification time belongs to it, because bytecode refers to that of its source. Nothing writes to a file of a
-complete entry, so no entry can be changed through another; removing an entry leaves the other links.
+it. The modification time belongs to it, because bytecode refers to that of its source. Files of a complete entry are
+read-only, so no entry can be changed through another, except by a process of root; removing an entry leaves the other
+links.
 
 A replacement is one `link` and one `rename`, so a file is the old one or the link, wherever the process is killed.
 """
