@@ -10,9 +10,13 @@ import click
 
 from naiad.cli.click_options import json_option, progress_printer
 from naiad.cli.json_output import print_json
-from naiad.errors import RepositoryError
+from naiad.config.model.declared_environment import is_declaration
+from naiad.errors import RepositoryError, ResolutionError
+from naiad.resolution.manifest import read_backend_manifest
 
 if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+
     from naiad.config.model.model_config_pb2 import ModelConfig
     from naiad.environments.declared.locking import Edit, LockedDeclaration
 
@@ -28,6 +32,7 @@ _WHEELS = click.option(
 )
 _OFFLINE = click.option("--offline", is_flag=True, help="Resolve from these folders only.")
 _PARAMETER = "EXECUTION_ENV_PATH"
+_PYTHON_PARAMETER = "PYTHON_VERSION"
 
 
 @click.command("add", short_help="Add packages to a model's own file, and lock them.")
@@ -52,7 +57,7 @@ def _add(
     """
     from naiad.environments.declared.locking import add_packages
 
-    file = _script_of(model)
+    file = _addable_script(model)
     locked = add_packages(
         file, packages, lambda path, edit: _lock_file(path, python, wheels, offline=offline, json=json, edit=edit)
     )
@@ -120,6 +125,7 @@ def _lock_file(
         file,
         cache=store_path("", os.environ) / "interpreters",
         python=python,
+        required=_required_python(file),
         options=InstallOptions(wheels=tuple(folder.absolute() for folder in wheels), offline=offline),
         progress=progress_printer(json=json),
         reporter=default_reporter(),
@@ -162,19 +168,94 @@ def _script_of(model: Path) -> Path:
     )
 
 
+def _addable_script(model: Path) -> Path:
+    """The script whose block declares the environment of a model or backend.
+
+    Raises:
+        RepositoryError: If there is none, or something else names the environment, so that a block has no effect.
+    """
+    named = _named_environment(model)
+    if named is None:
+        return _script_of(model)
+    origin, source = named
+    if isinstance(source, Path) and source.suffix == ".py":
+        return source
+    advice = f"add them to {source}, and run `naiad lock {source}`"
+    if not (isinstance(source, Path) and is_declaration(source)):
+        advice = f"build '{source}' with them, or name no environment there"
+    raise RepositoryError(
+        f"cannot add packages to {model}: its environment is '{source}', named by {origin}, which wins over a script "
+        f"block; {advice}"
+    )
+
+
 def _declaration_of(model: Path) -> Path:
-    """The file that declares the packages of a model: the one in its configuration, else its code.
+    """The file that declares the packages of a model: the one that is named as its environment, else its code.
 
     Raises:
         RepositoryError: If there is none.
     """
-    from naiad.config.model.declared_environment import is_declaration
-    from naiad.resolution.environment import MODEL_DIRECTORY_KEYWORD
+    named = _named_environment(model) if model.is_dir() else None
+    if named is not None and isinstance(named[1], Path) and is_declaration(named[1]):
+        return named[1]
+    return _script_of(model)
 
-    config = _config_of(model) if model.is_dir() else None
-    named = config.parameters[_PARAMETER].string_value if config is not None and _PARAMETER in config.parameters else ""
-    path = model / named.replace(f"{MODEL_DIRECTORY_KEYWORD}/", "")
-    return path if named and is_declaration(path) else _script_of(model)
+
+def _named_environment(model: Path) -> tuple[str, Path | str] | None:
+    """What names the environment of a model or backend, or of the one that a file is the code of, and the environment.
+
+    None if nothing does, so that a script block counts. An environment that is not here is returned as it is written.
+    """
+    from naiad.resolution.environment import DEFAULT_ENVIRONMENT, EnvironmentSearch, locate_environment
+    from naiad.resolution.files import RealFiles
+
+    folder = _folder_of(model)
+    version = _version_of(model)
+    config, manifest = _config_of(folder), read_backend_manifest(folder, RealFiles())
+    search = EnvironmentSearch(base=folder, model_dir=folder, version=version)
+    parameters = {} if config is None else {name: one.string_value for name, one in config.parameters.items()}
+    origin = f"{_PARAMETER}.{version}" if f"{_PARAMETER}.{version}" in parameters else _PARAMETER
+    text, origin = parameters.get(origin, ""), f"{origin} in {folder / 'config.pbtxt'}"
+    if not text and manifest is not None:
+        text, origin = manifest.environment, str(manifest.path)
+    if not text and (folder / DEFAULT_ENVIRONMENT).exists():
+        text, origin = DEFAULT_ENVIRONMENT, f"the archive of that name in {folder}"
+    if not text:
+        return None
+    try:
+        source, _ = locate_environment(text, origin, search, RealFiles())
+    except ResolutionError:
+        return origin, text
+    return origin, source if isinstance(source, Path) else text
+
+
+def _required_python(model: Path) -> SpecifierSet | None:
+    """The versions of Python that a model's configuration, or a backend's manifest, requires; None for any."""
+    from naiad.resolution.files import RealFiles
+    from naiad.resolution.manifest import parse_python_version
+
+    folder = _folder_of(model)
+    config, manifest = _config_of(folder), read_backend_manifest(folder, RealFiles())
+    if config is not None and _PYTHON_PARAMETER in config.parameters:
+        text = config.parameters[_PYTHON_PARAMETER].string_value
+        return parse_python_version(text, f"{_PYTHON_PARAMETER} in {folder / 'config.pbtxt'}")
+    return None if manifest is None else manifest.requires_python
+
+
+def _folder_of(model: Path) -> Path:
+    """The directory of a model or backend that a directory or a file belongs to."""
+    if model.is_dir():
+        return model
+    folder = model.absolute().parent
+    return folder.parent if folder.name.isdigit() else folder
+
+
+def _version_of(model: Path) -> int:
+    """The version that a file is the code of, else the highest one."""
+    if not model.is_dir():
+        name = model.absolute().parent.name
+        return int(name) if name.isdigit() else 0
+    return max((int(path.name) for path in model.iterdir() if path.name.isdigit()), default=0)
 
 
 def _config_of(model: Path) -> ModelConfig | None:

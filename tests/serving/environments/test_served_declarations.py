@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from environments.served import CONFIG, MODEL, index, told
+from environments.served import ASK, CONFIG, MODEL, index, told
 from environments.wheels import only_wheels, wheel_of_installed, write_wheel
 from support.console import shown_models
 from support.once import once
@@ -21,6 +21,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 NAIAD = Path(sys.executable).with_name("naiad")
 BLOCK = '# /// script\n# dependencies = ["numpy", "greeter"]\n# ///\n'
+LATE = """
+class TritonPythonModel:
+    def execute(self, requests):
+        import cv2
+"""
 USES_GREETER = f"{MODEL}\nimport greeter\n"
 
 
@@ -48,6 +53,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Path:
         (models / name / "1").mkdir(parents=True)
         (models / name / "1" / "model.py").write_text(code)
         (models / name / "config.pbtxt").write_text(CONFIG)
+    (models / "late" / "1").mkdir(parents=True)
+    (models / "late" / "1" / "model.py").write_text(LATE)
+    (models / "late" / "config.pbtxt").write_text(CONFIG)
     (models / "named").mkdir()
     (models / "named" / "1").mkdir()
     (models / "named" / "1" / "model.py").write_text(USES_GREETER)
@@ -107,6 +115,16 @@ def test_a_failed_import_names_the_package_to_add(server: ServerProcess, reposit
     assert f"; if 'sklearn' is a package, add it with `naiad add {repository}/missing scikit-learn`\n" in reason
 
 
+def test_an_import_that_fails_in_a_request_names_the_package_in_the_log(
+    server: ServerProcess, repository: Path
+) -> None:
+    reply = server.post("/v2/models/late/infer", ASK)
+
+    assert "message: ModuleNotFoundError: No module named 'cv2'\n" in str(reply.json()["error"])
+    advice = f"if 'cv2' is a package, add it with `naiad add {repository}/late opencv-python-headless`"
+    server.wait_for(lambda: f"No module named 'cv2'; {advice}" in server.log_path.read_text(), "the log")
+
+
 def test_the_steps_of_the_build_are_in_the_log(server: ServerProcess) -> None:
     log = server.log_path.read_text()
 
@@ -140,9 +158,8 @@ def test_a_run_resolves_by_itself_and_a_server_does_not(repository: Path, wheels
 
 def test_a_prefetched_store_serves_without_building(repository: Path, wheels: Path, tmp_path: Path) -> None:
     variables = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": "/dev/null"}
-    done = naiad(
-        "env", "prefetch", repository / "one" / "1" / "model.py", f"--env-store={tmp_path / 'store'}", **variables
-    )
+    arguments = ("env", "prefetch", repository / "one" / "1" / "model.py", f"--env-store={tmp_path / 'store'}")
+    done = naiad(*arguments, **variables)
     assert done.returncode == 0, done.stderr
     models = tmp_path / "models"
     shutil.copytree(repository / "one", models / "one")
@@ -150,6 +167,22 @@ def test_a_prefetched_store_serves_without_building(repository: Path, wheels: Pa
     flags = ("--env-build=never", f"--env-store={tmp_path / 'store'}")
     with ServerProcess(models, *flags, work=tmp_path) as server:
         assert told(server, "one")[0].startswith(str(tmp_path / "store"))
+
+
+def test_a_prefetch_builds_what_a_server_with_the_same_flags_builds(
+    repository: Path, wheels: Path, tmp_path: Path
+) -> None:
+    file, store = repository / "unlocked" / "1" / "model.py", f"--env-store={tmp_path / 'store'}"
+    sources = (f"--env-wheels={wheels}", "--offline")
+
+    never = naiad("env", "prefetch", file, store, *sources, "--env-build=never")
+    locked = naiad("env", "prefetch", file, store, *sources)
+    done = naiad("env", "prefetch", file, store, *sources, "--env-build=allowed")
+
+    assert (never.returncode, locked.returncode, done.returncode) == (1, 1, 0)
+    assert f"the environment of {file} has no lock, and --env-build=never resolves no requirements" in never.stderr
+    assert "--env-build=locked resolves no requirements" in locked.stderr
+    assert done.stdout.startswith(f"ready: {file} sha256:")
 
 
 def test_a_page_shows_what_is_being_built(repository: Path, wheels: Path, tmp_path: Path) -> None:

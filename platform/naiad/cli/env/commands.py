@@ -17,6 +17,7 @@ import click
 from naiad.cli.click_options import json_option, progress_printer
 from naiad.cli.json_output import print_json
 from naiad.config.model.environment_source import EnvironmentSource
+from naiad.config.server.env_build import EnvBuild
 from naiad.config.server.quantities import counted, parse_seconds, parse_size, size_text
 
 if TYPE_CHECKING:
@@ -234,6 +235,18 @@ def _pack(
 @_trust_option
 @click.option("--env-require-digest", "require_digest", is_flag=True, help="Reject URIs without @sha256.")
 @click.option("--accept-changed", is_flag=True, help="Accept a URI's content even if it has changed.")
+@click.option(
+    "--env-build",
+    "build",
+    type=click.Choice([each.value for each in EnvBuild]),
+    default=EnvBuild.LOCKED.value,
+    show_default=True,
+    help="Packages that models declare: use what is in the store, install from locks, or resolve without.",
+)
+@click.option(
+    "--env-wheels", "wheels", multiple=True, type=_FOLDER, help="Folder of wheels to install from; may be repeated."
+)
+@click.option("--offline", is_flag=True, help="Download nothing.")
 @_store_option
 @json_option
 def _prefetch(
@@ -243,18 +256,27 @@ def _prefetch(
     trust: Path | None,
     require_digest: bool,  # noqa: FBT001 - click passes options by name
     accept_changed: bool,  # noqa: FBT001 - click passes options by name
+    build: str,
+    wheels: tuple[Path, ...],
+    offline: bool,  # noqa: FBT001 - click passes options by name
     store: Path,
     json: bool,  # noqa: FBT001 - click passes options by name
 ) -> int:
     """Put ENVIRONMENTS into the store, so that servers start without downloading or unpacking them.
 
-    Each is named as in EXECUTION_ENV_PATH: a path, env://NAME, or a URI.
+    Each is named as in EXECUTION_ENV_PATH: a path, env://NAME, or a URI. A file that declares an environment is built.
     """
     from naiad.environments.manager import EnvironmentManager
     from naiad.environments.policy import StorePolicy
     from naiad.errors import ExecutionEnvironmentError, NaiadError
 
-    policy = StorePolicy(trust=_read_keys(trust), require_digest=require_digest)
+    policy = StorePolicy(
+        trust=_read_keys(trust),
+        require_digest=require_digest,
+        build=EnvBuild(build),
+        wheels=tuple(folder.absolute() for folder in wheels),
+        offline=offline,
+    )
     manager = EnvironmentManager(store, policy=policy)
     results: list[dict[str, str]] = []
     for source in dict.fromkeys(_sources(environments, repositories, directories, store)):

@@ -1,25 +1,49 @@
-"""Advice for a model whose import failed: the package to add, and the command that adds it."""
+"""Advice for a model that could not import a module: the package to add, and where or with which command."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+from naiad.config.model.declared_environment import is_declaration, lock_candidates
+from naiad.config.model.environment_source import EnvironmentSource
 from naiad.interpreters.distributions import package_of
 from naiad.resolution.decision import Resolution
 
 __all__ = ["missing_package"]
 
-_MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_MISSING = re.compile(r"(^|, message: )ModuleNotFoundError: No module named '(?P<module>[\w.]+)'")
 
 
 def missing_package(message: str, resolution: Resolution) -> str:
-    """Which command adds the package of a module that could not be imported; empty if the cause is another one.
+    """How to add the package of a module that could not be imported; empty if the error has another cause.
 
-    Environments that are named by a parameter or a manifest are built elsewhere, so no command of ours changes them.
+    Args:
+        message: The error of a load, or of a request as the guest logs it.
+        resolution: What runs the model.
     """
-    found = _MISSING.match(message)
-    if found is None or (resolution.environment is not None and resolution.environment != resolution.model_file):
+    found = _MISSING.search(message.partition("\n")[0])
+    if found is None or resolution.library is not None:
         return ""
-    module = found[1].partition(".")[0]
-    target = resolution.backend_dir or resolution.model_dir
-    return f"if '{module}' is a package, add it with `naiad add {target} {package_of(module)}`"
+    module = found["module"].partition(".")[0]
+    return f"if '{module}' is a package, {_advice(package_of(module), resolution)}"
+
+
+def _advice(package: str, resolution: Resolution) -> str:
+    source = resolution.environment
+    if source is None or source == resolution.model_file:
+        return f"add it with `naiad add {resolution.backend_dir or resolution.model_dir} {package}`"
+    path = source.path if isinstance(source, EnvironmentSource) else source
+    if path is None or not is_declaration(path):
+        return f"add {package} to {_origin_of(path or str(source))}"
+    if path.suffix == ".py":
+        return f"add it with `naiad add {path} {package}`"
+    if lock_candidates(path) == (path,):
+        return f"add {package} to the file that {path} was locked from, and lock that again"
+    return f"add {package} to {path}, and run `naiad lock {path}`"
+
+
+def _origin_of(environment: Path | str) -> str:
+    if isinstance(environment, Path) and environment.is_dir():
+        return f"the environment {environment}"
+    return f"the environment that {environment} was packed from, and pack that again"

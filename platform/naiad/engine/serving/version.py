@@ -13,7 +13,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from naiad.config.model.model_config import ModelConfig, instance_groups
 from naiad.config.model.render import to_json
@@ -64,6 +64,7 @@ class ModelVersion:
         shared_inputs: See `ServedVersion`.
         recovering: Held by the instance that tries a guest after it was given up.
         resolution: What runs it; None until the loader sets it.
+        advise: Returns what to do about an error that the guest logged, for the log; empty for nothing.
         submit: See `ServedVersion.submit`.
         forwarding: See `ServedVersion`.
         on_response: See `WorkerOwner`, also for `on_forwarded_response`, `on_batch_done`, `on_progress`,
@@ -71,6 +72,7 @@ class ModelVersion:
     """
 
     resolution: Resolution | None = None
+    advise: Callable[[str], str] | None = None
 
     def __init__(
         self,
@@ -447,6 +449,9 @@ class ModelVersion:
 
     def on_log_record(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
         """Log what the model logged, under the model's own file and line."""
+        if self.advise is not None and "ModuleNotFoundError" in message and (advice := self.advise(message)):
+            first, separator, rest = message.partition("\n")
+            message = f"{first}; {advice}{separator}{rest}"
         log_guest_record(self._guest(worker), GUEST_LEVELS.get(level, logging.INFO), file, line, message)
 
     def on_output_line(self, worker: Worker, stream: str, line: str) -> None:
