@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import os
+import pty
 import runpy
 import subprocess
 import sys
@@ -14,6 +17,7 @@ import tritonclient.http as httpclient
 from naiad.config.model.text import parse_text
 from naiad.errors import ScaffoldError
 from naiad.protocol.datatypes import Datatype
+from naiad.scaffold.project import Scaffold
 from naiad.scaffold.signature import PythonForm, of_docstring, of_hint
 from naiad.scaffold.templates import function_model
 from support.server import ServerProcess
@@ -244,6 +248,39 @@ def test_a_shape_that_no_hint_gives_is_asked_for(tmp_path):
         {"result": ("FP32", [-1, 2])},
     )
     assert not [note for note in documented.notes if "dimensions" in note]
+
+
+def test_at_a_terminal_a_shape_that_no_hint_gives_is_asked_for(tmp_path):
+    (tmp_path / "module.py").write_text(
+        "import numpy as np\n\ndef f(x: np.ndarray, n: int) -> np.ndarray:\n    return x\n"
+    )
+
+    shown = at_a_terminal([NAIAD, "init", "model", "m", "--from=module:f"], tmp_path, b"2\nmany\n3\n")
+
+    assert "number of dimensions of 'x' [1]: " in shown
+    assert "number of dimensions of 'result' [1]: " in shown
+    assert "note: the number of dimensions" not in shown
+    text = (tmp_path / "models" / "m" / "config.pbtxt").read_text()
+    scaffold = Scaffold(files={"models/m/config.pbtxt": text}, commands=(), notes=())
+    assert tensors(scaffold) == (
+        {"x": ("FP32", [-1, -1], False), "n": ("INT64", [1], False)},
+        {"result": ("FP32", [-1, -1, -1])},
+    )
+
+
+def at_a_terminal(command, folder, typed):
+    """What a command prints at a terminal where *typed* is entered; it must succeed."""
+    ours, its = pty.openpty()
+    os.write(ours, typed)
+    with subprocess.Popen(command, cwd=folder, stdin=its, stdout=its, stderr=its, start_new_session=True) as process:
+        os.close(its)
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO: the other side is closed
+            while data := os.read(ours, 4096):
+                shown += data
+    os.close(ours)
+    assert process.returncode == 0, shown
+    return shown.decode()
 
 
 @pytest.mark.parametrize(

@@ -36,13 +36,17 @@ _repository = click.option(
 @_directory
 @json_option
 def _model(name: str, function: str | None, repository: str, root: Path, json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Write the model NAME: code, config.pbtxt, a client and a test."""
+    """Write the model NAME: code, config.pbtxt, a client and a test.
+
+    With --from at a terminal, ask for the number of dimensions of arrays where neither hint nor docstring gives it.
+    """
     from naiad.scaffold.templates import function_model, plain_model
 
+    ask = _ask_rank if sys.stdin.isatty() and sys.stdout.isatty() and not json else None
     if function is None:
         scaffold = plain_model(name, repository)
     else:
-        scaffold = function_model(name, repository, function, [os.fspath(root), str(Path.cwd()), *sys.path])
+        scaffold = function_model(name, repository, function, [os.fspath(root), str(Path.cwd()), *sys.path], ask)
     _write(scaffold, root, json=json)
 
 
@@ -72,6 +76,10 @@ def _recipe(name: str, envs: str, python: str, root: Path, json: bool) -> None: 
     from naiad.scaffold.templates import recipe
 
     _write(recipe(name, envs, python), root, json=json)
+
+
+def _ask_rank(tensor: str) -> int:
+    return int(click.prompt(f"number of dimensions of '{tensor}'", default=1, type=click.IntRange(1, 32)))
 
 
 def _write(scaffold: Scaffold, root: Path, *, json: bool) -> None:

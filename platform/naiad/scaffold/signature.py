@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import enum
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from naiad.errors import ScaffoldError
@@ -257,8 +257,13 @@ class Signature:
     notes: tuple[str, ...] = ()
 
 
-def read_signature(source: FunctionSource) -> Signature:
+def read_signature(source: FunctionSource, ask: Callable[[str], int] | None = None) -> Signature:
     """The inputs and outputs of a function.
+
+    Args:
+        source: The function.
+        ask: Returns the number of dimensions of a tensor, by its name, where the source gives none; None to assume one
+            and add a note.
 
     Raises:
         ScaffoldError: If a parameter or result cannot be a tensor, or there is no parameter.
@@ -270,15 +275,24 @@ def read_signature(source: FunctionSource) -> Signature:
             f"cannot serve {_where(source)}: it has no parameters, and a request has at least one input; add one"
         )
     results = tuple(_results(source, notes))
-    tensors = {**{one.name: one.tensor for one in parameters}, **{one.name: one.tensor for one in results}}
-    if assumed := [name for name, tensor in tensors.items() if _has_assumed_shape(tensor)]:
-        # Type hints of arrays have no shape, and calling the function to see one would run the author's code.
+    # Type hints of arrays have no shape, and calling the function to see one would run the author's code.
+    assumed = [one.name for one in parameters if _has_assumed_shape(one.tensor)]
+    assumed += [one.name for one in results if _has_assumed_shape(one.tensor)]
+    if ask is not None:
+        ranks = {name: ask(name) for name in dict.fromkeys(assumed)}
+        parameters = tuple(replace(one, tensor=_with_rank(one.tensor, ranks.get(one.name))) for one in parameters)
+        results = tuple(replace(one, tensor=_with_rank(one.tensor, ranks.get(one.name))) for one in results)
+    elif assumed:
         notes.append(
             f"the number of dimensions of {', '.join(map(repr, assumed))} is assumed to be one: if it is another, "
             "write dims: [ -1, -1 ] or the like in config.pbtxt, or document it as 'array of shape (n, 2)' and run "
             "this again"
         )
     return Signature(parameters=parameters, results=results, notes=tuple(notes))
+
+
+def _with_rank(tensor: TensorType, rank: int | None) -> TensorType:
+    return tensor if rank is None or not _has_assumed_shape(tensor) else replace(tensor, dims=(-1,) * rank)
 
 
 def _has_assumed_shape(tensor: TensorType) -> bool:

@@ -6,7 +6,7 @@ uses it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from naiad.errors import ScaffoldError
 from naiad.protocol.datatypes import Datatype
@@ -205,8 +205,17 @@ def plain_model(name: str, repository: str) -> Scaffold:
     return _scaffold(name, repository, signature, {"1/model.py": _DOUBLING_MODEL}, max_batch_size=8)
 
 
-def function_model(name: str, repository: str, named: str, search: Sequence[str]) -> Scaffold:
+def function_model(
+    name: str, repository: str, named: str, search: Sequence[str], ask: Callable[[str], int] | None = None
+) -> Scaffold:
     """The files of a model that calls `package.module:function`.
+
+    Args:
+        name: Name of the model.
+        repository: Folder of the model repository in the project.
+        named: The function.
+        search: Folders to search for its module.
+        ask: Returns the number of dimensions of a tensor, by its name, where nothing in the source gives it.
 
     Raises:
         ScaffoldError: If the name is invalid, or the function does not exist or cannot serve requests.
@@ -218,7 +227,7 @@ def function_model(name: str, repository: str, named: str, search: Sequence[str]
         raise ScaffoldError(
             f"cannot copy {source.path}: {min(taken)} has another meaning beside a model's code; rename it"
         )
-    signature = read_signature(source)
+    signature = read_signature(source, ask)
     code = {f"1/{file}": content for file, content in source.files.items()}
     notes = [*signature.notes, _origin(source, repository, name)]
     return _scaffold(
