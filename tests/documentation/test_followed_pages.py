@@ -41,11 +41,13 @@ def _index_required():
         "docs/how-to/debug-a-model.md",
         "docs/how-to/environment-per-model.md",
         "docs/how-to/from-one-machine-to-many.md",
+        "docs/how-to/kserve.md",
         "docs/how-to/look-at-a-server.md",
         "docs/how-to/migrate-from-bentoml.md",
         "docs/how-to/migrate-from-mlserver.md",
         "docs/how-to/migrate-from-torchserve.md",
         "docs/how-to/migrate-from-triton.md",
+        "docs/how-to/production-checklist.md",
         "docs/how-to/roll-out-and-roll-back.md",
         pytest.param(
             "docs/how-to/serve-a-native-backend.md",

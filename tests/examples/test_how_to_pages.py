@@ -60,3 +60,17 @@ def test_a_program_serves_a_model_to_itself_as_the_page_says():
     program = blocks("in-process.md", "python")[0]
 
     assert at_the_root(sys.executable, "-c", program) == "[2. 3. 4. 5.]\n"
+
+
+@pytest.mark.slow
+def test_all_blocks_of_that_page_are_one_program():
+    call = """
+(response,) = server.model("add_sub").infer(inputs={"LEFT": left, "RIGHT": right})
+print(np.from_dlpack(response.outputs["SUM"]))
+server.stop()
+"""
+    printed = at_the_root(sys.executable, "-c", "\n".join([*blocks("in-process.md", "python"), call])).splitlines()
+
+    assert [printed[0], printed[2]] == ["[2. 3. 4. 5.]"] * 2
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/v2/health/ready", printed[1])
+    assert len(printed) == 3

@@ -128,6 +128,15 @@ def test_what_cannot_be_measured_is_told(served, capsys, arguments, code, text):
     assert len(err.splitlines()) == (1 if arguments else 2)
 
 
+def test_a_server_whose_apis_are_restricted_needs_the_key(tmp_path, capsys):
+    with ServerProcess(REPOSITORIES[0], "--http-restricted-api=model-config:key=secret", work=tmp_path) as server:
+        code, _, err = bench(capsys, "add_sub", f"--url={server.http_url}")
+        assert code == 1
+        assert "responded: This API is restricted" in err
+        assert err.endswith("; give the key with --header=NAME:VALUE\n")
+        measured(capsys, "add_sub", f"--url={server.http_url}", "--header=key:secret")
+
+
 @pytest.mark.parametrize("flag", ["--grpc", ""])
 def test_an_address_without_a_server_is_told(capsys, flag):
     code, _, err = bench(capsys, "m", "--url=127.0.0.1:9", *([flag] if flag else []))

@@ -59,6 +59,8 @@ OWN_FLAGS = own_flags(
 _SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 _GRPC_URL = "localhost:8001"
 _LARGEST_CONCURRENCY = 10_000
+_UNAUTHORIZED = (401, 403)
+"""Statuses of requests without the key of a restricted API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +169,11 @@ async def _measure_over_http(name: str, server: ServerAddress, plan: _BenchPlan)
     try:
         config = server.get(f"/v2/models/{quote(name, safe='')}{versioned}/config")
     except HttpStatusError as error:
-        raise _cannot_measure(name, server.url, error.detail) from error
+        needs_key = error.status in _UNAUTHORIZED
+        advice = "give the key with --header=NAME:VALUE" if needs_key else "`naiad top URL` lists its models"
+        raise NaiadError(
+            f"cannot measure model '{name}': the server at {server.url} responded: {error.detail}; {advice}"
+        ) from error
     model = model_of_config(config, plan.version)
     if model.is_decoupled:
         raise NaiadError(
@@ -195,12 +201,6 @@ async def _measure_over_grpc(name: str, url: str, plan: _BenchPlan) -> list[Load
         return await _measure(target, plan, report)
     finally:
         await server.close()
-
-
-def _cannot_measure(name: str, place: str, detail: str) -> NaiadError:
-    return NaiadError(
-        f"cannot measure model '{name}': the server at {place} responded: {detail}; `naiad top URL` lists its models"
-    )
 
 
 def _load_and_measure(directory: Path, line: CommandLine, plan: _BenchPlan) -> int:
