@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -29,6 +30,7 @@ from naiad.ray.directory import ReplicaTable, Report
 from naiad.ray.policy import metrics_of, replicas_for_requests
 from naiad.ray.server_list import ServerList
 from naiad.ray.supervised_server import SupervisedServer
+from support.pages import steps
 from support.server import ServerProcess, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -353,6 +355,33 @@ def test_up_deploys_beside_other_applications_and_names_the_list_of_servers(dash
     other, ours = dashboard.config["applications"]
     assert (other["name"], ours["name"]) == ("other", "naiad")
     assert f"--model-repository={Path('m').absolute()}" in ours["args"]["flags"]
+
+
+@pytest.mark.parametrize("dashboard", ["RUNNING"], indirect=True)
+def test_the_commands_of_the_page_do_what_it_says(dashboard, capsys, monkeypatch, tmp_path):
+    """Without Ray: its dashboard is a fake one. `test_cluster.py` has the same on a cluster."""
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "how-to" / "serve-with-ray.md").read_text(encoding="utf-8")
+    typed = []
+    for step in steps(page):
+        words = shlex.split(step.commands)
+        if words[:2] != ["naiad", "ray"]:
+            continue
+        address = [f"--address=http://127.0.0.1:{dashboard.server_port}"] if words[2] == "up" else []
+        assert ray([*words[2:], *address]) == 0
+        printed = capsys.readouterr().out.replace(":8123/", ":8000/")
+        assert step.printed in (None, printed)
+        typed.append(words[2])
+        if words[2] == "up":
+            (found,) = (
+                each["user_config"]
+                for each in dashboard.config["applications"][-1]["deployments"]
+                if "user_config" in each
+            )
+            assert found["revision"] == ("2" if "--revision=2" in words else "")
+    assert typed == ["up", "up", "yaml"]
+    (manifest,) = yaml.safe_load_all((tmp_path / "naiad.yaml").read_text())
+    assert manifest["kind"] == "RayService"
 
 
 @pytest.mark.parametrize("dashboard", ["RUNNING"], indirect=True)
