@@ -355,7 +355,7 @@ async def _start_openai(
         engine.cancel,
         address=options.openai.address,
         port=options.openai.port,
-        reuse_port=shares_ports,
+        reuse_port=shares_ports or options.http.reuse_port,
         advice="choose another --openai-port or --openai-address",
         limits=_http_limits(options),
         memory=listeners.memory,

@@ -39,7 +39,7 @@ def require_free_ports(options: ServerOptions) -> None:
         OptionError: If a port is not available.
     """
     http, grpc, metrics, openai = options.http, options.grpc, options.metrics, options.openai
-    own_openai = 0 if openai.port is None or options.openai_shares_http else openai.port
+    own_openai = 0 if openai.port is None or options.openai_shares_http or http.reuse_port else openai.port
     for service, address, port, advice in (
         ("gRPC", grpc.address, grpc.port if grpc.is_enabled and not grpc.reuse_port else 0, _GRPC_ADVICE),
         ("HTTP", http.address, http.port if http.is_enabled and not http.reuse_port else 0, _HTTP_ADVICE),
@@ -101,7 +101,7 @@ def reserved_ports(options: ServerOptions) -> Iterator[ServerOptions]:
                 openai.address,
                 openai.port,
                 _OPENAI_ADVICE,
-                is_shared=False,
+                is_shared=http.reuse_port,
             )
             openai = replace(openai, port=port)
         yield replace(options, http=http, grpc=grpc, openai=openai)

@@ -28,7 +28,7 @@ class Ports:
     """Starts servers that share their ports."""
 
     def __init__(self, models: Path, work: Path, *options: str) -> None:
-        self.http, self.grpc = free_ports(2)
+        self.http, self.grpc, self.openai = free_ports(3)
         self._models, self._work, self._options = models, work, options
         self._count = itertools.count()
 
@@ -38,6 +38,7 @@ class Ports:
             self._models,
             f"--http-port={self.http}",
             f"--grpc-port={self.grpc}",
+            f"--openai-port={self.openai}",
             "--reuse-http-port=true",
             "--reuse-grpc-port=true",
             *self._options,
@@ -144,8 +145,27 @@ def replace_under_load(ports: Ports, clients: type[HttpClients | GrpcClients], p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("drain", [0, 1])
-@pytest.mark.parametrize(("clients", "port"), [(HttpClients, "http"), (GrpcClients, "grpc")])
-def test_servers_that_are_replaced_under_load_lose_no_request(models, tmp_path, clients, port, drain):
+@pytest.mark.parametrize(("clients", "port", "requests"), [(HttpClients, "http", 10_000), (GrpcClients, "grpc", 5_000)])
+def test_servers_that_are_replaced_under_load_lose_no_request(models, tmp_path, clients, port, requests, drain):
     """4 of 201 connections were reset when a server stopped, and an idle server under SIGTERM refused connections."""
     ports = Ports(models, tmp_path, *[f"--drain-seconds={drain}"][:drain])
-    replace_under_load(ports, clients, getattr(ports, port), 3_000)
+    replace_under_load(ports, clients, getattr(ports, port), requests)
+
+
+def test_servers_share_the_ports_of_clients_and_not_that_of_metrics(models, tmp_path):
+    """Whoever collects metrics must know whose they are."""
+    ports = Ports(models, tmp_path)
+    with ports.serve() as first, ports.serve() as second:
+        for server in (first, second):
+            assert f"Started OpenAI's API at 127.0.0.1:{ports.openai}" in server.log
+        third = ServerProcess(
+            models, f"--metrics-port={first.metrics_port}", work=tmp_path / "third", wait="", timeout=30
+        )
+        with contextlib.closing(contextlib.ExitStack()) as stack:
+            third.start()
+            stack.callback(third.kill)
+            assert third.wait_exit() == 1
+        assert (
+            f"cannot serve metrics at 127.0.0.1:{first.metrics_port}: Address already in use; "
+            "set another address or port with --metrics-address or --metrics-port"
+        ) in third.log

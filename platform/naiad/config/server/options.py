@@ -309,7 +309,7 @@ class HttpOptions:
     is_enabled: bool = option("allow-http", _BOOL, "true", "Serve HTTP.")
     address: str = option("http-address", _TEXT, "0.0.0.0", "Address to listen on.")  # noqa: S104 - Triton's default
     port: int = option("http-port", _INT, "8000", "Port to listen on.", low=0, high=65535)
-    reuse_port: bool = option("reuse-http-port", _BOOL, "false", "Share the port with other servers.")
+    reuse_port: bool = option("reuse-http-port", _BOOL, "false", "Share the port, and OpenAI's, with other servers.")
     forward_pattern: re.Pattern[str] | None = option(
         "http-header-forward-pattern", _TEXT, "", "Headers that become request parameters.", read=parse_pattern
     )
