@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +25,37 @@ def commands(group: click.Group = naiad_group, path: tuple[str, ...] = ()) -> It
             yield from commands(command, (*path, name))
         else:
             yield (*path, name)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["--help"],
+        ["explain", "--help"],
+        ["explain", "plain", "--json", "--model-repository={work}/plain"],
+        ["completion", "bash"],
+        ["env", "list", "--json", "--env-store={work}/store"],
+        ["deploy", "kubernetes", "--help"],
+    ],
+)
+def test_a_command_whose_output_nobody_reads_ends_without_a_traceback(command: list[str], work: Path) -> None:
+    (work / "plain" / "plain" / "1").mkdir(parents=True)
+    (work / "plain" / "plain" / "1" / "model.py").touch()
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [Path(sys.executable).with_name("naiad"), *(argument.format(work=work) for argument in command)],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(writer)
+
+    assert done.returncode == 141
+    assert "Error" not in done.stderr
+    assert "Broken" not in done.stderr
 
 
 # What fails on any machine, with `{closed}` for a port nobody listens on and `{work}` for a folder with the repository

@@ -26,9 +26,11 @@ from naiad.errors import NaiadError, OptionError
 __all__ = [
     "EXIT_FAILURE",
     "EXIT_INTERRUPTED",
+    "EXIT_OUTPUT_CLOSED",
     "EXIT_USAGE",
     "CommandLine",
     "exit_code_of",
+    "is_output_closed",
     "own_flags",
     "parse_command_line",
     "report_error",
@@ -46,6 +48,8 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
+EXIT_OUTPUT_CLOSED = 141
+"""128 + SIGPIPE, as shells report a program that wrote to a pipe whose reader, such as `head`, has ended."""
 _TRITONSERVER = "tritonserver"
 _HELP_COLUMN = 52
 
@@ -133,11 +137,22 @@ def run_command(
     except NaiadError as error:
         return report_error(error, program)
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and is_output_closed():
+            raise  # `main` ends the program
         print(f"cannot {purpose}: {error}", file=sys.stderr)
         return EXIT_FAILURE
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def is_output_closed() -> bool:
+    """Whether the reader of this program's output is gone, which a write to it has found already."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return True
+    return False
 
 
 def exit_code_of(error: NaiadError) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import click
 
 from naiad import __version__
-from naiad.cli.command_line import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, exit_code_of
+from naiad.cli.command_line import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, EXIT_USAGE, exit_code_of
 from naiad.cli.completion import CompletedFlagCommand, completion_command
 from naiad.cli.declared import DECLARED_COMMANDS
 from naiad.cli.env.commands import ENV_COMMANDS
@@ -59,11 +60,17 @@ for _command in ENV_COMMANDS:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line of `naiad`; returns the exit code."""
+    output = sys.stdout
     try:
         result = naiad_group.main(args=list(arguments), prog_name="naiad", standalone_mode=False)
     except click.exceptions.Abort:
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
+    except SystemExit:
+        # click exits with 1 if the reader of the output is gone, and wraps `sys.stdout` before.
+        if sys.stdout is not output:
+            return EXIT_OUTPUT_CLOSED
+        raise
     except click.UsageError as error:
         _print_usage_error(error)
         return EXIT_USAGE

@@ -6,8 +6,9 @@ imported only when they are needed, because a server must start quickly.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from naiad.cli.flag_commands import FLAG_COMMANDS
 
@@ -18,12 +19,30 @@ def main_tritonserver(arguments: Sequence[str] | None = None) -> int:
     """Run the program `tritonserver`; returns the exit code."""
     from naiad.cli.serve import serve
 
-    return serve(sys.argv[1:] if arguments is None else arguments, "tritonserver")
+    return _until_output_closes(lambda: serve(sys.argv[1:] if arguments is None else arguments, "tritonserver"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program `naiad`; returns the exit code. Flags without a sub-command are those of `naiad serve`."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    given = sys.argv[1:] if arguments is None else arguments
+    return _until_output_closes(lambda: _run(given))
+
+
+def _until_output_closes(command: Callable[[], int]) -> int:
+    """The exit code of a command, which ends without a traceback if the reader of its output, such as `head`, has."""
+    try:
+        code = command()
+        sys.stdout.flush()  # here, where it can be caught: Python would do it after this returns
+    except BrokenPipeError:
+        # What is still buffered goes nowhere, so that Python's own flush at exit succeeds.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        from naiad.cli.command_line import EXIT_OUTPUT_CLOSED
+
+        return EXIT_OUTPUT_CLOSED
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
     match list(arguments):
         case [name, *rest] if name in FLAG_COMMANDS:
             return FLAG_COMMANDS[name].run(rest)
