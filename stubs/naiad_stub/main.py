@@ -53,7 +53,7 @@ from naiad_stub.queries import ServerQueries
 from naiad_stub.readiness import ReadinessThread
 from naiad_stub.segment import Segment
 from naiad_stub.serving import ModelServer
-from naiad_stub.stacks import write_stacks_on_signal
+from naiad_stub.stacks import write_stack_on_crash, write_stacks_on_signal
 
 _NO_BYTES = memoryview(b"")
 _HEARTBEAT_SECONDS = 0.5
@@ -64,6 +64,7 @@ _WARNING_LEVEL = 1
 
 def main(arguments: list[str]) -> int:
     """Serve one model until the host ends it; return the exit status."""
+    write_stack_on_crash()
     options = dict(zip(arguments[::2], arguments[1::2]))
     if options.get("--unprivileged") == "1":
         limits.forbid_new_privileges()

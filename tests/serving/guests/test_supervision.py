@@ -59,6 +59,22 @@ def test_killed_guest_fails_exactly_its_request_and_comes_back(tmp_path):
         assert guest_pid(server, "dies_mid_request") != pid
 
 
+def test_a_crash_in_c_names_the_signal_then_the_models_last_words_then_pythons_stack(tmp_path):
+    write_model(tmp_path / "models", "falls")
+    code = "import ctypes, sys; print('about to fall', file=sys.stderr, flush=True); ctypes.string_at(8)"
+    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
+        document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
+        error = server.post("/v2/models/falls/infer", document).error
+        server.wait_log("Fatal Python error: Segmentation fault")
+    first, *lines = error.splitlines()
+    assert re.fullmatch(
+        r".*Stub process 'falls_0' is not healthy: pid \d+ was killed by SIGSEGV\. Its last lines on stderr:", first
+    )
+    assert lines[:2] == ["about to fall", "Fatal Python error: Segmentation fault"]
+    assert any(re.search(r"File \".*model\.py\", line \d+ in execute", line) for line in lines)
+    assert len(lines) <= 20
+
+
 def test_requests_behind_a_fatal_one_are_answered_by_the_next_guest(tmp_path):
     with ServerProcess(models(tmp_path, "dies_mid_request"), work=tmp_path) as server:
         slow = Asking(server, "dies_mid_request", 0.5)
