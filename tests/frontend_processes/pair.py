@@ -75,6 +75,7 @@ class Pair:
         self.memory = FrontendMemory(1)
         self.session = FrontendSession(self.engine, self.memory, Tracer(), {}, lambda *_: None)
         self.session.connect(Link(owner, loop, self.session.on_frame, self.session.close))
+        self.memory.on_outputs_removed = self.session.forget_segment
         self.remote = RemoteEngine(lambda: None)
         self.link = Link(frontend, loop, self.remote.on_frame, self.remote.on_link_end, self.remote.on_received)
         self.remote.connect(self.link)

@@ -62,6 +62,23 @@ def test_a_response_that_waits_for_a_blocking_call_keeps_the_segment_it_names() 
     run(test)
 
 
+def test_the_segment_of_an_exited_guest_is_unmapped_without_a_change_of_routes() -> None:
+    """Guests restart, and instances come and go with the load, while routes stay the same."""
+
+    async def test(pair: Pair) -> None:
+        for number in (1, 2, 3):
+            sink = pair.sink(number)
+            guest = respond_from_guest(pair, number)
+            await pair.settle(lambda sink=sink: sink.responses)
+            (response,) = sink.responses
+            guest.close()
+            await pair.settle(lambda: not pair.remote._segments)
+            assert bytes(response.outputs[0].data) == bytes(LARGE)  # mapped while a response refers to it
+        assert pair.session._segments == set()
+
+    run(test)
+
+
 def test_responses_keep_their_order_when_one_of_them_causes_a_blocking_call() -> None:
     async def test(pair: Pair) -> None:
         order: list[int] = []
@@ -104,7 +121,7 @@ def test_a_route_that_changes_while_its_answer_arrives_is_asked_for_again() -> N
             route = VersionRoute(load, False, None, {"load": load}, None)
             frames = pack(FrameKind.RESULT, CallResult(unpack(payload).number, route, None))
             if load == 1:
-                frames += pack(FrameKind.ROUTES_CHANGED, (frozenset(), frozenset()))
+                frames += pack(FrameKind.ROUTES_CHANGED, frozenset())
             owner.sendall(frames)
 
     async def test() -> None:

@@ -76,6 +76,7 @@ class FrameKind:
     TRACING = 36
     REOPEN = 37
     PING = 38
+    FORGET_SEGMENT = 39
 
 
 TICKET = struct.Struct("<IIqHH")

@@ -101,6 +101,7 @@ class FrontendPool:
         self._watching: asyncio.TimerHandle | None = None
         self.restart_count = 0
         engine.on_routes_changed(self._on_routes_changed)
+        memory.on_outputs_removed = self._on_outputs_removed
 
     @property
     def pids(self) -> list[int]:
@@ -176,6 +177,11 @@ class FrontendPool:
         for each in self._processes:
             if each is not None:
                 each.session.on_routes_changed()
+
+    def _on_outputs_removed(self, number: int) -> None:
+        for each in self._processes:
+            if each is not None:
+                each.session.forget_segment(number)
 
     # -- metrics --------------------------------------------------------------------------------------------------
 

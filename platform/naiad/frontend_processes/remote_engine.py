@@ -5,8 +5,7 @@ is dropped when the owner announces a change, which it does before it replies to
 use of a kept route first handles what has arrived.
 
 Responses and commands are passed on in the order of their arrival; while a call blocks, they wait. What must not wait
-for that (the results of calls, changes of routes) is taken in at once. Segments that a change drops are kept until the
-responses that wait, and may name them, were passed on.
+for that (the results of calls, changes of routes) is taken in at once.
 """
 
 from __future__ import annotations
@@ -135,7 +134,6 @@ class RemoteEngine:
         self._route_changes = 0
         self._parts: dict[int, InputPart] = {}  # by the number of the segment of inputs
         self._segments: dict[int, memoryview] = {}
-        self._dropped_segments: list[int] = []  # which responses that wait may name
         self._layouts: dict[int, ResponseLayout] = {}
         self._pending: dict[int, _PendingRequest] = {}
         self._numbers = itertools.count(1)
@@ -453,8 +451,6 @@ class RemoteEngine:
                 self._handle(kind, payload)
             except Exception:  # those after this one must still be handled
                 logger.exception("cannot handle a message of the owner")
-        if not self._deferred:
-            self._drop_segments()
 
     def _resume_later(self) -> None:
         if self._deferred and not self._blocking:
@@ -468,6 +464,8 @@ class RemoteEngine:
         elif kind == FrameKind.FORGET_LAYOUTS:
             (first,) = NUMBER.unpack(payload)
             self._layouts = {number: layout for number, layout in self._layouts.items() if number >= first}
+        elif kind == FrameKind.FORGET_SEGMENT:
+            del self._segments[NUMBER.unpack(payload)[0]]  # unmapped with its last view
         else:
             self.on_command(kind, unpack(payload))
 
@@ -503,22 +501,13 @@ class RemoteEngine:
         self._parts[announced.number] = InputPart(descriptor, announced.start, announced.size)
         os.close(descriptor)
 
-    def _on_routes_changed(self, message: tuple[frozenset[int], frozenset[int]]) -> None:
-        inputs, segments = message
+    def _on_routes_changed(self, inputs: frozenset[int]) -> None:
         if self._template_count:
             self._forget_templates()
         self._routes.clear()
         self._route_changes += 1
         for number in [number for number in self._parts if number not in inputs]:
             self._parts.pop(number).close()
-        # Numbers are not used again, so a segment that is announced from now on cannot be one of these.
-        self._dropped_segments += [number for number in self._segments if number not in segments]
-        if not self._deferred:
-            self._drop_segments()
-
-    def _drop_segments(self) -> None:
-        while self._dropped_segments:
-            self._segments.pop(self._dropped_segments.pop(), None)  # unmapped with its last view
 
     # -- responses ------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """The owner's side of one frontend process: its tickets become requests to the engine, the responses go back.
 
-Everything runs on the event loop's thread. When the process exits, its requests are cancelled, and what it had of the
-segments is freed.
+Everything runs on the event loop's thread. When the process exits, its requests are cancelled. Its parts of segments are
+free once the guests, which may still read inputs in them, have let go.
 """
 
 from __future__ import annotations
@@ -691,9 +691,13 @@ class FrontendSession:
         """Announce that names may be served by other versions."""
         for template in self._templates.values():
             template.forget_version()
-        segments = self._memory.segments
-        self._segments &= segments
-        self.send(FrameKind.ROUTES_CHANGED, (frozenset(self._memory.inputs), segments))
+        self.send(FrameKind.ROUTES_CHANGED, frozenset(self._memory.inputs))
+
+    def forget_segment(self, number: int) -> None:
+        """Have the process unmap an output segment, after the responses that were sent and name it."""
+        if number in self._segments and self._link is not None:
+            self._segments.remove(number)
+            self._link.send(wire.frame(FrameKind.FORGET_SEGMENT, NUMBER.pack(number)))
 
     def _on_process_report(self, payload: bytes) -> None:
         self._on_report(self, unpack(payload))

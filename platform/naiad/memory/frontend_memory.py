@@ -137,19 +137,17 @@ class FrontendMemory:
 
     Attributes:
         inputs: The segments of loaded versions, by number.
+        on_outputs_removed: Called with the number of an output segment whose guest has exited: each of them that stays
+            mapped takes 64 GiB of addresses.
     """
 
     def __init__(self, frontends: int) -> None:
         """No segments yet, for *frontends* processes."""
         self._parts = 2 * frontends + _SPARE_PARTS
         self.inputs: dict[int, SharedInputs] = {}
+        self.on_outputs_removed: Callable[[int], None] = lambda _: None
         self._outputs: dict[int, OutputSegment] = {}  # by the id of the mapping
         self._numbers = itertools.count(1)
-
-    @property
-    def segments(self) -> frozenset[int]:
-        """The numbers of the output segments."""
-        return frozenset(segment.number for segment in self._outputs.values())
 
     def add_inputs(self, name: str) -> SharedInputs:
         """A segment for the inputs of a version, of whom *name* shows in /proc/PID/maps.
@@ -170,6 +168,7 @@ class FrontendMemory:
         segment = self._outputs.pop(id(view.obj), None)
         if segment is not None:
             os.close(segment.descriptor)
+            self.on_outputs_removed(segment.number)
 
     def find(self, data: Buffer) -> OutputSegment | None:
         """The output segment that *data* is in."""
