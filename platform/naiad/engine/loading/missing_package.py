@@ -25,22 +25,19 @@ def missing_package(message: str, resolution: Resolution) -> str:
     found = _MISSING.search(message.partition("\n")[0])
     if found is None or resolution.library is not None:
         return ""
-    module = found["module"].partition(".")[0]
-    return f"if '{module}' is a package, {_advice(package_of(module), resolution)}"
-
-
-def _advice(package: str, resolution: Resolution) -> str:
-    source = resolution.environment
-    if source is None or source == resolution.model_file:
-        return f"add it with `naiad add {resolution.backend_dir or resolution.model_dir} {package}`"
+    module, source = found["module"].partition(".")[0], resolution.environment
+    package = package_of(module)
     path = source.path if isinstance(source, EnvironmentSource) else source
+    if source is None or source == resolution.model_file:
+        target = resolution.backend_dir or resolution.model_dir
+        return f"if '{module}' is a package, add it with `naiad add {target} {package}`"
     if path is None or not is_declaration(path):
-        return f"add {package} to {_origin_of(path or str(source))}"
+        return f"if '{module}' is a package, add {package} to {_origin_of(path or str(source))}"
     if path.suffix == ".py":
-        return f"add it with `naiad add {path} {package}`"
+        return f"if '{module}' is a package, add it with `naiad add {path} {package}`"
     if lock_candidates(path) == (path,):
-        return f"add {package} to the file that {path} was locked from, and lock that again"
-    return f"add {package} to {path}, and run `naiad lock {path}`"
+        return f"if '{module}' is a package, add {package} to the file that {path} was locked from, and lock that again"
+    return f"if '{module}' is a package, add {package} to {path}, and run `naiad lock {path}`"
 
 
 def _origin_of(environment: Path | str) -> str:
