@@ -1,4 +1,7 @@
-"""The tests' registry follows the distribution specification: its conformance cases for pull, push and listing."""
+"""The tests' registry follows the distribution specification: its conformance cases for pull, push and tags.
+
+Of content management, only the cancelling of uploads: our client deletes nothing else.
+"""
 
 from __future__ import annotations
 
@@ -124,6 +127,34 @@ def test_a_manifest_needs_its_blobs(registry):
         assert (status, body) == (200, data)
         assert (headers["Content-Type"], headers["Docker-Content-Digest"]) == (TYPE, sha256(data))
     assert json.loads(ask(registry, "GET", "/v2/shop/tags/list")[2]) == {"name": "shop", "tags": ["1"]}
+
+
+def test_a_manifest_is_checked_without_its_content(registry):
+    put_blob(registry, CONFIG)
+    manifest = manifest_of(CONFIG)
+    assert ask(registry, "PUT", "/v2/shop/manifests/1", manifest, Content_Type=TYPE)[0] == 201
+
+    for target in ("1", sha256(manifest)):
+        status, headers, body = ask(registry, "HEAD", f"/v2/shop/manifests/{target}")
+        assert (status, headers["Content-Type"], body) == (200, TYPE, b"")
+        assert headers["Content-Length"] == str(len(manifest))
+        assert headers["Docker-Content-Digest"] == sha256(manifest)
+    assert ask(registry, "HEAD", "/v2/shop/manifests/none")[0] == 404
+
+
+def test_tags_are_listed_in_parts(registry):
+    put_blob(registry, CONFIG)
+    for tag in ("c", "a", "b"):
+        assert ask(registry, "PUT", f"/v2/shop/manifests/{tag}", manifest_of(CONFIG), Content_Type=TYPE)[0] == 201
+
+    status, headers, body = ask(registry, "GET", "/v2/shop/tags/list?n=2")
+    assert (status, json.loads(body)["tags"]) == (200, ["a", "b"])
+    assert headers["Link"] == '</v2/shop/tags/list?n=2&last=b>; rel="next"'
+
+    _, headers, body = ask(registry, "GET", "/v2/shop/tags/list?n=2&last=b")
+    assert json.loads(body)["tags"] == ["c"]
+    assert headers["Link"] is None
+    assert json.loads(ask(registry, "GET", "/v2/shop/tags/list?n=0")[2])["tags"] == []
 
 
 @pytest.mark.parametrize("path", ["manifests/none", f"blobs/{sha256(b'none')}", "tags/list"])

@@ -259,7 +259,12 @@ def _handler(registry: Registry) -> type[BaseHTTPRequestHandler]:
             if name not in registry.tags:
                 self._answer(404)
             else:
-                self._answer(200, json.dumps({"name": name, "tags": sorted(registry.tags[name])}).encode())
+                listed = [tag for tag in sorted(registry.tags[name]) if tag > self.query.get("last", "")]
+                part = listed[: int(self.query.get("n", len(listed)))]
+                headers = {}
+                if 0 < len(part) < len(listed):
+                    headers["Link"] = f'</v2/{name}/tags/list?n={len(part)}&last={part[-1]}>; rel="next"'
+                self._answer(200, json.dumps({"name": name, "tags": part}).encode(), headers)
 
         def _manifest(self, name: str, target: str, data: bytes) -> None:
             known = registry.manifests.setdefault(name, {})
