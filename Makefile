@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # `make test FRONTENDS=2`: servers under test run their frontends in so many processes. SHARE=1/3 runs a third of the files.
 export NAIAD_TEST_FRONTENDS := $(FRONTENDS)
 
-.PHONY: demo demo-llm demo-ray test quick check docs bench bench-llm bench-scaling changelog proto clean
+.PHONY: demo demo-llm demo-ray test quick check docs bench bench-llm bench-scaling bench-declared changelog proto clean
 
 # The demonstrations need a fraction of what the tests do, which is most of their time on a fresh machine.
 # What is there already is installed along, so that pip keeps versions that suit all: Ray alone would replace protobuf.
@@ -54,6 +54,9 @@ bench-llm: $(VENV)/.ready-dev  ## Language models beside their engine and Triton
 
 bench-scaling: $(VENV)/.ready-dev  ## Over the number of frontend processes; writes a section of that page and a picture
 	$(BIN)/python -m bench.scaling
+
+bench-declared: $(VENV)/.ready-dev  ## Environments that models declare: starts and disk space; prints tables
+	$(BIN)/python -m bench.declared
 
 changelog: $(VENV)/.ready-dev  ## Join docs/changes into CHANGELOG.md: make changelog VERSION=1.2.3
 	$(BIN)/towncrier build --yes --version $(VERSION)

@@ -1,10 +1,10 @@
 """`python -m bench.declared`: what it costs that a model's own file declares its packages.
 
 Locks a model whose script block names scikit-learn, and warms the cache of wheels by one installation. Then, in turns:
-the first start with an empty store, the second start, and the start of the same code in the host's interpreter. At
-last, builds three environments that differ in one package each, and compares what they take on the disk with one.
+the first start with an empty store, and the second start, of a model that imports scikit-learn; and the start of a
+model that imports numpy only, in that environment and in the host's interpreter, which has no scikit-learn. At last,
+builds three environments that differ in one package each, and compares what they take on the disk with one.
 
-The model imports numpy only, as the host's: importing scikit-learn takes as long in any interpreter.
 Needs uv and an index of packages.
 """
 
@@ -24,7 +24,7 @@ from bench.results import OURS
 from bench.servers import Program, running
 
 _CODE = """import numpy as np
-import triton_python_backend_utils as pb_utils
+{imports}import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
@@ -32,6 +32,7 @@ class TritonPythonModel:
         inputs = [pb_utils.get_input_tensor_by_name(request, "IN") for request in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", each.as_numpy())]) for each in inputs]
 """
+_USE = "from sklearn.linear_model import LogisticRegression\n"
 _CONFIG = """
 backend: "python"
 input { name: "IN" data_type: TYPE_FP32 dims: [-1] }
@@ -41,8 +42,9 @@ _COMMON = ("scikit-learn", "numpy")
 _DIFFERENT = ("pillow", "lxml", "sqlalchemy")
 """Each is about a tenth of the files of an environment with the packages above."""
 _ROWS = {
-    "first": "first start, warm cache of wheels",
-    "second": "second start",
+    "first": "first start, imports scikit-learn, warm cache of wheels",
+    "second": "second start of the same",
+    "plain": "second start, imports numpy only",
     "host": "the same code in the host's interpreter",
 }
 
@@ -60,13 +62,16 @@ def main() -> int:
         work = Path(folder)
         environ = {"UV_CACHE_DIR": str(work / "uv")}
         host = _write_model(work / "host")
-        declared = _write_model(work / "declared", *_COMMON)
-        _naiad(environ, "lock", declared)
+        declared = _write_model(work / "declared", *_COMMON, imports=_USE)
+        plain = _write_model(work / "plain", *_COMMON)
+        for file in (declared, plain):
+            _naiad(environ, "lock", file)
         _naiad(environ, "env", "prefetch", declared, f"--env-store={work / 'warm'}")
         found: dict[str, list[_Start]] = {name: [] for name in _ROWS}
         for number in range(options.rounds):
             flags = [f"--env-store={work / f'store-{number}'}"]
-            for name, code in (("first", declared), ("second", declared), ("host", host)):
+            # `plain` has the same packages as `declared`, so that it runs in the environment that is built first.
+            for name, code in (("first", declared), ("second", declared), ("plain", plain), ("host", host)):
                 found[name].append(_start(work, code.parents[2], environ, flags))
         _print_starts(found)
         _print_disk(work, environ)
@@ -79,14 +84,14 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _write_model(repository: Path, *packages: str) -> Path:
-    """Write a repository with one model that declares these packages; returns its code."""
+def _write_model(repository: Path, *packages: str, imports: str = "") -> Path:
+    """Write a repository with one model that declares these packages and has these imports; returns its code."""
     version = repository / "m" / "1"
     version.mkdir(parents=True)
     (version.parent / "config.pbtxt").write_text(_CONFIG)
     listed = ", ".join(f'"{name}"' for name in packages)
     block = f"# /// script\n# dependencies = [{listed}]\n# ///\n" if packages else ""
-    (version / "model.py").write_text(block + _CODE)
+    (version / "model.py").write_text(block + _CODE.format(imports=imports))
     return version / "model.py"
 
 
