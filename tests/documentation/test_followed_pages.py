@@ -57,6 +57,10 @@ def _index_required():
         "docs/how-to/share-environments.md",
         "docs/how-to/start-a-model.md",
         "docs/how-to/tune-performance.md",
+        pytest.param(
+            "docs/how-to/write-a-native-backend.md",
+            marks=pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler: install gcc or clang"),
+        ),
     ],
 )
 def test_a_page_works_as_typed(page, tmp_path):
