@@ -1,7 +1,7 @@
 """The owner's side of one frontend process: its tickets become requests to the engine, the responses go back.
 
-Everything runs on the event loop's thread. When the process exits, its requests are cancelled. Its parts of segments are
-free once the guests, which may still read inputs in them, have let go.
+Everything runs on the event loop's thread. When the process exits, its requests are cancelled. Its parts of segments
+are free once the guests, which may still read inputs in them, have let go.
 """
 
 from __future__ import annotations
