@@ -64,7 +64,7 @@ def complete_config(spec: Mapping[str, str]) -> str:
         try:
             return complete_native_config(spec)
         except ApiCallError as error:
-            raise LoadError(error.message, error.message, error.code) from error
+            raise LoadError(error.message, "", error.code) from error
     import json
 
     model_class = load_class(spec)

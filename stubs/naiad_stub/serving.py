@@ -91,7 +91,7 @@ class ModelServer:
                     self._spec, self._writer, self.senders, self.blocks, self.calls, self.queries
                 )
             except ApiCallError as error:
-                raise LoadError(error.message, error.message, error.code) from error
+                raise LoadError(error.message, "", error.code) from error
         else:
             self.model = initialize_model(self._spec)
             self._execution = Execution(

@@ -11,6 +11,7 @@ import pytest
 from naiad import json_cache
 from naiad.cli.command_line import usage
 from naiad.config.server.options import SERVER_FLAGS
+from serving.written import write_model
 
 pytestmark = pytest.mark.server
 
@@ -107,10 +108,18 @@ def test_a_mistake_in_a_command_of_naiad_is_two_lines_and_exits_with_2(command):
     )
 
 
-def test_a_model_is_explained_in_a_repository_that_has_to_be_named():
+def test_a_model_is_explained_in_a_repository_or_by_its_directory(tmp_path):
     result = run("naiad", "explain", "m")
     assert result.returncode == 2
-    assert result.stderr == "naiad explain MODEL: no repository is named; add --model-repository=DIRECTORY\n"
+    assert result.stderr == (
+        "naiad explain MODEL: no repository is named, and 'm' is not a directory; add --model-repository=DIRECTORY, or type "
+        "the model's directory\n"
+    )
+    write_model(tmp_path, "m")
+    by_directory = run("naiad", "explain", f"{tmp_path}/m/")
+    by_name = run("naiad", "explain", "m", f"--model-repository={tmp_path}")
+    assert (by_directory.returncode, by_directory.stdout) == (0, by_name.stdout)
+    assert str(tmp_path / "m" / "1" / "model.py") in by_name.stdout
 
 
 @pytest.mark.parametrize("group", [(), ("env",), ("init",)])

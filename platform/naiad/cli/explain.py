@@ -7,8 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from naiad.cli.command_line import (
+    CommandLine,
     own_flags,
     parse_command_line,
     report_error,
@@ -45,7 +47,7 @@ from naiad.resolution.resolve import (
 __all__ = ["explain"]
 
 _PROGRAM = "naiad explain MODEL"
-_GROUP = "Explain (also takes all flags of the server; --model-repository is required)"
+_GROUP = "Explain (also takes all flags of the server; without --model-repository, MODEL is a model's directory)"
 _PREPARE = Flag("prepare", Kind.NOTHING, "", "Prepare the environment, too, and show its contents.")
 _VERSION = Flag("version", Kind.INTEGER, "", "Explain this version; default: all versions that a server would load.")
 _REPOSITORY = "model-repository"
@@ -63,14 +65,13 @@ def explain(arguments: Sequence[str]) -> int:
             return 0
         if len(line.positional) != 1:
             raise wrong_arguments(_PROGRAM, "one model", line.positional)
-        if not line.has_server_flag(_REPOSITORY):
-            raise OptionError(f"{_PROGRAM}: no repository is named; add --model-repository=DIRECTORY")
-        options = read_options(line.server, environ=os.environ)
+        model, place = _model_and_repository(line)
+        options = read_options([*place, *line.server], environ=os.environ)
         as_json = line.has(JSON_FLAG)
         version = int(parse_value(_VERSION, line.last(_VERSION))) if line.has(_VERSION) else None
         # Preparing an environment may take minutes, so its progress is shown.
         with open_log(replace(log_settings(options), info=line.has(_PREPARE))):
-            return _explain(line.positional[0], options, version=version, prepare=line.has(_PREPARE), as_json=as_json)
+            return _explain(model, options, version=version, prepare=line.has(_PREPARE), as_json=as_json)
     except NaiadError as error:
         decided = error.decided if isinstance(error, ResolutionError) else ()
         steps = [step for step in decided if isinstance(step, Decision)]
@@ -79,6 +80,20 @@ def explain(arguments: Sequence[str]) -> int:
         elif steps:
             print(explain_steps(steps), flush=True)
         return report_error(error, _PROGRAM)
+
+
+def _model_and_repository(line: CommandLine) -> tuple[str, list[tuple[Flag, str]]]:
+    """The model's name, and the flag for its repository where the command line names the model by its directory."""
+    model: str = line.positional[0]
+    if line.has_server_flag(_REPOSITORY):
+        return model, []
+    directory = Path(model).absolute()
+    if not directory.is_dir():
+        raise OptionError(
+            f"{_PROGRAM}: no repository is named, and '{model}' is not a directory; add --model-repository=DIRECTORY, "
+            "or type the model's directory"
+        )
+    return directory.name, [(server_flag(_REPOSITORY), str(directory.parent))]
 
 
 def _explain(model: str, options: ServerOptions, *, version: int | None, prepare: bool, as_json: bool) -> int:

@@ -278,6 +278,6 @@ def _shared(found: Path, search: _SearchPath, looks: tuple[SearchedPath, ...], w
         runtime=MODEL_FILENAME,
         steps=(
             Decision("backend", f"{search.backend} (shared)", why, looks),
-            Decision("model file", str(found), "the code of a shared backend lies in the backend's directory alone"),
+            Decision("model file", str(found), "the code of a shared backend is in the backend's directory alone"),
         ),
     )

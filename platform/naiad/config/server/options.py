@@ -63,7 +63,8 @@ _NONE, _TEXT, _INT, _SIZE, _FLOAT, _BOOL, _SETTING, _NAMED = (
 
 _NO_GPU = NoEffect("naiad leaves GPUs to the models: it holds no device memory and copies nothing to a device")
 _ONE_LOOP = NoEffect("one event loop serves all connections, without threads or pools")
-_NATIVE = NoEffect("naiad runs Python backends only, and this names a directory of native libraries")
+_NO_AGENTS = NoEffect("naiad has no repository agents")
+_OWN_CACHE = NoEffect("the response cache is part of naiad, and this names a directory of libraries of caches")
 _ON_DEMAND = NoEffect("metrics are measured when they are asked for")
 _NO_SAGEMAKER = NoEffect("it matters only with --allow-sagemaker=true, which this version refuses")
 _NO_VERTEX = NoEffect("it matters only with --allow-vertex-ai=true, which this version refuses")
@@ -587,7 +588,7 @@ class CacheOptions:
         repeatable=True,
         read=parse_cache_size,
     )
-    directory: ClassVar[Flag] = Flag("cache-directory", _TEXT, "", "Where caches are found.", support=_NATIVE)
+    directory: ClassVar[Flag] = Flag("cache-directory", _TEXT, "", "Where caches are found.", support=_OWN_CACHE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -844,7 +845,7 @@ class ServerOptions:
 
 
 _UNSUPPORTED = (
-    Flag("repoagent-directory", _TEXT, "", "Where repository agents are found.", support=_NATIVE),
+    Flag("repoagent-directory", _TEXT, "", "Where repository agents are found.", support=_NO_AGENTS),
     Flag("allow-sagemaker", _BOOL, "false", "Serve SageMaker.", support=_missing("SageMaker's API is")),
     Flag("sagemaker-port", _INT, "8080", "Its port.", support=_NO_SAGEMAKER),
     Flag("sagemaker-safe-port-range", _TEXT, "", "Ports others may use.", support=_NO_SAGEMAKER),
