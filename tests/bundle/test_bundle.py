@@ -21,6 +21,7 @@ import zstandard
 from environments import makers
 from environments.served import copy_numpy, keep_imported_modules, with_numpy
 from naiad.bundle.host import needed_packages
+from support.pages import follow, is_as_shown, steps
 from support.server import ServerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -44,7 +45,10 @@ CONFIG = """backend: "python"
 input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] }
 output { name: "WHERE" data_type: TYPE_STRING dims: [ 3 ] }
 """
-FLAGS = ("--http-port=8123", "--log-verbose=1")
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "bundle.md"
+MAKING = [step for step in steps(PAGE.read_text(encoding="utf-8")) if "--model-repository" in step.commands]
+"""The commands of the page that make an archive and an image; the fixture makes both at once."""
+FLAGS = ("--http-port=8080", "--log-verbose=1")
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +136,20 @@ def test_it_says_what_it_made_and_how_to_start_it(made):
     assert "2 models, 1 environment, Python " in said
     assert "note: plain: no environment is named, so the bundle's own Python" in said
     assert said.endswith("next, on the other machine:\n    tar -xf shop.tar.zst\n    shop/run\n")
+
+
+def test_the_page_works_as_typed(made, tmp_path):
+    folder, said = made
+    archive, image = MAKING
+    assert archive.commands == "naiad bundle --model-repository=models --http-port=8080 --output=shop.tar.zst\n"
+    assert image.commands == "naiad bundle --model-repository=models --oci=image\n"
+    assert is_as_shown(said, archive.printed)
+    (tmp_path / "shop.tar.zst").symlink_to(folder / "shop.tar.zst")
+    environ = {"PATH": f"{NAIAD.parent}{os.pathsep}{os.environ['PATH']}"}
+
+    typed = [step.commands for step, _ in follow(PAGE, tmp_path, environ, done={step.commands for step in MAKING})]
+
+    assert [commands.split()[0] for commands in typed] == ["tar", "shop/run", "curl", "shop/run"]
 
 
 def test_the_unpacked_bundle_serves_with_nothing_of_the_machine_it_was_made_on(made, tmp_path):
@@ -226,7 +244,7 @@ def test_the_image_is_as_the_specification_has_it(made):
     assert (config["os"], config["architecture"]) == ("linux", {"x86_64": "amd64"}.get(os.uname().machine, "arm64"))
     assert config["config"]["User"] == "65532:0"
     assert config["config"]["Entrypoint"][0] == "/naiad/python/bin/python3"
-    assert set(config["config"]["ExposedPorts"]) == {"8123/tcp", "8001/tcp", "8002/tcp"}
+    assert set(config["config"]["ExposedPorts"]) == {"8080/tcp", "8001/tcp", "8002/tcp"}
     assert config["config"]["StopSignal"] == "SIGTERM"
     for layer in manifest["layers"]:
         with tarfile.open(blob(made[0] / "image", layer["digest"])) as tar:

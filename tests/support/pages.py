@@ -2,8 +2,8 @@
 
 A page that is followed has its commands in blocks of `sh`, and what a command prints in the block of `text` after it.
 A line `...` of the output stands for any lines, and `...` within a line for any characters. A block that begins with
-`naiad serve` or `tritonserver` starts a server in the place of the last one at the same port; the text after it is in
-its log.
+`naiad serve`, `tritonserver` or a bundle's `run` with flags starts a server in the place of the last one at the same
+port; the text after it is in its log.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from support.server import ServerProcess
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_SERVERS = ("naiad serve ", "tritonserver ")
+_SERVERS = ("naiad serve ", "tritonserver ", "shop/run --")
 _NO_PORTS = "--http-port=0 --grpc-port=0 --metrics-port=0"
 _PORT_FLAGS = {"--http-port": 8000, "--grpc-port": 8001, "--metrics-port": 8002}
 
@@ -57,7 +57,9 @@ def is_as_shown(printed: str, shown: str) -> bool:
     return re.fullmatch("".join(lines), text) is not None
 
 
-def follow(page: Path, folder: Path, environ: Mapping[str, str], timeout: float = 200) -> Iterator[tuple[Step, str]]:
+def follow(
+    page: Path, folder: Path, environ: Mapping[str, str], timeout: float = 200, *, done: Container[str] = ()
+) -> Iterator[tuple[Step, str]]:
     """Follow a page in a folder; yields each step with what it has printed, after it was compared with the page.
 
     Args:
@@ -65,12 +67,15 @@ def follow(page: Path, folder: Path, environ: Mapping[str, str], timeout: float 
         folder: Where its reader is; it should be empty.
         environ: Variables of the reader beside those of the tests; PATH finds `naiad`.
         timeout: Bound of each step, in seconds.
+        done: Commands that the caller has already typed.
     """
     variables = {**os.environ, "HOME": str(folder), "NAIAD_STORE": str(folder / ".store"), **environ}
     servers: dict[int, ServerProcess] = {}
     addresses: dict[str, str] = {}
     try:
         for step in steps(page.read_text(encoding="utf-8")):
+            if step.commands in done:
+                continue
             if step.is_server:
                 port, server, found = _server(step.commands, folder / f".server-{len(servers)}", variables, timeout)
                 if port in servers:
