@@ -38,8 +38,9 @@ Written by `make bench`: naiad and the real Triton on one machine in one run, in
 turns. Loads and cold starts were measured again if more than {limit:.0%} of the processors' time went to other
 machines, at most as often as there are turns. The last column shows this share for the turns that count."""
 _REQUESTS = """\
-In each pair the first figure is naiad's, the second Triton's. Identity models return their input tensor. CPU is the
-time per request of the server (host) and of its instance (guest)."""
+In each pair the first figure is naiad's, the second Triton's. Identity models return their input tensor; so do those of
+native-, a backend in C, and of native-python-, beside it in Python. CPU is the time per request of the server (host)
+and of its instance (guest)."""
 _STARTS = "From starting the program to the first 200 of `/v2/health/ready`."
 _MEMORY = "Memory of all processes below a server with 20 loaded models, divided by 20, and of the server's process."
 _NO_PROSE = "## Where the time of a request goes\n\nNot written yet."
@@ -111,7 +112,14 @@ def _targets(results: Results) -> str:
         reached = "not measured" if ratio is None else f"{ratio:.2f} x"
         verdict = "" if ratio is None else ("yes" if target.is_met_by(ratio) else "**no**")
         rows.append((target.promise, target.bound_text, reached, verdict))
-    return table(("naiad / Triton", "target", "reached", "met"), rows)
+    own = []
+    for pair in cases.OWN_TARGETS:
+        ours, beside = (results.median(case, OURS, pair.metric) for case in (pair.case, pair.beside))
+        if ours is not None and beside is not None:
+            met = "yes" if ours / beside <= pair.at_most else "**no**"
+            own.append((pair.promise, f"at most {pair.at_most} x", f"{ours / beside:.2f} x", met))
+    compared = table(("naiad / Triton", "target", "reached", "met"), rows)
+    return f"{compared}\n\n{table(('naiad / naiad', 'target', 'reached', 'met'), own)}" if own else compared
 
 
 def _loads(results: Results) -> str:

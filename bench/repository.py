@@ -111,7 +111,10 @@ STEPS = ("INPUT0", "first", "second", "OUTPUT0")
 
 
 def write_load_models(repository: Path) -> None:
-    """Write the models of all loads: `add_sub`, identity models of each size, calls, streams, batches, an ensemble."""
+    """Write the models of all loads: `add_sub`, identity models of each size, calls, streams, batches, an ensemble.
+
+    With a compiler, also an echo in C, and one in Python of the same tensor beside it.
+    """
     _write(repository / "add_sub", ADD_SUB, _ports(("INPUT0", "INPUT1"), ("OUTPUT0", "OUTPUT1"), 16))
     for name, elements in IDENTITY_SIZES.items():
         _write(repository / f"identity_{name}", IDENTITY, _ports(("INPUT0",), ("OUTPUT0",), elements))
@@ -124,6 +127,8 @@ def write_load_models(repository: Path) -> None:
     _write_ensemble(repository / "ensemble", one)
     if COMPILER:
         _write_native(repository / "native")
+        code = IDENTITY.replace("INPUT0", "IN").replace("OUTPUT0", "OUT")
+        _write(repository / "native_python", code, _ports(("IN",), ("OUT",), 16))
 
 
 def write_copies(repository: Path, count: int) -> None:

@@ -111,6 +111,17 @@ def test_prose_outlives_writing_the_page_anew(tmp_path):
     assert "the old settings" not in page.read_text()
 
 
+@pytest.mark.parametrize(("native", "verdict"), [(250.0, "1.25 x | yes"), (300.0, "1.50 x | **no**")])
+def test_a_backend_in_c_is_compared_with_the_same_model_in_python(native, verdict):
+    results = Results()
+    for name, microseconds in (("native-http-1", native), ("native-python-http-1", 200.0)):
+        results.add(name, OURS, {"p50": microseconds})
+        results.add(name, THEIRS, {"p50": 100.0})
+    page = report.render(results, "", "", "")
+    assert f"an echo in C beside one in Python, one client | at most 1.25 x | {verdict} |" in page
+    assert "naiad / naiad" not in report.render(Results(), "", "", "")
+
+
 def test_repositories_hold_a_config_and_a_model_for_each_name(tmp_path):
     repository.write_load_models(tmp_path)
     asked = {load.model for load in cases.LOADS.values()}
