@@ -8,7 +8,8 @@ writes 0 there to begin anew.
 
 Time without an answer, measured by a client, also holds what the kernel did: on a machine with more work than
 processors the packets of a loopback connection wait for their turn, too. That says nothing about the server. So the
-server measures itself, in **processor time**. A virtual machine's processor that serves another machine for a while
+server measures itself, in **processor time**. With `--frontends`, each frontend process does the same, in a file of its
+own beside FILE. A virtual machine's processor that serves another machine for a while
 ("steal" in proc_stat(5)) counts as processor time of whoever ran on it, so that is subtracted.
 """
 
@@ -67,20 +68,23 @@ class Heartbeat:
 
 
 class LongestGap:
-    """What a server that runs with a heartbeat reports in *path*."""
+    """What the processes of a server that runs with a heartbeat report in *path* and beside it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
+    def _reports(self) -> list[Path]:
+        return [self._path, *self._path.parent.glob(f"{self._path.name}.*")]
+
     def reset(self) -> None:
         """Begin anew."""
-        with self._path.open("r+b") as file:
-            file.write(_NUMBER.pack(0))
+        for report in self._reports():
+            with report.open("r+b") as file:
+                file.write(_NUMBER.pack(0))
 
     def read(self) -> int:
-        """The most processor time between two runs of the timer since `reset`, in nanoseconds."""
-        (longest,) = _NUMBER.unpack(self._path.read_bytes())
-        return int(longest)
+        """The most processor time of a process between two runs of its timer since `reset`, in nanoseconds."""
+        return max(int(_NUMBER.unpack(report.read_bytes())[0]) for report in self._reports())
 
 
 def report_file(path: Path) -> mmap.mmap:
@@ -90,13 +94,21 @@ def report_file(path: Path) -> mmap.mmap:
         return mmap.mmap(file.fileno(), _NUMBER.size)
 
 
-def main() -> int:
-    """Run `tritonserver` with a heartbeat in its event loop."""
-    del sys.path[0]  # this folder: its modules are not the server's
-    import uvloop
-    from naiad.cli.main import main_tritonserver
+_FRONTEND = """
+import runpy, sys
+sys.path[:] = sys.argv[3:]
+runpy.run_path({script!r})["beat_in_loop"]({report!r} + "." + sys.argv[2])
+from naiad.frontend_process import main
+main(int(sys.argv[2]))
+"""
+"""What a frontend process runs; the file of its report is named by the number of its socket."""
 
-    report = report_file(Path(sys.argv.pop(1)))
+
+def beat_in_loop(path: str) -> None:
+    """Let the event loop that this process runs later have a heartbeat that reports in *path*."""
+    import uvloop
+
+    report = report_file(Path(path))
     run = uvloop.run
 
     async def with_heartbeat(main: Coroutine[Any, Any, object]) -> object:
@@ -104,6 +116,17 @@ def main() -> int:
         return await main
 
     uvloop.run = lambda main: run(with_heartbeat(main))
+
+
+def main() -> int:
+    """Run `tritonserver` with a heartbeat in its event loop, and in those of its frontend processes."""
+    del sys.path[0]  # this folder: its modules are not the server's
+    from naiad.cli.main import main_tritonserver
+    from naiad.frontend_processes import spawned
+
+    report = sys.argv.pop(1)
+    beat_in_loop(report)
+    spawned._START = _FRONTEND.format(script=__file__, report=report)
     sys.argv[0] = "tritonserver"
     return main_tritonserver()
 

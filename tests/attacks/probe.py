@@ -1,12 +1,12 @@
 """A client that asks for liveness again and again: others must be served while one client attacks.
 
-    python probe.py PORT PID
+    python probe.py PORT PID ...
 
 It runs as a process of its own, as the attack beside it would hold this interpreter's lock. It needs the standard
 library alone, prints `ready` after the first answer, and its report as JSON when its stdin is closed.
 
-How long an answer takes says little on a busy machine, so it reports the most processor time that the server spent
-between two answers. That is still a coarse figure: it holds what the kernel took to deliver packets, and what a virtual
+How long an answer takes says little on a busy machine, so it reports the most processor time that the server, whose
+processes are given, spent between two answers. That is still a coarse figure: it holds what the kernel took to deliver packets, and what a virtual
 machine's processor did for others (see `heartbeat.py`).
 """
 
@@ -42,20 +42,20 @@ def _answer(connection: socket.socket) -> None:
         raise ConnectionError(f"the probe was answered {received[:200]!r}")
 
 
-def main(port: int, pid: int) -> None:
-    clock = processor_clock(pid)
+def main(port: int, *pids: int) -> None:
+    clocks = [processor_clock(pid) for pid in pids]
     answers = longest = 0
     problem = ""
     with socket.create_connection(("127.0.0.1", port), timeout=_PATIENCE) as connection:
         connection.sendall(_REQUEST)
         _answer(connection)
         print("ready", flush=True)
-        last = time.clock_gettime_ns(clock)
+        last = sum(map(time.clock_gettime_ns, clocks))
         while not select.select([sys.stdin], [], [], _PAUSE)[0]:
             try:
                 connection.sendall(_REQUEST)
                 _answer(connection)
-                now = time.clock_gettime_ns(clock)
+                now = sum(map(time.clock_gettime_ns, clocks))
             except OSError as error:  # among them a server that has ended
                 problem = f"{type(error).__name__}: {error}"
                 break
@@ -65,4 +65,4 @@ def main(port: int, pid: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3]))
+    main(*map(int, sys.argv[1:]))

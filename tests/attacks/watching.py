@@ -12,6 +12,7 @@ has other work to do.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from attacks.heartbeat import LongestGap
-from support.server import ServerProcess
+from support.server import FRONTENDS_VARIABLE, ServerProcess
 
 _SHARE_NS = 100_000_000
 """What the server may spend on one client before others get their turn.
@@ -42,7 +43,7 @@ def attacked_server(
     prefix: Sequence[str] = (),
     timeout: float = 60,
 ) -> ServerProcess:
-    """A server that `watched` can observe.
+    """A server that `watched` can observe, with frontend processes if the environment asks for them.
 
     Args:
         repository: The models it serves.
@@ -53,6 +54,9 @@ def attacked_server(
         timeout: Seconds to wait for it.
     """
     work.mkdir(parents=True, exist_ok=True)
+    count = os.environ.get(FRONTENDS_VARIABLE, "")
+    if count and script == _HEARTBEAT and not any(option.startswith("--frontends") for option in options):
+        options = (f"--frontends={count}", *options)
     command = (*prefix, sys.executable, script, work / _REPORT)
     return ServerProcess(repository, *options, work=work, command=command, timeout=timeout)
 
@@ -64,7 +68,7 @@ class Observation:
         answers: Number of probes that were answered.
         longest_ns: The most processor time of the server between two turns of its event loop, in nanoseconds.
         starved_ns: The most between two answers to the probe.
-        memory_before: Resident memory of the server before the attack, in bytes.
+        memory_before: Resident memory of the server's processes before the attack, in bytes.
         memory_peak: The most it was during the attack, by the kernel's own account.
         memory_after: What it is at the end.
         problem: Why the probe ended early; empty if it did not.
@@ -96,10 +100,11 @@ def watched(server: ServerProcess) -> Iterator[Observation]:
     """Probe *server* and watch its memory while the block runs; then the server must be ready, without a traceback."""
     seen = Observation()
     reported = len(server.log)
-    seen.memory_before = _memory(server.pid, "VmRSS")
-    _reset_peak(server.pid)
+    pids = [server.pid, *(process.pid for process in server.frontends())]
+    seen.memory_before = _memory(pids, "VmRSS")
+    _reset_peak(pids)
     # Isolated and without site-packages: the probe is to start fast, and to need nothing.
-    command = [sys.executable, "-I", "-S", str(_PROBE), str(server.http_port), str(server.pid)]
+    command = [sys.executable, "-I", "-S", str(_PROBE), str(server.http_port), *map(str, pids)]
     gap = LongestGap(server.work / _REPORT)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as probe:
         assert probe.stdin is not None
@@ -115,7 +120,7 @@ def watched(server: ServerProcess) -> Iterator[Observation]:
         report = json.loads(probe.stdout.readline())
     seen.starved_ns, seen.answers, seen.problem = report["longest_ns"], report["answers"], report["problem"]
     seen.longest_ns = gap.read()
-    seen.memory_peak, seen.memory_after = _memory(server.pid, "VmHWM"), _memory(server.pid, "VmRSS")
+    seen.memory_peak, seen.memory_after = _memory(pids, "VmHWM"), _memory(pids, "VmRSS")
     print(  # shown when the test fails, and with `pytest -s`
         f"{seen.answers} probes, at most {seen.longest_ns / 1e6:.1f} ms of processor time in a turn of the loop and "
         f"{seen.starved_ns / 1e6:.1f} ms between answers, memory "
@@ -125,7 +130,11 @@ def watched(server: ServerProcess) -> Iterator[Observation]:
     assert "Traceback" not in server.log[reported:]
 
 
-def _memory(pid: int, field: str) -> int:
+def _memory(pids: Sequence[int], field: str) -> int:
+    return sum(_memory_of(pid, field) for pid in pids)
+
+
+def _memory_of(pid: int, field: str) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == field:
@@ -133,6 +142,7 @@ def _memory(pid: int, field: str) -> int:
     raise AssertionError(f"/proc/{pid}/status has no {field}: has the server ended?")
 
 
-def _reset_peak(pid: int) -> None:
+def _reset_peak(pids: Sequence[int]) -> None:
     """Let the kernel measure VmHWM from now on (proc(5), clear_refs)."""
-    Path(f"/proc/{pid}/clear_refs").write_text("5")
+    for pid in pids:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")

@@ -306,6 +306,10 @@ class ServerProcess:
         """The processes below the server now: its guests and what they started, without its sweeper and frontends."""
         return [process for process in self._below() if not _is_frontend(process)]
 
+    def frontends(self) -> list[psutil.Process]:
+        """Its frontend processes."""
+        return [process for process in self._below() if _is_frontend(process)]
+
     def processes(self) -> list[psutil.Process]:
         """The server's own process, its frontend processes and its `children`: those that do its work."""
         return [psutil.Process(self.pid), *self._below()]
