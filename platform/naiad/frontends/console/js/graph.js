@@ -4,7 +4,7 @@
 const NODE = { height: 46, margin: 16 };
 const WIDEST = 168, NARROWEST = 130;
 // Space between models that use each other, and between models beside each other, from left to right or from top to bottom.
-const GAPS = { wide: [110, 26], tall: [64, 12] };
+const GAPS = { horizontal: [110, 26], vertical: [64, 12] };
 
 class GraphPage {
   constructor() {
@@ -52,20 +52,20 @@ function drawGraph(edges, available) {
   const tallest = Math.max(...rows.map(last => last + 1));
   for (const spot of place.values()) spot.y += (tallest - rows[spot.x] - 1) / 2;
   const extent = (number, size, gap) => number * size + (number - 1) * gap + 2 * NODE.margin;
-  const isTall = extent(rows.length, WIDEST, GAPS.wide[0]) > available;
-  const [along, beside] = isTall ? GAPS.tall : GAPS.wide;
+  const isVertical = extent(rows.length, WIDEST, GAPS.horizontal[0]) > available;
+  const [along, beside] = isVertical ? GAPS.vertical : GAPS.horizontal;
   const fitting = Math.floor((available - 2 * NODE.margin - (tallest - 1) * beside) / tallest);
-  NODE.width = isTall ? Math.max(NARROWEST, Math.min(WIDEST, fitting)) : WIDEST;
-  const width = isTall ? extent(tallest, NODE.width, beside) : extent(rows.length, NODE.width, along);
-  const height = isTall ? extent(rows.length, NODE.height, along) : extent(tallest, NODE.height, beside) + 24;
+  NODE.width = isVertical ? Math.max(NARROWEST, Math.min(WIDEST, fitting)) : WIDEST;
+  const width = isVertical ? extent(tallest, NODE.width, beside) : extent(rows.length, NODE.width, along);
+  const height = isVertical ? extent(rows.length, NODE.height, along) : extent(tallest, NODE.height, beside) + 24;
   const at = name => {
     const { x, y } = place.get(name);
-    return isTall ? { x: NODE.margin + y * (NODE.width + beside), y: NODE.margin + x * (NODE.height + along) } : { x: NODE.margin + x * (NODE.width + along), y: NODE.margin + y * (NODE.height + beside) };
+    return isVertical ? { x: NODE.margin + y * (NODE.width + beside), y: NODE.margin + x * (NODE.height + along) } : { x: NODE.margin + x * (NODE.width + along), y: NODE.margin + y * (NODE.height + beside) };
   };
   const summary = lines.map(edge => edge.kind === "call" ? `${edge.from} called ${edge.to} ${count(edge.count, "time")}` : `${edge.from} has the step ${edge.to}`);
   const states = new Map(((app.state || {}).models || []).map(model => [model.name.split("::").pop(), model]));
   return [svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "graph of models" },
-    lines.map(edge => edgePath(edge, at(edge.from), at(edge.to), isTall)), lines.map(edge => edgeLabel(edge, at(edge.from), at(edge.to), isTall)),
+    lines.map(edge => edgePath(edge, at(edge.from), at(edge.to), isVertical)), lines.map(edge => edgeLabel(edge, at(edge.from), at(edge.to), isVertical)),
     names.map(name => nodeBox(name, at(name), states.get(name)))),
     h("ul", { class: "hidden" }, summary.map(text => h("li", {}, text)))];
 }
@@ -92,24 +92,24 @@ function columns(names, edges) {
 }
 
 // Where an edge leaves one box and reaches the other; one that goes back reaches the far side.
-function endsOf(from, to, isTall) {
-  const isForward = isTall ? to.y > from.y : to.x > from.x;
-  const [x1, y1] = isTall ? [from.x + NODE.width / 2, from.y + NODE.height] : [from.x + NODE.width, from.y + NODE.height / 2];
-  const [x2, y2] = isTall ? [to.x + NODE.width / 2, to.y + (isForward ? 0 : NODE.height)] : [to.x + (isForward ? 0 : NODE.width), to.y + NODE.height / 2];
-  return { x1, y1, x2, y2, sign: isForward ? 1 : -1, bend: isForward ? (isTall ? y2 - y1 : x2 - x1) / 2 : 60 };
+function endsOf(from, to, isVertical) {
+  const isForward = isVertical ? to.y > from.y : to.x > from.x;
+  const [x1, y1] = isVertical ? [from.x + NODE.width / 2, from.y + NODE.height] : [from.x + NODE.width, from.y + NODE.height / 2];
+  const [x2, y2] = isVertical ? [to.x + NODE.width / 2, to.y + (isForward ? 0 : NODE.height)] : [to.x + (isForward ? 0 : NODE.width), to.y + NODE.height / 2];
+  return { x1, y1, x2, y2, sign: isForward ? 1 : -1, bend: isForward ? (isVertical ? y2 - y1 : x2 - x1) / 2 : 60 };
 }
 
-function edgePath(edge, from, to, isTall) {
-  const { x1, y1, x2, y2, sign, bend } = endsOf(from, to, isTall);
-  const [dx, dy] = isTall ? [0, 1] : [1, 0];
+function edgePath(edge, from, to, isVertical) {
+  const { x1, y1, x2, y2, sign, bend } = endsOf(from, to, isVertical);
+  const [dx, dy] = isVertical ? [0, 1] : [1, 0];
   const curve = `M${x1} ${y1}C${x1 + dx * bend} ${y1 + dy * bend} ${x2 - sign * dx * bend} ${y2 - sign * dy * bend} ${x2 - sign * dx * 7} ${y2 - sign * dy * 7}`;
-  const tip = isTall ? `M${x2} ${y2}l-4.5 ${-9 * sign}h9z` : `M${x2} ${y2}l${-9 * sign} -4.5v9z`;
+  const tip = isVertical ? `M${x2} ${y2}l-4.5 ${-9 * sign}h9z` : `M${x2} ${y2}l${-9 * sign} -4.5v9z`;
   return svg("g", {}, svg("title", {}, edge.kind === "call" ? `${count(edge.count, "call")}` : edge.tensors.join("\n")), svg("path", { d: curve, class: edge.kind }), svg("path", { d: tip, class: `tip ${edge.kind}` }));
 }
 
-function edgeLabel(edge, from, to, isTall) {
+function edgeLabel(edge, from, to, isVertical) {
   if (edge.kind !== "call") return [];
-  const { x1, y1, x2, y2 } = endsOf(from, to, isTall);
+  const { x1, y1, x2, y2 } = endsOf(from, to, isVertical);
   const text = `× ${formatNumber(edge.count)}`;
   const x = (x1 + x2) / 2, y = (y1 + y2) / 2, width = 6.5 * text.length + 6;
   // The box hides the part of the line behind the text.
