@@ -124,7 +124,9 @@ def test_a_model_that_cannot_be_loaded_is_exit_code_1(tmp_path):
     code, out, err = naiad_run(folder, "--input=IN=1")
 
     assert (code, out) == (1, "")
-    assert "OSError: no weights" in err
+    assert err.count("OSError: no weights") == 2  # the traceback in the log, and the error
+    assert "failed to load" not in err
+    assert err.count("Traceback (most recent call last)") == 1
 
 
 @pytest.mark.parametrize(

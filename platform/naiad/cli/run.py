@@ -12,6 +12,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -146,9 +147,13 @@ def run(arguments: Sequence[str]) -> int:
         wanted = _run_arguments(Path(line.positional[0]).absolute(), line)
         options = _server_options(wanted, line)
         # Lines of the model are printed as it wrote them: a person reads this log.
-        with open_log(replace(log_settings(options), escape=False)):
+        with ExitStack() as stack:
+            stack.enter_context(open_log(replace(log_settings(options), escape=False)))
             for name in QUIET_LOGGERS:
                 logging.getLogger(name).setLevel(logging.WARNING)
+            engine_log = logging.getLogger("naiad.engine")
+            engine_log.addFilter(hidden := _HiddenFailure(wanted.directory.name))
+            stack.callback(engine_log.removeFilter, hidden)
             result = asyncio.run(_load_and_infer(wanted, options))
             (_print_json if wanted.as_json else _print_plainly)(result)
             sys.stdout.flush()
@@ -157,6 +162,18 @@ def run(arguments: Sequence[str]) -> int:
         return report_error(error, _PROGRAM)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+class _HiddenFailure(logging.Filter):
+    """Drops the log's line about the failed load of one model: the command prints the same error at its end."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__()
+        self._start = f"failed to load '{model}'"
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is another one."""
+        return record.levelno != logging.ERROR or not record.getMessage().startswith(self._start)
 
 
 def _run_arguments(directory: Path, line: CommandLine) -> _RunArguments:
