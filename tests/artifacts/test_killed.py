@@ -1,6 +1,6 @@
 """A push or pull that is killed at any step leaves nothing half, and the next one goes on.
 
-Of steps of one kind, such as the changes of the times of files in layers, the first and the last are tried.
+Of steps of one kind, such as the changes of the times of files in layers, the first, the middle and the last one are tried.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ class Killer:
     def steps(self) -> list[int]:
         """The numbers of the steps to try, after a run that was not killed."""
         kinds = json.loads((self._folder / "steps.json").read_text())
-        first = {kind: number for number, kind in reversed(list(enumerate(kinds, 1)))}
-        last = {kind: number for number, kind in enumerate(kinds, 1)}
-        return sorted({*first.values(), *last.values()})
+        numbers: dict[str, list[int]] = {}
+        for number, kind in enumerate(kinds, 1):
+            numbers.setdefault(kind, []).append(number)
+        return sorted({each[place] for each in numbers.values() for place in (0, len(each) // 2, -1)})
 
     def close(self) -> None:
         assert self._process.stdin is not None
