@@ -54,8 +54,8 @@ def open_folder():
 
 @needs_root
 @pytest.mark.slow
-@pytest.mark.parametrize("prewarm", ["false", "true"])
-def test_guests_run_as_another_user_without_its_groups_and_without_new_privileges(serving, open_folder, prewarm):
+@pytest.mark.parametrize("more", [(), ("--prewarm=true",), ("--hardened", "--frontends=2", "--prewarm=true")])
+def test_guests_run_as_another_user_without_its_groups_and_without_new_privileges(serving, open_folder, more):
     archive, _ = serving
     write_model(
         open_folder / "models",
@@ -63,7 +63,7 @@ def test_guests_run_as_another_user_without_its_groups_and_without_new_privilege
         config=f"""
         parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{archive}" }} }}""",
     )
-    options = ("--guest-user=nobody:12345", f"--prewarm={prewarm}", f"--env-store={open_folder / 'store'}")
+    options = ("--guest-user=nobody:12345", f"--env-store={open_folder / 'store'}", *more)
     with ServerProcess(open_folder / "models", *options, work=open_folder / "work") as server:
         assert evaluate(server, "m", "os.getresuid(), os.getresgid(), os.getgroups()") == (
             "((65534, 65534, 65534), (12345, 12345, 12345), [])"
@@ -71,6 +71,7 @@ def test_guests_run_as_another_user_without_its_groups_and_without_new_privilege
         assert "NoNewPrivs:\\t1" in evaluate(server, "m", "open('/proc/self/status').read()")
         assert "PermissionError" in evaluate(server, "m", f"open('/proc/{server.pid}/environ').read()")
         assert evaluate(server, "m", "os.environ['USER'], os.environ['HOME']") == "('nobody', '/nonexistent')"
+        assert evaluate(server, "m", f"len({'a' * 300_000!r})") == "300000", "inputs in shared memory"
         assert "was killed by SIGKILL" in failure(server, "m", "os.kill(os.getpid(), 9)")
         assert evaluate(server, "m", "1 + 1") == "2", "a guest of that user is restarted, too"
 
