@@ -91,7 +91,7 @@ def test_bodies_that_stall_are_answered_with_408(server: ServerProcess, length: 
         )
 
 
-def test_idle_connections_are_closed_without_a_word(server: ServerProcess) -> None:
+def test_idle_connections_are_closed_without_a_response(server: ServerProcess) -> None:
     before = timed_out(server, "keepalive")
     with connected(server.http_port) as client, connected(server.http_port) as silent:
         client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n")

@@ -25,9 +25,9 @@ _BEHIND_KEYS = (Api.INFERENCE, Api.METADATA)
 _HTTP, _GRPC = "http-restricted-api", "grpc-restricted-protocol"
 _SETTINGS = (
     ("metrics-address", "127.0.0.1", "metrics name models and count their requests"),
-    ("guest-env", "", "models inherit no variables with credentials"),
-    ("env-require-digest", "true", "environments from elsewhere must be the ones you named"),
-    ("http-client-max-body-size", "256MiB", "no body takes more memory than that"),
+    ("guest-env", "", "models inherit no credentials"),
+    ("env-require-digest", "true", "a remote environment must be the one that the model names"),
+    ("http-client-max-body-size", "256MiB", "a body takes no more memory"),
     ("http-keepalive-timeout", "75", "idle connections end"),
     ("max-connections-per-address", "1000", "one client leaves connections for others"),
 )
