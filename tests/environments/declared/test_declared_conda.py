@@ -12,7 +12,7 @@ import pytest
 from environments import makers
 from environments.building.channel import make_channel
 from environments.declared.killing import Killer, killer
-from environments.wheels import offer_wheels, only_wheels
+from environments.wheels import offer_wheels, only_wheels, write_wheel
 from naiad.artifacts.garbage import collect_garbage
 from naiad.cli.main import main
 from naiad.config.server.env_build import EnvBuild
@@ -124,6 +124,18 @@ def test_conda_packages_and_wheels_are_locked_built_shared_and_packed(
     solved = refusal(lambda: managed(tmp_path, EnvBuild.ALLOWED).prepare(file))
     assert solved.startswith(f"cannot install the conda packages named in {file}: ")
     assert "No candidates were found for numpy >=2" in solved
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_places_named_among_the_packages_of_pypi_are_used_to_install_them(tmp_path: Path, channel: Path) -> None:
+    write_wheel(tmp_path / "more", "single", "1.0", {"single.py": "VERSION = 'found'\n"})
+    file = yml(tmp_path / "m", channel, "python", "numpy", "pip: [--find-links=../more, single]")
+
+    assert main(["lock", str(file)]) == 0
+
+    ready = managed(tmp_path).prepare(file, label="m")
+    assert makers.run(ready.python, "-c", "import single; print(single.VERSION)").strip() == "found"
 
 
 DECLARED = "naiad.environments.declared.conda"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -151,6 +152,19 @@ def test_an_index_that_replaces_the_default_is_used_in_place_of_pips(
 
     assert imported(tmp_path, file) == "2.0 of local"
     assert not [path for path in web.requests if path.startswith("/main")]
+
+
+def test_pinned_requirements_with_an_index_are_their_own_lock(tmp_path: Path, web: Indexes, installer: str) -> None:
+    file = tmp_path / "m" / "requirements.txt"
+    file.parent.mkdir()
+    wheels = [next(web.folder.glob(f"*/*/{name}")) for name in ("adder-1.0+cpu*.whl", "numpy*.whl")]
+    pins = [
+        f"{'=='.join(wheel.name.split('-')[:2])} --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
+        for wheel in wheels
+    ]
+    file.write_text(f"--extra-index-url {web.address}/local\n{''.join(pins)}")
+
+    assert imported(tmp_path, file) == "1.0+cpu of local"
 
 
 def test_paths_of_indexes_are_relative_to_the_script(tmp_path: Path, web: Indexes, installer: str) -> None:

@@ -16,10 +16,22 @@ from typing import Any
 from packaging.markers import Marker, default_environment
 from packaging.utils import canonicalize_name
 
-__all__ = ["NO_INDEXES", "PackageIndex", "PackageIndexes", "indexes_of_options", "indexes_of_uv", "parse_options"]
+__all__ = [
+    "INDEX_OPTIONS",
+    "NO_INDEXES",
+    "PackageIndex",
+    "PackageIndexes",
+    "indexes_of_options",
+    "indexes_of_uv",
+    "parse_options",
+]
 
 _Table = Mapping[str, Any]
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+INDEX_OPTIONS = frozenset(
+    {"-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--trusted-host", "--no-index"}
+)
+"""The options of a requirements file that `indexes_of_options` reads."""
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 
 

@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 from naiad.config.model.declared_environment import is_conda_declaration, lock_candidates, read_script_block
 from naiad.environments.building.indexes import (
+    INDEX_OPTIONS,
     NO_INDEXES,
     PackageIndexes,
     indexes_of_options,
@@ -313,6 +314,9 @@ def _pinned_requirements(declaration: Declaration, python: str) -> list[Pin] | N
         return None
     pins = []
     for line in _logical_lines(declaration.text):
+        options = parse_options(line)
+        if options and all(name in INDEX_OPTIONS for name, _ in options):
+            continue  # pip-compile writes them into its output
         match = _PINNED.fullmatch(line)
         if match is None:
             return None
