@@ -241,11 +241,13 @@ def test_messages_that_do_not_end(server: ServerProcess) -> None:
 
 def test_bodies_that_do_not_end(server: ServerProcess) -> None:
     """Eight bodies of 200 MB that stop after 100: a request of others is served once the largest was refused."""
-    head = f"POST {INFER} HTTP/1.1\r\nHost: here\r\nContent-Length: {200 * MIB}\r\n\r\n".encode()
+    # Frontend processes share the budget in equal parts.
+    size = 200 * MIB // max(len(server.frontends()), 1)
+    head = f"POST {INFER} HTTP/1.1\r\nHost: here\r\nContent-Length: {size}\r\n\r\n".encode()
     refused = metric(server, "refused_total")
     with watched(server) as seen, contextlib.ExitStack() as stack:
         connections = [stack.enter_context(connected(server.http_port)) for _ in range(8)]
-        send_what_is_read(connections, head + bytes(100 * MIB))
+        send_what_is_read(connections, head + bytes(size // 2))
         until(lambda: metric(server, "refused_total") > refused, "the largest body to be refused")
         reply = server.post(INFER, bytes(MIB), headers={"Inference-Header-Content-Length": "0"})
         assert reply.status == 200
