@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from environments.wheels import offer_wheels, only_wheels, script, write_wheel
 from naiad.environments.building import installers
 from naiad.environments.building.installers import InstallOptions, find_uv
+from naiad.environments.building.lockfiles import open_foreign_lock
 from naiad.environments.declared.locking import lock_declaration
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
@@ -86,8 +88,10 @@ def test_a_lock_for_other_packages_is_refused(
     message = refusal(lambda: prepare(tmp_path, file))
 
     assert message == f"{path} does not match {file}, which {reason}; update it with `naiad lock {file}`"
-    lock(file)
+    path = lock(file)
     prepare(tmp_path, file)
+    packages = {pin.name for pin in open_foreign_lock(path).pins(platform.python_version())}
+    assert ("counter" in packages) == (after == "pack[more]")
 
 
 def test_the_lock_of_a_project_that_uv_wrote_is_compared_too(tmp_path: Path) -> None:

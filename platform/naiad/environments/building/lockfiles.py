@@ -343,7 +343,9 @@ def _follow_dependencies(
             continue
         for package in packages:
             if package["name"] == dependency["name"] and _is_selected(package, dependency, environment):
-                yield from ((package, extra) for extra in ("", *dependency.get("extra", ())))
+                # uv writes `extra` for dependencies of packages, and `extras` for requirements of scripts.
+                extras = (*dependency.get("extra", ()), *dependency.get("extras", ()))
+                yield from ((package, extra) for extra in ("", *extras))
 
 
 def _is_selected(package: _Table, dependency: _Table, environment: dict[str, str]) -> bool:
