@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from environments.packages import run_alone, small_environment
 from naiad.environments.building.pack import pack
+from naiad.environments.progress import LogReporter
+from naiad.environments.store.verification import verify_archive
 from naiad.errors import ExecutionEnvironmentError
 
 _MAPPED = (
@@ -134,6 +136,29 @@ def test_a_packed_environment_runs_elsewhere_after_the_original_is_gone(
         run_alone([python, "-E", "-s", str(unpacked / "bin" / "conda-unpack")])
     assert os.fsencode(prefix) not in (unpacked / "bin" / "greet").read_bytes()
     assert list(unpacked.rglob("os.cpython-*.pyc"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["tar", "tar.zst", "zip"])
+def test_one_changed_byte_of_an_archive_is_found(tmp_path: Path, prefix: Path, suffix: str) -> None:
+    archive = tmp_path / f"e.{suffix}"
+    pack(prefix, archive)
+    # Unpacked and started; it is no environment of a model.
+    assert "numpy" in verify_archive(archive, tmp_path / "store", LogReporter()).problem
+    content = bytearray(archive.read_bytes())
+    place = content.rindex(b"good\nbad\n") if suffix == "tar" else len(content) // 2
+    content[place] ^= 1
+    archive.write_bytes(content)
+
+    found = verify_archive(archive, tmp_path / "store", LogReporter())
+
+    assert not found.is_intact
+    assert "damaged" in found.problem
+    if suffix == "tar":  # a format without checksums of content
+        assert found.problem == (
+            f"the execution environment {archive} is damaged: its files differ from those that its manifest was written "
+            "for; copy or pack it again"
+        )
 
 
 @pytest.mark.slow

@@ -5,8 +5,10 @@ It is the first member of the archive, so reading it decompresses only the first
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,9 +24,11 @@ __all__ = [
     "Manifest",
     "Package",
     "PlatformRequirement",
+    "content_digest",
     "host_platform",
     "read_manifest",
     "require_compatible_host",
+    "require_content",
 ]
 
 MANIFEST_NAME = "naiad-environment.json"
@@ -78,6 +82,7 @@ class Manifest:
         files: Number of members of the archive.
         size: Size of the unpacked content in bytes.
         recipe: SHA-256 of the recipe's files by name; empty without a recipe.
+        content: What `content_digest` returns for its files but the manifest; empty in archives of earlier versions.
     """
 
     name: str
@@ -90,6 +95,7 @@ class Manifest:
     files: int
     size: int
     recipe: dict[str, str]
+    content: str = ""
 
     def as_bytes(self) -> bytes:
         """The JSON content of the manifest file."""
@@ -102,8 +108,9 @@ class Manifest:
         Raises:
             KeyError, TypeError, ValueError: If a value is missing or has the wrong type.
         """
-        fields = {name: value[name] for name in cls.__slots__}
-        return cls(**{**fields, "packages": tuple(Package(**one) for one in value["packages"])})
+        fields = {name: value[name] for name in cls.__slots__ if name != "content"}
+        packages = tuple(Package(**one) for one in value["packages"])
+        return cls(**{**fields, "packages": packages, "content": str(value.get("content", ""))})
 
 
 def read_manifest(archive: Path) -> Manifest | None:
@@ -120,6 +127,30 @@ def read_manifest(archive: Path) -> Manifest | None:
     except ARCHIVE_ERRORS as error:
         raise damaged_archive_error(archive, 0, error) from error
     return None
+
+
+def content_digest(files: Mapping[str, str]) -> str:
+    """The SHA-256 of a list of files, by name and in order, with the SHA-256 of each, as `sha256sum` prints them."""
+    return hashlib.sha256("".join(f"{files[name]}  {name}\n" for name in sorted(files)).encode()).hexdigest()
+
+
+def require_content(manifest: Manifest, files: Mapping[str, str], archive: Path) -> None:
+    """Reject an archive whose files are not those that were packed. Not every format has checksums: tar has none.
+
+    Args:
+        manifest: Its manifest.
+        files: SHA-256 of each file that was unpacked, by its path in the archive.
+        archive: The archive.
+
+    Raises:
+        ExecutionEnvironmentError: If a file differs, is missing or was added.
+    """
+    packed = {name: digest for name, digest in files.items() if name != MANIFEST_NAME}
+    if manifest.content and content_digest(packed) != manifest.content:
+        raise ExecutionEnvironmentError(
+            f"the execution environment {archive} is damaged: its files differ from those that its manifest was "
+            "written for; copy or pack it again"
+        )
 
 
 def require_compatible_host(requirement: PlatformRequirement, *, where: str) -> None:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import conda_pack
 
 from naiad.environments.archives.archive_writer import FORMATS, OutputMember, write_archive
-from naiad.environments.archives.manifest import MANIFEST_NAME, Manifest, host_platform
+from naiad.environments.archives.manifest import MANIFEST_NAME, Manifest, content_digest, host_platform
 from naiad.environments.building.collecting import collect_members
 from naiad.environments.building.conda_meta import CHANNEL
 from naiad.environments.building.elf import newest_glibc
@@ -98,7 +101,8 @@ def pack(
     try:
         with _staged(output) as unfinished, _self_contained(prefix, unfinished.parent) as packed:
             members, warnings = collect_members(packed, packed / "bin" / "python")
-            manifest = create_manifest(packed, members, made_from=_kind(prefix))
+            described = create_manifest(packed, members, made_from=_kind(prefix))
+            manifest = replace(described, content=_content_digest(members))
             first = OutputMember(name=MANIFEST_NAME, data=manifest.as_bytes())
             with ProgressMeter(
                 reporter or LogReporter(), step="packing", label="", path=output, total=manifest.size
@@ -229,6 +233,17 @@ def create_manifest(prefix: Path, members: Sequence[OutputMember], *, made_from:
         size=sum(member.size for member in members),
         recipe=_digests(recipe),
     )
+
+
+def _content_digest(members: Sequence[OutputMember]) -> str:
+    files = [member for member in members if member.link is None]
+    with ThreadPoolExecutor(os.cpu_count() or 1, "naiad-digest") as pool:
+        digests = list(pool.map(_member_digest, files))
+    return content_digest({member.name: digest for member, digest in zip(files, digests, strict=True)})
+
+
+def _member_digest(member: OutputMember) -> str:
+    return hashlib.sha256(member.data).hexdigest() if member.data is not None else _digest(cast("Path", member.source))
 
 
 def _probe(prefix: Path) -> Interpreter | None:

@@ -288,7 +288,7 @@ class Store:
     ) -> tuple[Path, Mapping[str, UnpackedFile]]:
         """Unpack into a staging folder; returns that folder, which becomes the entry, and the files written."""
         from naiad.environments.archives.extraction import unpack
-        from naiad.environments.archives.manifest import read_manifest, require_compatible_host
+        from naiad.environments.archives.manifest import read_manifest, require_compatible_host, require_content
 
         staged = Path(tempfile.mkdtemp(prefix=f"{identity.digest}.", dir=self._staging()))
         try:
@@ -299,6 +299,8 @@ class Store:
                 require_compatible_host(manifest, where=f"the execution environment {origin}")
             size = None if manifest is None else manifest.size
             unpacked = unpack(archive, folder, reporter=self._reporter, label=label, size=size)
+            if manifest is not None:
+                require_content(manifest, {name: file.digest for name, file in unpacked.written.items()}, archive)
             # The digest may be old: this process may have waited long for the lock, and unpacking takes seconds.
             if fingerprint(archive) != identity.fingerprint:
                 raise ExecutionEnvironmentError(
