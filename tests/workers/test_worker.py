@@ -355,7 +355,7 @@ def test_inputs_of_a_long_batch_are_copied_in_slices_and_all_else_waits_behind_i
         turns: list[bool] = []
 
         def count_turns() -> None:
-            turns.append(bool(worker._unsent))
+            turns.append(bool(worker._waiting))
             if len(owner.done) < 3:
                 asyncio.get_running_loop().call_soon(count_turns)
 
@@ -408,7 +408,7 @@ def test_batches_that_wait_for_their_inputs_when_the_guest_dies_count_as_not_beg
         worker.execute([(2, request(2), None)], 1)
         await until(lambda: owner.deaths, "the death")
         assert [(batch.keys, batch.sent) for batch in worker.batches.values()] == [([1], 0), ([2], 0)]
-        assert not worker._unsent
+        assert not worker._waiting
 
     run(die())
 

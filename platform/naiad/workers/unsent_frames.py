@@ -33,7 +33,11 @@ class _Frames:
 
 
 class UnsentFrames:
-    """Frames in order, the first of which waits for its inputs."""
+    """Frames in order, the first of which waits for its inputs.
+
+    Attributes:
+        waiting: The frames. The same object always: the request path looks whether it is empty.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[bytes, int], None]) -> None:
         """No frames.
@@ -44,31 +48,28 @@ class UnsentFrames:
         """
         self._loop = loop
         self._send = send
-        self._frames: deque[_Frames] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._frames)
+        self.waiting: deque[_Frames] = deque()
 
     @property
     def batches(self) -> list[int]:
         """The numbers of the batches among them."""
-        return [frames.number for frames in self._frames if frames.number]
+        return [frames.number for frames in self.waiting if frames.number]
 
     def put(self, data: bytes, number: int = 0, copies: list[InputCopy] | None = None) -> None:
         """Send *data* behind what waits, once *copies* are made; *number* if it is a batch."""
         views = [(target, memoryview(source)) for target, source in copies or () if len(source)]
-        self._frames.append(_Frames(data, number, views))
-        if len(self._frames) == 1:
+        self.waiting.append(_Frames(data, number, views))
+        if len(self.waiting) == 1:
             self._loop.call_soon(self._copy_slice)
 
     def clear(self) -> None:
         """Send nothing of it: the guest is gone, and its segment will be."""
-        self._frames.clear()
+        self.waiting.clear()
 
     def _copy_slice(self) -> None:
         left = _SLICE
-        while self._frames:
-            first = self._frames[0]
+        while self.waiting:
+            first = self.waiting[0]
             while first.copies:
                 if not left:
                     self._loop.call_soon(self._copy_slice)
@@ -81,5 +82,5 @@ class UnsentFrames:
                     first.copies.pop()
                 else:
                     first.copies[-1] = target[count:], source[count:]
-            self._frames.popleft()
+            self.waiting.popleft()
             self._send(first.data, first.number)

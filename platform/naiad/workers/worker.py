@@ -193,6 +193,7 @@ class Worker:
         self._on_activity = loop_poller_of(self._loop, spec.busy_poll_us).on_activity
         self._channel: Channel | None = None
         self._unsent = UnsentFrames(self._loop, self._send_copied)
+        self._waiting = self._unsent.waiting
         self._copies: list[InputCopy] = []  # of the batch that is being written, if they are not made at once
         self._number = 0
         self._startup: GuestStartup | None = None
@@ -306,11 +307,15 @@ class Worker:
         shared = self.spec.inputs
         places = () if shared is None else shared_places(batch, shared)
         data, block = write_execute(number, batch, self._interface, self.memory, places, self._copies)
-        if self._copies or self._unsent:
+        if self._copies or self._waiting:
             copies, self._copies = self._copies, []
             self._unsent.put(data, number, copies)
         else:
-            self._send_batch(data, number)
+            if self.batches and self._channel is not None:
+                self._channel.send_soon(data)
+            else:
+                self._send(data)
+            self._last_sent = number
         self.batches[number] = ExecutingBatch(keys, block, now, size, places)
         self.open.update(keys)
         return number
@@ -335,10 +340,14 @@ class Worker:
             self.batches[number] = ExecutingBatch((key,), -1, 0, size)
             return
         data = write_forwarded(number, key, request_id, layout, inputs, context, self.memory)
-        if self._unsent:
+        if self._waiting:
             self._unsent.put(data, number)
         else:
-            self._send_batch(data, number)
+            if self.batches and self._channel is not None:
+                self._channel.send_soon(data)
+            else:
+                self._send(data)
+            self._last_sent = number
         self.batches[number] = ExecutingBatch((key,), -1, now, size)
         self.forwarded.add(key)
 
@@ -406,20 +415,13 @@ class Worker:
 
     # -- messages -----------------------------------------------------------------------------------------------
 
-    def _send_batch(self, data: bytes, number: int) -> None:
-        if self.batches and self._channel is not None:
-            self._channel.send_soon(data)
-        else:
-            self._send(data)
-        self._last_sent = number
-
     def _send_copied(self, data: bytes, number: int) -> None:
         self._last_sent = number
         if self._channel is not None:
             self._channel.send(data)
 
     def _send(self, data: bytes) -> None:
-        if self._unsent:
+        if self._waiting:
             self._unsent.put(data)
             return
         self._last_sent = 0
