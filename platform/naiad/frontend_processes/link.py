@@ -105,9 +105,10 @@ class Link:
     def flush(self) -> None:
         """Send what has been collected, as far as the socket takes it."""
         soon = self._soon
-        if self._lazy:  # first: it frees memory that what follows may need
-            soon = self._lazy + soon
-            self._lazy = []
+        if self._lazy:
+            # Taken before anything else is made: the collection of garbage may add to the list at any time.
+            lazy, self._lazy = self._lazy, []
+            soon = lazy + soon  # first: these free memory that what follows may need
         if not soon:
             return
         self._soon = []
