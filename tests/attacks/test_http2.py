@@ -155,11 +155,13 @@ def test_streams_without_end_take_little_memory_and_leave_room_for_others(server
             requests = Requests(method)
             client.send(joined(requests.begin(number) for number in range(1, 2 << 14, 2)))
             client.synchronize()
-        assert client.resets >= 8192
+        if not server.frontends():  # else the last connection may be alone in its process
+            assert client.resets >= 8192
         other = stack.enter_context(closing(Flooder(server.grpc_port)))
         other.send([Requests("ModelInfer").begin(1), data(1, message(infer_message()), ends=True)])
         other.read_until(lambda: other.is_complete)
         assert other.is_complete
         assert other.resets == 0
     seen.assert_others_served()
-    seen.assert_memory(192 << 20)
+    # Each frontend process has the limit on streams of its own.
+    seen.assert_memory((192 << 20) * max(len(server.frontends()), 1))

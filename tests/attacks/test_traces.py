@@ -17,7 +17,7 @@ from support.waiting import until
 
 pytestmark = pytest.mark.slow
 
-_GROWTH = 320 << 20
+_GROWTH = 400 << 20
 """64 MiB of traces, and what the same requests take without them: bodies, and the segments of three instances."""
 
 
