@@ -169,6 +169,8 @@ class HttpListener:
         watches: dict[HttpConnection, ProgressWatch] = {}
         while self._connections and loop.time() < deadline:
             for connection in self._connections:
+                # One that was made before `drain` may have been registered after it, in a later turn of the loop.
+                connection.responses.begin_drain()
                 phase, progress = connection.progress()
                 elapsed = watches.setdefault(connection, ProgressWatch()).elapsed(phase, progress, loop.time())
                 is_idle = phase is Phase.IDLE or not connection.reader.received
