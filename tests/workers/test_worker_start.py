@@ -74,19 +74,25 @@ def test_the_name_of_a_process_keeps_the_number_of_its_instance(instance, name):
 
 
 @pytest.mark.parametrize(
-    ("methods", "end"),
+    ("methods", "end", "after"),
     [
-        ("def initialize(self, args):\n    print('so long', file=sys.stderr); os._exit(3)", "exited with status 3"),
-        ("def initialize(self, args):\n    print('so long', file=sys.stderr); os.abort()", "was killed by SIGABRT"),
+        ("def initialize(self, args):\n    print('so long', file=sys.stderr); os._exit(3)", "exited with status 3", ()),
+        (
+            "def initialize(self, args):\n    print('so long', file=sys.stderr); os.abort()",
+            "was killed by SIGABRT",
+            ("Fatal Python error: Aborted", ""),  # Python's stack follows
+        ),
     ],
 )
-def test_guest_that_dies_while_it_starts_is_reported_with_its_last_lines(tmp_path, methods, end):
+def test_guest_that_dies_while_it_starts_is_reported_with_its_last_lines(tmp_path, methods, end, after):
     async def start():
         worker, owner = guest(launch_spec(tmp_path, methods))
         with pytest.raises(GuestExitedError, match=rf"Stub process 'm_0_0' is not healthy: pid \d+ {end}") as caught:
             await worker.start()
-        assert caught.value.message.endswith("while it started. Its last lines on stderr:\nso long")
-        assert caught.value.last_lines == ("so long",)
+        lines = caught.value.last_lines
+        assert lines[: 1 + len(after)] == ("so long", *after)
+        assert bool(after) == (len(lines) > 1)
+        assert caught.value.message.endswith("while it started. Its last lines on stderr:\n" + "\n".join(lines))
         assert owner.deaths == []
 
     run(start())

@@ -156,7 +156,7 @@ def test_asking_for_what_is_so_anyway_is_no_mistake(argument):
         ("--http-thread-count=8", "one event loop serves all connections"),
         ("--pinned-memory-pool-byte-size=0", "naiad leaves GPUs to the models"),
         ("--cuda-memory-pool-byte-size=0:0", "naiad leaves GPUs to the models"),
-        ("--cache-directory=/c", "naiad runs Python backends only"),
+        ("--cache-directory=/c", "the response cache is part of naiad"),
         ("--host-policy=gpu_0,numa-node=0", "instances run where the system puts them"),
     ],
 )
