@@ -35,6 +35,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield server
 
 
+@pytest.fixture(autouse=True)
+def _no_width(monkeypatch):
+    """Processes that run tests side by side have a width in their environment."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def top(capsys, *arguments):
     code = main(["top", *map(str, arguments)])
     return code, *capsys.readouterr()

@@ -11,8 +11,12 @@ from support.server import ServerProcess, free_ports
 
 
 def said(server):
-    """The log lines of requests so far, without time and source position."""
-    return re.findall(r'\] "(HTTP (?:request|error): [^"]*)"', server.log)
+    """The log lines of requests so far, without time and source position.
+
+    In the order of their times: frontend processes write their lines independently of each other.
+    """
+    lines = re.findall(r'^\w(\d+ \S+) .*\] "(HTTP (?:request|error): [^"]*)"', server.log, re.MULTILINE)
+    return [text for _, text in sorted(lines, key=lambda line: line[0])]
 
 
 def test_each_http_request_is_a_line_of_a_verbose_log_and_of_no_other(tmp_path):
