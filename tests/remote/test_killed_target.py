@@ -31,7 +31,7 @@ BODY = json.dumps(
 CLEAR = re.compile(
     r"cannot call \S+: connection refused"
     # The server was killed after the kernel had accepted the connection, and before it had sent its settings.
-    r"|cannot call grpc:\S+: connection reset by peer"
+    r"|cannot call \S+: connection reset by peer"
     r"|cannot call \S+: the connection was lost: .+"
     r"|cannot call a remote model: the circuit breaker of each of its targets is open: \S+ is next called in .+ s, after "
     r"\d+ failures, the last: .+"
