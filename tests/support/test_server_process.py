@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import textwrap
 from pathlib import Path
 
 import psutil
 import pytest
+from support.forked_servers import ForkedServer
 from support.server import ServerError, ServerProcess, free_ports, wait_until
 
 FAKE = textwrap.dedent('''
@@ -88,3 +91,14 @@ def test_environment_of_the_server_is_kept_apart(fake, tmp_path: Path):
 
 def test_free_ports_differ():
     assert len(set(free_ports(20))) == 20
+
+
+def test_a_forked_server_that_has_ended_can_be_killed_before_its_end_is_reported(tmp_path, monkeypatch):
+    server = ServerProcess(tmp_path, "--model-control-mode=explicit", work=tmp_path)
+    server.start()
+    os.kill(server.pid, signal.SIGKILL)
+    wait_until(lambda: not psutil.pid_exists(server.pid), "it to end")
+    with monkeypatch.context() as patch:
+        patch.setattr(ForkedServer, "poll", lambda _: None)
+        server._process.kill()
+    server.kill()
