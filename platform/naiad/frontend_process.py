@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import uvloop
 from naiad_stub.process_title import name_process, rewrite_arguments
 
-from naiad import garbage_collection
+from naiad import garbage_collection, heap
 from naiad.config.server.options import ServerOptions
 from naiad.errors import NaiadError
 from naiad.frontend_processes.link import Link
@@ -146,6 +146,7 @@ def main(descriptor: int) -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # service managers send them to all processes: this one follows the owner
+    heap.fix_thresholds()
     uvloop.run(_serve(socket.socket(fileno=descriptor)))
 
 

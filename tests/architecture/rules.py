@@ -22,7 +22,7 @@ from architecture.sources import Function, Source
 
 LAYERS = (
     # Every layer may import these. `naiad` itself has the version; `logs` is as low as `errors`, since everything logs.
-    {"naiad", "errors", "log_writer", "json_cache", "garbage_collection"},
+    {"naiad", "errors", "log_writer", "json_cache", "garbage_collection", "heap"},
     {"logs", "gpus"},
     # Below `config`: tensors of a configuration have datatypes of the protocol.
     {"protocol"},
@@ -72,6 +72,7 @@ FRONTENDS_MAY_IMPORT = {
     "naiad.engine.door",
     "naiad.protocol",
     "naiad.errors",
+    "naiad.heap",
     "naiad.logs",
     # Values of flags, parsed before a frontend exists.
     "naiad.config.server.access",

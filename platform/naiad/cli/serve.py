@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from naiad import garbage_collection
+from naiad import garbage_collection, heap
 from naiad.cli.command_line import report_option_error, stray_argument, usage
 from naiad.config.model.environment_source import redact
 from naiad.config.server.command_line import read_options
@@ -67,6 +67,7 @@ def serve(arguments: Sequence[str], program: str, supervisor: Supervisor | None 
     with log:
         _log_notices(options)
         garbage_collection.pause()  # `app` resumes it
+        heap.fix_thresholds()
         # Imported here, so that `--help` and errors of the command line do not pay for it.
         from naiad.app import serve as run_server
 

@@ -5,10 +5,10 @@ Timers run only while there is something to wait for: a body that the budget has
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Protocol
 
+from naiad import heap
 from naiad.frontends.body_buffers import BodyBuffers
 from naiad.frontends.decompression import DecompressionThreads
 from naiad.frontends.request_budget import TICK_SECONDS, RequestBudget
@@ -69,7 +69,7 @@ class RequestMemory:
         if self.budget.in_use:
             return True
         if self._peak >= _TRIMMED_FROM and not self.threads.is_closed:
-            self.threads.executor.submit(_trim_heap)
+            self.threads.executor.submit(heap.trim)
         self._peak = 0
         return False
 
@@ -80,11 +80,3 @@ class RequestMemory:
     def close(self) -> None:
         """End the threads."""
         self.threads.close()
-
-
-def _trim_heap() -> None:
-    """Return free pages within the heap: glibc itself returns only those at its end."""
-    import ctypes
-
-    with contextlib.suppress(AttributeError, OSError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
