@@ -11,11 +11,9 @@ from __future__ import annotations
 import argparse
 import bisect
 import contextlib
-import datetime as dt
 import http.client
 import itertools
 import json
-import os
 import random
 import statistics
 import sys
@@ -28,7 +26,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.report import ELASTIC_BEGIN, ELASTIC_END, processor, table, with_section
+from bench.report import ELASTIC_BEGIN, ELASTIC_END, table, with_section, written_by
 from bench.results import OURS
 from bench.scaling.processes import parse_pss
 from bench.servers import HOST, Program, Server, running
@@ -188,12 +186,8 @@ def section(outcome: Outcome, options: argparse.Namespace) -> str:
             _verdict(outcome.down < _IDLE_SECONDS + _SCALE_TARGET),
         ),
     ]
-    arguments = "".join(f" {each}" for each in sys.argv[1:])
-    today = dt.datetime.now(tz=dt.timezone.utc).date()
-    load = os.getloadavg()[0]
     introduction = (
-        f"Written by `python -m bench.elastic{arguments}`, {today}, {processor()}, {os.cpu_count()} cores (load at the "
-        f"end: {load:.1f}). {options.models:,} models on one server, {options.rate} requests a second for "
+        f"{written_by('bench.elastic')} {options.models:,} models on one server, {options.rate} requests a second for "
         f"{options.seconds:g} s by a Zipf law (exponent {_EXPONENT}): the first {_HOT} models get {share:.0%}. Guests "
         "are forked (`--prewarm=true`). A first answer is the first one of a process, from sending the request on."
     )

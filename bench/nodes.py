@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime as dt
 import http.client
 import importlib
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -29,7 +27,7 @@ from urllib.parse import urlsplit
 
 from naiad.ray import ServerList
 
-from bench.report import NODES_BEGIN, NODES_END, processor, table, with_section
+from bench.report import NODES_BEGIN, NODES_END, table, with_section, written_by
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -123,11 +121,8 @@ def section(rates: Rates, options: argparse.Namespace) -> str:
             "yes" if ratio >= GOAL else "**no**",
         ),
     ]
-    arguments = "".join(f" {each}" for each in sys.argv[1:])
-    today = dt.datetime.now(tz=dt.timezone.utc).date()
     introduction = (
-        f"Written by `python -m bench.nodes{arguments}`, {today}, {processor()}, {os.cpu_count()} cores (load at the "
-        f"end: {os.getloadavg()[0]:.1f}). Two servers on two nodes of a Ray cluster, simulated on this machine. The "
+        f"{written_by('bench.nodes')} Two servers on two nodes of a Ray cluster, simulated on this machine. The "
         f"model has {_INSTANCES} instances, which sleep {_SECONDS * 1e3:g} ms for each request: at most "
         f"{_INSTANCES / _SECONDS:g} requests/s for a server. {_CLIENTS} HTTP clients for each server, "
         f"{options.seconds:g} s, {options.rounds} rounds by turns; figures are medians over the rounds. This shows "

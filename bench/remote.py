@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime as dt
 import http.client
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -24,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import tritonclient.grpc as grpcclient
 
-from bench.report import REMOTE_BEGIN, REMOTE_END, processor, table, with_section
+from bench.report import REMOTE_BEGIN, REMOTE_END, table, with_section, written_by
 from bench.results import OURS
 from bench.servers import HOST, Program, Server, running
 
@@ -106,11 +104,8 @@ def section(measured: dict[str, Latencies], options: argparse.Namespace) -> str:
                 "yes" if median <= GOAL_MS else "**no**",
             )
         )
-    arguments = "".join(f" {each}" for each in sys.argv[1:])
-    today = dt.datetime.now(tz=dt.timezone.utc).date()
     introduction = (
-        f"Written by `python -m bench.remote{arguments}`, {today}, {processor()}, {os.cpu_count()} cores (load at the "
-        f"end: {os.getloadavg()[0]:.1f}). A model that returns its input of {_ELEMENTS} numbers, called at its own "
+        f"{written_by('bench.remote')} A model that returns its input of {_ELEMENTS} numbers, called at its own "
         "server, and through a model of the [remote backend](reference/remote.md) on another server of this machine. "
         f"One client sends requests one after the other, {options.requests} to each by turns, {options.rounds} rounds. "
         "Figures are medians over the rounds of each round's p50. Client, remote model and target use the protocol of "

@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import platform
 import re
+import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -209,6 +210,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def written_by(module: str) -> str:
+    """The first sentence of a section: what wrote it, when, on what machine, and how busy that was."""
+    command = " ".join(["python -m", module, *sys.argv[1:]])
+    today = dt.datetime.now(tz=dt.timezone.utc).date()
+    return (
+        f"Written by `{command}`, {today}, {processor()}, {os.cpu_count()} cores (load at the end: "
+        f"{os.getloadavg()[0]:.1f})."
+    )
 
 
 def processor() -> str:
