@@ -7,7 +7,7 @@ import http.client
 import itertools
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -50,15 +50,14 @@ class Ports:
             yield server
 
 
-class HttpClients:
+class Clients:
     """Threads that send requests on connections that they keep, and open others where the server says so."""
 
-    def __init__(self, port: int, count: int) -> None:
-        self._port = port
-        self._stopping = threading.Event()
+    def __init__(self, send: Callable[[Clients, int], None], port: int, count: int) -> None:
         self.answered = 0
         self.failures: list[str] = []
-        self._threads = [threading.Thread(target=self._run) for _ in range(count)]
+        self.stopping = threading.Event()
+        self._threads = [threading.Thread(target=send, args=(self, port)) for _ in range(count)]
         for thread in self._threads:
             thread.start()
 
@@ -67,69 +66,49 @@ class HttpClients:
         return self.answered >= count or bool(self.failures)
 
     def stop(self) -> None:
-        self._stopping.set()
+        self.stopping.set()
         for thread in self._threads:
             thread.join()
 
-    def _run(self) -> None:
-        body = json.dumps(document(1.0)).encode()
-        connection = http.client.HTTPConnection(HOST, self._port, timeout=30)
-        while not self._stopping.is_set():
+
+def send_over_http(clients: Clients, port: int) -> None:
+    body = json.dumps(document(1.0)).encode()
+    connection = http.client.HTTPConnection(HOST, port, timeout=30)
+    while not clients.stopping.is_set():
+        try:
+            connection.request("POST", "/v2/models/identity/infer", body)
+            response = connection.getresponse()  # closes the connection after `Connection: close`
+            content = response.read()
+            if response.status == 200:
+                clients.answered += 1
+            else:
+                clients.failures.append(f"{response.status} {content!r}")
+        except (OSError, http.client.HTTPException) as error:
+            clients.failures.append(repr(error))
+            connection.close()
+    connection.close()
+
+
+def send_over_grpc(clients: Clients, port: int) -> None:
+    """A channel reconnects by itself."""
+    tensor = triton.InferInput("IN", [1], "FP32")
+    tensor.set_data_from_numpy(np.ones(1, np.float32))
+    # A channel of its own, rather than one that clients with equal settings share.
+    channel_args = [("grpc.use_local_subchannel_pool", 1)]
+    with triton.InferenceServerClient(f"{HOST}:{port}", channel_args=channel_args) as client:
+        while not clients.stopping.is_set():
             try:
-                connection.request("POST", "/v2/models/identity/infer", body)
-                response = connection.getresponse()  # closes the connection after `Connection: close`
-                content = response.read()
-                if response.status == 200:
-                    self.answered += 1
-                else:
-                    self.failures.append(f"{response.status} {content!r}")
-            except (OSError, http.client.HTTPException) as error:
-                self.failures.append(repr(error))
-                connection.close()
-        connection.close()
+                client.infer("identity", [tensor], client_timeout=30)
+                clients.answered += 1
+            except triton.InferenceServerException as error:
+                clients.failures.append(str(error))
 
 
-class GrpcClients:
-    """The same over gRPC; a channel reconnects by itself."""
-
-    def __init__(self, port: int, count: int) -> None:
-        self._port = port
-        self._stopping = threading.Event()
-        self.answered = 0
-        self.failures: list[str] = []
-        self._threads = [threading.Thread(target=self._run) for _ in range(count)]
-        for thread in self._threads:
-            thread.start()
-
-    def has_answered(self, count: int) -> bool:
-        """Whether so many requests were answered, or one has failed."""
-        return self.answered >= count or bool(self.failures)
-
-    def stop(self) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self) -> None:
-        tensor = triton.InferInput("IN", [1], "FP32")
-        tensor.set_data_from_numpy(np.ones(1, np.float32))
-        # A channel of its own, rather than one that clients with equal settings share.
-        with triton.InferenceServerClient(
-            f"{HOST}:{self._port}", channel_args=[("grpc.use_local_subchannel_pool", 1)]
-        ) as client:
-            while not self._stopping.is_set():
-                try:
-                    client.infer("identity", [tensor], client_timeout=30)
-                    self.answered += 1
-                except triton.InferenceServerException as error:
-                    self.failures.append(str(error))
-
-
-def replace_under_load(ports: Ports, clients: type[HttpClients | GrpcClients], port: int, requests: int) -> None:
+def replace_under_load(ports: Ports, send: Callable[[Clients, int], None], port: int, requests: int) -> None:
     with contextlib.ExitStack() as stack:
         old = stack.enter_context(contextlib.ExitStack())
         old.enter_context(ports.serve())
-        load = clients(port, 4)
+        load = Clients(send, port, 4)
         stack.callback(load.stop)
         while load.answered < requests and not load.failures:
             enough = load.answered + requests // 5
@@ -145,11 +124,13 @@ def replace_under_load(ports: Ports, clients: type[HttpClients | GrpcClients], p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("drain", [0, 1])
-@pytest.mark.parametrize(("clients", "port", "requests"), [(HttpClients, "http", 10_000), (GrpcClients, "grpc", 5_000)])
-def test_servers_that_are_replaced_under_load_lose_no_request(models, tmp_path, clients, port, requests, drain):
+@pytest.mark.parametrize(
+    ("send", "port", "requests"), [(send_over_http, "http", 10_000), (send_over_grpc, "grpc", 5_000)]
+)
+def test_servers_that_are_replaced_under_load_lose_no_request(models, tmp_path, send, port, requests, drain):
     """4 of 201 connections were reset when a server stopped, and an idle server under SIGTERM refused connections."""
     ports = Ports(models, tmp_path, *[f"--drain-seconds={drain}"][:drain])
-    replace_under_load(ports, clients, getattr(ports, port), requests)
+    replace_under_load(ports, send, getattr(ports, port), requests)
 
 
 def test_servers_share_the_ports_of_clients_and_not_that_of_metrics(models, tmp_path):
