@@ -7,7 +7,8 @@ WORKERS := $(shell n=`getconf _NPROCESSORS_ONLN`; echo $$((n < 3 ? 3 : n > 4 ? 4
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 # Hundreds of servers are started from this checkout: without bytecode each would compile all of it.
 export PYTHONDONTWRITEBYTECODE :=
-# `make test FRONTENDS=2`: servers under test run their frontends in so many processes. SHARE=1/3 runs a third of the files.
+# `make test FRONTENDS=2`: servers under test run their frontends in so many processes. SHARE=1/3 runs a third of the files,
+# and SLOW_SHARE=1/2 all tests but half of the slow ones.
 export NAIAD_TEST_FRONTENDS := $(FRONTENDS)
 
 .PHONY: demo demo-llm demo-ray test quick check docs bench bench-llm bench-scaling bench-declared changelog proto clean
@@ -32,7 +33,7 @@ demo-ray: $(VENV)/.ready-demo-ray  ## Two nodes of a Ray cluster under load: upd
 	$(BIN)/python examples/demo/demo_ray.py
 
 test: $(VENV)/.ready-dev  ## Every test; TESTS='-m "not slow"' leaves some out
-	$(BIN)/python -m pytest $(PARALLEL) $(if $(SHARE),--share=$(SHARE)) $(TESTS)
+	$(BIN)/python -m pytest $(PARALLEL) $(if $(SHARE),--share=$(SHARE)) $(if $(SLOW_SHARE),--slow-share=$(SLOW_SHARE)) $(TESTS)
 
 quick: $(VENV)/.ready-dev  ## The tests that start no server process, and a few that do
 	$(BIN)/python -m pytest $(PARALLEL) -m "smoke or not (slow or server)"

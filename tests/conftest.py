@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from naiad.environments.store.placement import spread
 from support.once import once
-from support.selection import deselect_other_shares, put_longest_first
+from support.selection import deselect_other_shares, is_slow, put_longest_first
 from support.server import ServerProcess, shared_guests
 
 # Hundreds of processes import numpy, whose OpenBLAS starts a thread for each core: time that no test is about.
@@ -99,10 +99,10 @@ def _knows_servers(namespace: Mapping[str, object]) -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--share`."""
-    parser.addoption(
-        "--share", metavar="K/N", help="run only the Kth of N shares of the files, which their names decide"
-    )
+    """Add `--share` and `--slow-share`."""
+    what = "run only the Kth of N shares of the files, which their names decide"
+    parser.addoption("--share", metavar="K/N", help=what)
+    parser.addoption("--slow-share", metavar="K/N", help="the same for tests marked as slow alone; all others run")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -110,5 +110,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     share = config.getoption("share")
     if share is not None:
         config.hook.pytest_deselected(items=deselect_other_shares(items, share))
+    slow_share = config.getoption("slow_share")
+    if slow_share is not None:
+        config.hook.pytest_deselected(items=deselect_other_shares(items, slow_share, is_slow))
     if hasattr(config, "workerinput"):
         put_longest_first(items)

@@ -5,12 +5,23 @@ from __future__ import annotations
 import re
 import zlib
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
 
-def deselect_other_shares(items: list[pytest.Item], share: str) -> list[pytest.Item]:
-    """Remove the tests of other shares than the *share* "K/N" from *items*; the removed ones.
+def deselect_other_shares(
+    items: list[pytest.Item], share: str, belongs: Callable[[pytest.Item], bool] = lambda _: True
+) -> list[pytest.Item]:
+    """Remove tests of other shares than *share* from *items*.
+
+    Args:
+        items: Collected tests.
+        share: "K/N".
+        belongs: Which of them belong to shares at all; the others stay.
+
+    Returns:
+        The removed ones.
 
     Raises:
         pytest.UsageError: If that is no share.
@@ -19,9 +30,18 @@ def deselect_other_shares(items: list[pytest.Item], share: str) -> list[pytest.I
     number, count = map(int, match.groups()) if match else (0, 0)
     if not 1 <= number <= count:
         raise pytest.UsageError(f"cannot run the share '{share}' of the tests: give K/N, K from 1 to N, such as 1/3")
-    other = [item for item in items if zlib.crc32(_file_of(item).encode()) % count != number - 1]
-    items[:] = [item for item in items if zlib.crc32(_file_of(item).encode()) % count == number - 1]
-    return other
+    kept: list[pytest.Item] = []
+    removed: list[pytest.Item] = []
+    for item in items:
+        is_of_share = zlib.crc32(_file_of(item).encode()) % count == number - 1
+        (kept if is_of_share or not belongs(item) else removed).append(item)
+    items[:] = kept
+    return removed
+
+
+def is_slow(item: pytest.Item) -> bool:
+    """Whether a test is marked as slow."""
+    return item.get_closest_marker("slow") is not None
 
 
 def _file_of(item: pytest.Item) -> str:
@@ -41,7 +61,7 @@ def put_longest_first(items: list[pytest.Item]) -> None:
         file = _file_of(item)
         marker = item.get_closest_marker("timeout")
         limits[file] = max(limits.get(file, 0), marker.args[0] if marker is not None and marker.args else 0)
-        slow[file] += item.get_closest_marker("slow") is not None
+        slow[file] += is_slow(item)
         tests[file] += 1
 
     def weight(item: pytest.Item) -> tuple[float, int, int]:

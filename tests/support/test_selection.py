@@ -27,6 +27,16 @@ def test_each_file_is_whole_in_one_share():
     assert all(shares)
 
 
+def test_tests_that_belong_to_no_share_stay_in_each():
+    shares = []
+    for number in (1, 2):
+        items = list(ITEMS)
+        deselect_other_shares(items, f"{number}/2", lambda item: item.nodeid.endswith("_0"))
+        shares.append(set(items))
+    assert shares[0] | shares[1] == set(ITEMS)
+    assert shares[0] & shares[1] == {item for item in ITEMS if not item.nodeid.endswith("_0")}
+
+
 def test_a_single_share_is_everything():
     items = list(ITEMS)
     assert deselect_other_shares(items, "1/1") == []
