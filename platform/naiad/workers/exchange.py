@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
@@ -25,11 +26,11 @@ from naiad_stub.segment import align
 from naiad.errors import Code, ModelError, ProtocolError
 from naiad.memory.frontend_memory import InputPlace, SharedInputs
 from naiad.memory.instance import InstanceMemory
+from naiad.memory.unsent_frames import COPIED_AT_ONCE, InputCopy
 from naiad.protocol.inference import NO_PARAMETERS, InferRequest, InferResponse, OutputTensor
 from naiad.protocol.metadata import MemoryUse
 from naiad.protocol.request_plan import PackedInputs, RequestPlan
 from naiad.workers.tensors import TensorLayout, check_layout, copy_or_borrow, inline_tensors
-from naiad.workers.unsent_frames import COPIED_AT_ONCE, InputCopy
 
 CODES = (
     Code.UNKNOWN,
@@ -145,17 +146,18 @@ def write_execute(
         if layout[2] <= wire.INLINE_LIMIT:
             return _inline_frames(number, key, request, layout, memory), -1 - layout[2]
     layouts = [packed or interface.plan.pack_inputs(request) for _, request, packed in batch]
-    if places:
-        return _write_shared(number, batch, layouts, places, interface, memory, copies)
     # A body that a frontend read into the segment need not be copied. Only a batch of one can use it unchanged: the
     # guest expects the inputs of a batch in one block, one after the other.
-    if memory.reservations.waiting and len(batch) == 1:
+    if memory.reservations.waiting and len(batch) == 1 and not places:
         frames = _write_reserved(number, batch[0], layouts[0], memory)
         if frames is not None:
             return frames
     # The inputs of a batch share one block, so that one release frees them. Each request begins at an aligned offset.
     # Its packed layout counts from there, so it is the same in any batch and can be taken from a memo.
-    size = layouts[0][2] if len(layouts) == 1 else sum([align(layout[2]) for layout in layouts])
+    if places:
+        size = sum([align(layout[2]) for layout, place in zip(layouts, places, strict=True) if place is None])
+    else:
+        size = layouts[0][2] if len(layouts) == 1 else sum([align(layout[2]) for layout in layouts])
     room = memory.allocate_input(size)
     if room is None:
         raise memory.full_error(f"inputs of {size} bytes do not fit into the input segment of '{interface.model_name}'")
@@ -165,9 +167,13 @@ def write_execute(
     if size <= COPIED_AT_ONCE:
         copies = None
     requests = b""
-    for (key, request, _), layout in zip(batch, layouts):  # noqa: B905 - equal by construction, on the request path
+    # All of equal length by construction; this is the request path.
+    for (key, request, _), layout, place in zip(batch, layouts, places or repeat(None)):  # noqa: B905 - as said above
+        if place is not None:
+            requests += _pack_request(key, request, layout[0], place.start, wire.SHARED_INPUTS)
+            continue
         requests += _pack_request(key, request, layout[0], base)
-        for tensor, offset in zip(request.inputs, layout[1]):  # noqa: B905 - equal by construction, on the request path
+        for tensor, offset in zip(request.inputs, layout[1]):  # noqa: B905 - as said above
             # The only copy that the host makes of an input: between memoryviews, without an object in between.
             data = tensor.data
             start = base + offset
@@ -194,45 +200,10 @@ def _inline_frames(number: int, key: int, request: InferRequest, layout: PackedI
     return _with_released(head + rest, memory)
 
 
-def _write_shared(
-    number: int,
-    batch: Sequence[KeyedRequest],
-    layouts: Sequence[PackedInputs],
-    places: Sequence[InputPlace | None],
-    interface: ModelInterface,
-    memory: InstanceMemory,
-    copies: list[InputCopy] | None,
-) -> tuple[bytes, int]:
-    """The same for a batch with inputs that frontend processes wrote to memory of their own."""
-    size = sum([align(layout[2]) for layout, place in zip(layouts, places, strict=True) if place is None])
-    room = memory.allocate_input(size)
-    if room is None:
-        raise memory.full_error(f"inputs of {size} bytes do not fit into the input segment of '{interface.model_name}'")
-    block, segment = room
-    base = max(block, 0)
-    if size <= COPIED_AT_ONCE:
-        copies = None
-    requests = b""
-    for (key, request, _), layout, place in zip(batch, layouts, places, strict=True):
-        if place is not None:
-            requests += _pack_request(key, request, layout[0], place.start, wire.SHARED_INPUTS)
-            continue
-        requests += _pack_request(key, request, layout[0], base)
-        for tensor, offset in zip(request.inputs, layout[1], strict=True):
-            start = base + offset
-            if copies is None:
-                segment[start : start + len(tensor.data)] = tensor.data
-            else:
-                copies.append((memoryview(segment)[start : start + len(tensor.data)], tensor.data))
-        base += align(layout[2])
-    rest = b"".join((segment, requests)) if block < 0 else requests
-    return _execute_frames(number, len(batch), block, rest, memory), block
-
-
 def _write_reserved(
     number: int, keyed: KeyedRequest, layout: PackedInputs, memory: InstanceMemory
 ) -> tuple[bytes, int] | None:
-    """The same for inputs that a frontend read into the segment (`reservations`); None if they must be copied."""
+    """EXECUTE for inputs that a frontend read into the segment (`reservations`); None if they must be copied."""
     key, request, _ = keyed
     claimed = memory.reservations.claim([tensor.data for tensor in request.inputs], layout[1])
     if claimed is None:

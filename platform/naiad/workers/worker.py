@@ -52,6 +52,7 @@ from naiad_stub.messages import (
 from naiad.errors import GuestExitedError, ModelError, NaiadError, ProtocolError
 from naiad.logs import logged_levels
 from naiad.memory.instance import InstanceMemory
+from naiad.memory.unsent_frames import InputCopy, UnsentFrames
 from naiad.protocol.inference import NO_HEADERS, InferRequest, InferResponse
 from naiad.protocol.metadata import MemoryUse
 from naiad.workers.calls import CallDecoder, ModelCall
@@ -82,7 +83,6 @@ from naiad.workers.loop_poller import loop_poller_of
 from naiad.workers.readiness import ReadinessProbe
 from naiad.workers.result_queue import ResultQueue
 from naiad.workers.startup import GuestStartup
-from naiad.workers.unsent_frames import InputCopy, UnsentFrames
 
 logger = logging.getLogger("naiad.workers")
 

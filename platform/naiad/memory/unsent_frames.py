@@ -1,7 +1,7 @@
-"""Frames for a guest that wait until the inputs of a batch are in its segment.
+"""Frames that wait until the inputs they are about are in a segment: for a guest, or for the owner of the models.
 
-A copy takes about 0.5 ms for each MiB. So the inputs of a long batch are copied in slices, one in each turn of the
-event loop, and everything that is sent to the guest meanwhile waits behind the batch: its cancellation, later batches.
+A copy takes about 0.5 ms for each MiB. So long inputs are copied in slices, one in each turn of the event loop. What is
+sent to a guest meanwhile waits behind the batch that is copied: its cancellation, later batches.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class UnsentFrames:
 
         Args:
             loop: Runs the copies.
-            send: Sends frames; called with the number of the batch that they are, 0 for others.
+            send: Sends frames; called with the number of the batch or request that they are, 0 for others.
         """
         self._loop = loop
         self._send = send
@@ -56,7 +56,7 @@ class UnsentFrames:
         return [frames.number for frames in self.waiting if frames.number]
 
     def put(self, data: bytes, number: int = 0, copies: list[InputCopy] | None = None) -> None:
-        """Send *data* behind what waits, once *copies* are made; *number* if it is a batch."""
+        """Send *data* behind what waits, once *copies* are made; *number* if it is a batch or a request."""
         views = [(target, memoryview(source)) for target, source in copies or () if len(source)]
         self.waiting.append(_Frames(data, number, views))
         if len(self.waiting) == 1:
