@@ -18,15 +18,16 @@ pytestmark = pytest.mark.slow
 SIZE = 200_000_000
 
 
-@pytest.fixture(scope="module")
-def caching(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+@pytest.fixture(scope="module", params=[0, 2], ids=["one process", "2 frontends"])
+def caching(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[ServerProcess]:
     """A server with one model more, whose responses are cached."""
     root = tmp_path_factory.mktemp("caching")
     (root / "cached" / "1").mkdir(parents=True)
     (root / "cached" / "config.pbtxt").write_text(CONFIG.format("TYPE_UINT8") + "response_cache { enable: true }")
     (root / "cached" / "1" / "model.py").write_text(CODE)
-    # Frontend processes copy inputs in one piece (docs/reference/robustness.md, "Not bounded yet").
-    options = ("--cache-config=local,size=500000000", "--frontends=0")
+    options = ("--cache-config=local,size=500000000", f"--frontends={request.param}")
     with attacked_server([repository, root], *options, work=tmp_path_factory.mktemp("server")) as started:
         warm_up(started)
         yield started

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from naiad_stub.segment import Segment
 
 from naiad.memory.reservations import InputReservations
+from naiad.memory.unsent_frames import InputCopy
 from naiad.protocol.inference import InputTensor
 
 
@@ -27,10 +28,13 @@ class InputPart:
         """Memory to read a body into. See `InputReservations.reserve`."""
         return self._reservations.reserve(size, ahead)
 
-    def place(self, inputs: Sequence[InputTensor], offsets: Sequence[int], size: int) -> int:
+    def place(
+        self, inputs: Sequence[InputTensor], offsets: Sequence[int], size: int, copies: list[InputCopy] | None = None
+    ) -> int:
         """Where in the part the inputs begin, which are *size* bytes and lie at *offsets* from there; -1 if it is full.
 
-        They are copied, unless they were read into the part and lie there as they must.
+        They are copied, unless they were read into the part and lie there as they must. With *copies*, that list gets
+        the copies instead, which the caller has to make.
         """
         reservations = self._reservations
         if reservations.waiting:
@@ -46,7 +50,10 @@ class InputPart:
         view = self._segment.view
         for tensor, offset in zip(inputs, offsets, strict=True):
             data = tensor.data
-            view[start + offset : start + offset + len(data)] = data
+            if copies is None:
+                view[start + offset : start + offset + len(data)] = data
+            else:
+                copies.append((view[start + offset : start + offset + len(data)], data))
         self._blocks[start] = start
         return start
 

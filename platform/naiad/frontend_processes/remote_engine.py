@@ -59,6 +59,7 @@ from naiad.frontend_processes.messages import (
 )
 from naiad.memory.instance import COPY_LIMIT
 from naiad.memory.tracking import track
+from naiad.memory.unsent_frames import COPIED_AT_ONCE, InputCopy, UnsentFrames
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import (
     NO_PARAMETERS,
@@ -105,6 +106,28 @@ segment of a version: if that is gone when the owner reads the request, it is se
 named tuple takes a quarter of a microsecond."""
 
 
+class _CopiedRequest:
+    """A request that is sent once its inputs have been copied to a part, or one of a sequence that is to follow it.
+
+    Attributes:
+        part: Where its inputs are; None if they were not copied.
+        place: Where they begin there.
+        is_cancelled: Whether its client has given it up meanwhile.
+    """
+
+    __slots__ = ("arrival", "is_cancelled", "part", "place", "request", "sink")
+
+    def __init__(
+        self, request: InferRequest, sink: Sink, arrival: TracedArrival | None, part: InputPart | None, place: int
+    ) -> None:
+        self.request = request
+        self.sink = sink
+        self.arrival = arrival
+        self.part = part
+        self.place = place
+        self.is_cancelled = False
+
+
 class _KnownRoute:
     """A route, its part of the segment, and the templates of its requests by layout key."""
 
@@ -136,6 +159,8 @@ class RemoteEngine:
         self._segments: dict[int, memoryview] = {}
         self._layouts: dict[int, ResponseLayout] = {}
         self._pending: dict[int, _PendingRequest] = {}
+        self._copied: dict[int, _CopiedRequest] = {}  # those of `_pending` that the owner does not know yet
+        self._unsent = UnsentFrames(self._loop, self._on_copied)
         self._numbers = itertools.count(1)
         self._template_numbers = itertools.count(1)
         self._template_count = 0
@@ -275,7 +300,9 @@ class RemoteEngine:
 
     def cancel(self, ticket: int) -> None:
         """See `EngineDoor`."""
-        if ticket in self._pending:
+        if ticket in self._copied:
+            self._copied[ticket].is_cancelled = True
+        elif ticket in self._pending:
             self.send(wire.frame(FrameKind.CANCEL, NUMBER.pack(ticket)))
 
     def confirm_sent(self, ticket: int, count: int = 1) -> None:
@@ -290,7 +317,15 @@ class RemoteEngine:
         self._submit(number, request, sink, arrival)
         return number
 
-    def _submit(self, number: int, request: InferRequest, sink: Sink, arrival: TracedArrival | None) -> None:
+    def _submit(
+        self,
+        number: int,
+        request: InferRequest,
+        sink: Sink,
+        arrival: TracedArrival | None,
+        copied: _CopiedRequest | None = None,
+    ) -> None:
+        """Send a request, or let it wait; with *copied*, it has waited."""
         link = self._open_link()
         key = request.model_name, request.model_version
         known = self._routes.get(key) or self._find_route(*key)
@@ -300,8 +335,19 @@ class RemoteEngine:
         if template is None or template.sizes != sizes:
             template = self._template(known, request, sizes)
         place, again = NO_PLACE, None
+        copies: list[InputCopy] | None = None
         if template.size > wire.INLINE_LIMIT and known.part is not None:
-            place = known.part.place(request.inputs, template.offsets, template.size)
+            if copied is not None and copied.part is known.part:
+                place = copied.place
+            else:
+                if template.size > COPIED_AT_ONCE:
+                    copies = []
+                place = known.part.place(request.inputs, template.offsets, template.size, copies)
+        # Requests of a sequence keep their order.
+        if copies or (self._copied and request.correlation_id and copied is None):
+            part = known.part if place >= 0 else None
+            self._put(number, _CopiedRequest(request, sink, arrival, part, place), copies)
+            return
         if place >= 0:
             data, again = b"", (request, arrival)
         else:
@@ -319,6 +365,31 @@ class RemoteEngine:
                 link.send(b"".join((head, request_id, context, data)))
                 return
         link.send(pack(FrameKind.REQUEST, _full_request(number, template, request, place, data, arrival)))
+
+    def _put(self, number: int, waiting: _CopiedRequest, copies: list[InputCopy] | None = None) -> None:
+        """Send a request behind those that wait, once *copies* are made."""
+        self._pending[number] = waiting.sink, waiting.request.request_id, None
+        self._copied[number] = waiting
+        self._unsent.put(b"", number, copies)
+
+    def _on_copied(self, _: bytes, number: int) -> None:
+        """Send a request that has waited. Its route and its template may have changed meanwhile."""
+        waiting = self._copied.pop(number)
+        request, sink, part = waiting.request, waiting.sink, waiting.part
+        try:
+            self._submit(number, request, sink, waiting.arrival, waiting)
+        except NaiadError as error:
+            del self._pending[number]
+            if isinstance(sink, RejectableSink):
+                sink.reject(error)
+            else:
+                name, version = request.model_name, request.model_version
+                sink.send(InferResponse(name, version, request.request_id, error=error), True)
+        if waiting.is_cancelled:
+            self.cancel(number)
+        known = self._routes.get((request.model_name, request.model_version))
+        if part is not None and (known is None or known.part is not part) and part in self._parts.values():
+            part.free(waiting.place)
 
     # -- routes and templates -------------------------------------------------------------------------------------
 

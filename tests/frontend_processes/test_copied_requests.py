@@ -1,0 +1,147 @@
+"""A request whose inputs are copied in slices is sent behind others, in the order of its sequence, wherever it belongs."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from frontend_processes.pair import Engine, Pair, Sink, request, run
+from naiad.errors import NaiadError, UnknownModelError
+from naiad.memory.unsent_frames import COPIED_AT_ONCE
+from naiad.protocol.inference import InferRequest
+
+LARGE = COPIED_AT_ONCE
+"""Elements of FP32: four times what is copied in one piece."""
+
+
+class Waiting(Engine):
+    """Keeps requests and what was cancelled, and answers nothing."""
+
+    def __init__(self, version: Any) -> None:
+        super().__init__()
+        self.version = version
+        self.cancelled: list[int] = []
+
+    def submit(self, request: InferRequest, sink: Any) -> int:
+        self.requests.append(request)
+        return len(self.requests)
+
+    def cancel(self, ticket: int) -> None:
+        self.cancelled.append(ticket)
+
+
+def share_inputs(pair: Pair) -> Any:
+    """A version whose inputs the frontend's side may write to a segment."""
+    pair.engine.version.shared_inputs = pair.memory.add_inputs("m")
+    pair.remote._find_route = pair.know_route  # type: ignore[method-assign] # it would block this thread
+    pair.know_route("m")
+    return pair.engine.version.shared_inputs
+
+
+def ids(pair: Pair) -> list[str]:
+    return [each.request_id for each in pair.engine.requests]
+
+
+def numbered(elements: int) -> InferRequest:
+    sent = request("m", elements)
+    (tensor,) = sent.inputs
+    data = bytes(range(256)) * (elements // 64)
+    return replace(sent, inputs=[replace(tensor, data=data)])
+
+
+def test_other_requests_overtake_it_and_its_bytes_arrive() -> None:
+    async def test(pair: Pair) -> None:
+        share_inputs(pair)
+        sent = numbered(LARGE)
+        pair.remote.submit(replace(sent, request_id="large"), Sink())
+        pair.remote.submit(replace(request("m"), request_id="small"), Sink())
+        await pair.settle(lambda: len(pair.engine.requests) == 2)
+        assert ids(pair) == ["small", "large"]
+        assert bytes(pair.engine.requests[1].inputs[0].data) == sent.inputs[0].data
+        await pair.settle(lambda: not pair.remote._pending)
+
+    run(test)
+
+
+def test_a_turn_of_the_loop_copies_a_slice() -> None:
+    async def test(pair: Pair) -> None:
+        share_inputs(pair)
+        pair.remote.submit(request("m", LARGE), Sink())
+        for _ in range(15):  # of 1 MiB
+            await asyncio.sleep(0)
+            assert pair.remote._copied
+        await pair.settle(lambda: pair.engine.requests)
+        assert not pair.remote._copied
+
+    run(test)
+
+
+def test_requests_of_a_sequence_keep_their_order() -> None:
+    async def test(pair: Pair) -> None:
+        share_inputs(pair)
+        for name, elements, sequence in (("1", LARGE, 5), ("2", 1, 5), ("none", 1, 0), ("3", LARGE, 5), ("4", 1, 5)):
+            pair.remote.submit(replace(request("m", elements), request_id=name, correlation_id=sequence), Sink())
+        await pair.settle(lambda: len(pair.engine.requests) == 5)
+        assert ids(pair) == ["none", "1", "2", "3", "4"]
+
+    run(test)
+
+
+def test_what_was_cancelled_meanwhile_is_sent_and_then_cancelled() -> None:
+    async def test(pair: Pair) -> None:
+        share_inputs(pair)
+        engine = Waiting(pair.engine.version)
+        pair.engine = pair.session._engine = engine
+        ticket = pair.remote.submit(request("m", LARGE), Sink())
+        pair.remote.cancel(ticket)
+        await pair.settle(lambda: engine.cancelled)
+        assert len(engine.requests) == 1
+
+    run(test)
+
+
+def test_a_version_that_changes_meanwhile_gets_it_once_and_its_block_is_freed() -> None:
+    async def test(pair: Pair) -> None:
+        old = share_inputs(pair)
+        (part,) = pair.remote._parts.values()
+        sink = Sink()
+        pair.remote.submit(numbered(LARGE), sink)
+        pair.engine.version.number += 1
+        pair.engine.version.shared_inputs = pair.memory.add_inputs("m")
+        pair.session.on_routes_changed()
+        await pair.settle(lambda: sink.responses)
+        (found,) = pair.engine.requests
+        assert bytes(found.inputs[0].data) == numbered(LARGE).inputs[0].data
+        assert pair.session.received_count == 1
+        assert part._segment.in_use == 0
+        old.close()
+
+    run(test)
+
+
+def test_a_model_that_is_gone_meanwhile_rejects_it() -> None:
+    async def test(pair: Pair) -> None:
+        def find(name: str, version: int) -> Any:
+            raise UnknownModelError(f"Request for unknown model: '{name}' is not found")
+
+        share_inputs(pair)
+        errors: list[NaiadError] = []
+
+        class Rejectable(Sink):
+            def reject(self, error: NaiadError) -> None:
+                errors.append(error)
+
+        (part,) = pair.remote._parts.values()
+        sink, plain = Rejectable(), Sink()
+        pair.remote.submit(request("m", LARGE), sink)
+        pair.remote.submit(request("m", LARGE), plain)
+        pair.remote._routes.clear()
+        pair.remote._find_route = find  # type: ignore[method-assign]
+        await pair.settle(lambda: errors and plain.responses)
+        assert [type(error) for error in errors] == [UnknownModelError]
+        assert [type(each.error) for each in plain.responses] == [UnknownModelError]
+        assert part._segment.in_use == 0
+        assert pair.remote._pending == {}
+
+    run(test)
