@@ -296,16 +296,19 @@ def photograph(page: Chrome, address: str, name: str, target: Path, paths: Mappi
     page.get(f"{address}/ui{route}")
     _wait(page, "return document.querySelector('main').childElementCount > 0")
     if name == "console-chat":
+        _wait(page, "return document.querySelector('.composer textarea') !== null")
         page.execute_script(
             "document.querySelector('.composer textarea').value = 'How does naiad run a model?';"
             "document.querySelector('.composer').requestSubmit()"
         )
         _wait(page, "return document.querySelector('.composer button').textContent === 'Send'")
     if name == "console-request":
-        page.execute_script("document.querySelector('.fills button:nth-child(4)').click();")
+        _wait(page, "return document.querySelector('.fills button:nth-child(4)') !== null")
+        page.execute_script("document.querySelector('.fills button:nth-child(4)').click()")
         page.execute_script("document.querySelector('form').requestSubmit()")
         _wait(page, "return document.getElementById('took').textContent.startsWith('200')")
     if name == "console-failed":
+        _wait(page, "return document.querySelector('button.link') !== null")
         page.execute_script("document.querySelector('button.link').click()")
     time.sleep(1.5)
     for found, shown in paths.items():

@@ -11,15 +11,14 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import uvloop
 
 from naiad import garbage_collection
+from naiad.background_imports import import_in_background
 from naiad.config.server.backend_settings import ENVIRONMENT_SETTING, WITHOUT_EFFECT, effective_settings
 from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.engine.calls.model_control import ModelControl
@@ -130,7 +129,7 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
             supervisor.on_listening(ports.listeners.ports)
         if options.log.file is not None or options.trace.config.file:
             _call_on_hangup(log.reopen, ports.reopen)
-        await asyncio.to_thread(_import, "naiad.protocol.numpy_types")
+        await import_in_background("naiad.protocol.numpy_types")
         garbage_collection.settle()
         if options.general.exit_on_lost_models:
             watching = asyncio.ensure_future(_stop_when_lost(engine, stopping))
@@ -311,18 +310,6 @@ def _call_on_hangup(*functions: Callable[[], None]) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
 
 
-def _import(name: str) -> None:
-    """Import a module; called on a thread, while the loop runs."""
-    # An importing thread gives up the interpreter lock after the switch interval, 5 ms by default. The loop would wait
-    # that long before each of its callbacks.
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(0.0005)
-    try:
-        import_module(name)
-    finally:
-        sys.setswitchinterval(interval)
-
-
 async def _import_listeners(
     starting: asyncio.Task[Any], launching: asyncio.Event, spawned: SpawnedProcesses, frontends: int
 ) -> None:
@@ -334,5 +321,5 @@ async def _import_listeners(
     await asyncio.wait([starting, launched], return_when=asyncio.FIRST_COMPLETED)
     launched.cancel()  # it is never set if no guest starts
     spawned.spawn(frontends)
-    await asyncio.to_thread(_import, "naiad.listeners")
+    await import_in_background("naiad.listeners")
     garbage_collection.resume()

@@ -22,6 +22,7 @@ import uvloop
 from naiad_stub.process_title import name_process, rewrite_arguments
 
 from naiad import garbage_collection, heap
+from naiad.background_imports import import_in_background
 from naiad.config.server.options import ServerOptions
 from naiad.errors import NaiadError
 from naiad.frontend_processes.link import Link
@@ -40,7 +41,7 @@ from naiad.protocol.model_metrics import ModelMetricFamily
 
 __all__ = ["FrontendConfiguration", "main"]
 
-_TRIM_SECONDS = 2.0
+_TRIM_PERIOD = 2.0
 
 
 class FrontendConfiguration(NamedTuple):
@@ -134,8 +135,9 @@ def _stored_responses(engine: RemoteEngine, options: ServerOptions) -> StoredRes
 async def _trim_periodically(engine: RemoteEngine) -> None:
     """Return memory to the system in pauses of traffic."""
     while True:
-        await asyncio.sleep(_TRIM_SECONDS)
-        engine.trim()
+        await asyncio.sleep(_TRIM_PERIOD)
+        while engine.trim():
+            await asyncio.sleep(0)
 
 
 def main(descriptor: int) -> None:
@@ -188,6 +190,7 @@ async def _serve(sock: socket.socket) -> None:
                 return
             commands.report = partial(_report, engine, commands.listeners, role)
             engine.send(pack(FrameKind.REPORT, ProcessReport(started=commands.listeners.started)))
+            await import_in_background("naiad.protocol.numpy_types")
             gc.collect()
             garbage_collection.settle()
             trimming = loop.create_task(_trim_periodically(engine))

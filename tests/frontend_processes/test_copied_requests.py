@@ -145,3 +145,23 @@ def test_a_model_that_is_gone_meanwhile_rejects_it() -> None:
         assert pair.remote._pending == {}
 
     run(test)
+
+
+def test_its_pages_are_returned_in_slices_after_a_pause() -> None:
+    async def test(pair: Pair) -> None:
+        share_inputs(pair)
+        (part,) = pair.remote._parts.values()
+        sinks = [Sink() for _ in range(4)]
+        for sink in sinks:
+            pair.remote.submit(request("m", 4 * LARGE), sink)
+        await pair.settle(lambda: all(sink.responses for sink in sinks))
+        pair.engine.requests.clear()  # which refer to the inputs
+        await pair.settle(lambda: not part._segment.in_use)
+        assert not pair.remote.trim()  # there were requests since it was called last
+        turns = 1
+        while pair.remote.trim():
+            turns += 1
+        assert turns > 1
+        assert not part._segment.has_untrimmed
+
+    run(test)

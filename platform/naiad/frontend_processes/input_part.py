@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from naiad_stub.segment import Segment
 
+from naiad.memory.instance import TRIM_SECONDS
 from naiad.memory.reservations import InputReservations
 from naiad.memory.unsent_frames import InputCopy
 from naiad.protocol.inference import InputTensor
@@ -65,10 +66,11 @@ class InputPart:
         else:
             self._segment.release(block)
 
-    def trim(self) -> None:
-        """Return free pages to the system."""
+    def trim(self) -> bool:
+        """Return free pages to the system, for a few milliseconds; return whether any are left."""
         self._reservations.free_dropped()
-        self._segment.trim()
+        self._segment.trim(TRIM_SECONDS)
+        return self._segment.has_untrimmed
 
     def close(self) -> None:
         """Unmap it, once nothing refers to its bytes."""

@@ -26,7 +26,7 @@ COPY_LIMIT = 128 << 10
 """Outputs up to this many bytes are copied, which is cheaper than borrowing them: the block's pages are still in the
 cache when the next response is written there. At 256 KiB copying costs as much, above that more."""
 
-_TRIM_SECONDS = 0.002
+TRIM_SECONDS = 0.002
 
 
 class InstanceMemory:
@@ -126,7 +126,7 @@ class InstanceMemory:
     def trim(self) -> bool:
         """Return free pages of the input segment to the system, for a few milliseconds; return whether any are left."""
         self.reservations.free_dropped()
-        self.inputs.trim(_TRIM_SECONDS)
+        self.inputs.trim(TRIM_SECONDS)
         return self.inputs.has_untrimmed
 
     def borrow(self, block: int, start: int, end: int) -> memoryview:
