@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from naiad import json_cache
+from naiad.config.server.access import SERVER_SECRETS
 from naiad.environments.store.leases import Lease
 from naiad.interpreters.prefix import find_interpreter_in
 from naiad.interpreters.versions import PythonVersion, version_text
@@ -39,9 +40,7 @@ _DROPPED = (
     "CONDA_DEFAULT_ENV",
     "CONDA_PROMPT_MODIFIER",
     "CONDA_SHLVL",
-    # Secrets of the server itself.
-    "NAIAD_OPENAI_API_KEYS",
-    "NAIAD_ADMIN_KEY",
+    *SERVER_SECRETS,
     # Without it, `python` in a model runs the guest's interpreter instead of the one that pyenv selects for the host.
     "PYENV_VERSION",
 )

@@ -13,7 +13,7 @@ from environments.index import Indexes, add_to_index, serving_indexes
 from environments.wheels import offer_wheels, write_wheel
 from naiad.config.server.env_build import EnvBuild
 from naiad.environments.building import installers
-from naiad.environments.building.indexes import PackageIndex, parse_options
+from naiad.environments.building.indexes import PackageIndex, indexes_of_options, parse_options
 from naiad.environments.building.installers import InstallOptions
 from naiad.environments.declared.declaration import read_declaration
 from naiad.environments.declared.locking import LockedDeclaration, fetch_locked_wheels, lock_declaration
@@ -87,6 +87,34 @@ def test_a_package_assigned_to_an_index_is_installed_from_it_alone(tmp_path: Pat
     # The other index has the same version, with other content.
     assert imported(tmp_path, file) == "2.0 of local"
     assert fetch_locked_wheels(locked, tmp_path / "wheels", print, LogReporter()) == 2
+
+
+@pytest.mark.parametrize("installs", ["uv", "pip"])
+def test_a_package_is_assigned_to_a_folder_that_has_the_name_of_its_index(
+    tmp_path: Path, web: Indexes, monkeypatch: pytest.MonkeyPatch, installs: str
+) -> None:
+    shutil.copytree(web.folder / "local" / "adder", tmp_path / "m" / "files")
+    index = '[[tool.uv.index]]\nname = "files"\nurl = "files"\nformat = "flat"\nexplicit = true\n'
+    table = f'{index}[tool.uv.sources]\nadder = {{ index = "files" }}'
+    file = write_script(tmp_path / "m", table, "adder==2.0", "numpy")
+
+    lock(file)
+
+    if installs == "pip":
+        monkeypatch.setattr(installers, "find_uv", lambda: None)
+    assert imported(tmp_path, file) == "2.0 of local"
+
+
+def test_a_declaration_does_not_get_the_secrets_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NAIAD_ADMIN_KEY", "NAIAD_OPENAI_API_KEYS", "TOKEN"):
+        monkeypatch.setenv(name, "s3cret")
+    text = "https://${TOKEN}@shop/${NAIAD_ADMIN_KEY}/${NAIAD_OPENAI_API_KEYS}"
+
+    found = indexes_of_options([("--extra-index-url", text, tmp_path)])
+
+    assert [index.url for index in found.extra] == [
+        "https://s3cret@shop/${NAIAD_ADMIN_KEY}/${NAIAD_OPENAI_API_KEYS}",
+    ]
 
 
 def test_pip_refuses_what_only_uv_can_express(tmp_path: Path, web: Indexes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,9 +195,13 @@ def test_pinned_requirements_with_an_index_are_their_own_lock(tmp_path: Path, we
     assert imported(tmp_path, file) == "1.0+cpu of local"
 
 
-def test_paths_of_indexes_are_relative_to_the_script(tmp_path: Path, web: Indexes, installer: str) -> None:
+@pytest.mark.parametrize("written", ["./files", "'files/'", "files/../files"])
+def test_paths_of_indexes_are_relative_to_the_script(
+    tmp_path: Path, web: Indexes, installer: str, written: str
+) -> None:
     shutil.copytree(web.folder / "local" / "adder", tmp_path / "m" / "files")
-    file = write_script(tmp_path / "m", '[tool.uv]\nfind-links = ["./files"]', "adder==1.0+cpu", "numpy")
+    quoted = written if written.startswith("'") else f'"{written}"'
+    file = write_script(tmp_path / "m", f"[tool.uv]\nfind-links = [{quoted}]", "adder==1.0+cpu", "numpy")
 
     lock(file)
 

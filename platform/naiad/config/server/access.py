@@ -11,6 +11,9 @@ from naiad.config.server.flag_values import FlagValues
 from naiad.errors import OptionError
 
 __all__ = [
+    "ADMIN_VARIABLE",
+    "API_KEYS_VARIABLE",
+    "SERVER_SECRETS",
     "Api",
     "ApiKeySources",
     "Restrictions",
@@ -24,7 +27,10 @@ __all__ = [
 ]
 
 _SWITCHED_OFF = re.compile(r"^\(\?([a-zA-Z]*-[a-zA-Z]+)\)(.*)$", re.DOTALL)
-_API_KEYS_VARIABLE = "NAIAD_OPENAI_API_KEYS"
+API_KEYS_VARIABLE = "NAIAD_OPENAI_API_KEYS"
+ADMIN_VARIABLE = "NAIAD_ADMIN_KEY"
+SERVER_SECRETS = (API_KEYS_VARIABLE, ADMIN_VARIABLE)
+"""Variables with secrets of the server itself: neither guests nor installers get them."""
 _API_KEYS_FLAG = "openai-api-keys-file"
 
 
@@ -162,7 +168,7 @@ def api_key_sources(values: FlagValues, flag: str) -> ApiKeySources:
     """
     if not values.has("openai-port"):
         return ApiKeySources()
-    keys = [key.strip() for key in values.environ.get(_API_KEYS_VARIABLE, "").split(",")]
+    keys = [key.strip() for key in values.environ.get(API_KEYS_VARIABLE, "").split(",")]
     file = values.path(flag)
     if file is not None:
         read_api_keys(file)

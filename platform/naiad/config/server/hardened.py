@@ -11,13 +11,12 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from naiad.config.server.access import Api, Restrictions
+from naiad.config.server.access import ADMIN_VARIABLE, API_KEYS_VARIABLE, Api, Restrictions
 from naiad.config.server.flag_values import FlagValues
 
-__all__ = ["ADMIN_HEADER", "ADMIN_VARIABLE", "Hardening", "hardened_flags", "hardened_warnings", "hardening_of"]
+__all__ = ["ADMIN_HEADER", "Hardening", "hardened_flags", "hardened_warnings", "hardening_of"]
 
 ADMIN_HEADER = "naiad-admin-key"
-ADMIN_VARIABLE = "NAIAD_ADMIN_KEY"
 
 _FLAG = "hardened"
 _ADMIN_APIS = "model-repository,model-config,shared-memory,statistics,trace,logging"
@@ -120,5 +119,5 @@ def hardened_warnings(values: FlagValues) -> Iterator[str]:
 
 def _has_api_keys(values: FlagValues) -> bool:
     return values.has("openai-port") and bool(
-        values.text("openai-api-keys-file") or values.environ.get("NAIAD_OPENAI_API_KEYS", "").strip(", ")
+        values.text("openai-api-keys-file") or values.environ.get(API_KEYS_VARIABLE, "").strip(", ")
     )

@@ -16,11 +16,14 @@ from typing import Any
 from packaging.markers import Marker, default_environment
 from packaging.utils import canonicalize_name
 
+from naiad.config.server.access import SERVER_SECRETS
+
 __all__ = [
     "INDEX_OPTIONS",
     "NO_INDEXES",
     "PackageIndex",
     "PackageIndexes",
+    "absolute_place",
     "indexes_of_options",
     "indexes_of_uv",
     "parse_options",
@@ -42,10 +45,12 @@ class PackageIndex:
     Attributes:
         url: Its address.
         name: Its name; uv reads credentials from variables that have it. Empty for none.
+        is_flat: Whether it is a folder, or a page, that lists files of all packages.
     """
 
     url: str
     name: str = ""
+    is_flat: bool = False
 
     @property
     def uv_value(self) -> str:
@@ -86,6 +91,10 @@ class PackageIndexes:
         index = self.assigned.get(canonicalize_name(name))
         if index is None:
             return replace(self, assigned={})
+        if index.is_flat:
+            return PackageIndexes(
+                find_links=(index.url,), trusted_hosts=self.trusted_hosts, only_links=True, is_exclusive=True
+            )
         return PackageIndexes(default=index, trusted_hosts=self.trusted_hosts, is_exclusive=True)
 
     def uv_settings(self, settings: Mapping[str, list[str]]) -> dict[str, list[str]]:
@@ -136,22 +145,22 @@ def indexes_of_uv(table: _Table, folder: Path) -> PackageIndexes:
     """
     default: PackageIndex | None = None
     extra: list[PackageIndex] = []
-    links = [_place(str(place), folder) for place in table.get("find-links", ())]
+    links = [absolute_place(str(place), folder) for place in table.get("find-links", ())]
     named: dict[str, PackageIndex] = {}
     for entry in table.get("index", ()):
-        index = PackageIndex(_place(entry["url"], folder), entry.get("name", ""))
+        index = PackageIndex(absolute_place(entry["url"], folder), entry.get("name", ""), entry.get("format") == "flat")
         named[index.name] = index
         if entry.get("explicit", False):
             continue
-        if entry.get("format") == "flat":
+        if index.is_flat:
             links.append(index.url)
         elif entry.get("default", False):
             default = index
         else:
             extra.append(index)
-    extra += [PackageIndex(_place(url, folder)) for url in table.get("extra-index-url", ())]
+    extra += [PackageIndex(absolute_place(url, folder)) for url in table.get("extra-index-url", ())]
     if default is None and "index-url" in table:
-        default = PackageIndex(_place(table["index-url"], folder))
+        default = PackageIndex(absolute_place(table["index-url"], folder))
     assigned = {
         str(canonicalize_name(package)): named[name]
         for package, sources in table.get("sources", {}).items()
@@ -180,7 +189,7 @@ def indexes_of_options(options: Iterable[tuple[str, str, Path]]) -> PackageIndex
     only_links = False
     for name, value, folder in options:
         # pip replaces variables in requirements files, so that credentials need not be in them.
-        place = _place(_VARIABLE.sub(lambda match: os.environ.get(match[1], match[0]), value), folder)
+        place = absolute_place(_VARIABLE.sub(_variable, value), folder)
         match name:
             case "-i" | "--index-url":
                 default = PackageIndex(place)
@@ -201,6 +210,11 @@ def indexes_of_options(options: Iterable[tuple[str, str, Path]]) -> PackageIndex
         trusted_hosts=tuple(hosts),
         only_links=only_links,
     )
+
+
+def _variable(match: re.Match[str]) -> str:
+    # No declaration of a model may send secrets of the server to an address.
+    return match[0] if match[1] in SERVER_SECRETS else os.environ.get(match[1], match[0])
 
 
 def parse_options(line: str) -> list[tuple[str, str]]:
@@ -236,6 +250,6 @@ def _applies(marker: str) -> bool:
     return Marker(marker).evaluate(here)
 
 
-def _place(text: str, folder: Path) -> str:
+def absolute_place(text: str, folder: Path) -> str:
     """An address as it is, and a path as an absolute one."""
     return text if _SCHEME.match(text) else str(folder.absolute() / text)

@@ -26,6 +26,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 from virtualenv.seed.wheels.embed import get_embed_wheel
 
+from naiad.config.server.access import SERVER_SECRETS
 from naiad.environments.building.base_interpreter import BaseInterpreter
 from naiad.environments.building.indexes import NO_INDEXES, PackageIndexes
 from naiad.environments.building.requirements import Requirements
@@ -308,7 +309,7 @@ class _OutputParser:
 # Settings of the user that would install packages elsewhere.
 _UNWANTED = (
     *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON", "PIP_EDITABLE"),
-    *("NAIAD_OPENAI_API_KEYS", "NAIAD_ADMIN_KEY"),  # a build runs code of packages
+    *SERVER_SECRETS,  # a build runs code of packages
 )
 _QUIET = (
     *("--no-input", "--disable-pip-version-check", "--root-user-action", "ignore", "--no-warn-script-location"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from typing import Any
 from naiad.config.model.declared_environment import lock_candidates
 from naiad.environments.archives.manifest import host_platform
 from naiad.environments.building.base_interpreter import BaseInterpreter
+from naiad.environments.building.indexes import absolute_place
 from naiad.environments.building.installers import (
     InstallOptions,
     clean_environ,
@@ -40,6 +42,12 @@ from naiad.environments.progress import ProgressReporter
 from naiad.errors import ExecutionEnvironmentError
 
 __all__ = ["ResolvedWheel", "place_lock", "resolve_into", "resolve_with_pip", "resolved_lock"]
+
+_INDEX_VALUE = re.compile(
+    r"""((?<![\w-])(?:url|index-url|find-links|extra-index-url)\s*=\s*)(\[[^\]]*\]|"[^"\\\n]*"|'[^'\n]*')"""
+)
+"""A key of `[tool.uv]` whose value is an address or a path, or an array of these."""
+_TOML_STRING = re.compile(r""""[^"\\\n]*"|'[^'\n]*'""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,13 +281,18 @@ def _run(
 
 
 def _with_absolute_paths(declaration: Declaration) -> str:
-    """The block, with the paths of indexes as they are for a script in another folder."""
-    text, folder = declaration.text, declaration.file.parent
-    for place in declaration.indexes.places:
-        written = os.path.relpath(place, folder.absolute())
-        for spelling in (written, f"./{written}"):
-            text = text.replace(json.dumps(spelling), json.dumps(place)).replace(f"'{spelling}'", json.dumps(place))
-    return text
+    """The block, with the paths of indexes as they are for a script in another folder.
+
+    Names of indexes and packages stay as they are, also where a folder has the same name.
+    """
+    folder = declaration.file.parent
+
+    def absolute(match: re.Match[str]) -> str:
+        written = match[0]
+        text: str = written[1:-1] if written.startswith("'") else json.loads(written)
+        return json.dumps(absolute_place(text, folder), ensure_ascii=False)
+
+    return _INDEX_VALUE.sub(lambda match: match[1] + _TOML_STRING.sub(absolute, match[2]), declaration.text)
 
 
 def _block(content: str) -> str:
