@@ -95,3 +95,17 @@ def test_a_model_is_locked_for_the_python_that_its_configuration_requires(tmp_pa
 
     assert f'requires-python = ">={minor}"' in (model / "1" / "model.py").read_text()
     assert open_foreign_lock(model / "1" / "model.py.lock").requires_python.contains(f"{minor}.9")
+
+
+def test_a_file_outside_the_model_is_locked_for_the_python_of_the_model(tmp_path: Path) -> None:
+    minor = other_minor()
+    shared = tmp_path / "shared" / "requirements.txt"
+    shared.parent.mkdir()
+    shared.write_text("adder\nnumpy\n")
+    model = make_model(tmp_path / "models", PYTHON_VERSION=minor, EXECUTION_ENV_PATH=str(shared))
+
+    assert main(["lock", str(model)]) == 0
+
+    requires = open_foreign_lock(shared.with_name("pylock.toml")).requires_python
+    assert requires is None or requires.contains(f"{minor}.9")
+    assert f"Python {minor}" in shared.parent.joinpath("pylock.toml").read_text() or requires is not None

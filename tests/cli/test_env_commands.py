@@ -14,9 +14,10 @@ from naiad.cli.commands import naiad_group, run
 from naiad.config.server.quantities import parse_seconds, parse_size, size_text
 from naiad.environments.archives.manifest import MANIFEST_NAME
 from naiad.environments.building.build import BuiltEnvironment
+from naiad.environments.manager import EnvironmentManager
 from naiad.environments.store.entries import short_digests
 from naiad.environments.store.leases import EntryLeases
-from naiad.errors import NaiadError, OptionError
+from naiad.errors import ExecutionEnvironmentError, NaiadError, OptionError
 
 DAY = 86_400
 
@@ -315,3 +316,25 @@ def test_a_build_without_numpy_is_warned_of(tmp_path: Path, monkeypatch: pytest.
         "base": str(tmp_path),
         "packages": [{"name": "six", "version": "1"}],
     }
+
+
+def test_what_a_model_requires_of_python_holds_for_what_is_prefetched(tmp_path, monkeypatch):
+    model = tmp_path / "models" / "m"
+    (model / "1").mkdir(parents=True)
+    (model / "1" / "model.py").write_text("# /// script\n# dependencies = ['numpy']\n# ///\n")
+    (model / "config.pbtxt").write_text(
+        'backend: "python" parameters { key: "PYTHON_VERSION" value { string_value: "3.10" } }'
+    )
+    required = []
+
+    def prepare(manager, source, *, python, python_origin, preferred):
+        required.append((str(source), str(python), "PYTHON_VERSION" in python_origin))
+        raise ExecutionEnvironmentError("nothing is built here")
+
+    monkeypatch.setattr(EnvironmentManager, "prepare", prepare)
+
+    assert (
+        run(["env", "prefetch", f"--model-repository={tmp_path / 'models'}", f"--env-store={tmp_path / 'store'}"]) == 1
+    )
+
+    assert required == [(str(model / "1" / "model.py"), "==3.10.*", True)]

@@ -58,6 +58,23 @@ def test_a_command_whose_output_nobody_reads_ends_without_a_traceback(command: l
     assert "Broken" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("redirection", "code", "said"),
+    [(">&-", 0, ""), (">/dev/full", 1, "cannot write the output: No space left on device\n")],
+)
+def test_an_output_that_cannot_be_written_to_is_no_traceback(redirection: str, code: int, said: str) -> None:
+    program = Path(sys.executable).with_name("naiad")
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" completion bash {redirection}', program],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (code, said)
+
+
 # What fails on any machine, with `{closed}` for a port nobody listens on and `{work}` for a folder with the repository
 # `models`, whose model `broken` has no backend, the folder `empty`, and the file `file.txt`.
 FAILURES = {
@@ -180,6 +197,11 @@ def test_a_value_of_a_flag_that_cannot_be_is_2(work, capsys):
         (["serve", "extra"], "naiad serve: unexpected argument 'extra'", "`naiad serve --help` lists the flags"),
         (["serve", "models"], "naiad serve: unexpected argument 'models'", "did you mean --model-repository=models?"),
         (["bundle", "models"], "naiad bundle: unexpected argument 'models'", "did you mean --model-repository=models?"),
+        (
+            ["serve", "a" * 300],
+            f"naiad serve: unexpected argument '{'a' * 300}'",
+            "`naiad serve --help` lists the flags",
+        ),
         (["explain"], "naiad explain MODEL: expected one model, got none", "`naiad explain --help` lists the flags"),
         (["completion"], "naiad completion: missing argument SHELL", "give one of bash, zsh, fish"),
     ],
@@ -188,6 +210,11 @@ def test_a_wrong_command_line_is_two_lines_what_is_wrong_and_what_to_do(argument
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert (out, err) == ("", f"{cause}\n{hint}\n")
+
+
+def test_a_name_that_is_too_long_for_a_directory_is_none(capsys):
+    assert main(["explain", "a" * 300]) == 2
+    assert "' is not a directory; add --model-repository=DIRECTORY" in capsys.readouterr().err
 
 
 def test_the_program_of_triton_keeps_its_form_and_exit_code(capsys):
@@ -217,6 +244,8 @@ def test_the_program_of_triton_keeps_its_form_and_exit_code(capsys):
         ("deploy --force --name = n ", {"plain,systemd"}, {"file,"}),
         ("deploy systemd ", set(), {"plain,systemd", "file,", "dir,"}),
         ("ray ", {"plain,up", "plain,yaml"}, {"file,", "dir,"}),
+        ("ray --name shop ", {"plain,up", "plain,yaml"}, {"file,", "dir,"}),
+        ("ray up --ima", {"plain,--image"}, {"plain,--min"}),
     ],
 )
 def test_commands_flags_and_values_complete(words, offered, missing, capsys, monkeypatch):

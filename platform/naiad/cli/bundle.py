@@ -12,7 +12,7 @@ from naiad.bundle.archive import SUFFIXES, verify_bundle, write_bundle
 from naiad.bundle.host import RUN
 from naiad.bundle.image import check_base, write_image
 from naiad.bundle.make import Bundle, BundleRequest, make_bundle
-from naiad.cli.command_line import CommandLine, own_flags, run_command, stray_argument, with_help
+from naiad.cli.command_line import CommandLine, is_directory, own_flags, run_command, stray_argument, with_help
 from naiad.cli.json_output import JSON_FLAG, print_json
 from naiad.cli.serve import with_default_build
 from naiad.config.server.command_line import read_options
@@ -50,7 +50,7 @@ def bundle(arguments: Sequence[str]) -> int:
 
 def _bundle(line: CommandLine) -> int:
     if line.positional:
-        raise stray_argument(line.positional[0], is_repository=Path(line.positional[0]).is_dir())
+        raise stray_argument(line.positional[0], is_repository=is_directory(line.positional[0]))
     return _verify(line) if line.has(_VERIFY) else _make(line)
 
 

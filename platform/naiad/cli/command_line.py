@@ -155,6 +155,14 @@ def is_output_closed() -> bool:
     return False
 
 
+def is_directory(name: str | Path) -> bool:
+    """Whether a directory has this name; False where that cannot be examined, for which `Path.is_dir` raises."""
+    try:
+        return Path(name).is_dir()
+    except OSError:
+        return False
+
+
 def exit_code_of(error: NaiadError) -> int:
     """The exit code of a command that failed with this error: 2 for a wrong command line, else 1."""
     return EXIT_USAGE if isinstance(error, OptionError) else EXIT_FAILURE

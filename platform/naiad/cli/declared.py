@@ -59,7 +59,9 @@ def _add(
 
     file = _addable_script(model)
     locked = add_packages(
-        file, packages, lambda path, edit: _lock_file(path, python, wheels, offline=offline, json=json, edit=edit)
+        file,
+        packages,
+        lambda path, edit: _lock_file(path, model, python, wheels, offline=offline, json=json, edit=edit),
     )
     if json:
         print_json({"file": file, "added": packages, **_facts(locked)})
@@ -95,7 +97,7 @@ def _lock(
     from naiad.environments.declared.locking import fetch_locked_wheels
     from naiad.environments.progress import default_reporter
 
-    locked = _lock_file(_declaration_of(model), python, wheels, offline=offline, json=json)
+    locked = _lock_file(_declaration_of(model), model, python, wheels, offline=offline, json=json)
     if not json:
         _print_locked(locked)
     count = None
@@ -109,6 +111,7 @@ def _lock(
 
 def _lock_file(
     file: Path,
+    model: Path,
     python: str | None,
     wheels: tuple[Path, ...],
     *,
@@ -125,7 +128,7 @@ def _lock_file(
         file,
         cache=store_path("", os.environ) / "interpreters",
         python=python,
-        required=_required_python(file),
+        required=required if (required := _required_python(model)) is not None else _required_python(file),
         options=InstallOptions(wheels=tuple(folder.absolute() for folder in wheels), offline=offline),
         progress=progress_printer(json=json),
         reporter=default_reporter(),
@@ -158,7 +161,7 @@ def _script_of(model: Path) -> Path:
         return model
     config = _config_of(model)
     name = config.default_model_filename if config is not None and config.default_model_filename else "model.py"
-    versions = sorted((path for path in model.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+    versions = sorted((path for path in model.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
     for folder in (model, *reversed(versions)):
         if (folder / name).is_file():
             return folder / name
@@ -214,7 +217,7 @@ def _named_environment(model: Path) -> tuple[str, Path | str] | None:
     config, manifest = _config_of(folder), read_backend_manifest(folder, RealFiles())
     search = EnvironmentSearch(base=folder, model_dir=folder, version=version)
     parameters = {} if config is None else {name: one.string_value for name, one in config.parameters.items()}
-    origin = f"{_PARAMETER}.{version}" if f"{_PARAMETER}.{version}" in parameters else _PARAMETER
+    origin = f"{_PARAMETER}.{version}" if parameters.get(f"{_PARAMETER}.{version}") else _PARAMETER
     text, origin = parameters.get(origin, ""), f"{origin} in {folder / 'config.pbtxt'}"
     if not text and manifest is not None:
         text, origin = manifest.environment, str(manifest.path)
@@ -247,15 +250,15 @@ def _folder_of(model: Path) -> Path:
     if model.is_dir():
         return model
     folder = model.absolute().parent
-    return folder.parent if folder.name.isdigit() else folder
+    return folder.parent if folder.name.isdecimal() else folder
 
 
 def _version_of(model: Path) -> int:
     """The version that a file is the code of, else the highest one."""
     if not model.is_dir():
         name = model.absolute().parent.name
-        return int(name) if name.isdigit() else 0
-    return max((int(path.name) for path in model.iterdir() if path.name.isdigit()), default=0)
+        return int(name) if name.isdecimal() else 0
+    return max((int(path.name) for path in model.iterdir() if path.name.isdecimal()), default=0)
 
 
 def _config_of(model: Path) -> ModelConfig | None:

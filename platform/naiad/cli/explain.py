@@ -11,6 +11,7 @@ from pathlib import Path
 
 from naiad.cli.command_line import (
     CommandLine,
+    is_directory,
     own_flags,
     parse_command_line,
     report_error,
@@ -88,7 +89,7 @@ def _model_and_repository(line: CommandLine) -> tuple[str, list[tuple[Flag, str]
     if line.has_server_flag(_REPOSITORY):
         return model, []
     directory = Path(model).absolute()
-    if not directory.is_dir():
+    if not is_directory(directory):
         raise OptionError(
             f"{_PROGRAM}: no repository is named, and '{model}' is not a directory; add --model-repository=DIRECTORY, "
             "or type the model's directory"

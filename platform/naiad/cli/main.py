@@ -32,14 +32,25 @@ def _until_output_closes(command: Callable[[], int]) -> int:
     """The exit code of a command, which ends without a traceback if the reader of its output, such as `head`, has."""
     try:
         code = command()
-        sys.stdout.flush()  # here, where it can be caught: Python would do it after this returns
+        if sys.stdout is not None:  # None: the program was started without one
+            sys.stdout.flush()  # here, where it can be caught: Python would do it after this returns
     except BrokenPipeError:
-        # What is still buffered goes nowhere, so that Python's own flush at exit succeeds.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        from naiad.cli.command_line import EXIT_OUTPUT_CLOSED
-
-        return EXIT_OUTPUT_CLOSED
+        return _drop_output()
+    except OSError as error:
+        if error.filename is not None:  # of something that was opened, not of the output
+            raise
+        print(f"cannot write the output: {error.strerror or error}", file=sys.stderr)
+        _drop_output()
+        return 1
     return code
+
+
+def _drop_output() -> int:
+    """Have Python's own flush at exit succeed: what is still buffered goes nowhere. Returns the exit code."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    from naiad.cli.command_line import EXIT_OUTPUT_CLOSED
+
+    return EXIT_OUTPUT_CLOSED
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -43,17 +43,17 @@ _MODELS_CLAIM = Flag(
 _MEMORY = Flag("memory", Kind.STRING, "4Gi", "Memory of each pod with a server (yaml).")
 _OUTPUT = Flag("output", Kind.STRING, "", "File to write; default: standard output (yaml).")
 _FORCE = Flag("force", Kind.NOTHING, "", "Replace an existing file (yaml).")
-_OWN_FLAGS = own_flags(
+OWN_FLAGS = own_flags(
     _GROUP,
     *(_NAME, _ROUTE, _MIN, _MAX, _TARGET, _CPUS, _GPUS, _SURGE, _REVISION, _ADDRESS, _WAIT),
     *(_IMAGE, _RAY_VERSION, _MODELS_CLAIM, _MEMORY, _OUTPUT, _FORCE),
 )
-_SHOWN_FLAGS = with_help(_OWN_FLAGS, _GROUP)
+_SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 
 
 def ray(arguments: Sequence[str]) -> int:
     """Run servers on Ray, or write a RayService; returns the exit code."""
-    return run_command(arguments, _OWN_FLAGS, _SHOWN_FLAGS, _PROGRAM, "serve on Ray", _run)
+    return run_command(arguments, OWN_FLAGS, _SHOWN_FLAGS, _PROGRAM, "serve on Ray", _run)
 
 
 def _run(line: CommandLine) -> int:
@@ -61,7 +61,7 @@ def _run(line: CommandLine) -> int:
         given = " ".join(line.positional) or "none"
         raise UsageError(f"cannot serve on Ray: expected one of {', '.join(_COMMANDS)}, got {given}")
     command = line.positional[0]
-    for flag in _OWN_FLAGS:
+    for flag in OWN_FLAGS:
         other = _FLAGS_OF_ONE.get(flag.name, command)
         if line.has(flag) and other != command:
             raise UsageError(f"cannot use --{flag.name} with {command}: it is a flag of {other}; remove it")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from naiad import garbage_collection, heap
-from naiad.cli.command_line import report_option_error, stray_argument, usage
+from naiad.cli.command_line import is_directory, report_option_error, stray_argument, usage
 from naiad.config.model.environment_source import redact
 from naiad.config.server.command_line import read_options
 from naiad.config.server.env_build import EnvBuild
@@ -52,7 +52,7 @@ def serve(arguments: Sequence[str], program: str, supervisor: Supervisor | None 
             print(usage(program, SERVER_FLAGS), end="")
             return 0
         if positional:
-            raise stray_argument(positional[0], is_repository=Path(positional[0]).is_dir())
+            raise stray_argument(positional[0], is_repository=is_directory(positional[0]))
         bundles = [text for flag, text in found if flag.name == _BUNDLE]
         if bundles:
             return _exec_bundle(Path(bundles[-1]), [(flag, text) for flag, text in found if flag.name != _BUNDLE])

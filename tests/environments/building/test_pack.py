@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from environments.packages import run_alone, small_environment
+from naiad.environments.archives.manifest import MANIFEST_NAME
 from naiad.environments.building.pack import pack
 from naiad.environments.progress import LogReporter
 from naiad.environments.store.verification import verify_archive
@@ -136,6 +137,21 @@ def test_a_packed_environment_runs_elsewhere_after_the_original_is_gone(
         run_alone([python, "-E", "-s", str(unpacked / "bin" / "conda-unpack")])
     assert os.fsencode(prefix) not in (unpacked / "bin" / "greet").read_bytes()
     assert list(unpacked.rglob("os.cpython-*.pyc"))
+
+
+def test_an_unpacked_archive_is_packed_again_with_one_manifest_and_any_name(tmp_path: Path) -> None:
+    environment = _conda_environment(tmp_path / "environment")
+    (environment / MANIFEST_NAME).write_text("{}")
+    (environment / os.fsdecode(b"a\xe9")).write_text("not UTF-8")
+
+    packed = pack(environment, tmp_path / "out.tar")
+
+    with tarfile.open(packed.archive, errors="surrogateescape") as opened:
+        names = opened.getnames()
+    assert names.count(MANIFEST_NAME) == 1
+    assert names[0] == MANIFEST_NAME
+    found = verify_archive(packed.archive, tmp_path / "store", LogReporter())
+    assert "damaged" not in found.problem
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from naiad.config.server.env_build import EnvBuild
 from naiad.config.server.quantities import counted, parse_seconds, parse_size, size_text
 
 if TYPE_CHECKING:
+    from naiad.cli.env.models import UsedEnvironment
     from naiad.environments.archives.signatures import TrustedKeys
 
 __all__ = ["ENV_COMMANDS"]
@@ -279,12 +280,13 @@ def _prefetch(
     )
     manager = EnvironmentManager(store, policy=policy)
     results: list[dict[str, str]] = []
-    for source in dict.fromkeys(_sources(environments, repositories, directories, store)):
+    used = _used_environments(environments, repositories, directories, store)
+    for _, source, python, origin, preferred in dict.fromkeys(each._replace(model="") for each in used):
         uri = source.uri if isinstance(source, EnvironmentSource) else ""
         if accept_changed and uri:
             manager.accept_changed(uri)
         try:
-            ready = manager.prepare(source)
+            ready = manager.prepare(source, python=python, python_origin=origin, preferred=preferred)
             if changed := manager.explain_changed(source):
                 raise ExecutionEnvironmentError(changed)
         except NaiadError as error:
@@ -305,20 +307,20 @@ def _prefetch(
     return 1 if any("error" in result for result in results) else 0
 
 
-def _sources(
+def _used_environments(
     environments: tuple[str, ...], repositories: tuple[str, ...], directories: tuple[Path, ...], store: Path
-) -> Iterator[Path | EnvironmentSource]:
-    from naiad.cli.env.models import environments_of, server_options
+) -> Iterator[UsedEnvironment]:
+    from naiad.cli.env.models import UsedEnvironment, environments_of, server_options
     from naiad.resolution.environment import EnvironmentSearch, locate_environment
     from naiad.resolution.files import RealFiles
 
     places = EnvironmentSearch(base=Path.cwd(), directories=tuple(directory.absolute() for directory in directories))
     for text in environments:
-        yield locate_environment(text, "naiad env prefetch", places, RealFiles())[0]
+        source, _ = locate_environment(text, "naiad env prefetch", places, RealFiles())
+        yield UsedEnvironment("", source, None, "", None)
     if repositories:
         options = server_options(store, repositories, *(f"--env-directory={directory}" for directory in directories))
-        for _, source in environments_of(options):
-            yield source
+        yield from environments_of(options)
 
 
 def _print_prefetched(results: list[dict[str, str]]) -> None:

@@ -6,6 +6,9 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+from packaging.specifiers import SpecifierSet
 
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.config.model.model_config import freeze
@@ -21,7 +24,7 @@ from naiad.repository.read import read_config
 from naiad.repository.repositories import open_repositories_of
 from naiad.resolution.resolve import ResolutionSettings, resolution_settings, resolve
 
-__all__ = ["environments_of", "models_using", "server_options"]
+__all__ = ["UsedEnvironment", "environments_of", "models_using", "server_options"]
 
 _log = logging.getLogger("naiad.cli")
 
@@ -37,7 +40,7 @@ def models_using(found: Inspection, options: ServerOptions | None) -> list[str]:
     if options is None:
         return sorted(recorded)
     store = Store(options.environments.store, LogReporter())
-    return sorted(recorded | {model for model, source in environments_of(options) if _is_same(source, found, store)})
+    return sorted(recorded | {each.model for each in environments_of(options) if _is_same(each.source, found, store)})
 
 
 def server_options(store: Path, repositories: Sequence[str], *flags: str) -> ServerOptions:
@@ -50,8 +53,26 @@ def server_options(store: Path, repositories: Sequence[str], *flags: str) -> Ser
     return read_options(split_arguments(given, SERVER_FLAGS, "naiad env")[0], environ=os.environ)
 
 
-def environments_of(options: ServerOptions) -> Iterator[tuple[str, Path | EnvironmentSource]]:
-    """Model names and environments: one pair for each version that a server would load and that names an environment.
+class UsedEnvironment(NamedTuple):
+    """An environment that a version of a model names, and what the version requires of it.
+
+    Attributes:
+        model: The model's name.
+        source: The environment.
+        python: Versions of Python that the model requires; None for any.
+        python_origin: What requires them.
+        preferred: Versions that are taken if they are there.
+    """
+
+    model: str
+    source: Path | EnvironmentSource
+    python: SpecifierSet | None
+    python_origin: str
+    preferred: SpecifierSet | None
+
+
+def environments_of(options: ServerOptions) -> Iterator[UsedEnvironment]:
+    """The environments of all models: one for each version that a server would load and that names an environment.
 
     A model with an invalid configuration is skipped with a warning: a server would not load it either.
     """
@@ -61,25 +82,25 @@ def environments_of(options: ServerOptions) -> Iterator[tuple[str, Path | Enviro
         for name, files in repositories.scan().models.items():
             try:
                 repositories.fetch(files)
-                sources = list(_of_model(files, options, settings))
+                found = list(_of_model(name, files, options, settings))
             except NaiadError as error:
                 _log.warning("model '%s': %s", name, error.message)
                 continue
-            yield from ((name, source) for source in sources)
+            yield from found
     finally:
         repositories.close()
 
 
 def _of_model(
-    files: ModelFiles, options: ServerOptions, settings: ResolutionSettings
-) -> Iterator[Path | EnvironmentSource]:
+    name: str, files: ModelFiles, options: ServerOptions, settings: ResolutionSettings
+) -> Iterator[UsedEnvironment]:
     config = freeze(read_config(files, strict=not options.models.auto_complete, config_name=options.models.config_name))
     if config.platform == "ensemble":
         return
     for version in versions_to_load(config.version_policy, available_versions(files), files.name):
         found = resolve(config, model_dir=files.directory, version=version, settings=settings, model_uri=files.uri)
         if found.environment is not None:
-            yield found.environment
+            yield UsedEnvironment(name, found.environment, found.python, found.python_origin, found.preferred_python)
 
 
 def _is_same(source: Path | EnvironmentSource, found: Inspection, store: Store) -> bool:

@@ -127,7 +127,7 @@ def users_of(archive: SharedArchive, options: ServerOptions) -> list[str]:
         ExecutionEnvironmentError: If a model pins its present content, so that no other can be rolled out.
     """
     users = set()
-    for model, source in environments_of(options):
+    for model, source, *_ in environments_of(options):
         path = source.path if isinstance(source, EnvironmentSource) else source
         if path is None or os.path.realpath(path) != os.path.realpath(archive.path):
             continue

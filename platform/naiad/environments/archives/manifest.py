@@ -131,7 +131,8 @@ def read_manifest(archive: Path) -> Manifest | None:
 
 def content_digest(files: Mapping[str, str]) -> str:
     """The SHA-256 of a list of files, by name and in order, with the SHA-256 of each, as `sha256sum` prints them."""
-    return hashlib.sha256("".join(f"{files[name]}  {name}\n" for name in sorted(files)).encode()).hexdigest()
+    lines = "".join(f"{files[name]}  {name}\n" for name in sorted(files))
+    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()  # a name need not be UTF-8
 
 
 def require_content(manifest: Manifest, files: Mapping[str, str], archive: Path) -> None:

@@ -100,7 +100,9 @@ def pack(
         raise ExecutionEnvironmentError(f"cannot write {output}: it exists already; remove it or name another file")
     try:
         with _staged(output) as unfinished, _self_contained(prefix, unfinished.parent) as packed:
-            members, warnings = collect_members(packed, packed / "bin" / "python")
+            collected, warnings = collect_members(packed, packed / "bin" / "python")
+            # An environment that was unpacked from an archive has the manifest of that.
+            members = [member for member in collected if member.name != MANIFEST_NAME]
             described = create_manifest(packed, members, made_from=_kind(prefix))
             manifest = replace(described, content=_content_digest(members))
             first = OutputMember(name=MANIFEST_NAME, data=manifest.as_bytes())
