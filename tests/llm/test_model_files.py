@@ -233,9 +233,10 @@ def test_the_device_of_an_instance_is_a_position_among_the_visible_ones(
 ):
     from vllm_like.engines import vllm_engine
 
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if before is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
+    # Set first, so that the variable is as it was after the test: of one that is missing, `delenv` records nothing.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before or "")
+    if before is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     vllm_engine.choose_devices(vllm_settings(tmp_path, "GPU", ""))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
 
