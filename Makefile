@@ -8,7 +8,7 @@ PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 # Hundreds of servers are started from this checkout: without bytecode each would compile all of it.
 export PYTHONDONTWRITEBYTECODE :=
 # `make test FRONTENDS=2`: servers under test run their frontends in so many processes. SHARE=1/3 runs a third of the files,
-# and SLOW_SHARE=1/2 all tests but half of the slow ones.
+# and SLOW_SHARE=1/3 all tests but two thirds of the slow ones.
 export NAIAD_TEST_FRONTENDS := $(FRONTENDS)
 
 .PHONY: demo demo-llm demo-ray test quick check docs bench bench-llm bench-scaling bench-declared changelog proto clean
