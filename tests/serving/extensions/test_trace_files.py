@@ -163,4 +163,5 @@ def test_same_failure_is_logged_once(tmp_path, caplog):
     for _ in range(5):
         ask(tracer)
     tracer.close()
-    assert caplog.text.count("failed creating trace file") == 1
+    # Of this file: the writer of an earlier test may end during this one.
+    assert caplog.text.count(f"failed creating trace file: {tmp_path}") == 1
