@@ -58,16 +58,20 @@ def test_a_command_whose_output_nobody_reads_ends_without_a_traceback(command: l
     assert "Broken" not in done.stderr
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
     ("redirection", "code", "said"),
     [(">&-", 0, ""), (">/dev/full", 1, "cannot write the output: No space left on device\n")],
 )
-def test_an_output_that_cannot_be_written_to_is_no_traceback(redirection: str, code: int, said: str) -> None:
+def test_an_output_that_cannot_be_written_to_is_no_traceback(
+    redirection: str, code: int, said: str, unbuffered: str
+) -> None:
     program = Path(sys.executable).with_name("naiad")
     done = subprocess.run(
         ["sh", "-c", f'"$0" completion bash {redirection}', program],
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         timeout=60,
         check=False,
     )

@@ -30,7 +30,8 @@ __all__ = [
     "EXIT_USAGE",
     "CommandLine",
     "exit_code_of",
-    "is_output_closed",
+    "is_directory",
+    "output_failure",
     "own_flags",
     "parse_command_line",
     "report_error",
@@ -137,7 +138,8 @@ def run_command(
     except NaiadError as error:
         return report_error(error, program)
     except OSError as error:
-        if isinstance(error, BrokenPipeError) and is_output_closed():
+        failure = output_failure()
+        if failure is not None and failure.errno == error.errno:
             raise  # `main` ends the program
         print(f"cannot {purpose}: {error}", file=sys.stderr)
         return EXIT_FAILURE
@@ -146,13 +148,15 @@ def run_command(
         return EXIT_INTERRUPTED
 
 
-def is_output_closed() -> bool:
-    """Whether the reader of this program's output is gone, which a write to it has found already."""
+def output_failure() -> OSError | None:
+    """Why this program's output cannot be written; None if it can. BrokenPipeError: its reader is gone."""
+    if sys.stdout is None:  # the program was started without one
+        return None
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        return True
-    return False
+    except OSError as error:
+        return error
+    return None
 
 
 def is_directory(name: str | Path) -> bool:

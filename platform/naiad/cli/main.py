@@ -6,6 +6,7 @@ imported only when they are needed, because a server must start quickly.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -28,29 +29,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _until_output_closes(lambda: _run(given))
 
 
+_ERRORS_OF_OUTPUTS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
 def _until_output_closes(command: Callable[[], int]) -> int:
-    """The exit code of a command, which ends without a traceback if the reader of its output, such as `head`, has."""
+    """The exit code of a command, which ends without a traceback if its output cannot be written.
+
+    It often cannot because its reader, such as `head`, has ended: that is no failure to report.
+    """
+    from naiad.cli.command_line import EXIT_FAILURE, EXIT_OUTPUT_CLOSED, output_failure
+
     try:
         code = command()
-        if sys.stdout is not None:  # None: the program was started without one
-            sys.stdout.flush()  # here, where it can be caught: Python would do it after this returns
-    except BrokenPipeError:
-        return _drop_output()
+        failure = output_failure()  # looked for here, where it can be caught: Python would do it after this returns
     except OSError as error:
-        if error.filename is not None:  # of something that was opened, not of the output
+        # An unbuffered output (PYTHONUNBUFFERED) has nothing left to flush; a command names other files that it writes.
+        failure = error if error.errno in _ERRORS_OF_OUTPUTS and error.filename is None else output_failure()
+        if failure is None:
             raise
-        print(f"cannot write the output: {error.strerror or error}", file=sys.stderr)
-        _drop_output()
-        return 1
-    return code
-
-
-def _drop_output() -> int:
-    """Have Python's own flush at exit succeed: what is still buffered goes nowhere. Returns the exit code."""
+    if failure is None:
+        return code
+    # What is still buffered goes nowhere, so that Python's own flush at exit succeeds.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    from naiad.cli.command_line import EXIT_OUTPUT_CLOSED
-
-    return EXIT_OUTPUT_CLOSED
+    if isinstance(failure, BrokenPipeError):
+        return EXIT_OUTPUT_CLOSED
+    print(f"cannot write the output: {failure.strerror or failure}", file=sys.stderr)
+    return EXIT_FAILURE
 
 
 def _run(arguments: Sequence[str]) -> int:
