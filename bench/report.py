@@ -115,10 +115,10 @@ def _targets(results: Results) -> str:
         rows.append((target.promise, target.bound_text, reached, verdict))
     own = []
     for pair in cases.OWN_TARGETS:
-        ours, beside = (results.median(case, OURS, pair.metric) for case in (pair.case, pair.beside))
-        if ours is not None and beside is not None:
-            met = "yes" if ours / beside <= pair.at_most else "**no**"
-            own.append((pair.promise, f"at most {pair.at_most} x", f"{ours / beside:.2f} x", met))
+        ratio = results.ratio_of_cases(pair.case, pair.beside, pair.metric)
+        if ratio is not None:
+            met = "yes" if ratio <= pair.at_most else "**no**"
+            own.append((pair.promise, f"at most {pair.at_most} x", f"{ratio:.2f} x", met))
     compared = table(("naiad / Triton", "target", "reached", "met"), rows)
     return f"{compared}\n\n{table(('naiad / naiad', 'target', 'reached', 'met'), own)}" if own else compared
 

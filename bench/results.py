@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 OURS, THEIRS = "naiad", "triton"
+
+_Samples = Sequence[Mapping[str, float]]
 
 
 @dataclasses.dataclass
@@ -32,6 +34,15 @@ class Results:
         The ratio is computed for each turn because a machine whose speed changes affects both servers of a turn alike.
         """
         samples = self.samples.get(case, {})
-        turns = zip(samples.get(one, []), samples.get(other, []), strict=False)
-        ratios = [own[metric] / of_other[metric] for own, of_other in turns if metric in own and of_other.get(metric)]
-        return statistics.median(ratios) if ratios else None
+        return _median_ratio(samples.get(one, []), samples.get(other, []), metric)
+
+    def ratio_of_cases(self, case: str, beside: str, metric: str, server: str = OURS) -> float | None:
+        """The median of a server's value in *case* divided by its value in *beside*, turn by turn, as in `ratio`."""
+        one, other = (self.samples.get(name, {}).get(server, []) for name in (case, beside))
+        return _median_ratio(one, other, metric)
+
+
+def _median_ratio(one: _Samples, other: _Samples, metric: str) -> float | None:
+    turns = zip(one, other, strict=False)
+    ratios = [mine[metric] / beside[metric] for mine, beside in turns if metric in mine and beside.get(metric)]
+    return statistics.median(ratios) if ratios else None

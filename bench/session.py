@@ -59,10 +59,18 @@ class Session:
             servers = [stack.enter_context(running(each, work / "models", work)) for each in self.programs]
             for server in servers:
                 measure(self.reference, server, WARM_UP, window=0.3)
+            turns = {name: functools.partial(self._turn, servers, load) for name, load in loads.items()}
             promised = {target.case for target in cases.TARGETS}
-            for name, load in loads.items():
-                rounds = self.promised_rounds if name in promised else self.rounds
-                take_turns(self.results, name, rounds, functools.partial(self._turn, servers, load))
+            compared = {case for target in cases.OWN_TARGETS for case in (target.case, target.beside)}
+            for name, turn in turns.items():
+                if name not in compared:
+                    take_turns(self.results, name, self.promised_rounds if name in promised else self.rounds, turn)
+            for target in cases.OWN_TARGETS:
+                # By turns as well, or the machine's speed would change between the two cases.
+                for _ in range(self.promised_rounds):
+                    for name in (target.case, target.beside):
+                        if name in turns:
+                            take_turns(self.results, name, 1, turns[name])
 
     def _turn(self, servers: Sequence[Server], load: Load) -> Turn:
         return {server.program.name: measure(self.reference, server, load, self.window) for server in servers}
