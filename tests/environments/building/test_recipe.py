@@ -104,17 +104,17 @@ def test_a_preference_that_cannot_be_met_gives_way(tmp_path: Path) -> None:
     assert version_preferences(recipe, None, (3, 11))[-1] == recipe.python
 
 
-@pytest.mark.parametrize("line", ["-e ../pkg", "--editable=../pkg", "  -e  ../pkg  # ours"])
+@pytest.mark.parametrize("line", ["-e ../pkg", "--editable=../pkg", "  -e  ../pkg  # ours", "-e '../pkg'"])
 def test_an_editable_requirement_is_refused_before_anything_is_built(tmp_path: Path, line: str) -> None:
     """Also in an included file. Packing the environment would refuse it, after minutes of building."""
-    (tmp_path / "more.txt").write_text(f"numpy\n{line}\n")
-    (tmp_path / "requirements.txt").write_text("-r more.txt\n-r requirements.txt\n")
+    (tmp_path / "no more.txt").write_text(f"numpy\n{line}\n")
+    (tmp_path / "requirements.txt").write_text("-r 'no more.txt'\n-r requirements.txt\n")
     recipe = _recipe(tmp_path, 'name = "small"\nrequirements = "requirements.txt"')
 
     with pytest.raises(ConfigError) as refused:
         declared_requirements(recipe)
 
     assert refused.value.message.startswith(
-        f"{tmp_path / 'more.txt'}:2 requires '{line.strip()}': the code of an editable"
+        f"{tmp_path / 'no more.txt'}:2 requires '{line.strip()}': the code of an editable"
     )
     assert refused.value.message.endswith("; write ../pkg without --editable, which copies it")

@@ -48,6 +48,19 @@ def test_what_was_done_to_it_after_unpacking_is_part_of_it(manager, tmp_path, mi
     assert problem(manager.store_root) == ""
 
 
+def test_files_that_a_later_entry_made_read_only_are_as_they_were(store):
+    (verdict,) = verify_entries(store, ())
+    (entry,) = read_entries(store)
+    record = json.loads((entry.folder / "files.json").read_text())
+    before = {name: (mode, digest) for name, (mode, digest) in record["content"].items() if mode == "444"}
+    assert before
+    record["content"].update({name: ["644", digest] for name, (_, digest) in before.items()})
+    (entry.folder / "files.json").write_text(json.dumps(record))
+
+    assert verdict.is_intact
+    assert problem(store) == ""
+
+
 def change(prefix: Path) -> str:
     path = prefix / "etc" / "where.txt"
     facts = path.stat()

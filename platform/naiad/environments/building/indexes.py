@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ INDEX_OPTIONS = frozenset(
 )
 """The options of a requirements file that `indexes_of_options` reads."""
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
+_COMMENT = re.compile(r"(^|\s)#.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +220,14 @@ def _variable(match: re.Match[str]) -> str:
 
 
 def parse_options(line: str) -> list[tuple[str, str]]:
-    """Names and values of the options on a line of a requirements file; empty for a requirement."""
-    words = line.split()
+    """Names and values of the options on a line of a requirements file, without quotes; empty for a requirement."""
+    text = _COMMENT.sub("", line).strip()
+    if not text.startswith("-"):
+        return []
+    try:
+        words = shlex.split(text)  # as pip does, whose values may be paths with blanks
+    except ValueError:  # a quote is not closed: the installer reports it
+        words = text.split()
     found: list[tuple[str, str]] = []
     while words and words[0].startswith("-"):
         word = words.pop(0)

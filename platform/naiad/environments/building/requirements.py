@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from naiad.environments.building.indexes import parse_options
 from naiad.environments.building.lockfiles import open_foreign_lock, pin_lines, require_current
 from naiad.environments.building.recipe import LOCK_FILE, Recipe
 from naiad.errors import ConfigError
@@ -19,7 +19,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_OPTION = re.compile(r"\s*((?P<editable>-e|--editable)|-r|--requirement)[\s=]*(?P<value>[^\s#]+)")
+_EDITABLE = ("-e", "--editable")
+_INCLUDED = ("-r", "--requirement")
 
 __all__ = ["Requirements", "declared_requirements", "requirements_to_install"]
 
@@ -83,17 +84,15 @@ def _reject_editable(file: Path, seen: set[Path]) -> None:
     except (OSError, UnicodeDecodeError):
         return  # the installer reports it
     for number, line in enumerate(lines, 1):
-        option = _OPTION.match(line)
-        if option is None:
-            continue
-        if option["editable"]:
-            raise ConfigError(
-                f"{file}:{number} requires '{line.strip()}': the code of an editable package stays outside the "
-                f"environment, so that it cannot be packed; write {option['value']} without --editable, which copies it"
-            )
-        included = file.parent / option["value"]
-        if included not in seen:
-            _reject_editable(included, seen)
+        for name, value in parse_options(line):
+            if name in _EDITABLE:
+                raise ConfigError(
+                    f"{file}:{number} requires '{line.strip()}': the code of an editable package stays outside the "
+                    f"environment, so that it cannot be packed; write {value} without --editable, which copies it"
+                )
+            included = file.parent / value
+            if name in _INCLUDED and included not in seen:
+                _reject_editable(included, seen)
 
 
 def _dependencies(recipe: Recipe, file: Path) -> list[str]:

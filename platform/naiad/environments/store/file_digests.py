@@ -86,7 +86,8 @@ class FileChanges:
     """Differences between an entry and its record; paths are relative to its folder `env`.
 
     Attributes:
-        changed: Files with other content or permissions, links with another target.
+        changed: Files with other content or more permissions, links with another target. Less permission to write is
+            no change: a file is read-only for all entries that share it since the newest of them was created.
         missing: Recorded files that no longer exist.
         added: Files that were not recorded.
         files: Number of recorded files and links.
@@ -187,7 +188,7 @@ def compare_files(entry: Path) -> FileChanges | None:
         return None
     found = {name: _describe(file, None) for name, file in scan_files(entry).items()}
     return FileChanges(
-        changed=tuple(sorted(name for name in recorded.keys() & found.keys() if recorded[name] != found[name])),
+        changed=tuple(sorted(name for name in recorded.keys() & found.keys() if _differs(recorded[name], found[name]))),
         missing=tuple(sorted(recorded.keys() - found.keys())),
         added=tuple(sorted(found.keys() - recorded.keys())),
         files=len(recorded),
@@ -206,6 +207,15 @@ def _describe(state: FileState, known: UnpackedFile | None) -> list[str]:
         return ["special", ""]
     digest = known.digest if known is not None and state.is_unchanged_since(known) else _digest(state.path)
     return [f"{stat.S_IMODE(state.mode):o}", digest]
+
+
+def _differs(recorded: list[str], found: list[str]) -> bool:
+    if recorded == found:
+        return False
+    if recorded[1] != found[1] or "link" in (recorded[0], found[0]) or "special" in (recorded[0], found[0]):
+        return True
+    before, now = int(recorded[0], 8), int(found[0], 8)
+    return before & ~_WRITABLE != now & ~_WRITABLE or bool(now & ~before)
 
 
 def _digest(path: str) -> str:
