@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import platformdirs
 import psutil
 from support.forked_servers import ForkedServer
 from support.guests_of import give_environment
@@ -374,6 +375,8 @@ class ServerProcess:
             (cache / _STORE).mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 (cache / _STORE / "guests").symlink_to(shared_guests[0])
+            with contextlib.suppress(FileExistsError):
+                (cache / "naiad" / "pip").symlink_to(platformdirs.user_cache_path("naiad", appauthor=False) / "pip")
 
     def _while_running(self, condition: Callable[[], Any]) -> Any:
         assert self._process is not None, "the server has not been started"

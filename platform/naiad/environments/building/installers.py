@@ -1,6 +1,6 @@
 """Installing packages into a prefix with pip or uv.
 
-uv is used if it is installed: it is several times faster. pip is run from a wheel, so it need not be in the prefix.
+uv is used if it is installed: it is several times faster. pip need not be in the prefix (`pip_program`).
 Both use the indexes and certificates of the user's pip configuration, which uv does not read itself. The output is
 parsed for progress, and for the requirement that caused a failure.
 """
@@ -29,6 +29,7 @@ from virtualenv.seed.wheels.embed import get_embed_wheel
 from naiad.config.server.access import SERVER_SECRETS
 from naiad.environments.building.base_interpreter import BaseInterpreter
 from naiad.environments.building.indexes import NO_INDEXES, PackageIndexes
+from naiad.environments.building.pip_program import find_pip, unpacked_pip
 from naiad.environments.building.requirements import Requirements
 from naiad.environments.progress import ProgressEvent, ProgressReporter
 from naiad.errors import ExecutionEnvironmentError, OptionError
@@ -39,7 +40,6 @@ __all__ = [
     "clean_environ",
     "download_wheels",
     "find_failed_requirement",
-    "find_pip",
     "find_uv",
     "install",
     "install_command",
@@ -320,25 +320,8 @@ _FIRST_WITH_RAW_PROGRESS = Version("24.1")
 _SETTING = re.compile(r"^[\w:.]+\.([\w-]+)=(.*)$")
 
 
-def find_pip(base: BaseInterpreter) -> Path:
-    """A wheel of pip that runs under an interpreter: virtualenv's, else the interpreter's own.
-
-    Raises:
-        ExecutionEnvironmentError: If there is neither.
-    """
-    wheel = get_embed_wheel("pip", base.minor)
-    if wheel is not None:
-        return Path(wheel.path)
-    own = sorted(base.stdlib.glob("ensurepip/_bundled/pip-*.whl"))
-    if own:
-        return own[-1]
-    raise ExecutionEnvironmentError(
-        f"no pip for Python {base.version}: virtualenv brings none for it and {base.stdlib}/ensurepip has none either"
-    )
-
-
 def pip_command(pip: Path, python: Path, verb: str) -> list[str]:
-    """The command that runs a pip wheel under an interpreter."""
+    """The command that runs the pip in a folder or wheel under an interpreter."""
     return [str(python), "-I", f"{pip}/pip", verb, *(_QUIET if verb == "install" else _QUIET[:2])]
 
 
@@ -407,8 +390,9 @@ def pip_settings() -> dict[str, list[str]]:
 @functools.lru_cache(maxsize=1)
 def _read_settings(_variables: tuple[tuple[str, str], ...]) -> dict[str, list[str]]:
     pip = get_embed_wheel("pip", f"{sys.version_info.major}.{sys.version_info.minor}")
+    assert pip is not None  # virtualenv has one for each version that the host runs on
     run = subprocess.run(
-        [sys.executable, "-I", f"{pip.path if pip is not None else ''}/pip", "config", "list"],
+        [sys.executable, "-I", f"{unpacked_pip(Path(pip.path))}/pip", "config", "list"],
         env=clean_environ(os.environ),
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -18,7 +18,6 @@ from packaging.specifiers import SpecifierSet
 from naiad.environments.building.base_interpreter import find_base, inspect_base, installed_minors
 from naiad.environments.building.installers import (
     clean_environ,
-    find_pip,
     find_uv,
     pip_command,
     pip_settings,
@@ -27,6 +26,7 @@ from naiad.environments.building.installers import (
     uv_resolve_command,
 )
 from naiad.environments.building.lockfiles import Pin, lock_text, read_head
+from naiad.environments.building.pip_program import find_pip
 from naiad.environments.building.recipe import LOCK_FILE, Recipe, read_recipe
 from naiad.environments.building.requirements import Requirements, declared_requirements
 from naiad.environments.progress import LogReporter

@@ -25,7 +25,6 @@ from naiad.environments.building.indexes import absolute_place
 from naiad.environments.building.installers import (
     InstallOptions,
     clean_environ,
-    find_pip,
     installer_uv,
     pip_command,
     run_installer,
@@ -35,6 +34,7 @@ from naiad.environments.building.installers import (
     uv_settings,
     with_sources,
 )
+from naiad.environments.building.pip_program import find_pip
 from naiad.environments.building.requirements import Requirements
 from naiad.environments.declared.declaration import Declaration
 from naiad.environments.declared.retrying import with_retries
