@@ -80,7 +80,7 @@ class Rates:
 
 def main() -> int:
     options = _options()
-    # The demonstration has the simulated cluster; its modules are no package.
+    # The demonstration has the simulated cluster; its modules are not a package.
     sys.path.insert(0, str(ROOT / "examples" / "demo"))
     try:
         nodes = importlib.import_module("ray_nodes").Nodes()

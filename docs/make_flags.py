@@ -17,7 +17,7 @@ Written by `docs/make_flags.py` from `naiad.config.server.options`; `naiad expla
 A value follows its flag as `--flag=value` or `--flag value`; an unambiguous beginning of a name is enough.
 
 - **refused**: the server does not start and says why, unless the value asks for nothing (`false`, `off`, the default).
-- **no effect**: accepted, because a server without it answers the same; a line of the log says so.
+- **no effect**: accepted, because a server without it answers the same; the log has a line about it.
 - **naiad's own**: Triton has no such flag.
 """
 

@@ -38,17 +38,17 @@ _NUMBERED: Tuple[Any, ...] = (None, np.bool_, *list(TRITON_STRING_TO_NUMPY.value
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
-    """The numpy type of a datatype such as `TYPE_FP32`; KeyError if there is none."""
+    """The numpy type of a datatype such as `TYPE_FP32`; KeyError if it is unknown."""
     return TRITON_STRING_TO_NUMPY[triton_type_string]
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
-    """The numpy type of a datatype's number, None if there is none."""
+    """The numpy type of a datatype's number; None if it is unknown."""
     return _NUMBERED[data_type] if 0 < data_type < len(_NUMBERED) else None
 
 
 def numpy_to_triton_type(data_type: Any) -> Optional[int]:
-    """The number of the datatype of a numpy type, None if there is none."""
+    """The number of the datatype of a numpy type; None without one."""
     if data_type == np.bytes_:
         return _NUMBERED.index(np.object_)
     # By comparison and not by hash: a dtype equals its type but need not hash alike.

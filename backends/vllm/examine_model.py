@@ -1,4 +1,4 @@
-"""Examines a model of this backend for `naiad doctor`: as `vllm_like`, of which it is an alias."""
+"""Examines a model of this backend for `naiad doctor`: as a model of `vllm_like`, since this backend is its alias."""
 
 import sys
 from pathlib import Path

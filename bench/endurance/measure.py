@@ -46,7 +46,7 @@ class Reading:
         host: The server's main process.
         guests: Its guests, and its helpers.
         pids: Ids of all processes but those below frontend processes, which start when they are needed.
-        frontends: Its frontend processes, with the descriptors that are no segments: they open the outputs of an
+        frontends: Its frontend processes, with the descriptors that are not segments: they open the outputs of an
             instance when a client first gets some.
     """
 

@@ -51,7 +51,7 @@ class DirectEngine(Contestant):
         self._process = process
 
     def measure(self, streams: Sequence[Sequence[str]], tokens: int) -> Reading:
-        """Let the script process the prompts; the times are those of its own clock."""
+        """Let the script process the prompts; the script itself measures the times."""
         done = json.loads(self._exchange(json.dumps({"streams": streams, "tokens": tokens})))
         written = sum(map(len, streams)) * tokens
         return Reading(written / done["seconds"], done["first"], (0.0, done["cpu"] / written))

@@ -37,7 +37,7 @@ class Nodes:
     """
 
     def __init__(self) -> None:
-        # A folder of its own, so that other clusters of this machine are not touched. Its path is short, since Ray's
+        # A separate folder, so that other clusters of this machine are not touched. Its path is short, since Ray's
         # sockets are in it, and the path of a socket has at most 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="naiad-ray-", dir="/tmp"))
         (self.folder / "ray").mkdir()
@@ -96,7 +96,7 @@ class Nodes:
     def _end(self) -> None:
         mine = psutil.Process().children(recursive=True)
         if ray.is_initialized():
-            with contextlib.suppress(Exception):  # whatever state Ray is in, its processes are killed below
+            with contextlib.suppress(Exception):  # if Ray fails here, its processes are killed below
                 ray.shutdown()
         for process in mine:
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -3,7 +3,7 @@
     python examples/frameworks/show.py [--work FOLDER] [--without FRAMEWORK]
 
 The environments are built from the recipes in `envs/`, once; later runs reuse them. A framework whose packages cannot
-be installed here is left out, with a line that says so. Ends with code 0 only if every response is right.
+be installed here is left out, and a line has the reason. Ends with code 0 only if every response is right.
 """
 
 from __future__ import annotations

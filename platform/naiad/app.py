@@ -1,6 +1,6 @@
 """The server from start to stop: builds its objects and connects them; no other module does.
 
-The start overlaps three things that take time: guests start as processes of their own; meanwhile a thread imports the
+The start overlaps three things that take time: guests start as separate processes; meanwhile a thread imports the
 modules of the listeners; the ports open when both are done. Guests come first, because they take the longest.
 """
 
@@ -55,7 +55,7 @@ _WITHOUT_EFFECT_REASON = (
 
 
 class Supervisor(Protocol):
-    """Another program that started this server and is told of it."""
+    """The connection to the program that started this server."""
 
     async def run(self, engine: Engine) -> None:
         """Answer the program's questions; runs from before the models load until the server stops."""
@@ -84,7 +84,7 @@ def serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor | None 
     Args:
         options: The options.
         log: The log; clients may change its settings while the server runs.
-        supervisor: The program that started the server, if that is told of it.
+        supervisor: The connection to the program that started the server; None without one.
     """
     try:
         return uvloop.run(_serve(options, log, supervisor))
@@ -299,7 +299,7 @@ def _stop_on_signals() -> asyncio.Event:
 def _call_on_hangup(*functions: Callable[[], None]) -> None:
     """Call *functions* on each SIGHUP, which programs that rotate files send.
 
-    Only for a server with files of its own: any other ends with its terminal, by the signal's default action.
+    Only for a server with a log file or trace file: any other ends with its terminal, by the signal's default action.
     """
 
     def on_hangup() -> None:

@@ -53,7 +53,7 @@ def make_console_state(
         loader: The loader of its models.
         options: The server's options.
         recent: The last lines of the log; None if they are not kept.
-        roles: The processes of the server that are no guests, with what each does.
+        roles: The processes of the server other than guests, with what each does.
     """
     profile = ServerProfile(
         version=naiad.__version__,

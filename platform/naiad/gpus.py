@@ -61,7 +61,7 @@ Measurement: TypeAlias = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU, or a MIG device: a part of a GPU that is a device of its own.
+    """A GPU, or a MIG device: a part of a GPU that acts as a separate device.
 
     Attributes:
         uuid: Its UUID, such as `GPU-1b2c...` or `MIG-3d4e...`.
@@ -84,7 +84,7 @@ class GpuLibrary:
     """The functions of NVML that are used here.
 
     Args:
-        library: The loaded library; a stand-in in tests.
+        library: The loaded library; a fake in tests.
     """
 
     def __init__(self, library: Any) -> None:

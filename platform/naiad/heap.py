@@ -16,7 +16,7 @@ __all__ = ["fix_thresholds", "trim"]
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _LONG = 1 << 20
 """Bytes from which the system provides a block by itself. Shorter ones are used again without page faults. Messages of
-1 to 30 MB cost the same as with glibc's own limit, and gaps of this size are no matter."""
+1 to 30 MB cost the same as with glibc's own limit, and gaps of this size do no harm."""
 _FREE = 4 << 20
 """Free bytes at the end of the heap that are kept, so that short messages of a few clients cause no page faults."""
 

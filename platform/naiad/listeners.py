@@ -1,6 +1,6 @@
 """Opens the ports of a server and connects each to its frontend.
 
-`app` imports this module after the models began to load. Their guests start in processes of their own, and the imports
+`app` imports this module after the models began to load. Their guests start in separate processes, and the imports
 of this module take about as long as such a start.
 """
 
@@ -130,7 +130,7 @@ class ListenerServices:
         model_metrics: The models' own metrics; each iteration gives the current ones.
         adapters: Finds the names of the adapters of a model and version, for OpenAI's API.
         console: Makes what has the page's documents, until the stack is closed; None where the page is not served. Its
-            second argument returns the processes of the server that are no guests, with what each does.
+            second argument returns the processes of the server other than guests, with what each does.
         metrics: Makes the metrics endpoint of these listeners; None where it is not served.
         metrics_page: Makes the response with all metrics where another process serves the endpoint; None elsewhere.
         responses: The stored responses of OpenAI's API; None for listeners that keep their own.

@@ -2,8 +2,8 @@
 
 A pipe whose reader has stopped, a terminal after Ctrl-S and a slow disk block `write` for any time. The server has one
 event loop, so one blocked write would stop all of it, liveness and SIGTERM included. `QueuedWriter` therefore puts
-lines into a bounded queue that one thread writes. Lines that find no room are dropped and counted, and the log says so
-where they are missing. `DirectWriter` writes on the calling thread, for commands that are no servers.
+lines into a bounded queue that one thread writes. Lines that do not fit are dropped and counted, and the log has their
+number where they are missing. `DirectWriter` writes on the calling thread, for commands that are not servers.
 
 Lines go to file descriptors, not through `sys.stderr`: the interpreter flushes that at its end and aborts if a
 thread that is blocked in it holds its lock.
@@ -360,7 +360,7 @@ class _Output:
             on_written(size)
 
     def reopen(self) -> None:
-        """Open the destination again; if that fails, one line in the old file says so."""
+        """Open the destination again; if that fails, one line in the old file has the reason."""
         try:
             self._destination.reopen()
             self._is_torn = False
@@ -397,7 +397,7 @@ class _Output:
     def _on_failure(self, lost: int, problem: str) -> None:
         is_new, self._problem = problem != self._problem, problem
         self._lost += lost
-        # If stderr itself fails, there is no place for this.
+        # If stderr itself fails, this line has no destination.
         if is_new and isinstance(self._destination, FileDestination):
             text = f"cannot write the log {self}: {problem}; lines are dropped until it can be written again"
             with contextlib.suppress(OSError, ValueError):

@@ -310,8 +310,8 @@ def configure(settings: LogSettings, *, of_libraries: bool = True, is_queued: bo
     Args:
         settings: The settings.
         of_libraries: Whether messages of libraries are logged, too.
-        is_queued: Whether a thread writes the lines, so that nobody who logs waits for the log's reader: what a server
-            needs. Otherwise each line is written when the call that logs it returns.
+        is_queued: Whether a thread writes the lines, as a server needs: then no call that logs waits for the log's
+            reader. Otherwise each line is written when the call that logs it returns.
 
     Raises:
         OSError: If the file cannot be opened.
@@ -382,7 +382,7 @@ class _LineHandler(logging.Handler):
         self.writer: LogWriter = writer(destination, self._report_line)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass on the line of *record*; a message that cannot be formatted gives a line that says so."""
+        """Pass on the line of *record*; a message that cannot be formatted gives a line with the error."""
         try:
             line = self.format(record)
         except Exception as error:  # noqa: BLE001 - as `logging` itself, which prints a traceback to stderr and may block there

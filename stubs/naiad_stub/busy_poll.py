@@ -10,9 +10,9 @@ The decision is made from what polling has brought so far, in two ways:
 
 - `on_yield` measures each yield: one that took long means that another process had work to do. Such a yield costs
   credit, a message found in time earns some. Without credit, polling pauses.
-- `on_activity` measures the gaps between messages. From time to time a few messages are slept for, to compare. If they
-  follow each other more closely than those before, polling takes the processor from whoever sends them, and pauses.
-  Yields do not show that: the process that yields may be the next one to run.
+- `on_activity` measures the gaps between messages. From time to time, the caller sleeps for a few messages instead, to
+  compare. If these follow each other more closely than those before, polling takes the processor from their sender, and
+  pauses. Yields do not show that: the process that yields may be the next one to run.
 
 A pause lasts 0.1 s, the next one 0.4 s and so on, up to 10 s, until a comparison is in favour of polling.
 

@@ -279,7 +279,7 @@ class HostCalls(ModelCalls):
         return InferenceResponse._received(tensors, None, text), size
 
     def _tensors_of(self, data: bytes, block: int, inline: bytes) -> Tuple[List[Tensor], int]:
-        """The tensors of a layout in *block*, or in *inline* where there is no block; and their bytes together."""
+        """The tensors of a layout in *block*, or in *inline* without a block; and the sum of their bytes."""
         places = self._layouts.get(data)
         if places is None:
             places = self._layouts[data] = layout.unpack(data)[0]

@@ -64,7 +64,7 @@ _DLManagedTensor._fields_ = (
 )
 
 _api = ctypes.pythonapi
-# Prototypes of our own: the functions of `pythonapi` are shared by everybody in the process, and a capsule that is
+# Our own prototypes: the functions of `pythonapi` are shared by all code in the process, and a capsule that is
 # being destroyed must be passed as a pointer, since a reference to it would bring it back to life.
 _capsule_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Destructor)(
     ("PyCapsule_New", _api)

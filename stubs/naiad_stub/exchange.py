@@ -75,8 +75,8 @@ class Batch:
 
     Attributes:
         number: The host's number of the batch.
-        block: The block its inputs are in; less than 0 if there is none.
-        borrowed: The model's references to that block, None if there is none.
+        block: The block its inputs are in; less than 0 without one.
+        borrowed: The model's references to that block; None without one.
         shared: Its references to the segment that frontend processes write to, None if no inputs are there.
         requests: The requests, in the host's order.
         tickets: Their tickets.
@@ -161,7 +161,7 @@ class BatchReader:
             request_id = str(payload[position : position + id_size], "utf-8")
             position += id_size
         # A correlation id is a number or a string. The head has room for a number. An empty string is a string as well,
-        # so no length can say that there is none: NO_STRING does.
+        # so NO_STRING, not a length of 0, means that the id is a number.
         if correlation_size != wire.NO_STRING:
             correlation = str(payload[position : position + correlation_size], "utf-8")
             position += correlation_size
@@ -333,7 +333,7 @@ class ResponseWriter:
             raise TritonModelException(
                 f"the parameters of a response have {len(text)} bytes; at most {wire.MAX_PARAMETERS} can be sent"
             )
-        # Dropped before they are written: an output that nobody requested would cost a copy and a block.
+        # Dropped before they are written: an output that was not requested would cost a copy and a block.
         requested = ticket.requested
         tensors = [tensor for tensor in response._outputs if tensor._name in requested]
         own, blocks, data, inline, size = self._tensors.write(tensors)

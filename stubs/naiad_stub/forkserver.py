@@ -183,7 +183,7 @@ def _fork(sock: socket.socket, descriptors: List[int], request: Fork) -> Optiona
 
 
 def _mark(number: int) -> None:
-    """Give this forked guest an id of its own, by which the host finds the processes that it starts.
+    """Give this forked guest its own id, by which the host finds the processes that it starts.
 
     The host looks into /proc/PID/environ, which shows the memory that held the environment at the start of the fork
     server. The new id has the length of the old one and is written over it.

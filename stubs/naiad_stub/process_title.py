@@ -36,7 +36,7 @@ def rename_process(instance: str, model_file: str, *, rewrites_arguments: bool) 
 
 
 def name_process(name: str) -> None:
-    """Give this process a name, of which the kernel keeps 15 bytes; it changes nothing on systems other than Linux."""
+    """Give this process a name; the kernel keeps 15 bytes. On systems other than Linux, do nothing."""
     if os.uname().sysname != "Linux":
         return
     import ctypes  # numpy imports it anyway
@@ -55,7 +55,7 @@ def process_name(instance: str) -> str:
 
 
 def rewrite_arguments(kept: int, words: Sequence[bytes]) -> None:
-    """Write *words* behind the first *kept* ones of the command line; it changes nothing where there is no /proc.
+    """Write *words* behind the first *kept* ones of the command line; without /proc, do nothing.
 
     /proc/PID/cmdline shows the memory that held the command line at the start of the process. Its size cannot grow, so
     what does not fit is cut.

@@ -27,7 +27,7 @@ class ReadinessThread:
     Args:
         sock: The readiness socket.
         is_ready: The model's method.
-        running_loop: Returns the model's event loop, None if there is none.
+        running_loop: Returns the model's event loop; None without one.
     """
 
     def __init__(

@@ -76,7 +76,7 @@ class InferenceRequest:
 
     Attributes:
         _handle: The stub's record of a received request (`naiad_stub.exchange.Ticket`); None if the model made it.
-        _parameters: JSON text, empty where there are none.
+        _parameters: JSON text; empty without any.
         _release_flags: Whether the request is released or scheduled again after `execute`.
     """
 
@@ -203,7 +203,7 @@ class InferenceRequest:
         return self._id
 
     def correlation_id(self) -> Union[int, str]:
-        """The id of the sequence, 0 if there is none."""
+        """The id of the sequence; 0 without one."""
         return self._correlation
 
     def flags(self) -> int:

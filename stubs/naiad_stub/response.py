@@ -14,7 +14,7 @@ class InferenceResponse:
     """Output tensors and parameters, or an error.
 
     Attributes:
-        _parameters: JSON text, empty if there are none; None if this is the final mark of a call.
+        _parameters: JSON text; empty without any, None if this is the final mark of a call.
     """
 
     __slots__ = ("_error", "_outputs", "_parameters")

@@ -32,7 +32,7 @@ Allocate = Callable[[int], Tuple[Optional[int], memoryview]]
 """Memory of some bytes for a tensor to be sent: its block in the output segment, None outside one, and its bytes."""
 
 _LETTERS = "IWEI"
-"""First letter of a line in Triton's default format, by level; verbose messages have no letter of their own."""
+"""First letter of a line in Triton's default format, by level; verbose messages have that of INFO."""
 
 
 def log_to_stderr(level: int, filename: str, line: int, message: str) -> None:

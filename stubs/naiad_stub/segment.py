@@ -170,7 +170,7 @@ class Segment:
         """Return the pages of free blocks to the system; the bytes of blocks freed since the last trim.
 
         Args:
-            seconds: Time after which to end, though pages are left: `has_untrimmed` says so, and the next trim
+            seconds: Time after which to end, even if pages are left: then `has_untrimmed` is true, and the next trim
                 continues. 0 for no limit.
         """
         freed, self._freed = self._freed, 0

@@ -6,7 +6,7 @@ Rules and texts are the reference's (PB src/response_sender.cc). Two things are 
   WINDOW_BYTES and WINDOW_RESPONSES without credit; beyond that a thread that sends blocks until the client reads. An
   event loop must not block, since it serves all other requests: there `send` raises beyond LIMIT_BYTES.
 - **Dropped senders.** A sender that is garbage collected without the final flag ends its request with the final mark,
-  or with an error if there was no response. The reference never ends the client's request.
+  or with an error if it had no response. The reference never ends the client's request.
 
 `HostSenders` knows the requests of one model by their keys: those of the batches that `execute` works on (`_running`)
 and those it returned from without a response (`_open`, weak: a request is open as long as the model has its sender).

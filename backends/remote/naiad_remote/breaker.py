@@ -1,4 +1,4 @@
-"""The circuit breaker of one target: a state machine without a clock of its own."""
+"""The circuit breaker of one target: a state machine whose caller passes the time."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Collection, List, Optional, Sequence, Union
 
 
 def choose(weights: Sequence[float], admitted: Collection[int], tried: Collection[int], number: float) -> Optional[int]:
-    """The index of a target; None if there is none to call.
+    """The index of a target; None if no target can be called.
 
     Each target gets a share of the numbers from 0 to 1 in proportion to its weight. Targets that were tried for this
     request are chosen again only if no other one is left.

@@ -109,7 +109,7 @@ class GrpcTarget:
         """The one response of a request.
 
         Raises:
-            CallError: If there is none, or it is an error.
+            CallError: If it does not arrive, or is an error.
         """
         message = protobuf.encode_request(request, self._target.model, self._target.version)
         yield self._decoded(protobuf.decode_response, self._call("ModelInfer", message, request.headers, limit))

@@ -59,7 +59,7 @@ class HttpTarget:
         """The one response of a request.
 
         Raises:
-            CallError: If there is none, or it is an error.
+            CallError: If it does not arrive, or is an error.
         """
         document, buffers = kserve_json.encode_request(request)
         headers = [*request.headers, ("content-type", "application/octet-stream")]

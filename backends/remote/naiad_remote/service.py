@@ -27,7 +27,7 @@ _SEQUENCE_START, _SEQUENCE_END = 1, 2
 
 
 class Service:
-    """Calls the targets of one model on threads of its own, so that requests do not wait for each other.
+    """Calls the targets of one model on separate threads, so that requests do not wait for each other.
 
     Args:
         args: The arguments of `initialize`.

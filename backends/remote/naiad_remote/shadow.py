@@ -54,7 +54,7 @@ class Shadow:
                 pass
         except CallError:
             pass  # counted by its cause
-        except Exception as error:  # noqa: BLE001 - of a copy, which nobody waits for
+        except Exception as error:  # noqa: BLE001 - of a copy, whose response is not used
             pb_utils.Logger.log_warn(f"a copy of a request failed: {error!r}")
         finally:
             self._free.release()

@@ -75,7 +75,7 @@ class Limit:
 
 
 class Watch:
-    """One thread that examines all calls in flight; it sleeps while there are none."""
+    """One thread that examines all calls in flight; without any, it sleeps."""
 
     def __init__(self) -> None:
         self._limits: Set[Limit] = set()

@@ -50,7 +50,7 @@ class WireTensor:
         return sum(len(part) for part in self.parts)
 
     def copy(self) -> WireTensor:
-        """The same in memory of its own."""
+        """A copy in separate memory."""
         return WireTensor(self.name, self.datatype, self.shape, [b"".join(self.parts)])
 
     def check(self) -> None:
@@ -84,7 +84,7 @@ class WireRequest:
     headers: List[Tuple[str, str]]
 
     def copy(self) -> WireRequest:
-        """The same in memory of its own."""
+        """A copy in separate memory."""
         return dataclasses.replace(self, inputs=[tensor.copy() for tensor in self.inputs])
 
 

@@ -147,7 +147,7 @@ class Metrics:
         self._is_running.set()
 
     def new_request(self, choices: int = 1) -> RequestProgress:
-        """Count a request for text as waiting, until its progress is told otherwise."""
+        """Count a request for text as waiting, until its progress changes."""
         return RequestProgress(self if self.is_on else None, choices)
 
     def increment(self, name: str, step: float) -> None:

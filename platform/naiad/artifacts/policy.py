@@ -17,7 +17,7 @@ class ArtifactPolicy:
 
     Attributes:
         store: The store of environments; artifacts are in its folder `artifacts`.
-        required_keys: Keys of which one must have signed a repository; None if no signature is required.
+        required_keys: One of these keys must have signed a repository; None if no signature is required.
         max_bytes: Size of the store above which unused parts are removed after a pull; 0 for no limit.
     """
 

@@ -38,7 +38,7 @@ class BundledEnvironments:
         manager: Builds the environments that files declare.
         signed: Whether the server will require signatures (`--env-trust`).
         folder: Folder of the archives in the bundle.
-        has_own_folders: Whether each archive is in a folder of its own, with its signature.
+        has_own_folders: Whether each archive is in its own folder, with its signature.
         is_for_any_platform: Whether environments for other platforms are accepted.
 
     Attributes:

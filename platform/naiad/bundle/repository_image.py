@@ -1,4 +1,4 @@
-"""A model repository as an image: its models, backends and environments in layers of their own.
+"""A model repository as an image: its models, backends and environments in separate layers.
 
 `naiad push` sends it. There is one layer for each model, backend and environment, and one for each large file of a
 model, so that a registry stores an unchanged part once. Everything is below the folder `models`, which KServe mounts.
@@ -45,7 +45,7 @@ __all__ = ["RepositoryImage", "write_repository"]
 
 _log = logging.getLogger("naiad.bundle")
 _LARGE_FILE = 16 << 20
-"""Bytes from which a file of a model has a layer of its own: changed code does not send weights again."""
+"""Files of a model with at least so many bytes have their own layer: a change of code does not send weights again."""
 _LAYER_LIMIT = 120
 """Container engines mount at most 127 layers."""
 _CREATED = "1980-01-01T00:00:00Z"  # constant, so that the digest depends on the files only

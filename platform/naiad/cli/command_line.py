@@ -1,6 +1,6 @@
 """Command lines that accept the server's flags: parsing, the usage text, and the report of a wrong command line.
 
-`naiad run`, `explain`, `doctor`, `bundle` and `deploy` have flags of their own and accept all flags of the server too.
+`naiad run`, `explain`, `doctor`, `bundle` and `deploy` have their own flags and accept all flags of the server too.
 `parse_command_line` separates the two, so that a command reads its own values and hands the others to `options_from`.
 
 All commands of `naiad` exit with 2 for a wrong command line and with 1 for a failure. `tritonserver` keeps the form and

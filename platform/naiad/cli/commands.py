@@ -94,7 +94,7 @@ def _print_usage_error(error: click.UsageError) -> None:
     text = error.message if near else error.format_message()
     hint = f"did you mean {near[0]}?" if near else f"`{command} --help` lists arguments and flags"
     if isinstance(error, click.MissingParameter) and error.param and isinstance(error.param.type, click.Choice):
-        # click lists the choices in lines of their own.
+        # click lists the choices in separate lines.
         text = f"missing argument {error.param.human_readable_name.upper()}"
         hint = f"give one of {', '.join(map(str, error.param.type.choices))}"
     click.echo(f"{command}: {text[:1].lower()}{text[1:].removesuffix('.')}", err=True)

@@ -155,7 +155,7 @@ def _script_of(model: Path) -> Path:
     """The code of a model or backend: the file itself, `model.py` in it, or that of its highest version.
 
     Raises:
-        RepositoryError: If there is none.
+        RepositoryError: If the model or backend has no code.
     """
     if model.is_file():
         return model
@@ -175,7 +175,7 @@ def _addable_script(model: Path) -> Path:
     """The script whose block declares the environment of a model or backend.
 
     Raises:
-        RepositoryError: If there is none, or something else names the environment, so that a block has no effect.
+        RepositoryError: If no script exists, or something else names the environment, so that a block has no effect.
     """
     named = _named_environment(model)
     if named is None:
@@ -196,7 +196,7 @@ def _declaration_of(model: Path) -> Path:
     """The file that declares the packages of a model: the one that is named as its environment, else its code.
 
     Raises:
-        RepositoryError: If there is none.
+        RepositoryError: If the model has neither.
     """
     named = _named_environment(model) if model.is_dir() else None
     if named is not None and isinstance(named[1], Path) and is_declaration(named[1]):

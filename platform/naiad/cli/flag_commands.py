@@ -21,7 +21,7 @@ class FlagCommand:
         place: Module and function, as `module:function`; the function maps arguments to an exit code.
         arguments: What follows the command's name in usage texts.
         summary: One sentence for the overview of commands.
-        choices: Words of which the first argument is one; empty for any argument.
+        choices: Values that the first argument may have; empty for any value.
     """
 
     place: str

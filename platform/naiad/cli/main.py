@@ -35,7 +35,7 @@ _ERRORS_OF_OUTPUTS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errn
 def _until_output_closes(command: Callable[[], int]) -> int:
     """The exit code of a command, which ends without a traceback if its output cannot be written.
 
-    It often cannot because its reader, such as `head`, has ended: that is no failure to report.
+    Usually the reader of the output, such as `head`, has exited. This is not reported as a failure.
     """
     from naiad.cli.command_line import EXIT_FAILURE, EXIT_OUTPUT_CLOSED, output_failure
 

@@ -43,7 +43,7 @@ def read_request(inputs: Sequence[str], metadata: ModelMetadata) -> InferRequest
         metadata: The model's inputs.
 
     Raises:
-        InvalidRequestError: If a text is none of these, or does not match the model's inputs.
+        InvalidRequestError: If a text has another form, or does not match the model's inputs.
     """
     document: dict[str, Any] = {}
     values: dict[str, Any] = {}

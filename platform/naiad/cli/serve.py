@@ -44,7 +44,7 @@ def serve(arguments: Sequence[str], program: str, supervisor: Supervisor | None 
     Args:
         arguments: The server's flags.
         program: The program's name, for errors of the command line.
-        supervisor: The program that started the server, if that is told of it.
+        supervisor: The connection to the program that started the server; None without one.
     """
     try:
         found, positional = split_arguments(arguments, SERVER_FLAGS, program)

@@ -150,7 +150,7 @@ def disruption_budget(server: DeployedServer) -> dict[str, Any]:
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {"name": server.name, "labels": labels(server)},
-        # Not `minAvailable`: with a single pod it would block the drain of its node for ever. A pod that is not ready
+        # Not `minAvailable`: with a single pod it would block the drain of its node forever. A pod that is not ready
         # must not block it either.
         "spec": {
             "maxUnavailable": 1,

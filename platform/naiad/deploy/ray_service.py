@@ -66,7 +66,7 @@ class RayServing:
         name: Name of the Serve application and of the RayService.
         flags: All flags of each server.
         route: The path under which Serve's HTTP port has the list of servers and the redirects; each application needs
-            one of its own.
+            a different one.
         min_replicas: Smallest number of servers; at least 1.
         max_replicas: Largest number of servers.
         target_requests: Requests of a model, queued or executing, on each server at which another one is added.
@@ -193,7 +193,7 @@ def ray_service(
     version: str = RAY_VERSION,
     models_claim: str = "",
 ) -> dict[str, Any]:
-    """The RayService: a head without servers, and workers of which each has room for one server.
+    """The RayService: a head without servers, and workers that each have room for one server.
 
     Args:
         serving: The servers.

@@ -1,6 +1,6 @@
 """Writes YAML: maps, lists and scalars.
 
-Text is quoted as in JSON, of which YAML is a superset; several lines of plain text are a block.
+Text is quoted as in JSON, since YAML is a superset of JSON. Several lines of plain text become a block.
 """
 
 from __future__ import annotations

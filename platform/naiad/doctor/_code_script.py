@@ -181,7 +181,7 @@ class CodeReader:
 
 
 def find_spec(top: str) -> Optional[importlib.machinery.ModuleSpec]:
-    """The spec of a top-level module, without importing it; None if there is no such module."""
+    """The spec of a top-level module, without importing it; None if it does not exist."""
     try:
         return importlib.util.find_spec(top)
     except (ImportError, ValueError):

@@ -214,9 +214,9 @@ class Engine:
         return not self.are_models_lost()
 
     def are_models_lost(self) -> bool:
-        """Whether only another server could help: every model is given up, recovery fails, and nobody can load one.
+        """Whether only another server could help: every model is given up, recovery fails, and no client can load one.
 
-        False unless models are loaded at the start alone. There, clients and polling may replace them.
+        False unless models are loaded at the start alone: in other modes, clients or polling may replace them.
         """
         if self._settings.is_explicit or self._poller is not None:
             return False
@@ -320,7 +320,7 @@ class Engine:
         return rows
 
     def instances(self) -> list[InstanceStatus]:
-        """The status of all instances for metrics; ensembles have no instances of their own."""
+        """The status of all instances for metrics; ensembles themselves have no instances."""
         return [
             instance.status(loaded.config.name, loaded.version, loaded.totals.namespace)
             for loaded in self._registry.ready_versions()
@@ -329,7 +329,7 @@ class Engine:
         ]
 
     def demand_status(self) -> DemandStatus | None:
-        """The models that are loaded on demand, for metrics; None if there are none."""
+        """The models that are loaded on demand, for metrics; None if no model is."""
         return self._demand.status()
 
     def demand_states(self) -> Mapping[str, str]:
@@ -349,7 +349,7 @@ class Engine:
         """The loaded version that serves a request now.
 
         Raises:
-            NaiadError: If there is none.
+            NaiadError: If the model has no such version, or it does not serve now.
         """
         return self._registry.find(name, version)
 

@@ -78,7 +78,7 @@ class ModelRecord:
 
 
 class Registry:
-    """All models by key (see `naiad.protocol.model_names.model_key`), which is the name where there are no namespaces.
+    """All models by key (see `naiad.protocol.model_names.model_key`); without namespaces, the key is the name.
 
     Attributes:
         is_namespaced: Whether several namespaces may have models of the same name.
@@ -97,7 +97,7 @@ class Registry:
         return iter(self._models.values())
 
     def record(self, key: str) -> ModelRecord:
-        """The record of a model; a new one if there is none."""
+        """The record of a model; created if it does not exist."""
         if key not in self._models:
             namespace = key.rpartition("::")[0] if self.is_namespaced else ""
             self._models[key] = ModelRecord(key, namespace, self.name_of(key))
@@ -148,7 +148,7 @@ class Registry:
         """The version that serves a request.
 
         Raises:
-            UnknownModelError: If there is no such model or version.
+            UnknownModelError: If the model or version does not exist.
             NotReadyError: If the version exists but does not serve now.
         """
         found = self._ready.get((name, version))
@@ -160,7 +160,7 @@ class Registry:
         """Numbers of the versions of *name* that serve, ascending.
 
         Raises:
-            UnknownModelError: If there is no such model.
+            UnknownModelError: If the model does not exist.
         """
         model = self._known(name)
         return sorted(number for number, record in model.versions.items() if record.loaded is not None)

@@ -97,7 +97,7 @@ class EntryProvider:
         found = self._find_entry(self._expected(named, version), named.uri, label)
         if found is not None:
             if self._policy.reports_changed and self._is_first_use(named.uri):
-                # In a thread of its own: a start must neither wait for the network nor fail without it.
+                # In a separate thread: a start must neither wait for the network nor fail without it.
                 threading.Thread(target=self._warn_if_changed, args=(named,), daemon=True).start()
             return found
         with self._remote.exclusive(named.uri, label):

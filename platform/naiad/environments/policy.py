@@ -42,7 +42,7 @@ class StorePolicy:
     trusts_signed_repositories: bool = False
 
     def keys_for(self, archive: Path) -> TrustedKeys | None:
-        """The keys of which one must have signed a local archive; None if it needs no signature."""
+        """The keys that a local archive may be signed with; None if it needs no signature."""
         if self.trusts_signed_repositories and REPOSITORY_ENVIRONMENTS in f"{archive.parent}/":
             return None
         return self.trust

@@ -81,7 +81,7 @@ def withheld_variables(base: Mapping[str, str]) -> Iterator[str]:
 def activated_environment(base: Mapping[str, str]) -> Iterator[str]:
     """A warning if the shell of the server has activated an environment that models do not use.
 
-    Triton's stub runs with the libraries of an activated environment of its own Python version.
+    Triton's stub runs with the libraries of an activated environment that has the stub's Python version.
     """
     own = {os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)}
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):

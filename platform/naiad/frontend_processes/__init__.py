@@ -1,1 +1,1 @@
-"""Frontends in processes of their own: their messages with the owner of the models, and both sides of them."""
+"""Frontends in separate processes: their messages with the owner of the models, and both sides of them."""

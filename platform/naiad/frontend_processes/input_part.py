@@ -32,10 +32,10 @@ class InputPart:
     def place(
         self, inputs: Sequence[InputTensor], offsets: Sequence[int], size: int, copies: list[InputCopy] | None = None
     ) -> int:
-        """Where in the part the inputs begin, which are *size* bytes and lie at *offsets* from there; -1 if it is full.
+        """Place inputs in the part; return where they begin, or -1 if the part is full.
 
-        They are copied, unless they were read into the part and lie there as they must. With *copies*, that list gets
-        the copies instead, which the caller has to make.
+        They take *size* bytes, each input at its offset from that start. Inputs that were read into the part with these
+        offsets stay where they are. Others are copied; with *copies*, the caller makes the copies added to that list.
         """
         reservations = self._reservations
         if reservations.waiting:

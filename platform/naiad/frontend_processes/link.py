@@ -28,7 +28,7 @@ class Link:
     """Frames over a stream socket.
 
     Attributes:
-        descriptors: Descriptors that came with frames, in order; whoever handles such a frame takes its descriptor.
+        descriptors: Descriptors that came with frames, in order; the handler of such a frame takes its descriptor.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Link:
         self._soon.append(data)
 
     def send_lazily(self, data: bytes) -> None:
-        """Send whole frames together with the next ones, or after a millisecond if there are none until then."""
+        """Send whole frames together with the next ones, or after a millisecond without further ones."""
         self._lazy.append(data)
         if self._lazy_flush is None:
             self._lazy_flush = self._loop.call_later(_LAZY_SECONDS, self._flush_lazy)
@@ -209,7 +209,7 @@ class Link:
             self._on_frame(*frames.popleft())
 
     def close(self) -> None:
-        """Close the socket, and the descriptors that nobody has taken."""
+        """Close the socket, and the descriptors that no handler has taken."""
         if self._socket is None:
             return
         if self._lazy_flush is not None:

@@ -1,8 +1,8 @@
-"""Messages between a frontend process and the owner: frames of `naiad_stub.wire` with kinds of their own.
+"""Messages between a frontend process and the owner: frames of `naiad_stub.wire` with separate kinds.
 
 Requests and responses are packed by hand where they repeat themselves. A *template* is what repeated requests have in
 common, a *layout* the same of responses; each is sent once, with a number. Everything else is pickled. Both processes
-run the same release, one started the other, and nobody else holds the socket: so pickles are safe here.
+run the same release, one started the other, and no other process has the socket, so pickles are safe here.
 
 Order is kept in each direction, so a message may refer to what an earlier one announced.
 """

@@ -1,6 +1,6 @@
 """The engine as a frontend process has it: `EngineDoor` over the link to the owner.
 
-Methods that are no coroutines block for a round trip to the owner, unless the answer is kept. What is kept of routes
+Methods that are not coroutines block for a round trip to the owner, unless the answer is kept. What is kept of routes
 is dropped when the owner announces a change, which it does before it replies to the call that made the change. So each
 use of a kept route first handles what has arrived.
 
@@ -87,7 +87,7 @@ class _KnownTemplate(NamedTuple):
         sizes: Bytes of each input.
         offsets: Where each begins.
         size: Bytes of all together.
-        is_dense: Whether there is nothing between them.
+        is_dense: Whether they have no gaps between them.
         is_plain: Whether requests with the layout key that it was found by have nothing else, parameters excepted: a
             frontend may add headers of the client to these.
     """

@@ -164,7 +164,7 @@ class _OwnedTemplate:
         )
 
     def slices(self, data: bytes | memoryview) -> list[InputTensor]:
-        """The inputs of a request that lie in *data*."""
+        """The inputs of a request whose bytes are *data*."""
         return [
             InputTensor(name, datatype, shape, data[offset : offset + size])
             for (name, datatype, shape, size), offset in zip(self.inputs, self.offsets)  # noqa: B905 - on the request path

@@ -1,7 +1,8 @@
 """Traces of requests that reach the server in several processes: the owner decides, and writes all of them.
 
 While traces are on, frontend processes send requests with what a trace needs of them. So the owner samples the requests
-of all processes in one sequence. Of those that it traces it is told when their responses were sent.
+of all processes in one sequence. For each request that it traces, the frontend process reports when the response was
+sent.
 """
 
 from __future__ import annotations

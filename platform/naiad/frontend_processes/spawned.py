@@ -52,7 +52,7 @@ class SpawnedProcesses:
         return self._waiting.popleft() if self._waiting else _spawn()
 
     async def close(self) -> None:
-        """End the processes that nobody has taken."""
+        """End the processes that were not taken."""
         self._is_closed = True
         while self._waiting:
             spawned = self._waiting.popleft()
@@ -68,7 +68,7 @@ def _spawn() -> SpawnedProcess:
     command = [sys.executable, "-I", "-c", _START, *words, *filter(None, sys.path)]
     environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     try:
-        # In a session of its own: Ctrl-C is for the owner, which ends this process.
+        # In a separate session: Ctrl-C is for the owner, which ends this process.
         process = subprocess.Popen(
             command, pass_fds=(other.fileno(),), env=environ, stdin=subprocess.DEVNULL, start_new_session=True
         )

@@ -248,7 +248,7 @@ class DecompressionThreads:
         """Do the steps of *body*. All callbacks are called on the event loop.
 
         Args:
-            body: The work; nobody else uses it meanwhile.
+            body: The work; no other code may use it meanwhile.
             on_step: Called after each step with the bytes so far; returns False to stop until `resume`.
             on_done: Called with the result.
             on_failed: Called with the error.

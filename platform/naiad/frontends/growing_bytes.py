@@ -22,7 +22,7 @@ def new_bytes(size: int) -> bytearray:
     Raises:
         MemoryError: If the system refuses memory.
     """
-    # Not by PyByteArray_FromStringAndSize, which frees a half-made object if there is no memory.
+    # Not by PyByteArray_FromStringAndSize, which frees a half-made object if memory is exhausted.
     data = bytearray()
     _resize(data, size)
     return data

@@ -23,7 +23,7 @@ C = TypeVar("C")
 
 
 def default_limit() -> int:
-    """How many connections the limit on open files has room for: three quarters of them; 0 where there is no limit."""
+    """How many connections to accept: three quarters of the limit on open files; 0 without that limit."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return 0

@@ -5,7 +5,7 @@ Announced sizes count nothing. While the budget is full, bodies are not read: th
 of HTTP/2. When requests that end free memory, bodies continue in the order in which they stopped.
 
 Bodies that are incomplete can fill the budget among themselves, so that none of them ever completes. `on_tick` finds
-that case: one body has been stopped for too long. The largest incomplete body is then refused, whoever sends it,
+that case: one body has been stopped for too long. The largest incomplete body of all clients is then refused,
 because that frees the most.
 
 Reading stops at `soft_limit`, below the limit. What arrives nevertheless, since a window of HTTP/2 was open, has the

@@ -23,7 +23,7 @@ C = TypeVar("C")
 
 
 def sweep_seconds(*limits: float) -> float:
-    """How often to check connections with these time limits, of which 0 is none; 0 without any limit."""
+    """Seconds between checks of connections with these time limits (0: no limit); 0 without any limit."""
     shortest = min((limit for limit in limits if limit), default=0)
     return min(max(shortest / _SWEEPS_PER_LIMIT, _MIN_SWEEP_SECONDS), _MAX_SWEEP_SECONDS) if shortest else 0
 

@@ -37,7 +37,7 @@ class Server:
             for response in server.model("add_sub").infer(inputs={...}):
                 print(response.outputs["OUTPUT0"].to_numpy())
 
-    Models run in processes of their own, as with `naiad serve`. The server stops with `stop`, with the `with` block,
+    Models run in separate processes, as with `naiad serve`. The server stops with `stop`, with the `with` block,
     when the program drops its last reference to the server and its models, and with the process, even if that crashes.
     All methods may be called from any thread.
     """

@@ -123,7 +123,7 @@ def _probe_or_none(python: Path, cache: Path) -> Interpreter | None:
 
 
 def first_minor(required: SpecifierSet) -> str:
-    """The oldest minor version, `3.12`, that has a version in a range; empty if there is none."""
+    """The oldest minor version, `3.12`, that has a version in a range; empty without one."""
     minors = (minor for minor in _MINORS if any(matches(required, (3, minor, patch)) for patch in range(_PATCHES)))
     return next((f"3.{minor}" for minor in minors), "")
 

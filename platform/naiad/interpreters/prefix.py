@@ -33,7 +33,7 @@ def require_interpreter(folder: Path, *, where: str) -> Path:
         where: Its name in error messages.
 
     Raises:
-        ExecutionEnvironmentError: If there is none, it is a dangling link, or it is for another platform.
+        ExecutionEnvironmentError: If it is missing, a dangling link, or for another platform.
     """
     python = find_interpreter_in(folder)
     if python is None:

@@ -73,7 +73,7 @@ def run_clean(
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            # A group of its own, because processes that the command starts must end with it, too.
+            # A separate process group, because processes that the command starts must end with it, too.
             start_new_session=True,
         )
     except OSError as error:

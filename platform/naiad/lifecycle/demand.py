@@ -71,8 +71,8 @@ def idle_models(models: Iterable[ModelInMemory], now: float) -> list[str]:
 def plan_room(models: Iterable[ModelInMemory], *, limit: int, needed: int = 0) -> Room:
     """Choose the models to unload so that *needed* more bytes fit into *limit*.
 
-    No model is unloaded in vain: if even all idle ones are too few, those in use are waited for, and meanwhile the
-    idle ones leave, since their memory will be needed then.
+    No more models are unloaded than needed. If unloading all idle ones is not enough, the load must wait for those in
+    use; the idle ones are unloaded meanwhile, since their memory will be needed then.
     """
     every = list(models)
     excess = sum(model.size for model in every) + needed - limit

@@ -35,7 +35,7 @@ def load_waves(names: Iterable[str], dependencies: Dependencies) -> list[list[st
 
 
 def find_cycle(name: str, dependencies: Dependencies) -> str:
-    """The last model of a cycle that leads from *name* back to it; empty if there is none."""
+    """The last model of a cycle that leads from *name* back to it; empty without one."""
     seen: set[str] = set()
     pending = [name]
     while pending:

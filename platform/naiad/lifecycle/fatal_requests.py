@@ -99,7 +99,7 @@ class FatalRequests:
         return Refusal(len(suspect.exits), suspect.cause, suspect.refused_until - now)
 
     def forget_old(self, now: float) -> None:
-        """Forget the digests of which nothing was seen for long."""
+        """Forget the digests that were not seen for a long time."""
         for digest, suspect in list(self._suspects.items()):
             if now >= max(suspect.exits[-1], suspect.refused_until) + _REMEMBERED_SECONDS:
                 del self._suspects[digest]

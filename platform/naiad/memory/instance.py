@@ -103,7 +103,7 @@ class InstanceMemory:
 
         Returns:
             A block and the input segment. For up to INLINE_LIMIT bytes, which travel in the message, -1 - *size* and
-            memory of their own. None if they do not fit into the free part of the segment.
+            separate memory. None if they do not fit into the free part of the segment.
         """
         if size <= INLINE_LIMIT:
             return -1 - size, memoryview(bytearray(size))

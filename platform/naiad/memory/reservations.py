@@ -60,7 +60,7 @@ class InputReservations:
         self._tracked: dict[int, weakref.ref[Bytes]] = {}  # by block
 
     def reserve(self, size: int, ahead: int) -> memoryview | None:
-        """Memory for a body of *size* bytes that has *ahead* bytes before its tensors; None if there is no room."""
+        """Memory for a body of *size* bytes that has *ahead* bytes before its tensors; None if it does not fit."""
         self.free_dropped()
         segment = self._segment
         if segment.in_use + size > segment.capacity // _MAX_SHARE:

@@ -33,7 +33,7 @@ class _Frames:
 
 
 class UnsentFrames:
-    """Frames in order, the first of which waits for its inputs.
+    """Frames in order; the first one waits for its inputs.
 
     Attributes:
         waiting: The frames. The same object always: the request path looks whether it is empty.

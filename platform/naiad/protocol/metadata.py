@@ -128,7 +128,7 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class SummaryValue:
-    """Count and sum of all values, and quantiles of recent ones (NaN if there are none)."""
+    """Count and sum of all values, and quantiles of recent ones (NaN without any)."""
 
     count: int
     sum: int
@@ -203,7 +203,7 @@ class ModelStatistics:
     Attributes:
         name: The model.
         version: Its version as a string.
-        last_inference: Milliseconds since the epoch of the last inference, 0 if there was none.
+        last_inference: Milliseconds since the epoch of the last inference, 0 before the first one.
         inference_count: Rows inferred, over all batches.
         execution_count: Calls of `execute`.
         success: Successful requests, from submission to response.

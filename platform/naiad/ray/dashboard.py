@@ -113,7 +113,7 @@ def _request(dashboard: str, config: Mapping[str, Any] | None = None) -> dict[st
 
 
 def _token(environ: Mapping[str, str], home: Path) -> str:
-    """The cluster's token, from the places in which Ray looks for it; empty if there is none."""
+    """The cluster's token, from the places in which Ray looks for it; empty without one."""
     if text := environ.get("RAY_AUTH_TOKEN", "").strip():
         return text
     given = environ.get("RAY_AUTH_TOKEN_PATH")

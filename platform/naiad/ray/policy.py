@@ -27,7 +27,7 @@ def metrics_of(requests: Mapping[str, int]) -> dict[str, float]:
 def replicas_for_requests(context: Any) -> tuple[int, dict[str, Any]]:
     """Serve's autoscaling policy: as many replicas as the busiest model needs for its requests, and no state.
 
-    Each model has instances and a queue of its own, so the requests of one do not fill those of another. A sum would
+    Each model has its own instances and queue, so the requests of one do not fill those of another. A sum would
     also count a request in an ensemble, in each of its steps, and in each model that these call.
 
     Serve applies the limits, factors and delays of the deployment to the result.

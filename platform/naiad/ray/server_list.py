@@ -47,7 +47,7 @@ class ServerList:
         While the list cannot be read, the last one is used.
 
         Args:
-            without: Addresses that have just failed; they are chosen only if there is no other one.
+            without: Addresses that have just failed; they are chosen only if no other is ready.
 
         Raises:
             DeploymentError: If no server is ready.
@@ -68,7 +68,7 @@ class ServerList:
     def servers(self) -> Sequence[Mapping[str, Any]]:
         """The servers as the directory describes them: the fields of `Report`."""
         is_due = time.monotonic() - self._read_at >= REPORT_SECONDS
-        # One thread reads; the others use the last list meanwhile, unless there is none.
+        # One thread reads; the others use the last list meanwhile, unless it is empty.
         if is_due and self._lock.acquire(blocking=not self._servers):
             try:
                 self._read()

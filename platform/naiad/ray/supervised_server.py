@@ -1,6 +1,6 @@
 """A server in a child process, which never outlives this one; `naiad.cli.supervised` has the other side.
 
-In a process of its own, the server has all features of `naiad serve`, and its event loop shares no lock of Python with
+In a separate process, the server has all features of `naiad serve`, and its event loop shares no lock of Python with
 Ray's threads.
 """
 

@@ -60,7 +60,7 @@ class Authorization:
             rejected: The header of the rejected request.
 
         Raises:
-            RegistryError: If there are no credentials for it, or the server of tokens rejects them.
+            RegistryError: If the credentials for it are missing, or the server of tokens rejects them.
         """
         with self._lock:
             if self._header and self._header != rejected:

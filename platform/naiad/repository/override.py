@@ -98,7 +98,7 @@ def check_model_name(name: str) -> None:
 
 
 def parse_override(name: str, parameters: Mapping[str, str | Buffer]) -> LoadOverride | None:
-    """Parse the parameters of a load request; None if there are none.
+    """Parse the parameters of a load request; None without any.
 
     Raises:
         InvalidRequestError: For an unknown parameter, for files without a configuration, and for a file outside of

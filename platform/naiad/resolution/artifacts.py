@@ -41,7 +41,7 @@ class Artifacts:
         stub: The guest's program.
         utils_dir: Directory of the utils.
         requires_python: Python versions that the stub supports.
-        requires_origin: The manifest that says so; empty for a stub without one.
+        requires_origin: The manifest with that requirement; empty for a stub without one.
         linked: The compiled stub that the reference would run, if it is known to which Python it is linked.
         steps: The decisions.
         notices: Sentences about files that were found and not used.
@@ -69,7 +69,7 @@ def choose_artifacts(
         files: The file system.
 
     Raises:
-        ResolutionError: If there is no stub.
+        ResolutionError: If no stub is found.
     """
     own = () if backend_dir is None else (backend_dir,)
     foreign: list[Path] = []

@@ -76,7 +76,7 @@ def find_backend(
     """Find the code that runs a model.
 
     Raises:
-        ResolutionError: If there is no code.
+        ResolutionError: If no code is found.
     """
     if not config.backend:
         raise ResolutionError(f"must specify 'backend' for '{config.name}'")

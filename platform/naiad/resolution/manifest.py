@@ -29,7 +29,7 @@ __all__ = [
 
 BACKEND_MANIFEST = "backend.toml"
 REPOSITORY_BACKENDS = ".naiad/backends"
-"""Folder of a model repository with backends of its own; `naiad push` writes it."""
+"""Folder of a model repository with the repository's own backends; `naiad push` writes it."""
 STUB_MANIFEST = "stub.toml"
 STUB_PROTOCOL = 1
 """Version of the protocol between host and guest that this host implements."""

@@ -84,7 +84,7 @@ def _wrapped(text: str) -> str:
 
 
 def _wrapped_at_words(text: str) -> str:
-    """The text in lines of at most _CELL_WIDTH, each of its own lines wrapped between words where there are any."""
+    """The text in lines of at most _CELL_WIDTH; longer lines are wrapped between words, if they have several."""
     lines = (
         textwrap.wrap(line, _CELL_WIDTH, break_on_hyphens=False, replace_whitespace=False) or [""]
         for line in text.splitlines()

@@ -266,7 +266,7 @@ def read_signature(source: FunctionSource, ask: Callable[[str], int] | None = No
             and add a note.
 
     Raises:
-        ScaffoldError: If a parameter or result cannot be a tensor, or there is no parameter.
+        ScaffoldError: If a parameter or result cannot be a tensor, or the function has no parameter.
     """
     notes: list[str] = []
     parameters = tuple(_parameters(source, notes))

@@ -57,7 +57,7 @@ def source_of_directory(
     """Read the configuration of a model's directory and find its code.
 
     Raises:
-        NaiadError: If there is none, or the configuration is wrong.
+        NaiadError: If the model has no code, or the configuration is wrong.
     """
     directory = directory.absolute()
     if not directory.is_dir():

@@ -42,7 +42,7 @@ class FakeCall:
 
     Attributes:
         arrived: Responses that were not consumed.
-        is_ended: Whether there are no more.
+        is_ended: Whether no more will arrive.
         is_cancelled: Whether the model cancelled it.
     """
 
@@ -149,10 +149,10 @@ class FakeCalls(ModelCalls):
         """Do nothing: nothing is sent."""
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Do nothing: there is no channel."""
+        """Do nothing: this fake has no channel."""
 
     def unwatch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Do nothing: there is no channel."""
+        """Do nothing: this fake has no channel."""
 
 
 def _call_of(request: InferenceRequest, *, decoupled: bool) -> Call:

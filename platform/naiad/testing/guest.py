@@ -117,7 +117,7 @@ class Guest:
     """Runs one model's `execute`.
 
     Args:
-        execute: The method, None if there is none.
+        execute: The method; None without one.
         instance_name: For errors.
         model_file: For errors.
         decoupled: Whether a request may have any number of responses.

@@ -67,7 +67,7 @@ def load(
 
     Raises:
         ModelError: If the model's code fails, in the words of the server and caused by its exception.
-        NaiadError: If there is no such model, or its configuration is wrong.
+        NaiadError: If the model does not exist, or its configuration is wrong.
     """
     if isinstance(model, type):
         source = source_of_class(model, config, name, version)

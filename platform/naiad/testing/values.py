@@ -49,7 +49,7 @@ class Response(Mapping[str, Array]):
     Attributes:
         tensors: The outputs as tensors, which BF16 outputs need: numpy has no such type.
         parameters: Parameters of the response.
-        error: The error that the client would get, None if there is none.
+        error: The error that the client would get; None without one.
         is_empty: Whether it is only the final mark.
     """
 

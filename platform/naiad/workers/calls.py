@@ -219,7 +219,7 @@ def error_result(number: int, message: str, code: Code) -> bytes:
 
 
 def result_block(frame: bytes) -> int:
-    """The input block that a RESULT frame refers to; less than 0 if there is none."""
+    """The input block that a RESULT frame refers to; less than 0 without one."""
     return int(wire.RESULT_HEAD.unpack_from(frame, wire.FRAME.size)[1])
 
 

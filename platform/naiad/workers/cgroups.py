@@ -5,7 +5,7 @@ ends the whole process tree of a guest. The kernel also enforces a memory limit 
 
 Groups are made below the group of this server, where the system permits that: to root, or where systemd has delegated
 the subtree (`Delegate=yes`). Both versions of control groups are used (cgroups(7)). Version 2 limits memory only below
-a group that has no processes itself; `_make_limitable` moves this server into a group of its own for that. Version 1
+a group that has no processes itself; `_make_limitable` moves this server into a separate group for that. Version 1
 has a separate hierarchy for memory. Where nothing is permitted, `create` returns None and the log has no line about it.
 
 Moving a process may wait for a grace period of the kernel (7 ms were measured), so call `add` on a thread.
@@ -201,7 +201,7 @@ def hierarchies_of(mounts: Iterable[str], memberships: Iterable[str]) -> Iterato
             yield Hierarchy(group, _V1, names)
             continue
         with contextlib.suppress(OSError):
-            if _is_delegated(group.parent):  # a service whose main process has a group of its own (DelegateSubgroup=)
+            if _is_delegated(group.parent):  # a service whose main process has its own group (DelegateSubgroup=)
                 group = group.parent
             yield Hierarchy(group, _V2, frozenset((group / "cgroup.controllers").read_text().split()))
 
@@ -271,7 +271,7 @@ def _make_limitable(group: Path) -> None:
     """Let groups below *group* limit memory (version 2).
 
     The kernel allows that only if *group* has no processes. If its only processes are this server and what it
-    has started, they are moved into a group of their own first.
+    has started, they are moved into a separate group first.
 
     Raises:
         OSError: If that is not possible.

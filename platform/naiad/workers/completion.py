@@ -84,16 +84,16 @@ class NoServices:
         worker.send_result(call.number, InferResponse(call.request.model_name, -1, error=_no_services()), True)
 
     def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
-        """Cannot happen: there are no calls."""
+        """Cannot happen: all calls are rejected."""
 
     def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None:
-        """Cannot happen: there are no calls."""
+        """Cannot happen: all calls are rejected."""
 
     def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
-        """Cannot happen: there are no calls."""
+        """Cannot happen: all calls are rejected."""
 
     def is_calling(self, worker: Worker) -> bool:  # noqa: ARG002 - the signature of the protocol
-        """False: there are no calls."""
+        """False: all calls are rejected."""
         return False
 
     def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:  # noqa: ARG002 - the signature of the protocol

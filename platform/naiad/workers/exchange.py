@@ -389,7 +389,7 @@ def _read_response(
     text = str(payload[text_at : text_at + text_size], "utf-8") if text_size else ""
     name, version = interface.model_name, interface.model_version
     if flags & wire.ERROR:
-        text = wire.bounded_text(text)  # the stub does that, too, but a model may have a stub of its own
+        text = wire.bounded_text(text)  # the stub does that, too, but a model may have its own stub
         error = ModelError(text, code=CODES[code], is_model_response=bool(flags & wire.ANSWERED))
         return GuestResponse(key, InferResponse(name, version, "", (), NO_PARAMETERS, error), final), end
     parameters = _parameters(text, interface) if text else NO_PARAMETERS

@@ -186,7 +186,7 @@ class GuestProcess:
             os.close(self._pidfd)
             self._pidfd = -1
         self._is_reaped = True
-        sweeper.on_exit(self._launched.guest_id)  # for processes that left its process group, where there are no groups
+        sweeper.on_exit(self._launched.guest_id)  # for processes that left its process group, without control groups
         self._launched.reap(self._on_reaped)
 
     def _on_group(self, making: asyncio.Future[GuestCgroup | None]) -> None:

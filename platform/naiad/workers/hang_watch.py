@@ -34,7 +34,7 @@ class HangWatch:
         self._last = now
 
     def check(self, now: float, sent: float) -> bool:
-        """Whether a guest that has requests is hung: there was no progress for too long.
+        """Whether a guest that has requests is hung: it made no progress for too long.
 
         Args:
             now: The time.

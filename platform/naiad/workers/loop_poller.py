@@ -66,7 +66,7 @@ _pollers: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPoller] = WeakKeyDict
 
 
 def loop_poller_of(loop: asyncio.AbstractEventLoop, limit_us: int) -> LoopPoller:
-    """The poller of *loop*, shared by all guests on it; created with *limit_us* if there is none."""
+    """The poller of *loop*, shared by all guests on it; created with *limit_us* if it is missing."""
     poller = _pollers.get(loop)
     if poller is None:
         poller = _pollers[loop] = LoopPoller(loop, limit_us)
@@ -89,7 +89,7 @@ def _usable_processors() -> int:
 
 
 def _own_cgroup() -> PurePosixPath:
-    """The control group of this process from /proc (cgroups(7)); the root if there is none."""
+    """The control group of this process from /proc (cgroups(7)); the root if it has none."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             if line.startswith("0::"):

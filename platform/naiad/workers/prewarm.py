@@ -48,7 +48,7 @@ class ForkServerPool:
         return PrewarmedGuests(self, tuple(modules))
 
     def server_for(self, user: PrewarmedGuests, spec: LaunchSpec) -> ForkServer:
-        """The fork server for the guests of *spec*, started if there is none.
+        """The fork server for the guests of *spec*, started if it is not running.
 
         Raises:
             GuestExitedError: If the interpreter cannot be executed.

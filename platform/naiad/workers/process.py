@@ -52,7 +52,7 @@ class ProgressMonitor:
         self._last = now
 
     def is_stalled(self, now: float) -> bool:
-        """Whether there was no progress for too long."""
+        """Whether the process made no progress for too long."""
         used = cpu_seconds_of(self._pid)
         if used > self._cpu_seconds:
             self._cpu_seconds, self._last = used, now

@@ -66,7 +66,7 @@ class ResultQueue:
             self._waiting.popleft()
 
     def _send(self, number: int, response: InferResponse | None, final: bool) -> bool:  # noqa: FBT001 - as `Sink.send`
-        """Send a RESULT; False if there is no room for its outputs now."""
+        """Send a RESULT; False if its outputs do not fit now."""
         if self._is_closed:
             return True
         in_use = self._memory.inputs.in_use

@@ -1,7 +1,7 @@
 """Ends the whole process tree of each guest, by a sweeper process beside the host (`workers.sweeper_process`).
 
 The kernel kills a guest when its host exits, and the host kills a guest's process group. Both leave processes that the
-guest has started: the first all of them, the second those that called `setsid`. A process of its own does the rest,
+guest has started: the first all of them, the second those that called `setsid`. A separate process does the rest,
 because only that remains when the host is killed, and because it reads /proc without holding up the event loop.
 """
 
@@ -98,7 +98,7 @@ class ProcessSweeper:
         self._names, self._groups, self._process = {}, set(), None
 
     def _send(self, command: str = "") -> None:
-        """Send a command, to a new process if there is none. Holds the lock."""
+        """Send a command; start the process if it is not running. Holds the lock."""
         for _ in range(2):
             process = self._process or self._start()
             if process is None or not command:

@@ -27,7 +27,7 @@ class TensorLayout:
     Attributes:
         entries: Name, datatype, shape, and start and end within its block, of each tensor.
         end: Where the last of them ends.
-        unknown_output: Name of an output that is not configured, empty if there is none.
+        unknown_output: Name of an output that is not configured; empty without one.
         as_result: Their layout in RESULT, packed when they were first the result of a call.
     """
 

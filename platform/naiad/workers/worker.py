@@ -323,7 +323,7 @@ class Worker:
     def forward(
         self, key: int, request_id: bytes, layout: bytes, inputs: bytes, size: int, now: int, context: bytes = b""
     ) -> None:
-        """Send a batch of one request whose inputs, of few bytes, lie as its packed *layout* says.
+        """Send a batch of one request with small inputs, which begin at the offsets of its packed *layout*.
 
         Args:
             key: Key of the request.

@@ -1,8 +1,8 @@
-"""Delivers the results of a backend's calls to other models, on threads of its own.
+"""Delivers the results of a backend's calls to other models, on separate threads.
 
 ServerInferAsync returns at once, and the backend may then block in code that Python does not see. So no thread of the
 backend can be counted on to read the channel. While calls are in progress, one of these threads takes part in reading
-it: the watching one. While there are none they all sleep elsewhere: as a reader of the channel a thread would have to
+it: the watching one. Without calls, they all sleep and do not read the channel: a reader of the channel would have to
 wake the thread that runs the model for each request.
 
 The watching thread calls the backend back with a result. The backend may wait there, for another call or for one that
@@ -10,9 +10,9 @@ it makes in the callback. So before a callback another thread begins to watch if
 their last result was not taken yet. During a callback one begins to watch as soon as the backend makes a call. Where
 calls are made one after the other, as most are, one thread takes care of all.
 
-Nothing wakes a thread that waits for the socket but a message. So whatever is to be delivered has to be taken by the
-thread that reads it, or by one that is awake: a call is prepared for its results before it is sent, and the thread that
-has delivered a result of a stream looks for the next ones itself.
+Only a message wakes a thread that waits for the socket. So each result has to be taken by the thread that reads it, or
+by one that is awake: a call is prepared for its results before it is sent, and the thread that has delivered a result
+of a stream looks for the next ones itself.
 """
 
 from __future__ import annotations

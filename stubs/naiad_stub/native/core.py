@@ -65,7 +65,7 @@ class NativeBackend:
         directory: The directory of its library.
         config: Its settings, a message that the backend does not own.
         state: What the backend keeps in it.
-        policy: The execution policy it asked for. Of no effect: an instance has a process of its own.
+        policy: The execution policy that it asked for. It has no effect: each instance has its own process.
     """
 
     def __init__(self, name: str, directory: str, config: int) -> None:

@@ -92,7 +92,7 @@ _MACHINES: Dict[str, _Machine] = {
 class _Layout(NamedTuple):
     """Where the parts of a written object begin; addresses and offsets in the file are equal.
 
-    The parts before `table` are read-only and executable, the others writable and on pages of their own.
+    The parts before `table` are read-only and executable, the others writable and on separate pages.
 
     Attributes:
         functions: Number of functions.

@@ -56,7 +56,7 @@ class HandleTable(Dict[int, T]):
         """End the life of an object, and return it.
 
         Raises:
-            DeadHandleError: If there is no such object.
+            DeadHandleError: If the object does not exist.
         """
         try:
             return self.pop(handle)

@@ -1,4 +1,4 @@
-"""Several instances of one native model in one guest: each executes batches on a thread of its own.
+"""Several instances of one native model in one guest: each executes batches on its own thread.
 
 The main thread reads messages, as in any guest, and hands batches to the threads. Backend and model exist once; each
 thread has a TRITONBACKEND_ModelInstance. The API forbids concurrent calls for one instance alone.

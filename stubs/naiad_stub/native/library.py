@@ -130,8 +130,8 @@ def _load_bytes(data: bytes, name: str) -> Any:
         else:
             os.write(descriptor, data)
             # Never closed: the loader recognises a library that it has loaded by this path, and the number of a closed
-            # descriptor is used again. Not /proc/self: a debugger opens the path as well, and would find a descriptor
-            # of its own there, possibly a pipe that it waits for forever.
+            # descriptor is used again. Not /proc/self: a debugger opens the path as well, and would find its own
+            # descriptor there, possibly a pipe on which it blocks forever.
             return ctypes.CDLL(f"/proc/{os.getpid()}/fd/{descriptor}", mode)
     import tempfile
 

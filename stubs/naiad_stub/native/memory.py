@@ -201,14 +201,14 @@ class Heap:
         self._sizes: dict[int, int] = {}
 
     def allocate(self, size: int) -> int:
-        """The address of *size* bytes; 0 if there are none."""
+        """The address of *size* bytes; 0 if memory is exhausted."""
         address: int = self._malloc(max(size, 1))
         if address:
             self._sizes[address] = size
         return address
 
     def free(self, address: int) -> bool:
-        """Free a buffer; False if there is none at *address*."""
+        """Free the buffer at *address*; False without one."""
         if self._sizes.pop(address, None) is None:
             return False
         self._free(address)

@@ -32,7 +32,7 @@ class Reports:
             self._channel.post(wire.frame(wire.Kind.REPORTS, record))
 
     def take(self) -> bytes:
-        """The frame with the collected records; empty if there are none."""
+        """The frame with the collected records; empty without any."""
         if not self._records:
             return b""
         records, self._records = self._records, []

@@ -47,7 +47,7 @@ class ChunkReader:
     """Reads the chunks of one request and passes their deltas to its sink.
 
     Attributes:
-        error: The error of the request; None if there is none.
+        error: The error of the request; None without one.
     """
 
     def __init__(

@@ -92,8 +92,8 @@ def _folder() -> Path:
 def _started(pid: int) -> str:
     """When a process was started, in the kernel's ticks; "" if it has exited. Process ids are used again.
 
-    A process that nobody has waited for yet has exited, too: in a container whose first process does not wait for
-    others, it stays in the table.
+    A process has also exited if its parent has not waited for it yet: in a container whose first process does not wait
+    for others, it stays in the table.
     """
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()

@@ -120,7 +120,7 @@ class GrpcTarget:
 def _messages(model: BenchModel, request: InferRequest, version: str) -> Iterator[bytes]:
     if not model.has_sequences:
         return itertools.repeat(_message(model, request, version, 0))
-    # Each request is a sequence of its own.
+    # Each request is a separate sequence.
     return (_message(model, request, version, number) for number in itertools.count(1))
 
 

@@ -80,7 +80,7 @@ def _messages(server: ServerAddress, model: BenchModel, request: InferRequest, v
     path = f"/v2/models/{quote(model.metadata.name, safe='')}{versioned}/infer"
     if not model.has_sequences:
         return itertools.repeat(_message(server, path, request, {}))
-    # Each request is a sequence of its own.
+    # Each request is a separate sequence.
     numbers = ({"sequence_id": number, "sequence_start": True, "sequence_end": True} for number in itertools.count(1))
     return (_message(server, path, request, parameters) for parameters in numbers)
 
@@ -170,7 +170,7 @@ class _Connection(asyncio.Protocol):
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """Hand over the response."""
+        """Pass on the response."""
         parser, self._parser = self._parser, None
         if not parser.should_keep_alive():
             self.is_closed = True

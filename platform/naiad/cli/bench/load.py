@@ -1,4 +1,4 @@
-"""A closed loop: a number of workers, each of which sends its next request when the last response has arrived."""
+"""A closed loop: each of several workers sends its next request when the response to its last one has arrived."""
 
 from __future__ import annotations
 

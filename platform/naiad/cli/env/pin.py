@@ -51,7 +51,7 @@ def pin_repository(repository: Path, manager: EnvironmentManager, *, update: boo
 
 
 def _unpinned(repository: Path, store: Path, known: dict[str, str]) -> Iterator[str]:
-    """The URIs that models name without a digest of their own."""
+    """The URIs that models name without `@sha256`."""
     for _, source, *_ in environments_of(server_options(store, [str(repository)])):
         is_remote = isinstance(source, EnvironmentSource) and source.uri and not source.is_mutable
         if isinstance(source, EnvironmentSource) and is_remote and source.digest in {"", known.get(source.uri)}:

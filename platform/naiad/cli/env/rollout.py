@@ -106,7 +106,7 @@ def find_shared_archive(name: str, directories: Sequence[Path]) -> SharedArchive
     """The archive that `env://NAME` names.
 
     Raises:
-        NaiadError: If there is none, or it is a directory.
+        NaiadError: If no archive has that name, or it is a directory.
     """
     text = name if name.startswith(ENVIRONMENT_SCHEME) else f"{ENVIRONMENT_SCHEME}{name}"
     search = EnvironmentSearch(base=Path.cwd(), directories=tuple(each.absolute() for each in directories))

@@ -28,7 +28,7 @@ def draw(snapshot: Snapshot, problem: str = "", *, fills_width: bool = True) -> 
 
     Args:
         snapshot: What to draw.
-        problem: Why there is no newer one.
+        problem: Why the snapshot is not newer.
         fills_width: Whether the tables are as wide as the screen, not only as wide as their contents.
     """
     parts: list[RenderableType] = [_header(snapshot.server, snapshot.models)]

@@ -128,7 +128,7 @@ class GuestRow:
         cpu: Cores that it keeps busy.
         memory: Resident bytes.
         restarts: How often it was restarted.
-        connections: Connections of clients; None for a process that has none of its own.
+        connections: Connections of clients; None for a process that accepts none.
         requests: Requests that it has received; None for a process that receives none.
     """
 

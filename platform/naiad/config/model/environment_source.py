@@ -15,8 +15,8 @@ ENVIRONMENT_SCHEME = "env://"
 """Scheme of an environment in an `--env-directory`."""
 
 _URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-# In a URI of a registry everything before the host is a secret. Elsewhere a user alone is none, as in
-# `abfs://container@account`.
+# In a URI of a registry everything before the host is a secret. Elsewhere a user without a password is not secret, as
+# in `abfs://container@account`.
 _SECRETS = (
     re.compile(r"(oci://)(?:[^/@\s]*|[^/@:\s]*:\S*)@(?!(?:sha|md)-?\d+:)", re.IGNORECASE),
     re.compile(r"([a-z][a-z0-9+.-]*://)[^/@:\s]*:[^/@\s]*@(?!(?:sha|md)-?\d+:)", re.IGNORECASE),
@@ -61,7 +61,7 @@ def is_uri(text: str) -> bool:
 
 
 def split_digest(text: str) -> tuple[str, str]:
-    """Split `NAME@sha256:<64 digits>` into name and digest; the digest is empty if there is none.
+    """Split `NAME@sha256:<64 digits>` into name and digest; the digest is empty if the text has none.
 
     Raises:
         ConfigError: If the digest is not a SHA-256.

@@ -157,7 +157,7 @@ def _warnings(values: FlagValues, backends: BackendOptions, environments: Enviro
     yield from values.deprecations()
     yield from trace_warnings(values)
     yield from metrics_warnings(values)
-    # No errors, as in the reference: models with code of their own need no backend, and it may be mounted later.
+    # No errors, as in the reference: models with their own code need no backend, and it may be mounted later.
     yield from _directory_warnings(values, "backend-directory", "no model will find its backend there")
     yield from _directory_warnings(values, "env-directory", "no model will find an environment there")
     yield from _trace_file_warnings(values)

@@ -18,7 +18,7 @@ def parse_ui_password(values: FlagValues, name: str) -> str:
     Not from the command line, which every local user can read in /proc.
 
     Raises:
-        UsageError: If there is no page.
+        UsageError: If the page is not served.
         OptionError: If the file cannot be read, or is empty.
     """
     file = values.path(name)
@@ -41,8 +41,8 @@ def parse_ui_control(values: FlagValues, name: str) -> bool:
     """Whether the page may load and unload models.
 
     Raises:
-        UsageError: If there is no page, or models cannot be loaded on request, or that is restricted to clients with
-            a header, which browsers do not send.
+        UsageError: If the page is not served, or models cannot be loaded on request, or that is restricted to clients
+            with a header, which browsers do not send.
     """
     if not values.switch(name):
         return False

@@ -44,7 +44,7 @@ def parse_guest_user(values: FlagValues, flag: str) -> GuestUser | None:
     """The value of a flag `NAME|UID[:GROUP|GID]`; None without one.
 
     Raises:
-        UsageError: If there is no such user or group, or this process may not switch to it.
+        UsageError: If the user or group does not exist, or this process may not switch to it.
 
     Without the rights to switch, the server's own user is accepted and gives None: nothing is to be switched.
     """

@@ -38,7 +38,7 @@ class Hardening:
     """What `--hardened` does besides setting flags.
 
     Attributes:
-        key: The administrator's key: from the environment, else a random one that nobody knows.
+        key: The administrator's key: from the environment, else a random one that is kept secret.
         is_key_given: Whether it is from the environment.
         guards_http: Whether inference and metadata over HTTP need it, too.
         guards_grpc: Whether inference and metadata over gRPC need it, too.

@@ -871,7 +871,7 @@ _UNSUPPORTED = (
     ),
 )
 
-# They set no field of their own: the parsers of the flags that replace them read them, too.
+# They set no separate field: the parsers of the flags that replace them read them, too.
 _DEPRECATED = (
     Flag(
         "strict-model-config",

@@ -80,7 +80,7 @@ class DemandLoads:
         self._reserved: dict[str, int] = {}  # bytes that loads in progress are expected to need, once they have room
         self._watching: asyncio.Task[None] | None = None
         self._is_stopped = False
-        self._is_over = False  # whether the limit was exceeded at the last look, so that one line of the log says so
+        self._is_over = False  # whether the limit was exceeded at the last check, so that this is logged once
         loads.on_wake = self._on_wake
 
     async def stop(self) -> None:

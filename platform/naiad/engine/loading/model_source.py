@@ -50,7 +50,7 @@ def find_sources(
     must not mark a serving model as failed.
 
     Raises:
-        NaiadError: If there is no such model, or the request's parameters are wrong.
+        NaiadError: If the model does not exist, or the request's parameters are wrong.
     """
     try:
         check_model_name(name)

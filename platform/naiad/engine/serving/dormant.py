@@ -1,8 +1,8 @@
 """A version of a model that is loaded on demand, while it has no guests.
 
 It answers questions about the model from its configuration. A request wakes the model: it waits here until the version
-is loaded, and is then submitted to that. So whatever submits requests (clients, ensembles, models that call models)
-needs not know whether a model is loaded: the registry finds this version, or the loaded one, under the same name.
+is loaded, and is then submitted to that. So the callers (clients, ensembles, models that call models) need
+not know whether a model is loaded: the registry finds this version, or the loaded one, under the same name.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class DormantVersion:
         """Do nothing: it has no memory."""
 
     def reserve_input(self, size: int, ahead: int) -> memoryview | None:  # noqa: ARG002 - see below
-        """Always None: there is no segment yet."""
+        """Always None: the segment does not exist yet."""
         return None
 
     # -- requests -------------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ class FatalRequestGuard:
         )
 
     def forget_old(self) -> None:
-        """Forget requests of which nothing was seen for long."""
+        """Forget requests that were not seen for a long time."""
         self._requests.forget_old(time.monotonic())
 
 
@@ -152,7 +152,7 @@ def input_size(request: InferRequest) -> int:
 
 
 def digest_of(request: InferRequest) -> RequestDigest:
-    """A digest of the inputs' bytes, whatever their order.
+    """A digest of the inputs' bytes, the same for inputs in any order.
 
     Of an input of more than 256 KiB it takes 64 slices of 4 KiB at equal distances, so that it takes at most about
     0.3 ms per input.

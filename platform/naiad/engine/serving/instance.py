@@ -48,7 +48,7 @@ class Instance:
 
     Attributes:
         name: Its name, such as `m_0_0`.
-        worker: The guest that serves now; None while there is none.
+        worker: The guest that serves now; None while no guest does.
         spec: How its next guest is started.
         reason: Why the instance was given up; empty while it is not.
         restarts: How often a guest was replaced, by the exit status of the one before.

@@ -4,7 +4,7 @@
 module keeps the account: which requests are in flight, how each ends, and what the statistics count.
 
 Everything runs on the event loop's thread and nothing here blocks. A request goes from `start` to the guest in one
-call, and a response from `on_response` to the sink in one call: there is no task and no message queue in between.
+call, and a response from `on_response` to the sink in one call, without a task or message queue in between.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class RequestTracker:
         return self._pending.get(key)
 
     def request_of(self, key: int) -> InferRequest | None:
-        """A request in flight; None if there is none with that key."""
+        """The request in flight with that key; None without one."""
         pending = self._pending.get(key)
         return None if pending is None else pending.request
 
@@ -388,7 +388,7 @@ class RequestTracker:
         return bool(worker.open) or (self._sequences is not None and self._sequences.is_in_use(worker))
 
     def oldest_wait_ns(self) -> int:
-        """How long the oldest request that no guest has yet has waited; 0 if there is none."""
+        """How long the oldest request that was not sent to a guest yet has waited; 0 without one."""
         waiting = (pending.queued for pending in self._pending.values() if pending.worker is None)
         oldest = next(waiting, None)  # requests are kept in the order in which they came
         return 0 if oldest is None else time.monotonic_ns() - oldest

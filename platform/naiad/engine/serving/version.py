@@ -326,7 +326,7 @@ class ModelVersion:
 
     @property
     def pending_count(self) -> int:
-        """Number of requests that wait: for an instance, or inside one that has said so."""
+        """Number of requests that wait: for an instance, or in the queue that an instance reports."""
         return self._tracker.dispatcher.waiting_count + self._tracker.queued_inside
 
     # -- memory -------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ class Statistics:
         latencies: Durations of successful requests, for the page; None unless enabled (`--ui`).
         first_latencies: The same until the first response of a decoupled model.
         responses: Times of single responses, by position; None for models that have none.
-        last: When the last inference ended (monotonic ns); 0 if there was none.
+        last: When the last inference ended (monotonic ns); 0 before the first one.
     """
 
     def __init__(self, tags: Mapping[str, str] = NO_TAGS, *, is_cached: bool = False) -> None:

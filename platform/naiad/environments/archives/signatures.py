@@ -87,7 +87,7 @@ class TrustedKeys:
         """The name of a trusted key with a valid signature for this digest.
 
         Raises:
-            ExecutionEnvironmentError: If there is none, or the signatures are for another digest.
+            ExecutionEnvironmentError: If no signature is valid and trusted, or the signatures are for another digest.
         """
         if signatures.digest != digest:
             raise ExecutionEnvironmentError(

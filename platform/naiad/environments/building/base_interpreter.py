@@ -266,7 +266,7 @@ def installed_minors(versions: SpecifierSet) -> list[str]:
     """The minor versions on the machine among these versions, such as `3.12`; at least one.
 
     Raises:
-        InterpreterNotFoundError: If there is none.
+        InterpreterNotFoundError: If the machine has none of these versions.
     """
     found = {one.version for one in list_interpreters(_cache()) if matches(versions, one.version)}
     if not found:

@@ -349,7 +349,7 @@ def _follow_dependencies(
 
 
 def _is_selected(package: _Table, dependency: _Table, environment: dict[str, str]) -> bool:
-    """Whether a dependency means this version of a package, of which a lock has one for each range of Pythons."""
+    """Whether a dependency means this version of a package; a lock may have one for each range of Pythons."""
     if dependency.get("version") not in (None, package.get("version")):
         return False
     markers = package.get("resolution-markers", ())

@@ -43,7 +43,7 @@ class Requirements:
 
 
 def requirements_to_install(recipe: Recipe, python: str) -> Requirements | None:
-    """The requirements for a version of Python: from the lock if there is one; None if there are none.
+    """The requirements for a version of Python: from the lock if the recipe has one; None without any.
 
     Raises:
         ConfigError: If a file is invalid, or the lock does not match.

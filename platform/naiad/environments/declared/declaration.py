@@ -138,7 +138,7 @@ def is_locked(file: Path, python: PythonVersion) -> bool:
 def locked_pins(
     declaration: Declaration, lock: ForeignLock | None, python: str, wheels: tuple[Path, ...]
 ) -> list[Pin] | None:
-    """The packages that a lock selects for a version of Python; None if there is no lock.
+    """The packages that a lock selects for a version of Python; None without a lock.
 
     A requirements file in which every line has a version and a digest is its own lock.
 

@@ -36,7 +36,7 @@ def choose_python(required: SpecifierSet, cache: Path) -> ChosenPython:
     """The interpreter of a required version: the server's own, else the newest on this machine.
 
     Raises:
-        InterpreterNotFoundError: If there is none.
+        InterpreterNotFoundError: If no interpreter matches.
     """
     own = sys.version_info[:3]
     if matches(required, own):

@@ -4,7 +4,7 @@ An entry is named by the digest of what its lock selects for one interpreter. Al
 packages share it, wherever these locks are. Where resolving is allowed, a resolution is remembered in the store, so
 that the next start needs no network:
 
-    <root>/resolved/<digest>/    lock of a declaration without a lock of its own, by the digest of both
+    <root>/resolved/<digest>/    lock of a declaration that has none, by the digest of what it was resolved from
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Resolving a declaration into a lock: with uv where it is installed, else with pip.
 
 uv writes what its own commands write: `model.py.lock` for a script, and `pylock.toml` otherwise, valid for all
-platforms and versions of Python that the declaration allows. pip resolves for one interpreter, and its
-`pylock.toml` says so.
+platforms and versions of Python that the declaration allows. pip resolves for one interpreter, which its
+`pylock.toml` states.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class EntryLeases:
             return not is_alone
 
     def last_used(self, digest: str) -> float | None:
-        """Time of the last lease, in seconds since the epoch; None if there was none."""
+        """Time of the last lease, in seconds since the epoch; None before the first one."""
         try:
             return self._lock(digest).stat().st_mtime
         except OSError:

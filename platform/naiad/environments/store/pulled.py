@@ -157,7 +157,7 @@ def remove_pulled(store: Path, digest: str) -> bool:
 
 
 def pulled_leftovers(store: Path) -> list[Path]:
-    """Layers that no repository has, remains of crashes, and downloads that nobody resumed for a day."""
+    """Layers that no repository has, remains of crashes, and downloads that were not resumed for a day."""
     if not artifacts_folder(store).is_dir():
         return []
     with try_exclusive_lock(pull_lock(store)) as is_locked:

@@ -81,13 +81,13 @@ class Store:
             return identify_archive(archive, self.root / "index", reporter=self._reporter, label=label)
 
     def get(self, digest: str) -> ReadyEntry | None:
-        """The complete entry with that digest, None if there is none."""
+        """The complete entry with that digest; None without one."""
         return read_record(self.root / digest)
 
     def get_or_unpack(
         self, archive: Path, identity: ArchiveIdentity, *, origin: str = "", label: str = ""
     ) -> ReadyEntry:
-        """The entry for an archive, created now if there is none.
+        """The entry for an archive, created now if it is missing.
 
         Args:
             archive: The file.
@@ -109,7 +109,7 @@ class Store:
     def get_or_build(
         self, digest: str, build: Callable[[Path, Path], None], *, origin: str, label: str = ""
     ) -> ReadyEntry:
-        """The entry of a digest, built now if there is none.
+        """The entry of a digest, built now if it is missing.
 
         Args:
             digest: Name of the entry: SHA-256 of everything that determines the environment.
@@ -271,7 +271,7 @@ class Store:
         from naiad.environments.store.finishing import finish_built
 
         entry = self.root / digest
-        # In a folder of its own: installers outlive a killed server, and must not write into the next attempt's.
+        # In a separate folder: installers outlive a killed server, and must not write into the next attempt's.
         staged = Path(tempfile.mkdtemp(prefix=f"{digest}.", dir=self._staging()))
         try:
             (staged / "env").mkdir()

@@ -165,7 +165,7 @@ def _assistant_message(blocks: list[tuple[dict[str, Any], str]]) -> dict[str, An
 
 
 def _user_messages(role: str, blocks: list[tuple[dict[str, Any], str]]) -> list[dict[str, Any]]:
-    """The messages of one of the user: each tool's result is a message of its own."""
+    """The messages that one message of the user becomes: each tool's result is a separate one."""
     messages: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
     for block, where in blocks:

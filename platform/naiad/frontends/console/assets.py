@@ -1,7 +1,7 @@
 """The page as one document: markup, style and scripts of this folder, put together when the server starts.
 
 One document needs no further requests, works without internet, and lets the content security policy name every script
-and style by its hash. There is no build step: the files are served as they are.
+and style by its hash. No build step is needed: the files are served as they are.
 """
 
 from __future__ import annotations

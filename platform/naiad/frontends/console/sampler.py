@@ -89,7 +89,7 @@ class Sampler:
             engine: The engine.
             metrics: The metrics of models; each iteration gives the current ones.
             history: Gets the samples.
-            roles: The processes of the server that are no guests, with what each does.
+            roles: The processes of the server other than guests, with what each does.
         """
         self._roles = roles
         self._engine = engine

@@ -112,7 +112,7 @@ class ConsoleState:
             facts: What the page shows of the loader and the store.
             profile: What does not change.
             metrics: The models' own metrics; each iteration gives the current ones.
-            roles: The processes of the server that are no guests, with what each does.
+            roles: The processes of the server other than guests, with what each does.
         """
         self._engine = engine
         self._facts = facts
@@ -132,7 +132,7 @@ class ConsoleState:
         """The document of that name.
 
         Raises:
-            NaiadError: If there is none, or it cannot be made.
+            NaiadError: If the page has no such document, or it cannot be made.
         """
         match name, arguments:
             case "state", ():

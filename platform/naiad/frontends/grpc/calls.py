@@ -212,7 +212,7 @@ class GrpcCall:
         return self._request
 
     def begin_method(self, message: Message) -> None:
-        """Hand over the only message of a request that did not arrive in one frame."""
+        """Pass on the only message of a request that did not arrive in one frame."""
         assert self._request is not None
         assert self._begin is not None
         self._request.complete()

@@ -90,7 +90,7 @@ class RequestMessages:
         *,
         is_single: bool,
     ) -> None:
-        """The messages of a call of which nothing has been read.
+        """The messages of a call, before the first byte was read.
 
         Args:
             stream: The call's stream.
@@ -162,7 +162,7 @@ class RequestMessages:
         self._on_received(messages, ended=ended)
 
     def _on_received(self, messages: list[Message | CompressedMessage], *, ended: bool) -> None:
-        """Count what was received, then hand over what is complete."""
+        """Count what was received, then pass on complete messages."""
         decompressor = self._decompressor
         if decompressor is not None:
             decompressor.feed(messages, ended=ended)

@@ -69,7 +69,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._turns = turns
         self._is_held = False  # neither the socket nor what was received from it is read
         self._is_deferred = False
-        self._is_body_stopped = False  # the socket is not read, as there is no memory for a body
+        self._is_body_stopped = False  # the socket is not read, as the memory for bodies is full
         self._timeouts = timeouts or HttpTimeouts()
         self._watch = ProgressWatch()
         self._linger_timer: asyncio.TimerHandle | None = None

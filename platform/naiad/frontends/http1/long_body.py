@@ -68,12 +68,12 @@ class LongBody:
         trusted: int = 0,
         reserve: Callable[[], memoryview | None] | None = None,
     ) -> None:
-        """A body of which nothing has arrived.
+        """A body before its first byte has arrived.
 
         Args:
             size: Its size in bytes; None where only its end will tell.
             memory: Counts it and has its buffer.
-            receiver: Is told when to stop and to continue.
+            receiver: Receives the calls to stop and to continue.
             trusted: Bytes that the client is trusted to send, see `trusted_size`.
             reserve: Reserves memory of an instance; None, or returning None, to use a buffer.
 

@@ -36,7 +36,7 @@ from naiad.frontends.turns import SHARE_SECONDS
 from naiad.protocol.inference import Buffer
 
 READ_SIZE = 1 << 17
-"""Size of the receive buffer. Longer bodies are read into a buffer of their own. That costs one more read than the
+"""Size of the receive buffer. Longer bodies are read into a separate buffer. That costs one more read than the
 receive buffer does: at bodies of 64 KiB as much as it saves."""
 
 ReserveInput: TypeAlias = Callable[[Head], memoryview | None]
@@ -56,7 +56,7 @@ _PARSER_STEP = 1 << 14
 _DISCARDED = 1 << 20
 """Bytes of a body that is received even if its request cannot succeed, so that the connection can be kept."""
 _MAX_CHUNKS = 1 << 10
-"""Parts of a body that are kept as objects of their own."""
+"""Parts of a body that are kept as separate objects."""
 
 _FIRST_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ\r\n")
 """Bytes that a request may begin with, or an empty line before it (RFC 9112, 2.2)."""
@@ -403,7 +403,7 @@ class RequestReader:
         view = memoryview(data)
         position, length = 0, _FIRST_STEP
         while position < size and not self._is_stopped:
-            # The rest of a long body goes to its buffer: whatever the socket has afterwards does, too.
+            # The rest of a long body goes to its buffer, as later bytes of the socket do.
             if self._is_held and self._long_body is None:
                 self._unread = bytes(view[position:])
                 return

@@ -131,7 +131,7 @@ class FloodAccount:
                 "more than the answers on this connection account for"
             )
             raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, text)
-        if self._balance > self._burst / 2:  # what was charged until now was no flood
+        if self._balance > self._burst / 2:  # what was charged until now was not a flood
             self._charged = [0.0] * len(Flood)
 
     def hold(self, now: float) -> None:

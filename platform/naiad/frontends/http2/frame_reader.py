@@ -13,7 +13,7 @@ Three properties make it fast:
 * DATA longer than 16 KiB is delivered as it arrives, in chunks, and its rest may be read from the socket straight to
   its destination: `data_left` says how much may bypass `feed`, and `on_direct_read` counts it.
 
-A few kilobytes may hold hundreds of frames, each of which may be a request. So `feed` handles frames for
+A few kilobytes may hold hundreds of frames, and each may be a request. So `feed` handles frames for
 `SHARE_SECONDS` only (see `frontends/turns.py`). It keeps the rest, and `resume` continues with it.
 
 The handler is called rather than handed a list of frames because an object for each frame costs more than parsing it.

@@ -24,7 +24,7 @@ class Http2Limits:
     Attributes:
         streams: Open streams (SETTINGS_MAX_CONCURRENT_STREAMS, section 5.1.2). A further one is refused with
             REFUSED_STREAM, upon which the client may send the request again.
-        all_streams: Open streams of all connections together, each of which takes up to 3 KB of memory. Beyond it, a
+        all_streams: Open streams of all connections together; each takes up to 3 KB of memory. Beyond it, a
             stream is refused if its connection has its share already: the same for each connection, and at least 64.
             Beyond twice the number, a share is 64 streams.
         frame_size: Bytes of a frame's payload (SETTINGS_MAX_FRAME_SIZE, section 4.2). Larger than the default of 16 KiB
@@ -88,5 +88,5 @@ class StreamCount:
         """
         if self.open < self._limit or own < _MIN_SHARE:
             return True
-        # Connections that came later have their share of the limit, but all shares together are no more than it.
+        # Beyond the limit, later connections get their share of it; these shares add up to at most the limit.
         return own < self._limit // max(connections, 1) and self.open < 2 * self._limit

@@ -58,7 +58,7 @@ class GrpcFrontend:
             settings: Settings of the transport.
             extensions: State shared with other frontends.
             access: What is restricted, and which headers are forwarded.
-            tls: Certificates; without them there is no TLS.
+            tls: Certificates; None to serve without TLS.
             limits: Bounds on what a client may do.
             count: Counts the connections, against the limits that it has.
         """
@@ -71,7 +71,7 @@ class GrpcFrontend:
         self._limits = limits or Http2Limits()
         self._count = count
         self._gate = AdmissionGate()
-        self._owns_extensions = extensions is None  # nobody else has them: they are closed with this frontend
+        self._owns_extensions = extensions is None  # not shared with others, so closed with this frontend
         self._extensions = extensions or Extensions()
         self._access = access or Access()
         self._server: GrpcServer | None = None

@@ -258,7 +258,7 @@ class InferStream:
         except Exception:
             self.on_request_end(request)
             raise
-        if self.failure is not None:  # the model failed within `submit`, when there was no ticket to cancel yet
+        if self.failure is not None:  # the model failed within `submit`, before it returned a ticket to cancel
             self._engine.cancel(request.ticket)
 
     def _reject(self, request: _StreamedRequest, error: NaiadError) -> None:

@@ -31,7 +31,7 @@ class LongMessage(NamedTuple):
     Attributes:
         request: The request.
         enable_empty_final: Whether its stream ends with an empty final response.
-        requested: Outputs in another form; None if there are none.
+        requested: Outputs in another form; None without any.
     """
 
     request: InferRequest

@@ -4,7 +4,7 @@ Back pressure has two steps. While responses wait for a client that does not rea
 some do (`has_backlog`), the call does not let the client send more, so the client itself blocks. Other calls of the
 connection continue.
 
-Requests also wait when many arrive at once: 16 KB may be 3,000 messages, each of which is at least an error response.
+Requests also wait when many arrive at once: 16 KB may be 3,000 messages, and each needs at least an error response.
 They are submitted for a share of the turn (see `frontends/turns.py`), the others later. What arrives while many wait
 (`is_full`) is kept by the call as it is, since a message that waits takes ten times the bytes of a short one.
 """

@@ -253,7 +253,7 @@ def _version_end(message: Message) -> int:
 
 
 def _response_prefixes(message: bytes, response: InferResponse) -> list[bytes]:
-    """The bytes before each tensor of a response's message; the whole message if there are no tensors."""
+    """The bytes before each tensor of a response's message; the whole message without tensors."""
     if not response.outputs:
         return [message]
     sizes = [size_of(tensor.data) for tensor in response.outputs]

@@ -35,7 +35,7 @@ class Inference(NamedTuple):
     Attributes:
         request: The request.
         encode: Returns the parts of a response's message; raises the error of a response that is one.
-        requested: Outputs in another form; None if there are none.
+        requested: Outputs in another form; None without any.
     """
 
     request: InferRequest

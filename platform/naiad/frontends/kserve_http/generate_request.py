@@ -55,7 +55,7 @@ def parse_generate(
 
 
 def may_repeat_keys(body: Buffer, document: Mapping[str, Any]) -> bool:
-    """Whether a key may occur twice, of which the parser keeps the last only; a quick look that errs on that side."""
+    """Whether a key may occur twice: the parser keeps only the last value. A quick check with false positives."""
     text = bytes(body)
     if b"\\u" in text:  # any character of a key may be written so
         return True
@@ -86,7 +86,7 @@ def check_unique_keys(body: Buffer, request_id: str, inputs: Container[str]) -> 
                 raise InvalidRequestError(f"{prefix}key '{name}' occurs twice in one object")
             seen.add(name)
 
-    with contextlib.suppress(ValueError):  # orjson has read it, and its differences are no matter here
+    with contextlib.suppress(ValueError):  # orjson has accepted it, so errors of `json` are ignored
         json.loads(bytes(body), object_pairs_hook=collect)
 
 

@@ -36,7 +36,7 @@ _ONE_OF = (
 
 
 class RequestBody(Protocol):
-    """The bytes of a body, or what stands for them where they are not at hand."""
+    """The bytes of a body, or a placeholder in a process that does not have them."""
 
     def __len__(self) -> int:
         """Number of bytes."""

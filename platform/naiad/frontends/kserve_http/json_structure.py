@@ -102,7 +102,7 @@ def _clear_escaped(is_quote: np.ndarray[Any, np.dtype[np.bool_]], codes: np.ndar
     if not len(suspects):
         return
     others = np.flatnonzero(codes != _BACKSLASH)
-    # The last byte before each quote that is no backslash. A chunk begins behind such a byte, or with it.
+    # The last byte before each quote that is not a backslash. A chunk begins behind such a byte, or with it.
     before = np.searchsorted(others, suspects) - 1
     last_others = np.where(before < 0, -1, others[before])
     is_quote[suspects[(suspects - last_others) % 2 == 0]] = False

@@ -2,7 +2,7 @@
 
 Parsing takes up to 0.08 µs for each byte. The functions here run in that process; they return what the same functions
 return for short requests. Only the JSON is sent there. Tensors in binary, and regions of shared memory, stay with the
-host, and `Deferred` objects stand for them.
+host; `Deferred` objects are their placeholders.
 """
 
 from __future__ import annotations

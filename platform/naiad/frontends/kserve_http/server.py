@@ -55,7 +55,7 @@ class HttpFrontend:
             count: Counts the connections, against the limits that it has.
         """
         limits = limits or RequestLimits()
-        # Extensions that nobody else has are closed with this frontend.
+        # Extensions that are not shared are closed with this frontend.
         self._own_background = None
         if extensions is None:
             extensions = Extensions()

@@ -1,7 +1,7 @@
 """The Model Context Protocol over HTTP (its transport "streamable HTTP"), without sessions and without streams.
 
-Every request is complete in itself and gets one JSON response, as the protocol permits to servers that send no
-messages of their own. Decision 35 has the reasons why this is not the SDK's server.
+Every request is complete in itself and gets one JSON response, as the protocol permits to servers that send
+nothing but responses. Decision 35 has the reasons why this is not the SDK's server.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class ToolBox:
         return [tool.document() for tool in found if tool is not None]
 
     def find(self, name: str) -> Tool | None:
-        """The tool of that name; None if there is none."""
+        """The tool of that name; None without one."""
         if not _NAME.fullmatch(name) or (self._names and name not in self._names):
             return None
         try:

@@ -12,7 +12,7 @@ _STATES = ("dormant", "failed", "loaded", "loading")
 
 
 def demand_families(status: DemandStatus | None) -> list[Family]:
-    """States, memory, loads and evictions of the models on demand; nothing where there are none."""
+    """States, memory, loads and evictions of the models on demand; empty without any."""
     if status is None:
         return []
     counts = Counter(status.states.values())

@@ -1,1 +1,1 @@
-"""Work on requests that may take long: in slices on the event loop, or in a process of its own."""
+"""Work on requests that may take long: in slices on the event loop, or in a separate process."""

@@ -25,7 +25,7 @@ class Background:
 
     Attributes:
         slices: Runs generators on the event loop, a slice of them in each turn.
-        pool: Runs functions in processes of their own.
+        pool: Runs functions in separate processes.
     """
 
     def __init__(self, memory_limit: int | None = None) -> None:

@@ -19,7 +19,7 @@ _MAX_PARAMETERS = 4096
 
 
 class DeferredBody:
-    """A placeholder for a body, of which this process has only a part."""
+    """A placeholder for a body; this process has only a part of it."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -81,7 +81,7 @@ def check_parameter_count(count: int) -> None:
 def resolver(
     regions: TensorRegions, *, body: Buffer = b"", values: Sequence[Buffer] = ()
 ) -> Callable[[tuple[Any, ...]], Any]:
-    """What returns, in the host, the objects that `Deferred` ones stand for."""
+    """A function that returns, in the host, the object for the key of a `Deferred`."""
     kinds: Mapping[str, Callable[..., Any]] = {
         "body": lambda start, end: memoryview(body)[start:end],
         "value": values.__getitem__,

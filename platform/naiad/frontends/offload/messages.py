@@ -51,7 +51,7 @@ class OutcomeKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """Stands for an object that only the host has.
+    """A placeholder for an object that only the host has.
 
     Attributes:
         key: What the host finds the object by: a word for its kind, then the arguments.
@@ -113,7 +113,7 @@ def read_outcome(head: bytes, descriptor: int, resolve: Callable[[tuple[Any, ...
     Args:
         head: As sent with it.
         descriptor: The shared memory; it may be closed afterwards.
-        resolve: Returns the object that a `Deferred` with a key stands for.
+        resolve: Returns the object for the key of a `Deferred`.
 
     Raises:
         NaiadError: By *resolve*.

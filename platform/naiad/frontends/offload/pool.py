@@ -354,7 +354,7 @@ def _spawn(descriptor: int) -> subprocess.Popen[bytes]:
     environ = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     # numpy's threads would only reserve memory, which is limited.
     environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    # In a session of its own: Ctrl-C is for the host, which ends this process.
+    # In a separate session: Ctrl-C is for the host, which ends this process.
     return subprocess.Popen(
         command, pass_fds=(descriptor,), env=environ, stdin=subprocess.DEVNULL, start_new_session=True
     )

@@ -478,7 +478,7 @@ def _message(given: object, where: str) -> dict[str, Any]:
 
 
 def _parts(parts: list[Any], where: str) -> str | list[dict[str, Any]]:
-    """The parts of a message's content: one text if there is nothing else, because chat templates take a string."""
+    """The parts of a message's content: one text if all parts are text, because chat templates take a string."""
     checked = [_part(part, where) for part in parts]
     if all(part["type"] == "text" for part in checked):
         return "".join(part["text"] for part in checked)

@@ -42,7 +42,7 @@ class ServedModels:
         """The model that *name* selects, and the name of its adapter or "".
 
         Raises:
-            ApiError: If there is no such model.
+            ApiError: If the model does not exist.
         """
         try:
             return self._engine.model_metadata(name), ""

@@ -198,7 +198,7 @@ class TextSubmission:
         """Submit a request that was read; *writer* writes the response.
 
         Raises:
-            ApiError: If there is no such model, or it does not support the request.
+            ApiError: If the model does not exist, or it does not support the request.
         """
         engine = self._submitter.engine
         metadata, lora = self._models.find(request.model)

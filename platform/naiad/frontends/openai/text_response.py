@@ -1,4 +1,4 @@
-"""One response to a request for text, in whatever form its protocol writes it.
+"""One response to a request for text, in the form of its protocol.
 
 A request with several prompts is several inference requests, but one response. `TextResponse` collects the models'
 responses to all prompts and passes what is new to a `ResponseWriter`: those of `completions` write the choices of

@@ -1,7 +1,7 @@
 """Trace files: JSON arrays that grow while the server runs (SRV docs/user_guide/trace.md).
 
-The event loop collects traces. A thread makes text of them and writes it, since a slow disk, or a pipe that nobody
-reads, blocks `open` and `write` for any time.
+The event loop collects traces. A thread makes text of them and writes it, since a slow disk, or a pipe that is
+not read, blocks `open` and `write` for any time.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class _WriterThread:
         self._progress += 1
 
     def pause(self, size: int) -> None:
-        """Yield to other threads now and then, while a call makes text, of which *size* bytes are new."""
+        """Yield to other threads now and then while a call makes text; *size* is the number of new bytes."""
         self._unpaused += size
         if self._unpaused >= _PAUSE_BYTES and not self._is_closing:
             self._unpaused = 0

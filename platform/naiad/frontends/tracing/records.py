@@ -32,7 +32,7 @@ class TensorRecord:
         name: Its name.
         datatype: The type of its elements.
         shape: Its dimensions.
-        data: A copy of its elements; empty if there was no room for it.
+        data: A copy of its elements; empty if it did not fit.
     """
 
     trace: int
@@ -147,7 +147,7 @@ class JsonRecorder:
 
     @property
     def context(self) -> bytes:
-        """Empty: there are no spans that a model could add its own to."""
+        """Empty: the trace has no spans to which a model could add others."""
         return b""
 
     def record(self, name: str, when: int) -> None:

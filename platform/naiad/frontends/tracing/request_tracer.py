@@ -10,7 +10,7 @@ from naiad.protocol.inference import InferRequest, Sink
 
 
 class RequestTracer(Protocol):
-    """Submits requests, of which some are traced.
+    """Submits requests, and traces some of them.
 
     Attributes:
         is_on: Whether any request may be traced; the others need no `submit`.

@@ -80,7 +80,7 @@ class SpanExporter:
         self._ids = count(1)
 
     def context_of(self, headers: Mapping[str, str]) -> Context | None:
-        """The trace context in a request's headers (W3C); None if there is none or it is invalid."""
+        """The trace context in a request's headers (W3C); None if it is missing or invalid."""
         if "traceparent" not in headers:
             return None
         context = self._propagator.extract(headers)

@@ -1,7 +1,7 @@
 """The memory of traces that are recorded or wait to be written, in all requests together.
 
-The event loop takes bytes for what it records, and the thread that writes the file gives them back. A file that is
-written slowly, or is a pipe that nobody reads, therefore costs traces, and neither memory nor time of the event loop.
+The event loop takes bytes for what it records, and the thread that writes the file gives them back. If the file is
+on a slow disk, or is a pipe that is not read, traces are dropped: memory stays bounded, and the event loop never waits.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class Direct:
         self.restarts_delay = False
         self._slots = slots
         self._pads = pads
-        # Without a minimum utilization there is nothing to wait for.
+        # Without a minimum utilization, a batch does not wait for more requests.
         self._delay_ns = delay_us * 1000 if minimum_slot_utilization > 0 else 0
         self._utilization = minimum_slot_utilization
 

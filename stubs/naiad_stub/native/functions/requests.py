@@ -45,7 +45,7 @@ class HeldParameter:
 
 
 def held_parameters(text: str) -> List[HeldParameter]:
-    """The parameters of JSON text, empty where there are none."""
+    """The parameters of JSON text; empty without any."""
     return [HeldParameter(name, value) for name, value in json.loads(text).items()] if text else []
 
 

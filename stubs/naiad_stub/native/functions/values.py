@@ -114,7 +114,7 @@ class ValueFunctions:
         return self._error(error).text.address
 
     def _error(self, handle: int) -> NativeError:
-        # These functions cannot fail, so a handle that is no error's must not raise: a null text would crash most
+        # These functions cannot fail, so a handle that is not of an error must not raise: a null text would crash most
         # backends, far from the cause.
         error = self._core.errors.get(handle)
         if error is None:

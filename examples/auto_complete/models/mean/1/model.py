@@ -1,4 +1,4 @@
-"""The mean of each row. There is no config.pbtxt: the model declares its own inputs and outputs."""
+"""The mean of each row. Without a config.pbtxt, the model declares its own inputs and outputs."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -11,7 +11,7 @@ class TritonPythonModel:
     def auto_complete_config(config):
         """Set the fields that config.pbtxt leaves out; these methods raise if it has other values.
 
-        Runs in a process of its own that ends afterwards: what is kept in variables here, `initialize` will not see.
+        Runs in a separate process, which exits afterwards: `initialize` does not see variables that are set here.
         """
         config.set_max_batch_size(16)
         config.set_dynamic_batching()

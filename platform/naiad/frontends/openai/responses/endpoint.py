@@ -41,7 +41,7 @@ class ResponsesApi:
         """Handle a request for a stored response, or for the items of its input.
 
         Raises:
-            ApiError: If there is no such response, or the method is not supported.
+            ApiError: If the response does not exist, or the method is not supported.
         """
         method = exchange.request.method
         owner = self._owner(exchange.request.headers)

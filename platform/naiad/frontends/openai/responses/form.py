@@ -150,7 +150,7 @@ class ResponsesForm:
 
     def _end_item(self, block: Block, place: Mapping[str, Any]) -> Events:
         # The item of a stream is complete here even if the limit of tokens ended it: that is known at the end only, and
-        # the response of the last event says so.
+        # the response of the last event has it.
         done = {"output_index": block.index, "item": self._item(block, "completed")}
         if block.kind is BlockKind.CALL:
             events = [

@@ -43,7 +43,7 @@ class StoredResponses(Protocol):
         """A client's response; None if it is unknown, dropped, or another client's."""
 
     def remove(self, response_id: str, owner: bytes) -> bool:
-        """Drop a client's response; return False if there is none."""
+        """Drop a client's response; return False if it does not exist."""
 
 
 class ResponseStore:
