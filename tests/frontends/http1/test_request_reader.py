@@ -441,3 +441,44 @@ def test_repeated_headers_are_known():
         headers.add(name, b"")
     assert [is_repeated(headers, name) for name in (b"a", b"b", b"c")] == [True, False, False]
     assert not is_repeated({b"a": b""}, b"a")
+
+
+TRAILED = b"POST / HTTP/1.1\r\nHost: h\r\nX-User: alice\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n"
+
+
+def test_a_trailer_replaces_no_header():
+    recorder = read_whole([TRAILED + b"X-User: mallory\r\nInference-Header-Content-Length: 1\r\n\r\n", KINDS[0]])
+
+    first, second = recorder.requests
+    assert (first.headers[b"x-user"], first.body) == (b"alice", b"ab")
+    assert b"inference-header-content-length" not in first.headers
+    assert second.path == b"/v2/health/live"
+
+
+@pytest.mark.parametrize(
+    "begin", [TRAILED + b"X-Long: ", TRAILED[: -len(b"0\r\n")] + b"2;name="], ids=["trailer", "chunk extension"]
+)
+def test_a_trailer_or_chunk_extension_without_end_is_refused(begin):
+    recorder = Recorder()
+    recorder.feed(begin)
+    sent = 0
+    while not recorder.rejected and sent < 1 << 20:
+        recorder.feed(b"x" * 8192)
+        sent += 8192
+
+    assert [status for status, _ in recorder.rejected] == [431]
+    assert sent < 1 << 18
+
+
+def test_a_body_in_many_small_chunks_has_more_framing_than_that():
+    recorder = read_whole([chunked("/small-chunks", b"ab" * 100_000, 2)])
+
+    assert recorder.rejected == []
+    assert len(recorder.requests[0].body) == 200_000
+
+
+def test_a_client_of_http_1_0_gets_no_interim_response():
+    recorder = read_whole([plain("/old", b"body", "Expect: 100-continue", version="1.0")])
+
+    assert recorder.continues == 0
+    assert recorder.requests[0].body == b"body"

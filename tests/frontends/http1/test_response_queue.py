@@ -255,3 +255,25 @@ def test_the_buffer_of_a_body_is_released_with_its_response(connection):
     assert connection.released == []
     connection.respond()
     assert connection.released == [buffer]
+
+
+def test_continue_comes_after_the_responses_that_are_due(connection):
+    connection.submit("/first")
+    connection.submit("/second")
+    connection.queue.write_continue()
+    assert connection.transport.written == b""
+
+    connection.respond()
+    assert b"100 Continue" not in connection.transport.written
+    connection.respond()
+    assert connection.transport.written.endswith(b"/secondHTTP/1.1 100 Continue\r\n\r\n")
+
+
+def test_continue_is_not_written_to_a_client_that_has_sent_the_body(connection):
+    connection.submit("/first")
+    connection.queue.write_continue()
+    connection.submit("/second")
+    connection.respond()
+    connection.respond()
+
+    assert b"100 Continue" not in connection.transport.written

@@ -233,16 +233,24 @@ def test_a_closed_gate_refuses_messages_in_band():
     assert stream.summary() == [("a", None, SHUTTING_DOWN)]
 
 
-def test_an_unexpected_exception_of_the_engine_is_raised_and_leaves_the_gate():
+def test_an_unexpected_exception_of_the_engine_is_the_error_of_its_request_alone(caplog):
     stream = Stream()
 
     def answer(engine, request, sink):
-        raise ZeroDivisionError
+        raise ZeroDivisionError("by nought")
 
-    stream.engine.models["identity"].answer = answer
-    with pytest.raises(ZeroDivisionError):
-        stream.ask("identity", "a")
+    stream.engine.models["failing"].answer = answer
+    stream.ask("held", "a")
+    stream.ask("failing", "b")
+    stream.ask("identity", "c")
+    stream.engine.release()
+    assert stream.summary() == [
+        ("a", True, ""),
+        ("b", None, "Unexpected <class 'ZeroDivisionError'>: by nought"),
+        ("c", True, ""),
+    ]
     assert repr(stream.gate) == "<AdmissionGate open running=0>"
+    assert "cannot read a request" in caplog.text
 
 
 def test_repr_counts_requests_and_messages():

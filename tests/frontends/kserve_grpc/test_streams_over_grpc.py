@@ -151,11 +151,12 @@ def test_many_large_messages_on_one_stream_arrive_in_order(served):
     assert code is grpc.StatusCode.OK
 
 
-def test_an_unexpected_exception_ends_the_stream(served, caplog):
+def test_an_unexpected_exception_is_the_error_of_its_request(served, caplog):
     def answer(engine, request, sink):
         raise ZeroDivisionError("the engine is broken")
 
-    served.engine.models["identity"].answer = answer
-    _, code, details = stream(served, identity_request("a"))
-    assert code is grpc.StatusCode.UNKNOWN
-    assert "the engine is broken" in details
+    served.engine.models["failing"].answer = answer
+    messages, code, _ = stream(served, identity_request("a", "failing"), identity_request("b"))
+    assert "the engine is broken" in messages[0].error_message
+    assert messages[1].infer_response.id == "b"
+    assert code is grpc.StatusCode.OK

@@ -1,6 +1,9 @@
 """The JSON elements that each datatype accepts, as measured on Triton 2.51. Implicit conversions of numpy are rejected."""
 
+import tracemalloc
+
 import numpy as np
+import orjson
 import pytest
 from naiad.errors import MalformedRequestError
 from naiad.frontends.kserve_http.json_tensors import to_bytes
@@ -56,3 +59,19 @@ def test_elements_of_another_type_or_beyond_64_bits_are_refused(datatype, data, 
 )
 def test_elements_that_fit_become_the_tensors_own_and_wide_integers_are_cut(datatype, data, expected):
     assert to_bytes("IN", datatype, expected.shape, data) == expected.tobytes()
+
+
+@pytest.mark.parametrize("data", [["x" * 20_000, *range(20_000)], [["x" * 20_000], *([n] for n in range(20_000))]])
+def test_a_long_string_among_numbers_takes_no_more_memory_than_they_do(data):
+    tracemalloc.start()
+    with pytest.raises(MalformedRequestError) as refusal:
+        to_bytes("IN", Datatype.INT32, (20_001,), data)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert refusal.value.message == _SIGNED
+    assert peak < 4 << 20
+
+
+def test_lists_may_be_nested_as_deeply_as_json_is():
+    assert to_bytes("IN", Datatype.UINT8, (1,), orjson.loads("[" * 1000 + "7" + "]" * 1000)) == b"\x07"

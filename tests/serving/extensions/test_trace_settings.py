@@ -65,6 +65,10 @@ def test_a_models_settings_stand_before_those_of_all(client):
             {"log_frequency": "99999999999"},
             "Unable to parse 'log_frequency', value is out of range [ 0, 4294967295 ], got: 99999999999",
         ),
+        (
+            {"trace_rate": "9" * 5000},
+            f"Unable to parse 'trace_rate', value is out of range [ 0, 4294967295 ], got: {'9' * 5000}",
+        ),
     ],
 )
 def test_a_refused_change_says_why_and_changes_nothing(client, settings, text):

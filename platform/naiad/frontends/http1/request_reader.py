@@ -158,6 +158,7 @@ class RequestReader:
         self._headers = Headers()
         self._header_size = 0
         self._head_received = 0
+        self._framing_received = 0  # bytes between parts of a chunked body, or behind its last one
         self._is_in_head = False
         self._is_complete = False
         self._has_completed = False  # a request, in this step of the parser
@@ -420,6 +421,7 @@ class RequestReader:
 
     def _parse_step(self, data: Buffer) -> None:
         assert self._parser is not None
+        body_before = self._body_received
         try:
             self._parser.feed_data(data)
             if self._is_in_head:
@@ -429,12 +431,27 @@ class RequestReader:
                     self._reject_header()
             elif self._is_complete:
                 self._parser = None
+            elif self._is_framing_too_long(len(data), body_before):
+                self._reject_header()
             elif (len(self._chunks) > _MAX_CHUNKS or self._body_received > READ_SIZE) and not self._is_stopped:
                 self._join_chunks()
         except httptools.HttpParserUpgrade:
             self._reject(501, "protocol upgrades are not supported")
         except httptools.HttpParserError as problem:
             self._reject(400, f"malformed HTTP request: {problem}")
+
+    def _is_framing_too_long(self, size: int, body_before: int) -> bool:
+        """Whether a trailer, or the size of a chunk, does not end: the parser collects it and reports nothing.
+
+        Args:
+            size: Bytes that were parsed last.
+            body_before: Bytes of the body before them.
+        """
+        if self._body_received > body_before or self._long_body is not None:
+            self._framing_received = 0
+            return False
+        self._framing_received += size
+        return self._framing_received > self._limits.header_bytes + READ_SIZE
 
     def _join_chunks(self) -> bool:
         """Join the parts of a body, as a chunk of two bytes costs 50 bytes as an object; False if it is rejected."""
@@ -467,8 +484,12 @@ class RequestReader:
         self._count_header(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
-        self._headers.add(name, value)
+        """One header, or a field of the trailer behind a chunked body.
+
+        A trailer is read and dropped (RFC 9110, 6.5.1): it could replace headers that a proxy has set or checked.
+        """
+        if self._is_in_head:
+            self._headers.add(name, value)
         self._count_header(len(name) + len(value) + 4)
 
     def on_headers_complete(self) -> None:
@@ -484,7 +505,10 @@ class RequestReader:
         length = self._headers.get(b"content-length", b"")
         is_chunked = b"transfer-encoding" in self._headers
         size = int(length) if length.isdigit() and not is_chunked else 0
-        is_expecting = self._headers.get(b"expect", b"").lower() == b"100-continue"
+        # A client of HTTP/1.0 cannot expect an interim response (RFC 9110, 10.1.1).
+        is_expecting = (
+            self._headers.get(b"expect", b"").lower() == b"100-continue" and self._parser.get_http_version() != "1.0"
+        )
         if (is_chunked or is_expecting or size > _DISCARDED) and not self._is_admitted(self._parsed_head()):
             return
         if self._is_too_long(size):

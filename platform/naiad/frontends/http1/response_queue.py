@@ -99,6 +99,7 @@ class ResponseQueue(HttpExchange):
         self._is_blocked = False
         self._is_draining = False
         self._is_closing = False
+        self._is_continue_due = False
         self._has_unread = False
         self.request_count = 0
 
@@ -196,6 +197,8 @@ class ResponseQueue(HttpExchange):
                 self._on_linger()
         elif self._pipelined:
             self.handle_queued()
+        elif self._is_continue_due:
+            self.write_continue()
 
     def _release_body(self, body: Buffer) -> None:
         if isinstance(body, memoryview) and not isinstance(body.obj, bytes):
@@ -208,6 +211,7 @@ class ResponseQueue(HttpExchange):
         if self._is_closing:
             return
         self.request_count += 1
+        self._is_continue_due = False  # the client has sent the body without it
         request = HttpRequest(head.method, head.path, head.headers, body, head.keep_alive, head.can_chunk)
         if self._current is None and not self._pipelined and not self._is_blocked:
             self._begin(request)
@@ -238,8 +242,9 @@ class ResponseQueue(HttpExchange):
             self._on_linger()
 
     def write_continue(self) -> None:
-        """Tell the client to send the body that it holds back (`Expect: 100-continue`)."""
-        if self._transport is not None:
+        """Tell the client to send the body that it holds back (`Expect: 100-continue`), after earlier responses."""
+        self._is_continue_due = not self.is_idle
+        if self._transport is not None and not self._is_continue_due:
             self._transport.write(_CONTINUE)
 
     def _begin(self, request: HttpRequest) -> None:

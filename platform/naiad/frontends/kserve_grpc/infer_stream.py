@@ -137,10 +137,10 @@ class InferStream:
             message = request_codec.parse_short(data) if len(data) >= LONG_MESSAGE else request_codec.parse(data)
             request = _StreamedRequest(self, message.body)
             self._read(request, message)
-        except NaiadError as error:
+        except Exception as error:  # noqa: BLE001 - the stream's other requests must still be answered
             if request is None:  # the message is malformed: the error has no id
                 request = _StreamedRequest(self, ModelInferRequest())
-            self._reject(request, error)
+            self._reject(request, _reported(error))
 
     def _read(self, request: _StreamedRequest, message: InferMessage | LongHead) -> None:
         self._gate.check_open()
@@ -169,16 +169,13 @@ class InferStream:
             done = self._reading
             try:
                 then(value)
-            except NaiadError as error:
-                self._reject(request, error)
+            except Exception as error:  # noqa: BLE001 - as in `feed`; and the next message waits for `end`
+                self._reject(request, _reported(error))
             end(done)
 
         def on_failed(error: Exception) -> None:
             done = self._reading
-            if not isinstance(error, NaiadError):
-                logger.error("cannot read a request: unexpected error", exc_info=error)
-                error = NaiadError(f"Unexpected {type(error)}: {error}")
-            self._reject(request, error)
+            self._reject(request, _reported(error))
             end(done)
 
         def end(done: Cancellable | None) -> None:
@@ -392,3 +389,11 @@ class _StreamedRequest:
             return response_codec.encode_streamed(response, self.requested, final=final)
         except NaiadError as error:
             return self._stream.encode_error(self, error, final=final)
+
+
+def _reported(error: Exception) -> NaiadError:
+    """The error that the client gets; one that nobody expected is logged."""
+    if isinstance(error, NaiadError):
+        return error
+    logger.error("cannot read a request: unexpected error", exc_info=error)
+    return NaiadError(f"Unexpected {type(error)}: {error}")

@@ -21,6 +21,7 @@ from naiad.protocol.metadata import ModelMetadata, TensorMetadata
 
 _NESTED = "parameters"
 _MAX_INT64 = (1 << 63) - 1
+_MAX_QUICK_KEYS = 32
 
 
 def parse_generate(
@@ -61,6 +62,8 @@ def may_repeat_keys(body: Buffer, document: Mapping[str, Any]) -> bool:
         return True
     nested = document.get(_NESTED)
     keys = [*document, *(nested if isinstance(nested, dict) else ())]
+    if len(keys) > _MAX_QUICK_KEYS:  # each of them is a search through the whole text
+        return True
     return any(text.count(f'"{key}"'.encode()) != 1 for key in keys)
 
 

@@ -65,10 +65,11 @@ def to_bytes(name: str, datatype: Datatype, shape: tuple[int, ...], data: object
         return _strings(data, prod(shape))
     if len(data) > _CHUNK or (data and type(data[0]) is list and len(data) * len(data[0]) > _CHUNK):
         return _numbers(data, datatype, prod(shape))
-    array = _array(data, datatype)
+    kinds = _element_types(data)
+    array = _array(data, kinds, datatype)
     if array.size != prod(shape):
         raise _shape_mismatch()
-    if array.size and not _fits(array, data, datatype):
+    if array.size and not _fits(array, kinds, datatype):
         raise _wrong_element(datatype)
     return _converted(array, datatype)
 
@@ -79,8 +80,9 @@ def _numbers(data: list[Any], datatype: Datatype, expected: int) -> bytes:
     count = 0
     are_fitting = True
     for chunk in _flat_chunks(data):
-        array = _array(chunk, datatype)
-        are_fitting = are_fitting and _fits(array, chunk, datatype)
+        kinds = set(map(type, chunk))
+        array = _array(chunk, kinds, datatype)
+        are_fitting = are_fitting and _fits(array, kinds, datatype)
         parts.append(_converted(array, datatype) if are_fitting else b"")
         count += len(chunk)
     if count != expected:
@@ -238,8 +240,14 @@ def _wrong_element(datatype: Datatype) -> MalformedRequestError:
     return MalformedRequestError(f"Unable to parse 'data': attempt to access JSON {_expected(datatype)}")
 
 
-def _fits(array: np.ndarray[Any, np.dtype[Any]], data: list[Any], datatype: Datatype) -> bool:
-    """Whether all elements have a JSON type that *datatype* allows. numpy would convert others without an error."""
+def _fits(array: np.ndarray[Any, np.dtype[Any]], kinds: set[type], datatype: Datatype) -> bool:
+    """Whether all elements have a JSON type that *datatype* allows. numpy would convert others without an error.
+
+    Args:
+        array: The elements.
+        kinds: Their types.
+        datatype: Datatype of the input.
+    """
     kind = array.dtype.kind
     if kind not in _allowed(datatype):
         return False
@@ -249,13 +257,18 @@ def _fits(array: np.ndarray[Any, np.dtype[Any]], data: list[Any], datatype: Data
         return False
     if datatype in _SIGNED and kind == "u":  # numpy chooses unsigned only for integers beyond the largest INT64
         return False
-    # numpy turns booleans among numbers into 0 and 1. Only if such values occur are the elements' types checked singly.
-    return not (bool(((array == 0) | (array == 1)).any()) and _has_boolean(data))
+    return bool not in kinds  # numpy turns booleans among numbers into 0 and 1
 
 
-def _has_boolean(data: list[Any]) -> bool:
+def _element_types(data: list[Any]) -> set[type]:
+    """The types of the elements of nested lists."""
     kinds = set(map(type, data))
-    return bool in kinds or (list in kinds and any(_has_boolean(item) for item in data if isinstance(item, list)))
+    level = data
+    while list in kinds:
+        kinds.discard(list)
+        level = [*chain.from_iterable([item for item in level if type(item) is list])]
+        kinds.update(map(type, level))
+    return kinds
 
 
 def _allowed(datatype: Datatype) -> frozenset[str]:
@@ -276,9 +289,12 @@ def _expected(datatype: Datatype) -> str:
     return "non-signed-integer as signed-integer"
 
 
-def _array(data: list[Any], datatype: Datatype) -> np.ndarray[Any, np.dtype[Any]]:
+def _array(data: list[Any], kinds: set[type], datatype: Datatype) -> np.ndarray[Any, np.dtype[Any]]:
     import numpy as np  # imported late: see `protocol.numpy_types`
 
+    if str in kinds:
+        # numpy would give each element the length of the longest string. It only matters how many there are.
+        return np.empty(sum(1 for _ in flatten(data)), np.str_)
     try:
         array = np.array(data)
         # numpy also chooses floats if some integers are beyond the largest INT64; these are converted below.
@@ -297,11 +313,15 @@ def _array(data: list[Any], datatype: Datatype) -> np.ndarray[Any, np.dtype[Any]
 
 def flatten(data: list[Any]) -> Iterator[Any]:
     """The elements of nested lists in order."""
-    for item in data:
-        if isinstance(item, list):
-            yield from flatten(item)
-        else:
+    waiting = [iter(data)]  # not by recursion: JSON may be nested more deeply than calls
+    while waiting:
+        for item in waiting[-1]:
+            if isinstance(item, list):
+                waiting.append(iter(item))
+                break
             yield item
+        else:
+            waiting.pop()
 
 
 def _strings(data: list[Any], expected: int) -> bytes:

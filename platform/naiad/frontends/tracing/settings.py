@@ -15,6 +15,7 @@ from naiad.errors import InvalidRequestError, NaiadError, UnsupportedRequestErro
 NUMBERS = {"trace_rate": "rate", "trace_count": "count", "log_frequency": "log_frequency"}
 """Numeric settings, and their fields of `TraceConfig`."""
 
+_MAX_DIGITS = 100
 _LEADING = re.compile(r"\s*([+-]?[0-9]+)")
 _UINT32 = (1 << 32) - 1
 _INT32 = (1 << 31) - 1
@@ -59,7 +60,7 @@ def parse_number(name: str, text: str) -> int:
     match = _LEADING.match(text)
     if match is None:
         raise InvalidRequestError(f"Unable to parse '{name}', got: {text}")
-    value = int(match[1])
+    value = int(match[1][:_MAX_DIGITS])  # which is out of range if it has more digits
     if name == "trace_count":
         if value < -1:
             raise InvalidRequestError(f"Unable to parse 'trace_count'. Expecting value >= -1, got: {text}")
