@@ -41,7 +41,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.fixture(params=["uv", "pip"])
+@pytest.fixture(params=["uv", pytest.param("pip", marks=pytest.mark.slow)])
 def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each installer in turn; without uv, as on a machine that has none."""
     if request.param == "pip":

@@ -42,7 +42,7 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Indexes]:
         yield web
 
 
-@pytest.fixture(params=["uv", "pip"])
+@pytest.fixture(params=["uv", pytest.param("pip", marks=pytest.mark.slow)])
 def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "pip":
         monkeypatch.setattr(installers, "find_uv", lambda: None)
@@ -89,7 +89,7 @@ def test_a_package_assigned_to_an_index_is_installed_from_it_alone(tmp_path: Pat
     assert fetch_locked_wheels(locked, tmp_path / "wheels", print, LogReporter()) == 2
 
 
-@pytest.mark.parametrize("installs", ["uv", "pip"])
+@pytest.mark.parametrize("installs", ["uv", pytest.param("pip", marks=pytest.mark.slow)])
 def test_a_package_is_assigned_to_a_folder_that_has_the_name_of_its_index(
     tmp_path: Path, web: Indexes, monkeypatch: pytest.MonkeyPatch, installs: str
 ) -> None:

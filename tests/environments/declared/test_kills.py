@@ -17,6 +17,8 @@ from naiad.environments.store.store import Store
 from naiad.environments.store.verification import verify_entries
 from naiad.errors import ExecutionEnvironmentError, StaleLockError
 
+pytestmark = pytest.mark.slow
+
 DECLARED = "naiad.environments.declared"
 STORE = "naiad.environments.store"
 NEVER = ("os.getppid", "after", 0)

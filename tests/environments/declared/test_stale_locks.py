@@ -21,16 +21,25 @@ from naiad.errors import ExecutionEnvironmentError, StaleLockError
 PROJECT = '[project]\nname = "p"\nversion = "1"\nrequires-python = ">=3.10"\ndependencies = [{}]\n{}'
 
 
-@pytest.fixture(autouse=True)
-def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = offer_wheels(tmp_path / "wheels")
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = offer_wheels(tmp_path_factory.mktemp("wheels"))
     metadata = "Provides-Extra: more\nRequires-Dist: counter; extra == 'more'\n"
-    write_wheel(folder, "pack", "1", {"pack.py": ""}, metadata=metadata)
-    only_wheels(folder, monkeypatch)
-    return folder
+    return write_wheel(folder, "pack", "1", {"pack.py": ""}, metadata=metadata).parent
 
 
-@pytest.fixture(params=["uv", "pip"])
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that all tests here share: most of them need one of five environments, and none looks into it."""
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(autouse=True)
+def _these_wheels_alone(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_wheels(wheels, monkeypatch)
+
+
+@pytest.fixture(params=["uv", pytest.param("pip", marks=pytest.mark.slow)])
 def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "pip":
         monkeypatch.setattr(installers, "find_uv", lambda: None)
@@ -42,8 +51,8 @@ def lock(file: Path) -> Path:
     return lock_declaration(file, cache=cache, options=InstallOptions(), progress=print, reporter=LogReporter()).lock
 
 
-def prepare(tmp_path: Path, file: Path) -> None:
-    EnvironmentManager(tmp_path / "store", reporter=LogReporter(), policy=StorePolicy()).prepare(file)
+def prepare(store: Path, file: Path) -> None:
+    EnvironmentManager(store, reporter=LogReporter(), policy=StorePolicy()).prepare(file)
 
 
 def refusal(action: Callable[[], object]) -> str:
@@ -76,59 +85,60 @@ CHANGES = (
 )
 CASES = [
     *[("uv", kind, *change) for kind in KINDS for change in CHANGES],
-    # pip takes 8 s for one. Neither the kind nor the change makes a difference to how it is called.
-    *[("pip", KINDS[0], *change) for change in CHANGES],
-    *[("pip", kind, *CHANGES[0]) for kind in KINDS[1:]],
+    # Neither the kind nor the change makes a difference to how pip is called, which takes longer.
+    *[pytest.param("pip", KINDS[0], *change, marks=pytest.mark.slow) for change in CHANGES],
+    *[pytest.param("pip", kind, *CHANGES[0], marks=pytest.mark.slow) for kind in KINDS[1:]],
 ]
 
 
 @pytest.mark.parametrize(("installer", "kind", "before", "after", "reason"), CASES, indirect=["installer"])
 def test_a_lock_for_other_packages_is_refused(
-    tmp_path: Path, installer: str, kind: str, before: str, after: str, reason: str
+    tmp_path: Path, store: Path, installer: str, kind: str, before: str, after: str, reason: str
 ) -> None:
     file = write(tmp_path / "m", kind, before, "numpy")
     path = lock(file)
-    prepare(tmp_path, file)
+    prepare(store, file)
     write(tmp_path / "m", kind, after, "numpy")
 
-    message = refusal(lambda: prepare(tmp_path, file))
+    message = refusal(lambda: prepare(store, file))
 
     assert message == f"{path} does not match {file}, which {reason}; update it with `naiad lock {file}`"
     path = lock(file)
-    prepare(tmp_path, file)
+    prepare(store, file)
     packages = {pin.name for pin in open_foreign_lock(path).pins(platform.python_version())}
     assert ("counter" in packages) == (after == "pack[more]")
 
 
-def test_the_lock_of_a_project_that_uv_wrote_is_compared_too(tmp_path: Path) -> None:
+def test_the_lock_of_a_project_that_uv_wrote_is_compared_too(tmp_path: Path, store: Path, wheels: Path) -> None:
     file = write(tmp_path / "m", "uv.lock", "pack", "numpy")
-    uv_lock(file)
-    prepare(tmp_path, file)
+    uv_lock(file, wheels)
+    prepare(store, file)
     write(tmp_path / "m", "uv.lock", "pack[more]", "numpy")
 
-    assert "which requires 'pack[more]': it was written for 'pack'" in refusal(lambda: prepare(tmp_path, file))
+    assert "which requires 'pack[more]': it was written for 'pack'" in refusal(lambda: prepare(store, file))
 
 
-def uv_lock(file: Path) -> None:
+def uv_lock(file: Path, wheels: Path) -> None:
     uv = find_uv()
     assert uv is not None
-    wheels = file.parent.parent / "wheels"
     command = [uv, "lock", "--no-config", "--quiet", "--no-index", f"--find-links={wheels}", "--project", file.parent]
     subprocess.run(command, check=True)
 
 
-def test_a_version_range_that_the_locked_version_satisfies_changes_nothing(tmp_path: Path, installer: str) -> None:
+def test_a_version_range_that_the_locked_version_satisfies_changes_nothing(
+    tmp_path: Path, store: Path, installer: str
+) -> None:
     file = write(tmp_path / "m", "model.py", "adder", "numpy; python_version >= '3.8'", "counter; python_version < '3'")
     lock(file)
 
     write(tmp_path / "m", "model.py", "adder>=1.5", "numpy")
 
-    prepare(tmp_path, file)
+    prepare(store, file)
 
 
 @pytest.mark.parametrize("kind", ["requirements.txt", "pyproject.toml"])
 def test_a_constraint_that_the_locked_version_violates_makes_a_lock_stale(
-    tmp_path: Path, installer: str, kind: str
+    tmp_path: Path, store: Path, installer: str, kind: str
 ) -> None:
     def constrain(version: str) -> Path:
         if kind == "pyproject.toml":
@@ -145,40 +155,40 @@ def test_a_constraint_that_the_locked_version_violates_makes_a_lock_stale(
 
     file = constrain("2.0")
     path = lock(file)
-    prepare(tmp_path, file)
+    prepare(store, file)
     constrain("1.0")
 
-    assert refusal(lambda: prepare(tmp_path, file)) == (
+    assert refusal(lambda: prepare(store, file)) == (
         f"{path} does not match {file}, which requires 'adder==1.0': it has adder 2.0; update it with `naiad lock {file}`"
     )
     lock(file)
-    prepare(tmp_path, file)
+    prepare(store, file)
 
 
-def test_an_override_wins_over_a_requirement(tmp_path: Path) -> None:
+def test_an_override_wins_over_a_requirement(tmp_path: Path, store: Path, wheels: Path) -> None:
     settings = '[tool.uv]\noverride-dependencies = ["adder==1.0"]\n'
     file = write(tmp_path / "m", "pyproject.toml", "adder==2.0", "numpy", settings=settings)
-    uv_lock(file)
+    uv_lock(file, wheels)
 
-    prepare(tmp_path, file)
+    prepare(store, file)
 
     (tmp_path / "m" / "uv.lock").unlink()
     assert '"1.0"' in lock(file).read_text()
-    prepare(tmp_path, file)
+    prepare(store, file)
 
 
 def test_a_lock_that_does_not_say_what_it_was_written_for_is_compared_by_its_packages(
-    tmp_path: Path, installer: str
+    tmp_path: Path, store: Path, installer: str
 ) -> None:
     file = write(tmp_path / "m", "requirements.txt", "pack[more]", "numpy")
     path = lock(file)
     path.write_text(path.read_text().partition("[tool.naiad]")[0])
     write(tmp_path / "m", "requirements.txt", "pack", "numpy")
 
-    prepare(tmp_path, file)
+    prepare(store, file)
 
     write(tmp_path / "m", "requirements.txt", "pack>1", "numpy")
-    assert "it has pack 1" in refusal(lambda: prepare(tmp_path, file))
+    assert "it has pack 1" in refusal(lambda: prepare(store, file))
 
 
 def test_an_included_file_that_is_missing_is_named(tmp_path: Path) -> None:
