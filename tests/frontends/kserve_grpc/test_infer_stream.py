@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
-from fakes.engine import FakeEngine
+from fakes.engine import FakeEngine, FakeModel
 from naiad.errors import Code
 from naiad.frontends.grpc.gate import SHUTTING_DOWN, AdmissionGate
 from naiad.frontends.kserve_grpc.infer_stream import InferStream
-from naiad.protocol.inference import InferResponse
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InferResponse, OutputTensor
 from tritonclient.grpc import service_pb2 as wire
 
 
@@ -250,7 +253,7 @@ def test_an_unexpected_exception_of_the_engine_is_the_error_of_its_request_alone
         ("c", True, ""),
     ]
     assert repr(stream.gate) == "<AdmissionGate open running=0>"
-    assert "cannot read a request" in caplog.text
+    assert "cannot serve a request" in caplog.text
 
 
 def test_repr_counts_requests_and_messages():
@@ -270,3 +273,93 @@ def test_responses_of_decoupled_models_are_confirmed_once_sent():
     for _, ticket in stream.stream.outgoing:
         stream.stream.on_sent(ticket)
     assert stream.engine.confirmed_counts == {1: 1}
+
+
+LONG = 20_000
+"""Elements of an output whose classes are made in slices."""
+
+
+def ask_for_classes(stream, identity, model="identity", size=LONG, datatype="FP32", dtype=np.float32):
+    request = wire.ModelInferRequest(model_name=model, id=identity)
+    request.inputs.add(name="INPUT0", datatype=datatype, shape=[size])
+    request.raw_input_contents.append(np.arange(size).astype(dtype).tobytes())
+    request.outputs.add(name="OUTPUT0").parameters["classification"].int64_param = 2
+    stream.stream.feed(request.SerializeToString())
+
+
+async def until_idle(stream):
+    """The messages that the stream sends until no request is in flight."""
+    messages = []
+    for _ in range(1000):
+        messages += stream.sent()
+        if stream.stream.is_idle:
+            return messages
+        await asyncio.sleep(0)
+    raise AssertionError(f"{stream.stream} is never idle")
+
+
+def told(messages):
+    """(id, final mark, last two bytes of the output or the error) of each message."""
+    found = []
+    for message in messages:
+        response = message.infer_response
+        (data,) = response.raw_output_contents or [b""]
+        final = response.parameters["triton_final_response"].bool_param
+        found.append((response.id, final, message.error_message or data[-2:]))
+    return found
+
+
+def test_classes_of_long_outputs_are_made_later_and_responses_keep_their_order():
+    async def test():
+        stream = Stream()
+        ask_for_classes(stream, "long")
+        ask_for_classes(stream, "short", size=15)
+        ask_for_classes(stream, "unfit", datatype="BF16", dtype=np.uint16, size=2 * LONG)
+        ask_for_classes(stream, "last", size=16)
+        assert stream.summary() == []
+
+        error = "class result not available for output due to unsupported type 'BF16'"
+        assert told(await until_idle(stream)) == [
+            ("long", True, b"98"),
+            ("short", True, b"13"),
+            ("unfit", True, error),
+            ("last", True, b"14"),
+        ]
+        assert repr(stream.gate) == "<AdmissionGate open running=0>"
+
+    asyncio.run(test())
+
+
+def test_responses_of_a_decoupled_model_wait_for_the_classes_of_an_earlier_one():
+    def answer(engine, request, sink):
+        for size in (LONG, 10, LONG + 7, 11):
+            data = np.arange(size, dtype=np.float32).tobytes()
+            output = OutputTensor("OUTPUT0", Datatype.FP32, (size,), data)
+            sink.send(InferResponse("parts", 1, request_id=request.request_id, outputs=[output]), final=False)
+        sink.send(None, final=True)
+
+    async def test():
+        stream = Stream()
+        identity = stream.engine.models["identity"]
+        stream.engine.models["parts"] = FakeModel("parts", answer, identity.inputs, identity.outputs, decoupled=True)
+        ask_for_classes(stream, "a", model="parts", size=1)
+        assert stream.summary() == []
+
+        assert told(await until_idle(stream)) == [("a", False, text) for text in (b"98", b":8", b"05", b":9")]
+
+    asyncio.run(test())
+
+
+def test_cancelling_ends_the_work_for_classes():
+    async def test():
+        stream = Stream()
+        ask_for_classes(stream, "a")
+        ask_for_classes(stream, "b")
+        stream.stream.cancel()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert stream.summary() == []
+        assert stream.stream.is_idle
+        assert repr(stream.gate) == "<AdmissionGate open running=0>"
+
+    asyncio.run(test())

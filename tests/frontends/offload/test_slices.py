@@ -79,3 +79,21 @@ def test_cancelled_and_closed_jobs_call_nothing() -> None:
         assert (len(seen), called) == (before, [])
 
     asyncio.run(test())
+
+
+def test_jobs_continue_after_a_callback_that_raises() -> None:
+    async def test() -> None:
+        reported: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(str(context["exception"])))
+        scheduler = SliceScheduler()
+        done: list[str] = []
+
+        def raise_error(_: str) -> None:
+            raise ValueError("broken callback")
+
+        scheduler.start(counting([], "a", 1), raise_error, pytest.fail)
+        scheduler.start(counting([], "b", 3), done.append, pytest.fail)
+        await turns(20)
+        assert (done, reported) == (["b"], ["broken callback"])
+
+    asyncio.run(test())

@@ -229,7 +229,7 @@ class InferStream:
         in_flight, self._in_flight = self._in_flight, set()
         self._in_order.clear()
         for request in in_flight:
-            request.is_complete = True
+            request.cancel()
             self._gate.leave()
             if request.ticket is not None:
                 self._engine.cancel(request.ticket)
@@ -281,6 +281,16 @@ class InferStream:
 
     # -- for the requests ---------------------------------------------------------------------------------------
 
+    def apply_requested(
+        self,
+        response: InferResponse,
+        requested: RequestedOutputs,
+        on_done: Callable[[InferResponse], None],
+        on_failed: Callable[[Exception], None],
+    ) -> Cancellable:
+        """Bring a long response into the requested forms, in slices."""
+        return self._background.slices.start(requested.apply_steps(response), on_done, on_failed)
+
     def encode_error(self, request: _StreamedRequest, error: NaiadError, *, final: bool) -> bytes | None:
         """The message for an error of the model; None where the error ends the stream instead."""
         if self._errors_end_stream:
@@ -323,8 +333,10 @@ class _StreamedRequest:
     """One request of a stream, and the sink of its responses."""
 
     __slots__ = (
+        "_job",
         "_last",
         "_stream",
+        "_waiting",
         "body",
         "enable_empty_final",
         "is_complete",
@@ -343,17 +355,57 @@ class _StreamedRequest:
         self.responses: list[bytes] = []
         self.requested: RequestedOutputs | None = None
         self._stream = stream
-        self._last: InferResponse | None = None
+        self._last: tuple[InferResponse, RequestedOutputs | None] | None = None
+        # A long response is brought into the requested forms in slices; what comes meanwhile waits.
+        self._job: Cancellable | None = None
+        self._waiting: deque[tuple[InferResponse | None, bool]] | None = None
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
         """Accept a response from the engine; *final* with the last one, or with None after it."""
         if self.is_complete:  # cancelled
             return
+        if self._waiting is not None and self._job is not None:
+            self._waiting.append((response, final))
+        elif response is not None and self.requested is not None and self.requested.is_long(response):
+            self._waiting = self._waiting or deque()
+            self._job = self._stream.apply_requested(
+                response,
+                self.requested,
+                partial(self._on_applied, final=final),
+                partial(self._on_apply_failed, final=final),
+            )
+        else:
+            self._accept(response, self.requested, final=final)
+
+    def cancel(self) -> None:
+        """Discard all responses that have not been sent."""
+        self.is_complete = True
+        job, self._job, self._waiting = self._job, None, None
+        if job is not None:
+            job.cancel()
+
+    def _on_applied(self, response: InferResponse, *, final: bool) -> None:
+        self._job = None
+        self._accept(response, None, final=final)
+        self._accept_waiting()
+
+    def _on_apply_failed(self, error: Exception, *, final: bool) -> None:
+        self._job = None
+        failed = InferResponse(self.body.model_name, 0, request_id=self.body.id, error=_reported(error))
+        self._accept(failed, None, final=final)
+        self._accept_waiting()
+
+    def _accept_waiting(self) -> None:
+        """Accept what has come meanwhile, up to the next long response."""
+        while self._waiting and self._job is None:
+            self.send(*self._waiting.popleft())
+
+    def _accept(self, response: InferResponse | None, requested: RequestedOutputs | None, *, final: bool) -> None:
         self.is_complete = final
         if self.is_decoupled:
-            self._send_now(response, final=final)
+            self._send_now(response, requested, final=final)
         else:
-            self._send_in_order(response, final=final)
+            self._send_in_order(response, requested, final=final)
         if final:
             self._stream.on_request_end(self)
 
@@ -362,31 +414,33 @@ class _StreamedRequest:
         if not self.is_complete:
             self._stream.on_rejected(self, error)
 
-    def _send_now(self, response: InferResponse | None, *, final: bool) -> None:
+    def _send_now(self, response: InferResponse | None, requested: RequestedOutputs | None, *, final: bool) -> None:
         if response is not None:
-            message = self._encode(response, final=final)
+            message = self._encode(response, requested, final=final)
             if message is not None:
                 self._stream.send(message, self.ticket)
         elif final and self.enable_empty_final:
             self._stream.send(response_codec.encode_empty_final(self.body), None)
 
-    def _send_in_order(self, response: InferResponse | None, *, final: bool) -> None:
+    def _send_in_order(
+        self, response: InferResponse | None, requested: RequestedOutputs | None, *, final: bool
+    ) -> None:
         # The response carries the mark, even if the end comes after it: it is kept back. Such a request has one
         # response: what follows is the error of a model that tried to send another. Clients of the reference do not
         # get that.
         if response is not None and self._last is None:
-            self._last = response
+            self._last = response, requested
         if final:
             if self._last is not None:
-                message = self._encode(self._last, final=True)
+                message = self._encode(*self._last, final=True)
                 if message is not None:
                     self.responses.append(message)
                 self._last = None
             self._stream.send_completed()
 
-    def _encode(self, response: InferResponse, *, final: bool) -> bytes | None:
+    def _encode(self, response: InferResponse, requested: RequestedOutputs | None, *, final: bool) -> bytes | None:
         try:
-            return response_codec.encode_streamed(response, self.requested, final=final)
+            return response_codec.encode_streamed(response, requested, final=final)
         except NaiadError as error:
             return self._stream.encode_error(self, error, final=final)
 
@@ -395,5 +449,5 @@ def _reported(error: Exception) -> NaiadError:
     """The error that the client gets; one that nobody expected is logged."""
     if isinstance(error, NaiadError):
         return error
-    logger.error("cannot read a request: unexpected error", exc_info=error)
+    logger.error("cannot serve a request of a stream: unexpected error", exc_info=error)
     return NaiadError(f"Unexpected {type(error)}: {error}")

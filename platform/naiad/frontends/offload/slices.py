@@ -94,10 +94,12 @@ class SliceScheduler:
     def _run_slice(self) -> None:
         self._is_scheduled = False
         until = time.monotonic() + _SLICE_SECONDS
-        while self._jobs:
-            job = self._jobs.popleft()
-            if not job.advance(until):
-                self._jobs.append(job)
-            if time.monotonic() >= until:
-                break
-        self._schedule()
+        try:
+            while self._jobs:
+                job = self._jobs.popleft()
+                if not job.advance(until):
+                    self._jobs.append(job)
+                if time.monotonic() >= until:
+                    break
+        finally:  # also if a callback raises: the jobs of other clients must not wait for the next one to be started
+            self._schedule()
