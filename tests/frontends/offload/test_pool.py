@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 
 import psutil
 import pytest
+from frontends.offload import tasks
 from naiad.errors import Code, NaiadError
 from naiad.frontends.offload.pool import OffloadPool, OffloadTask
-
-from . import tasks
 
 T = TypeVar("T")
 
