@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -17,6 +18,10 @@ from support.server import ServerProcess, shared_guests
 
 # Hundreds of processes import numpy, whose OpenBLAS starts a thread for each core: time that no test is about.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# A shell that starts the tests in the background lets them ignore Ctrl-C, and so all processes that they interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests run in parallel, on machines that may be busy: the duration of an example says nothing.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
