@@ -172,10 +172,22 @@ def test_client_that_reads_no_answers_is_given_no_more(server, client):
     assert data(client.read()) == [1]
 
 
-@pytest.mark.parametrize("path", ["/v2", "/v2/models/identity", "/v2/health/live"])
-def test_head_is_answered_without_a_body(client, path):
+@pytest.mark.parametrize(
+    "path", ["/v2", "/v2/models/identity", "/v2/models/unknown", "/v2/health/live", "/v2/health/ready", "/v2/logging"]
+)
+def test_head_is_answered_like_get_without_a_body(client, path):
     client.send(request(path, method="HEAD"))
-    assert client.read(with_body=False).status == 405
+    head = client.read(with_body=False)
+    client.send(request(path, method="GET"))
+    got = client.read()
+    assert (head.status, head.headers.items()) == (got.status, got.headers.items())
+    assert head.status == (404 if "unknown" in path else 200)
+
+
+def test_head_is_rejected_where_get_is(client):
+    client.send(request("/v2/repository/index", method="HEAD"))
+    answer = client.read(with_body=False)
+    assert (answer.status, answer.headers["Allow"]) == (405, "POST")
     client.send(request("/v2/health/live", method="GET"))
     assert client.read().status == 200
 

@@ -48,17 +48,24 @@ def test_other_paths_are_not_found(served, path):
     assert (response.status, body) == (404, b"Not Found")
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 def test_other_verbs_are_not_allowed(served, method):
     response, body = served.ask(method=method)
     assert response.status == 405
-    assert response.getheader("Allow") == "GET"
-    assert body == (b"" if method == "HEAD" else b"Method Not Allowed")
+    assert response.getheader("Allow") == "GET, HEAD"
+    assert body == b"Method Not Allowed"
+
+
+def test_head_has_the_status_and_the_headers_of_get(served):
+    response, body = served.ask(method="HEAD")
+    assert response.status == 200
+    assert int(response.getheader("Content-Length")) > 0
+    assert body == b""
 
 
 def test_a_connection_serves_many_scrapes(served):
     connection = served.connect()
-    for method, status in (("GET", 200), ("HEAD", 405), ("GET", 200), ("POST", 405), ("GET", 200)):
+    for method, status in (("GET", 200), ("HEAD", 200), ("GET", 200), ("POST", 405), ("GET", 200)):
         connection.request(method, "/metrics")
         response = connection.getresponse()
         response.read()

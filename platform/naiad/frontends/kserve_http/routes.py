@@ -52,7 +52,8 @@ class Route(NamedTuple):
     action: str = ""
 
 
-_GET, _POST, _BOTH = ("GET",), ("POST",), ("GET", "POST")
+# The reference rejects HEAD with 405. RFC 9110, 9.1, demands it wherever GET is allowed, and probes send it.
+_GET, _POST, _BOTH = ("GET", "HEAD"), ("POST",), ("GET", "HEAD", "POST")
 _FIXED: dict[str, tuple[Endpoint, tuple[str, ...]]] = {
     "/v2": (Endpoint.SERVER_METADATA, _GET),
     "/v2/health/live": (Endpoint.LIVE, _GET),

@@ -18,6 +18,7 @@ from naiad.frontends.status import HTTP_STATUS
 from naiad.protocol.inference import Buffer
 
 _PATHS = (b"/metrics", b"/metrics/")  # as the reference has them
+_READ = ("GET", "HEAD")
 _TEXT = b"text/plain; charset=utf-8"
 _LIMITS = RequestLimits(header_bytes=64 << 10, body_bytes=64 << 10)
 """A scrape is a few hundred bytes long."""
@@ -110,8 +111,8 @@ class MetricsFrontend:
     async def _response(self, method: str, path: bytes) -> list[Buffer]:
         if path not in _PATHS:
             return _error_response(_NOT_FOUND)
-        if method != "GET":
-            return _error_response(_NOT_ALLOWED, extra=b"Allow: GET\r\n")
+        if method not in _READ:
+            return _error_response(_NOT_ALLOWED, extra=b"Allow: GET, HEAD\r\n")
         return await self.page()
 
     async def page(self) -> list[Buffer]:
