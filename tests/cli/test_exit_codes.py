@@ -36,9 +36,13 @@ def commands(group: click.Group = naiad_group, path: tuple[str, ...] = ()) -> It
         ["completion", "bash"],
         ["env", "list", "--json", "--env-store={work}/store"],
         ["deploy", "kubernetes", "--help"],
+        ["bundle", "--help"],
     ],
 )
-def test_a_command_whose_output_nobody_reads_ends_without_a_traceback(command: list[str], work: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_command_whose_output_nobody_reads_ends_without_a_traceback(
+    command: list[str], work: Path, unbuffered: str
+) -> None:
     (work / "plain" / "plain" / "1").mkdir(parents=True)
     (work / "plain" / "plain" / "1" / "model.py").touch()
     reader, writer = os.pipe()
@@ -48,6 +52,7 @@ def test_a_command_whose_output_nobody_reads_ends_without_a_traceback(command: l
         stdout=writer,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         timeout=60,
         check=False,
     )

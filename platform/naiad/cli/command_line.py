@@ -10,11 +10,13 @@ the exit code of Triton (docs/decisions/0042-command-line.md).
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from typing import TextIO
 
 from naiad.config.model.environment_source import redact
 from naiad.config.server.flag import Flag, UsageError
@@ -138,8 +140,7 @@ def run_command(
     except NaiadError as error:
         return report_error(error, program)
     except OSError as error:
-        failure = output_failure()
-        if failure is not None and failure.errno == error.errno:
+        if _is_of_output(error):
             raise  # `main` ends the program
         print(f"cannot {purpose}: {error}", file=sys.stderr)
         return EXIT_FAILURE
@@ -157,6 +158,23 @@ def output_failure() -> OSError | None:
     except OSError as error:
         return error
     return None
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether an error is that of writing to this program's output."""
+    failure = output_failure()
+    if failure is not None:
+        return failure.errno == error.errno
+    # An unbuffered output (PYTHONUNBUFFERED) has nothing left to flush. Sockets fail with the same error.
+    return isinstance(error, BrokenPipeError) and _has_lost_its_reader(sys.stdout)
+
+
+def _has_lost_its_reader(output: TextIO | None) -> bool:
+    if output is None:
+        return False
+    poll = select.poll()
+    poll.register(output, 0)
+    return bool(poll.poll(0))  # POLLERR or POLLHUP, which are reported unasked
 
 
 def is_directory(name: str | Path) -> bool:
@@ -221,7 +239,7 @@ def report_option_error(error: OptionError, program: str) -> int:
     last line what to do.
     """
     if program == _TRITONSERVER:
-        if isinstance(error, UsageError):
+        if isinstance(error, UsageError) and error.is_of_form:
             if error.preface:
                 print(error.preface, file=sys.stderr)
             print(usage(program, SERVER_FLAGS), file=sys.stderr)
