@@ -46,6 +46,15 @@ def test_packages_are_not_added_to_a_block_that_has_no_effect(
     assert not list(model.rglob("*lock*"))
 
 
+def test_a_package_that_is_not_a_requirement_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = make_model(tmp_path)
+
+    assert main(["add", str(model), "adder ==> 2"]) == 1
+
+    error = capsys.readouterr().err
+    assert error == "'adder ==> 2' is not a requirement; write for example 'scikit-learn==1.5.*'\n"
+
+
 def test_an_environment_that_is_no_declaration_is_named_as_it_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -426,8 +426,8 @@ def test_people_read_what_is_wrong_where_and_what_to_do(tmp_path, capsys):
     assert lines[1:] == [
         f"  at {tmp_path / 'models' / 'm' / '1' / 'model.py'}:5",
         (
-            "  -> correct it to numpy if it is misspelled; else install nunpy beside naiad, or name an environment that has it "
-            "(EXECUTION_ENV_PATH)"
+            "  -> correct it to numpy if it is misspelled; else add nunpy to the model (`naiad add`), install it beside "
+            "naiad, or name an environment that has it (EXECUTION_ENV_PATH)"
         ),
         "1 model examined: 1 error, 0 warnings; 1 note (--notes)",
     ]

@@ -116,7 +116,10 @@ def _advice(missing: dict[str, Any], environment: ReadyEnvironment) -> str:
     near = f"correct it to {missing['near']} if it is misspelled; else " if missing["near"] else ""
     package = package_of(top)
     if environment.is_host:
-        return f"{near}install {package} beside naiad, or name an environment that has it (EXECUTION_ENV_PATH)"
+        return (
+            f"{near}add {package} to the model (`naiad add`), install it beside naiad, or name an environment that has "
+            "it (EXECUTION_ENV_PATH)"
+        )
     return f"{near}add {package} to the environment and pack it again"
 
 

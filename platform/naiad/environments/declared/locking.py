@@ -194,10 +194,14 @@ def fetch_locked_wheels(
 
 
 def _names(lines: Sequence[str]) -> set[str]:
+    return {_name(line) for line in lines}
+
+
+def _name(line: str) -> str:
     try:
-        return {str(canonicalize_name(Requirement(line).name)) for line in lines}
+        return str(canonicalize_name(Requirement(line).name))
     except InvalidRequirement as error:
-        raise ConfigError(f"'{error}' is not a requirement; write for example 'scikit-learn==1.5.*'") from error
+        raise ConfigError(f"'{line}' is not a requirement; write for example 'scikit-learn==1.5.*'") from error
 
 
 @contextmanager
