@@ -317,7 +317,9 @@ class HttpOptions:
     thread_count: ClassVar[Flag] = Flag(
         "http-thread-count", _INT, "8", "Threads of the service.", low=1, support=_ONE_LOOP
     )
-    max_input_size: int = option("http-max-input-size", _SIZE, "67108864", "Largest body of a request.", low=1)
+    max_input_size: int = option(
+        "http-max-input-size", _SIZE, "67108864", "Largest JSON or raw body of a request.", low=1
+    )
     restrictions: Restrictions = option(
         "http-restricted-api", _NAMED, "", "APIs that need a header.", repeatable=True, read=parse_restrictions
     )
