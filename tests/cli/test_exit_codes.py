@@ -203,6 +203,7 @@ def test_a_value_of_a_flag_that_cannot_be_is_2(work, capsys):
             "naiad serve: HTTP and GRPC requests have the same address and port, 0.0.0.0:8001",
             "give one of them another port: --http-port or --grpc-port",
         ),
+        (["serve"], "naiad serve: no model repository is named", "add --model-repository=DIRECTORY"),
         (["serve", "extra"], "naiad serve: unexpected argument 'extra'", "`naiad serve --help` lists the flags"),
         (["serve", "models"], "naiad serve: unexpected argument 'models'", "did you mean --model-repository=models?"),
         (["bundle", "models"], "naiad bundle: unexpected argument 'models'", "did you mean --model-repository=models?"),

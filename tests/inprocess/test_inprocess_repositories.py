@@ -42,6 +42,35 @@ def test_models_of_a_registered_repository_can_be_loaded(tmp_path, explicit):
         explicit.load("identity")
 
 
+def test_a_misspelled_model_of_the_start_is_named_with_the_place_and_the_nearest(tmp_path, store):
+    models = repository(tmp_path / "models", ["identity"])
+    server = naiad.Server(
+        model_repository=models,
+        model_control_mode=naiad.ModelControlMode.EXPLICIT,
+        startup_models=["identty"],
+        flags=[f"--env-store={store}"],
+    )
+
+    with pytest.raises(naiad.InternalError) as failure:
+        server.start()
+
+    assert (
+        f"failed to load 'identty', failed to poll from model repository (looked in '{models}'; did you mean 'identity'?)"
+    ) in str(failure.value)
+
+
+def test_a_repository_without_models_is_warned_of(tmp_path, store, caplog):
+    (tmp_path / "models").mkdir()
+    with naiad.Server(model_repository=tmp_path / "models", flags=[f"--env-store={store}"]):
+        pass
+
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning == (
+        f"there are no models in {tmp_path / 'models'}; each directory in a repository is a model: "
+        "<repository>/<model>/<version>/model.py"
+    )
+
+
 def test_models_may_be_given_other_names(tmp_path, explicit):
     more = repository(tmp_path / "more", ["identity"])
     config = more / "identity" / "config.pbtxt"

@@ -20,7 +20,7 @@ from naiad.engine.loading.demand import DemandLoads
 from naiad.engine.loading.load_order import LoadOrder
 from naiad.engine.loading.loader import Loader
 from naiad.engine.loading.model_loads import ModelLoads
-from naiad.engine.loading.model_source import ModelSource, find_sources, not_found
+from naiad.engine.loading.model_source import ModelSource, find_sources, in_no_repository
 from naiad.engine.loading.polling import Poller
 from naiad.engine.loading.scaling import InstanceScaling
 from naiad.engine.registry import Registry
@@ -127,6 +127,12 @@ class Engine:
         if self._settings.is_explicit:
             wanted, missing = self._startup(wanted)
             failures = missing
+        elif self._poller is None and not wanted and not failures:
+            logger.warning(
+                "there are no models in %s; each directory in a repository is a model: "
+                "<repository>/<model>/<version>/model.py",
+                ", ".join(self._repositories.locations),
+            )
         outcomes = await self._order.load_all(
             {key: ModelSource(files=files) for key, files in wanted.items()}, found.models
         )
@@ -192,7 +198,7 @@ class Engine:
             named = models_named(name, models)
             chosen.update((files.key, files) for files in named)
             if not named:
-                problem = not_found(name, "no model repository has it")
+                problem = in_no_repository(name, models, self._repositories.locations)
                 logger.error("%s", problem.message)
                 missing.append(problem)
         return chosen, missing

@@ -93,7 +93,12 @@ def read_options(given: Sequence[tuple[Flag, str]], *, environ: Mapping[str, str
         )
     # Last, as in the reference: other mistakes are reported without a repository, too.
     if not options.models.repositories:
-        raise OptionError("error: creating server: Invalid argument - --model-repository must be specified")
+        raise UsageError(
+            "error: creating server: Invalid argument - --model-repository must be specified",
+            cause="no model repository is named",
+            hint="add --model-repository=DIRECTORY",
+            is_of_form=False,
+        )
     return options
 
 

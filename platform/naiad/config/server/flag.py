@@ -35,7 +35,7 @@ _INT64 = 1 << 63
 
 
 class UsageError(OptionError):
-    """The command line is malformed; the usage is printed with the error.
+    """The command line is malformed; `tritonserver` prints its usage with the error.
 
     The message is the reference's, which `tritonserver` prints. Commands of naiad print the cause and the hint instead.
 
@@ -43,13 +43,17 @@ class UsageError(OptionError):
         preface: Line that getopt prints before the usage, or empty.
         cause: What is wrong, as one line after the command's name; empty where the preface or the message says it.
         hint: What to do, or what was probably meant, as one line; empty for the list of flags.
+        is_of_form: Whether the reference prints its usage with this error.
     """
 
-    def __init__(self, message: str, *, preface: str = "", cause: str = "", hint: str = "") -> None:
+    def __init__(
+        self, message: str, *, preface: str = "", cause: str = "", hint: str = "", is_of_form: bool = True
+    ) -> None:
         super().__init__(message)
         self.preface = preface
         self.cause = cause
         self.hint = hint
+        self.is_of_form = is_of_form
 
 
 class Kind(enum.Enum):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from naiad.config.model import model_config_pb2 as pb
@@ -56,20 +57,28 @@ def find_sources(
         check_model_name(name)
         override = parse_override(name, parameters)
         directory = override.make_directory() if override is not None and override.contents else None
-        found = [directory.files] if directory is not None else models_named(name, repositories.scan().models)
+        models = repositories.scan().models if directory is None else {}
+        found = [directory.files] if directory is not None else models_named(name, models)
         for files in found:
             if override is None:
                 break
             repositories.fetch(files)
             override.prepared_config(files, strict=strict)
     except NaiadError as error:
-        raise not_found(name, error.message) from error
+        raise _not_found(name, error.message) from error
     if not found:
-        looked = ", ".join(f"'{repository}'" for repository in repositories.locations)
-        raise not_found(name, f"looked in {looked}")
+        raise in_no_repository(name, models, repositories.locations)
     return [ModelSource(files=files, override=override, directory=directory) for files in found]
 
 
-def not_found(name: str, why: str) -> NaiadError:
+def in_no_repository(name: str, models: Iterable[str], locations: Iterable[str]) -> NaiadError:
+    """The error for a model that is to be loaded and is in no repository, with the nearest name of those that are."""
+    near = difflib.get_close_matches(name, models, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    looked = ", ".join(f"'{location}'" for location in locations)
+    return _not_found(name, f"looked in {looked}{hint}")
+
+
+def _not_found(name: str, why: str) -> NaiadError:
     """The error for a model that cannot be loaded as requested."""
     return NaiadError(f"failed to load '{name}', failed to poll from model repository ({why})", code=Code.INTERNAL)
