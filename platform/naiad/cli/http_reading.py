@@ -18,6 +18,8 @@ __all__ = ["DEFAULT_URL", "HttpStatusError", "ServerAddress", "UnreachableServer
 
 DEFAULT_URL = "http://localhost:8000"
 _SECONDS = 10.0
+_LONGEST_TEXT = 200
+"""Longest text of an error answer that is printed: others are pages for browsers."""
 
 
 class UnreachableServerError(NaiadError):
@@ -37,7 +39,7 @@ class HttpStatusError(NaiadError):
     default_code = Code.UNAVAILABLE
 
     def __init__(self, url: str, detail: str, status: int) -> None:
-        super().__init__(f"{url}: {detail}")
+        super().__init__(f"cannot read {url}: {detail}")
         self.status = status
         self.detail = detail
 
@@ -110,11 +112,15 @@ def basic_authorization(file: Path) -> dict[str, str]:
 
 
 def _explain(error: urllib.error.HTTPError) -> str:
-    """The text of an error answer, or its status."""
+    """The text of an error answer, or its status with a short text: the port of gRPC names the others in plain text."""
+    body = b""
     try:
-        return str(json.loads(error.read())["error"])
+        body = error.read()
+        return str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError, OSError):
-        return f"HTTP status {error.code} {error.reason}"
+        text = body.decode("utf-8", "replace").strip()
+        is_told = text.isprintable() and text != error.reason and 0 < len(text) <= _LONGEST_TEXT
+        return f"HTTP status {error.code} {error.reason}{f': {text}' if is_told else ''}"
 
 
 def _reason(error: Exception) -> str:

@@ -130,6 +130,11 @@ def test_rates_of_a_server_without_a_page_are_read_from_its_metrics(tmp_path, ca
         assert "so only states are known; give their address with --metrics" in out
         code, _, err = top(capsys, f"http://{server.metrics_url}")
         assert (code, "it is not a server of naiad or Triton" in err) == (1, True)
+        code, _, err = top(capsys, f"http://{server.grpc_url}")
+        assert code == 1
+        assert err.startswith(
+            f"cannot read http://{server.grpc_url}/v2: HTTP status 400 Bad Request: This port speaks HTTP/2"
+        )
 
 
 @pytest.mark.parametrize(
