@@ -98,6 +98,18 @@ class ServerAddress:
             ) from error
 
 
+def parse_header(text: str) -> tuple[str, str]:
+    """The name and the value of a header that is given as `NAME:VALUE`.
+
+    Raises:
+        OptionError: If it is not of this form.
+    """
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise OptionError(f"--header={text}: not of the form NAME:VALUE")
+    return name.strip(), value.strip()
+
+
 def basic_authorization(file: Path) -> dict[str, str]:
     """The header with the password in the first line of a file, as the server's `--ui-password` reads it.
 

@@ -137,6 +137,17 @@ def test_rates_of_a_server_without_a_page_are_read_from_its_metrics(tmp_path, ca
         )
 
 
+def test_a_server_whose_apis_are_restricted_needs_the_key(tmp_path, capsys):
+    with ServerProcess(ADD_SUB, "--http-restricted-api=model-repository:key=secret", work=tmp_path) as server:
+        code, _, err = top(capsys, server.http_url, "--once")
+        assert (code, err.splitlines()[0].partition(": ")[2]) == (
+            1,
+            "This API is restricted, expecting header 'key'; give it with --header=NAME:VALUE",
+        )
+        arguments = (f"--metrics=http://{server.metrics_url}", "--interval=0.1", "--header=key:secret")
+        assert top(capsys, server.http_url, *arguments, "--once")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("url", "code", "text"),
     [

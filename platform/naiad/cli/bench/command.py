@@ -18,7 +18,7 @@ from naiad.cli.bench.load import LoadResult, Target, run_load
 from naiad.cli.bench.report import HEADER, as_json, histogram, row, throughput
 from naiad.cli.bench.requests import BenchModel, generated_request, model_of_config, parse_shapes
 from naiad.cli.command_line import EXIT_FAILURE, CommandLine, own_flags, run_command, with_help, wrong_arguments
-from naiad.cli.http_reading import DEFAULT_URL, HttpStatusError, ServerAddress
+from naiad.cli.http_reading import DEFAULT_URL, HttpStatusError, ServerAddress, parse_header
 from naiad.cli.json_output import JSON_FLAG, print_json
 from naiad.cli.model_options import QUIET_LOGGERS, options_for_model
 from naiad.cli.run_input import read_request
@@ -126,7 +126,7 @@ def _bench(line: CommandLine) -> int:
     if line.has(_GRPC):
         results = asyncio.run(_measure_over_grpc(name, line.last(_URL) or _GRPC_URL, plan))
     else:
-        server = ServerAddress(line.last(_URL) or DEFAULT_URL, dict(_header(text) for text in line.all(_HEADER)))
+        server = ServerAddress(line.last(_URL) or DEFAULT_URL, dict(parse_header(text) for text in line.all(_HEADER)))
         results = asyncio.run(_measure_over_http(name, server, plan))
     return EXIT_FAILURE if any(result.errors for result in results) else 0
 
@@ -150,13 +150,6 @@ def _concurrencies(text: str) -> tuple[int, ...]:
     if not all(part.isdecimal() and 1 <= int(part) <= _LARGEST_CONCURRENCY for part in parts):
         raise OptionError(f"--concurrency={text}: not numbers from 1 to {_LARGEST_CONCURRENCY}, such as 1,4,16")
     return tuple(map(int, parts))
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip():
-        raise OptionError(f"--header={text}: not of the form NAME:VALUE")
-    return name.strip(), value.strip()
 
 
 # -- the targets ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from naiad.cli.click_options import json_option
-from naiad.cli.http_reading import DEFAULT_URL, ServerAddress, UnreachableServerError, basic_authorization
+from naiad.cli.http_reading import (
+    DEFAULT_URL,
+    ServerAddress,
+    UnreachableServerError,
+    basic_authorization,
+    parse_header,
+)
 from naiad.cli.json_output import print_json
 from naiad.errors import NaiadError
 
@@ -37,6 +43,9 @@ __all__ = ["show", "top_command"]
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="File with the password of the server's page.",
 )
+@click.option(
+    "--header", "headers", metavar="NAME:VALUE", multiple=True, help="Header of each request; may be repeated."
+)
 @json_option
 def top_command(
     url: str,
@@ -44,6 +53,7 @@ def top_command(
     interval: float,
     once: bool,  # noqa: FBT001 - click passes options by name
     password: Path | None,
+    headers: tuple[str, ...],
     json: bool,  # noqa: FBT001 - click passes options by name
 ) -> None:
     """Show the models and guests of the server at URL; Ctrl-C ends it.
@@ -53,7 +63,10 @@ def top_command(
     """
     from naiad.cli.top.reading import TopReader
 
-    reader = TopReader(ServerAddress(url, basic_authorization(password) if password is not None else None), metrics)
+    given = dict(map(parse_header, headers))
+    if password is not None:
+        given |= basic_authorization(password)
+    reader = TopReader(ServerAddress(url, given), metrics)
     try:
         if json:
             print_json(_read_once(reader, interval))

@@ -19,7 +19,7 @@ from naiad.errors import NaiadError
 __all__ = ["TopReader"]
 
 _METRICS_PORT = 8002
-_NOT_FOUND, _UNAUTHORIZED = 404, 401
+_NOT_FOUND, _UNAUTHORIZED, _FORBIDDEN = 404, 401, 403
 _OTHER_SERVER = "it is not a server of naiad or Triton"
 
 
@@ -67,6 +67,8 @@ class TopReader:
             index = self._server.post("/v2/repository/index", {})
             version = str(metadata["version"])
         except (HttpStatusError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, HttpStatusError) and error.status == _FORBIDDEN:
+                raise NaiadError(f"{error.message}; give it with --header=NAME:VALUE") from error
             if isinstance(error, HttpStatusError) and error.status != _NOT_FOUND:
                 raise
             raise UnreachableServerError(
