@@ -62,6 +62,15 @@ def test_durations_have_three_digits_and_no_exponent(ms, text):
     assert duration(ms) == text
 
 
+def test_a_request_to_a_model_with_sequences_is_a_sequence_of_one_request(tmp_path):
+    model = write_model(tmp_path, "double", DOUBLE, more="sequence_batching { }")
+
+    code, out, err = naiad_run(model, "--input", "IN=[2]")
+
+    assert (code, err) == (0, "")
+    assert out.splitlines()[1] == "  OUT  FP32 [1]  [4.]"
+
+
 def test_outputs_and_timings_are_printed(double, tmp_path):
     document = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [2], "data": [1, 2.5]}]}
     (tmp_path / "x.json").write_text(json.dumps(document))

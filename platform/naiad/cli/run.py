@@ -40,7 +40,7 @@ from naiad.config.server.options import ServerOptions
 from naiad.errors import NaiadError, OptionError
 from naiad.frontends.kserve_http.json_tensors import split_strings
 from naiad.protocol.datatypes import Datatype
-from naiad.protocol.inference import InferResponse, OutputTensor
+from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, InferResponse, OutputTensor
 from naiad.protocol.metadata import ModelStatistics
 from naiad.protocol.numpy_types import NUMPY_TYPES
 
@@ -216,6 +216,8 @@ async def _load_and_infer(wanted: _RunArguments, options: ServerOptions) -> _Run
         metadata = engine.model_metadata(name, wanted.version)
         request = read_request(wanted.inputs, metadata)
         request.model_version = wanted.version
+        if not request.correlation_id and "sequence_batching" in engine.model_config(name, wanted.version):
+            request.correlation_id, request.flags = 1, SEQUENCE_START | SEQUENCE_END  # a sequence of one request
         sink = _ResponseSink(engine)
         sink.ticket = engine.submit(request, sink)
         await sink.ended
