@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import socket
+import ssl
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,7 +15,14 @@ from urllib.parse import urlsplit
 
 from naiad.errors import Code, NaiadError, OptionError
 
-__all__ = ["DEFAULT_URL", "HttpStatusError", "ServerAddress", "UnreachableServerError", "basic_authorization"]
+__all__ = [
+    "DEFAULT_URL",
+    "HttpStatusError",
+    "ServerAddress",
+    "UnreachableServerError",
+    "basic_authorization",
+    "parse_header",
+]
 
 DEFAULT_URL = "http://localhost:8000"
 _SECONDS = 10.0
@@ -93,8 +101,7 @@ class ServerAddress:
                 raise HttpStatusError(f"{self.url}{path}", _explain(error), error.code) from error
         except (OSError, http.client.HTTPException) as error:
             raise UnreachableServerError(
-                f"cannot reach a server at {self.url}: {_reason(error)}; start one with `naiad serve`, or name the "
-                "address of its HTTP port"
+                f"cannot reach a server at {self.url}: {_reason(error)}; {_remedy(error)}"
             ) from error
 
 
@@ -133,6 +140,15 @@ def _explain(error: urllib.error.HTTPError) -> str:
         text = body.decode("utf-8", "replace").strip()
         is_told = text.isprintable() and text != error.reason and 0 < len(text) <= _LONGEST_TEXT
         return f"HTTP status {error.code} {error.reason}{f': {text}' if is_told else ''}"
+
+
+def _remedy(error: Exception) -> str:
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return "name the file of its certificate, or of the authority, with the environment variable SSL_CERT_FILE"
+    if isinstance(cause, ssl.SSLError):
+        return "name the address of a port with TLS, or write http://"
+    return "start one with `naiad serve`, or name the address of its HTTP port"
 
 
 def _reason(error: Exception) -> str:

@@ -17,6 +17,7 @@ import tritonclient.http
 from cli.parsing import parse_options
 from fakes.engine import FakeEngine
 from geventhttpclient.response import HTTPConnectionClosed
+from naiad.cli.http_reading import ServerAddress, UnreachableServerError
 from naiad.config.server.access import TlsFiles
 from naiad.config.server.flag import UsageError
 from naiad.errors import OptionError
@@ -104,6 +105,21 @@ def infer(client, api, size=4):
     data = np.arange(size, dtype=np.float32)
     tensor.set_data_from_numpy(data)
     np.testing.assert_array_equal(client.infer("identity", [tensor]).as_numpy("OUTPUT0"), data)
+
+
+def test_commands_say_how_to_trust_a_certificate(served, certificates, monkeypatch):
+    server = ServerAddress(f"https://localhost:{served().http_port}")
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    with pytest.raises(UnreachableServerError, match=r"with the environment variable SSL_CERT_FILE$"):
+        server.text("/v2/health/live")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates / "root.crt"))
+    assert server.text("/v2/health/live") == ""
+
+
+def test_commands_say_that_a_port_has_no_tls(serve):
+    server = ServerAddress(f"https://localhost:{serve(Extensions()).http_port}")
+    with pytest.raises(UnreachableServerError, match=r"; name the address of a port with TLS, or write http://$"):
+        server.text("/v2/health/live")
 
 
 @pytest.mark.parametrize("size", [4, 1 << 20])
