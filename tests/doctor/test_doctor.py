@@ -146,6 +146,18 @@ def test_what_asks_for_the_glibc_of_this_machine_is_no_error(tmp_path, examine):
     assert document["findings"] == []
 
 
+def test_inputs_of_one_name_are_warned_of(tmp_path, examine):
+    files = model()
+    files["config.pbtxt"] += 'input { name: "TWICE" data_type: TYPE_FP32 dims: 1 }\n' * 2
+    write(tmp_path / "models" / "m", files)
+
+    status, document = examine()
+
+    (finding,) = document["findings"]
+    assert (status, finding["severity"], finding["code"]) == (0, "warning", "repeated-tensors")
+    assert finding["message"] == "it has several inputs named 'TWICE', of which the last one counts"
+
+
 def test_a_model_of_which_nobody_told_the_tensors_is_warned_of(tmp_path, examine):
     files = model()
     write(tmp_path / "models" / "m", {"config.pbtxt.txt": files["config.pbtxt"], "1/model.py": files["1/model.py"]})

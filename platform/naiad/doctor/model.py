@@ -35,7 +35,7 @@ from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.errors import ConfigError, EnvironmentBusyError, NaiadError, ResolutionError
 from naiad.repository.labels import read_labels
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
-from naiad.repository.read import config_path, explain_missing_tensors, read_config
+from naiad.repository.read import config_path, explain_missing_tensors, explain_repeated_tensors, read_config
 from naiad.resolution.decision import Decision, Resolution
 from naiad.resolution.environment import misspelt_parameters
 from naiad.resolution.preparation import check_interpreter, prepare_environment
@@ -224,6 +224,13 @@ def _examine_configuration(
     if missing:
         advice = "name them in config.pbtxt, or define auto_complete_config"
         finding = Finding(severity=Severity.WARNING, code="no-tensors", message=missing, advice=advice, where=path)
+        examined.add_findings([finding], version)
+    repeated = explain_repeated_tensors(config)
+    if repeated:
+        advice = "give each its own name"
+        finding = Finding(
+            severity=Severity.WARNING, code="repeated-tensors", message=repeated, advice=advice, where=path
+        )
         examined.add_findings([finding], version)
     for read in (read_labels, read_samples, read_states):
         try:

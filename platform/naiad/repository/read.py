@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +16,14 @@ from naiad.errors import Code, ConfigError
 from naiad.gpus import find_gpus
 from naiad.repository.layout import ModelFiles, subdirectories, version_number
 
-__all__ = ["CONFIG_FILENAME", "config_path", "explain_missing_tensors", "prepare_config", "read_config"]
+__all__ = [
+    "CONFIG_FILENAME",
+    "config_path",
+    "explain_missing_tensors",
+    "explain_repeated_tensors",
+    "prepare_config",
+    "read_config",
+]
 
 CONFIG_FILENAME = "config.pbtxt"
 
@@ -102,6 +110,19 @@ def explain_missing_tensors(files: ModelFiles, config: ModelConfig, config_name:
     return (
         f"it has neither inputs nor outputs, so that requests with any are refused: {why}, and its code completes none"
     )
+
+
+def explain_repeated_tensors(config: ModelConfig) -> str:
+    """A sentence that names inputs or outputs which a model has twice; empty for a model without any.
+
+    The reference loads such a model, too. The last one of a name counts, so that requests with the others are refused.
+    """
+    for kind, tensors in (("inputs", config.message.input), ("outputs", config.message.output)):
+        names = Counter(tensor.name for tensor in tensors)
+        repeated = [f"'{name}'" for name, count in names.items() if count > 1]
+        if repeated:
+            return f"it has several {kind} named {', '.join(repeated)}, of which the last one counts"
+    return ""
 
 
 def _parse_file(path: Path) -> pb.ModelConfig:

@@ -48,7 +48,7 @@ from naiad.memory.frontend_memory import FrontendMemory
 from naiad.protocol.metadata import with_labels
 from naiad.repository.labels import read_labels
 from naiad.repository.layout import ModelFiles
-from naiad.repository.read import explain_missing_tensors
+from naiad.repository.read import explain_missing_tensors, explain_repeated_tensors
 from naiad.resolution.decision import Decision, Resolution
 from naiad.resolution.environment import misspelt_parameters
 from naiad.resolution.preparation import EnvironmentProvider, check_interpreter, prepare_environment
@@ -286,8 +286,8 @@ class Loader:
             message = await self._complete(message, resolution, environment, prewarmed)
         validate(message, with_io=True)
         config = freeze(message)
-        if wanting := explain_missing_tensors(files, config):
-            logger.warning("'%s': %s", files.key, wanting)
+        if wrong := explain_missing_tensors(files, config) or explain_repeated_tensors(config):
+            logger.warning("'%s': %s", files.key, wrong)
         labels = await asyncio.to_thread(read_labels, config, files.directory)  # raises if a label file is missing
         samples = await asyncio.to_thread(read_samples, config, files.directory)
         states = await asyncio.to_thread(read_states, config, files.directory)
