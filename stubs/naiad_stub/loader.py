@@ -76,16 +76,21 @@ def place(exc: BaseException) -> Tuple[str, int]:
 
 
 def _message(exc: BaseException) -> str:
-    """The exception's own text and its notes, also if its `__str__` raises."""
-    try:
-        text = str(exc)
-    except Exception as error:  # noqa: BLE001 - `__str__` of a model's exception may raise anything
-        text = f"<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION> ({type(error).__name__} in __str__)"
+    """The exception's own text and its notes, also if their `__str__` raises."""
+    text = _printed(exc)
     notes = getattr(exc, "__notes__", None)
     if isinstance(notes, list) and notes:
-        text += f"\n__notes__ (len={len(notes)}):" + "".join(f"\n{note}" for note in notes)
+        text += f"\n__notes__ (len={len(notes)}):" + "".join(f"\n{_printed(note)}" for note in notes)
     # A lone surrogate cannot be sent as UTF-8.
     return text.encode("utf-8", "backslashreplace").decode("utf-8") or "<EMPTY MESSAGE>"
+
+
+def _printed(value: object) -> str:
+    """The text of *value*, of a class of the model's."""
+    try:
+        return str(value)
+    except BaseException as error:  # noqa: BLE001 - `__str__` may raise anything, SystemExit included
+        return f"<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION> ({type(error).__name__} in __str__)"
 
 
 def _is_stub(frame: FrameType) -> bool:

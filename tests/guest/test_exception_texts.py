@@ -193,6 +193,24 @@ def test_notes_are_told(texts_of):
     assert texts_of(raise_with_notes)[0].startswith("ValueError: x\n__notes__ (len=2):\none\ntwo\n\nAt:\n")
 
 
+def test_what_cannot_be_printed_does_not_end_the_guest(texts_of):
+    """Whatever `__str__` raises, of the exception or of a note."""
+
+    class Ends:
+        def __str__(self):
+            raise SystemExit(3)
+
+    class EndsWithNote(Ends, Exception):
+        __notes__ = [Ends()]  # noqa: RUF012 - as code before Python 3.11 set them
+
+    def raise_it():
+        raise EndsWithNote
+
+    unprinted = "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION> (SystemExit in __str__)"
+    start = f"EndsWithNote: {unprinted}\n__notes__ (len=1):\n{unprinted}\n\nAt:\n"
+    assert texts_of(raise_it)[0].startswith(start)
+
+
 def test_an_exception_the_stub_never_saw_pass_is_told():
     """One from a thread of the model, for instance: its frames do not lead to the stub."""
     try:
