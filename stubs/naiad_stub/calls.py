@@ -375,7 +375,7 @@ class ResponseIterator:
     It is an asynchronous iterator as well, which leaves the event loop free while it waits.
     """
 
-    __slots__ = ("_call", "_calls", "_position", "_responses", "_unreported", "_unreported_bytes")
+    __slots__ = ("__weakref__", "_call", "_calls", "_position", "_responses", "_unreported", "_unreported_bytes")
     __module__ = API_MODULE
 
     _calls: HostCalls

@@ -42,7 +42,7 @@ class ErrorCode(NamedNumber):
 class TritonError:
     """The error of a response. Not an exception: it is an argument of `InferenceResponse`."""
 
-    __slots__ = ("_code", "_message")
+    __slots__ = ("__weakref__", "_code", "_message")
     __module__ = API_MODULE
 
     UNKNOWN = ErrorCode.UNKNOWN

@@ -59,7 +59,7 @@ class _FamilyState:
 class Metric:
     """One metric of a family, made by `MetricFamily.Metric`."""
 
-    __slots__ = ("_family", "_handle")
+    __slots__ = ("__weakref__", "_family", "_handle")
     __module__ = API_MODULE
 
     _handle: Any

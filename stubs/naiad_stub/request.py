@@ -25,7 +25,7 @@ class MemoryType(NamedNumber):
 class PreferredMemory:
     """Where the outputs of a call should be. Accepted without effect: there is only CPU memory."""
 
-    __slots__ = ("_device", "_kind")
+    __slots__ = ("__weakref__", "_device", "_kind")
     __module__ = API_MODULE
 
     def __init__(self, preferred_memory_type: Any, preferred_device_id: int = 0) -> None:
@@ -39,7 +39,7 @@ class PreferredMemory:
 class InferenceTrace:
     """The trace of a request. Given to the requests of calls, whose traces become its children."""
 
-    __slots__ = ("_context", "_key")
+    __slots__ = ("__weakref__", "_context", "_key")
     __module__ = API_MODULE
 
     def __init__(self, context: Optional[str] = None) -> None:
@@ -81,6 +81,7 @@ class InferenceRequest:
     """
 
     __slots__ = (
+        "__weakref__",
         "_correlation",
         "_flags",
         "_handle",

@@ -17,7 +17,7 @@ class InferenceResponse:
         _parameters: JSON text; empty without any, None if this is the final mark of a call.
     """
 
-    __slots__ = ("_error", "_outputs", "_parameters")
+    __slots__ = ("__weakref__", "_error", "_outputs", "_parameters")
     __module__ = API_MODULE
 
     def __init__(

@@ -284,7 +284,7 @@ class HostSenders(ResponseSenders):
 class InferenceResponseSender:
     """Sends any number of responses to one request (in the default mode: one)."""
 
-    __slots__ = ("_senders", "_ticket")
+    __slots__ = ("__weakref__", "_senders", "_ticket")
     __module__ = API_MODULE
 
     _senders: HostSenders

@@ -101,7 +101,7 @@ class Tensor:
         _block: The block of the output segment that `allocate` put it in; None for any other tensor.
     """
 
-    __slots__ = ("_array", "_block", "_code", "_name", "_shape", "_view")
+    __slots__ = ("__weakref__", "_array", "_block", "_code", "_name", "_shape", "_view")
     __module__ = API_MODULE
 
     _name: str

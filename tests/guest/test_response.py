@@ -1,12 +1,16 @@
 """`pb_utils.InferenceResponse` and `pb_utils.TritonError`."""
 
+import weakref
+
 import numpy as np
 import pytest
+from naiad_stub.calls import ResponseIterator
 from naiad_stub.exceptions import TritonError, TritonModelException
 from naiad_stub.logger import Logger
-from naiad_stub.metrics import MetricFamily
-from naiad_stub.request import MemoryType
+from naiad_stub.metrics import Metric, MetricFamily
+from naiad_stub.request import InferenceRequest, InferenceTrace, MemoryType, PreferredMemory
 from naiad_stub.response import InferenceResponse
+from naiad_stub.sender import InferenceResponseSender
 from naiad_stub.tensor import Tensor
 
 
@@ -119,6 +123,27 @@ def test_errors_take_a_text_and_one_of_their_codes(arguments, message):
 def test_names_are_of_the_references_module():
     for cls in (TritonError, TritonModelException, InferenceResponse, Tensor):
         assert cls.__module__ == "c_python_backend_utils"
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [
+        InferenceRequest,
+        InferenceResponse,
+        InferenceResponseSender,
+        InferenceTrace,
+        Metric,
+        MetricFamily,
+        PreferredMemory,
+        ResponseIterator,
+        Tensor,
+        TritonError,
+    ],
+)
+def test_objects_may_be_referred_to_weakly(cls):
+    """As in the reference: models keep senders in a WeakSet, and data of their own beside requests."""
+    made = cls.__new__(cls)
+    assert weakref.ref(made)() is made
 
 
 @pytest.mark.parametrize(
