@@ -324,6 +324,8 @@ class CallTexts:
                 "sent"
             )
         self.model = request._model_name.encode()
+        if len(self.model) > wire.MAX_ID_BYTES:
+            raise TritonModelException(f"names of models may have at most {wire.MAX_ID_BYTES} bytes")
         self.outputs = "\0".join(dict.fromkeys(request._outputs)).encode()
 
 

@@ -40,7 +40,9 @@ def pack(places: Sequence[Place], requested: Optional[Sequence[int]] = None) -> 
         dimensions = len(shape)
         parts.append(wire.TENSOR[dimensions].pack(number, code, dimensions, offset, size, *shape))
         if number == wire.OTHER_NAME:
-            encoded = name.encode("utf-8", "replace")[: wire.MAX_ID_BYTES]
+            encoded = name.encode("utf-8", "replace")
+            if len(encoded) > wire.MAX_ID_BYTES:  # cut where a character ends: the other side decodes it
+                encoded = encoded[: wire.MAX_ID_BYTES].decode("utf-8", "ignore").encode()
             parts.append(_LENGTH.pack(len(encoded)) + encoded)
     if requested:
         parts.append(struct.pack(f"<{len(requested)}H", *requested))

@@ -232,6 +232,29 @@ def test_calls_reach_the_host(pair, arrays):
     assert pair.take_returned() == (laid_out(arrays) > LIMIT)
 
 
+def test_a_call_that_cannot_be_sent_leaves_no_block_behind(pair):
+    channel = SimpleNamespace(handlers={}, add_handler=lambda message_class, handler: None, release_input=print)
+    desk = HostCalls(channel, pair.blocks, pair.memory.inputs.view)
+    desk.is_open = True
+    tensors = [Tensor("A", np.zeros(LIMIT + 1, np.uint8))]
+    request = InferenceRequest(model_name="m" * 65535, requested_output_names=[], inputs=tensors)
+
+    with pytest.raises(TritonModelException, match="names of models may have at most 65534 bytes"):
+        desk.exec(request, decoupled=False)
+
+    assert pair.blocks._segment.in_use == 0
+
+
+def test_a_long_name_of_a_tensor_is_cut_between_characters(pair):
+    tensors = [Tensor("a" + "é" * 40_000, np.zeros(1, np.uint8))]
+    request = InferenceRequest(model_name="other", requested_output_names=[], inputs=tensors)
+
+    frame = pack_call(request, CallTexts(request), 3, 0, TensorWriter(pair.blocks, ()).write(tensors))
+    call = CallDecoder("m").read(frame[wire.FRAME.size :], pair.memory)
+
+    assert [tensor.name for tensor in call.request.inputs] == ["a" + "é" * 32_766]
+
+
 @given(arrays=ARRAYS)
 def test_results_of_calls_reach_the_guest(pair, arrays):
     outputs = [
