@@ -97,19 +97,25 @@ class Execution:
             self._finish(batch, [], is_running=True)
         try:
             returned = await coroutine
-            if late is not None:
+            if late is None:
+                entries = self._entries_of(batch, returned)
+            else:
                 self._reject_returned(returned)
-                self._send_late(batch, self._reschedule_marks(late.requests, late.tickets))
-                return
-            entries = self._entries_of(batch, returned)
+                entries = self._reschedule_marks(late.requests, late.tickets)
         except BaseException as error:  # noqa: BLE001 - models may raise anything, also SystemExit
             self._raise_if_gone(error)
-            if late is not None:  # the reference leaves such clients waiting
-                self._send_late(batch, self._fail(late.tickets, error))
-                return
-            entries = self._fail(batch.tickets, error)
+            # The reference leaves the clients of a decoupled model waiting.
+            entries = self._fail(batch.tickets if late is None else late.tickets, error)
         returned = None
-        self._finish(batch, entries)
+        if late is None:
+            self._finish(batch, entries)
+            return
+        self._send_late(batch, entries)
+        if late.is_forgotten():
+            import asyncio  # the event loop has imported it already
+
+            # As in `_finish`, but in the loop's next turn: this coroutine refers to the requests.
+            asyncio.get_running_loop().call_soon(gc.collect)
 
     def _entries_of(self, batch: Batch, returned: Any) -> List[bytes]:
         """Entries for what `execute` returned.
@@ -276,6 +282,10 @@ class _OpenBatch:
     def __init__(self, batch: Batch) -> None:
         self.requests = batch.requests
         self.tickets = batch.tickets
+
+    def is_forgotten(self) -> bool:
+        """Whether the model has not responded to one of the requests, and does not have its sender."""
+        return any(not ticket.has_sender and not ticket.sender_state.is_closed for ticket in self.tickets)
 
 
 def _close(ticket: Ticket, responses: int = 0) -> bool:

@@ -202,6 +202,13 @@ def test_a_sender_that_is_dropped_ends_its_stream(server, model, before, events)
     server.wait_log(f"'{model}_0' dropped a response sender without TRITONSERVER_RESPONSE_COMPLETE_FINAL")
 
 
+@ours
+@pytest.mark.parametrize("code", ["await asyncio.sleep(0)", "pb_utils.Logger.log_info('forgets')"])
+def test_a_request_that_a_coroutine_forgets_ends_its_stream(server, code):
+    """The reference leaves its client waiting. The names of the code, the request among them, refer to each other."""
+    assert stream(server, "runs_coroutine_decoupled", code) == ["end"]
+
+
 def test_many_threads_send_to_one_request(server):
     code = """
     sender = request.get_response_sender()
