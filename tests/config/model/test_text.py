@@ -165,6 +165,14 @@ def test_json_that_nests_without_end_is_refused():
     assert json_error('{"input":' * 100_000) == "override: not a model configuration: nested too deeply"
 
 
+def test_a_number_of_thousands_of_digits_is_refused():
+    assert json_error('{"max_batch_size": 1' + "0" * 5000 + "}").startswith("override: Exceeds the limit")
+
+
+def test_half_of_a_surrogate_pair_is_refused_with_a_text_that_can_be_sent():
+    assert json_error(r'{"\ud800": 1}').startswith(r"override: ModelConfig has no field '\ud800'")
+
+
 def test_a_file_as_editors_of_windows_write_it_is_understood():
     assert parse_text('\ufeffname: "m"\r\nmax_batch_size: 2\r\n', SOURCE).max_batch_size == 2
 

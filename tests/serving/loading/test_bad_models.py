@@ -64,6 +64,8 @@ BROKEN_AT_LOAD = {
     "closes_everything": ("def initialize(self, args):\n    os.closerange(3, 1024)", r"Internal: Stub process 'closes_everything_0' is not healthy: pid \d+ "),
     "completes_to_none": ("@staticmethod\ndef auto_complete_config(config):\n    return None", r"Internal: auto_complete_config function in model 'completes_to_none' must return a valid pb\.ModelConfig object\."),
     "raises_in_completion": ("@staticmethod\ndef auto_complete_config(config):\n    raise OSError('no licence')", r"Internal: OSError: no licence\n\nAt:\n  .*model\.py\(\d+\): auto_complete_config\n"),
+    "completes_to_no_number": ("@staticmethod\ndef auto_complete_config(config):\n    config.as_dict()['max_batch_size'] = float('nan')\n    return config", r"Invalid argument: auto-completed configuration of model 'completes_to_no_number': max_batch_size: Couldn't parse integer: nan"),
+    "completes_to_no_text": ("@staticmethod\ndef auto_complete_config(config):\n    config.as_dict()['input'][0]['name'] = '\\ud800'\n    return config", r"Invalid argument: auto-completed configuration of model 'completes_to_no_text': input.name: Unpaired surrogate"),
     "exits_in_completion": ("@staticmethod\ndef auto_complete_config(config):\n    os._exit(9)", r"Internal: .* is not healthy: pid \d+ exited with status 9 while it started\."),
 }  # fmt: skip
 

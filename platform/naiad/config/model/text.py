@@ -64,13 +64,23 @@ def parse_json(text: str, source: str | Path) -> pb.ModelConfig:
     Raises:
         ConfigError: With the path of the invalid field, or line and column for malformed JSON.
     """
+    return parse_mapping(decode_json(text, source), source)
+
+
+def decode_json(text: str, source: str | Path) -> Any:
+    """Decode the JSON of a configuration, as `parse_json` does.
+
+    Raises:
+        ConfigError: If it is not JSON, with line and column where they are known.
+    """
     try:
-        fields = _decode(text)
+        return _decode(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{source}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from error
     except RecursionError as error:
         raise ConfigError(f"{source}: not a model configuration: nested too deeply") from error
-    return parse_mapping(fields, source)
+    except ValueError as error:  # a number of thousands of digits, which Python does not convert
+        raise ConfigError(f"{source}: {error}") from error
 
 
 def _decode(text: str) -> Any:
@@ -96,7 +106,9 @@ def parse_mapping(fields: Mapping[str, Any], source: str | Path) -> pb.ModelConf
     try:
         json_format.ParseDict(prepare(fields, pb.ModelConfig.DESCRIPTOR), message)
     except ConfigError as error:
-        raise ConfigError(f"{source}: {error.message}") from error
+        # A key may have half of a surrogate pair, which cannot be sent as UTF-8.
+        problem = error.message.encode("utf-8", "backslashreplace").decode()
+        raise ConfigError(f"{source}: {problem}") from error
     except json_format.ParseError as error:
         raise ConfigError(f"{source}: {_clarify_json(str(error))}") from error
     return message

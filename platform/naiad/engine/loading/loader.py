@@ -23,6 +23,7 @@ from naiad.config.model.auto_complete import merge_auto_completed
 from naiad.config.model.model_config import InstanceKind, InstancePlacement, ModelConfig, freeze, instance_names
 from naiad.config.model.render import to_json
 from naiad.config.model.scaling import scaling_policy, with_count
+from naiad.config.model.text import decode_json
 from naiad.config.model.validate import validate
 from naiad.config.server.guest_user import GuestUser
 from naiad.config.server.hang import PARAMETER as HANG_PARAMETER
@@ -267,7 +268,8 @@ class Loader:
         spec = self._spec(freeze(message), resolution, environment, place, "complete")
         self.launching.set()
         completed = await complete_in_guest(replace(spec, prewarm=prewarmed))
-        return merge_auto_completed(message, orjson.loads(completed))
+        source = f"auto-completed configuration of model '{message.name}'"
+        return merge_auto_completed(message, decode_json(completed, source))
 
     async def _start(
         self,
