@@ -84,6 +84,7 @@ class Channel:
     """
 
     def __init__(self, sock: socket.socket) -> None:
+        sock.settimeout(None)  # a prewarmed module may have set another default
         self._socket = sock
         self._busy = BusyPoll(0)
         self._poll = select.poll()

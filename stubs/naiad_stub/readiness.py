@@ -36,6 +36,7 @@ class ReadinessThread:
         is_ready: Callable[[], Any],
         running_loop: Callable[[], Optional[asyncio.AbstractEventLoop]],
     ) -> None:
+        sock.settimeout(None)  # the model may have set another default
         self._socket = sock
         self._is_ready = is_ready
         self._running_loop = running_loop

@@ -227,7 +227,10 @@ def check_readiness():
     def is_ready():
         return next(answers)()
 
-    ReadinessThread(guest_end, is_ready, lambda: None).start()
+    guest_end.settimeout(0.001)  # as where a model has called `socket.setdefaulttimeout`
+    thread = ReadinessThread(guest_end, is_ready, lambda: None)
+    assert guest_end.gettimeout() is None
+    thread.start()
     reader = wire.FrameReader()
     host_end.settimeout(10)
     for number, (is_ready, text) in enumerate(

@@ -92,6 +92,27 @@ def test_guests_of_one_environment_come_from_one_process_and_are_apart(tmp_path)
     run(serve())
 
 
+def test_a_timeout_that_a_module_sets_for_sockets_is_not_that_of_the_guests_own(tmp_path):
+    methods = f"""
+    def initialize(self, args):
+        import threading
+        threading.Timer(0.1, print, ["waited"], {{"flush": True}}).start()
+{IDENTITY}
+"""
+
+    async def serve():
+        with borrowed(ForkServerPool(), "slow_to_import") as prewarmed:
+            module = "import socket\nsocket.setdefaulttimeout(0.02)"
+            worker, owner = await started(warm_spec(tmp_path, prewarmed, methods, module))
+            await until(lambda: ("stdout", "waited") in owner.lines, "more time than the timeout to pass")
+            worker.execute([(1, request(4), None)], 1)
+            await until(lambda: owner.answers, "the answer")
+            assert owner.outputs()[0].tolist() == [4]
+            await worker.stop(5)
+
+    run(serve())
+
+
 def test_a_forked_guest_shows_its_instance_in_lists_of_processes(tmp_path):
     async def serve():
         with borrowed(ForkServerPool(), "numpy") as prewarmed:
