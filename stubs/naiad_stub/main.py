@@ -78,6 +78,8 @@ def main(arguments: list[str]) -> int:
     die_with(int(options["--host"]))
     ignore_termination_signals()
     raise_oom_score()
+    for own in ("--socket", "--side"):  # programs that the model starts must not have them
+        os.set_inheritable(int(options[own]), False)
     channel = Channel(socket.socket(fileno=int(options["--socket"])))
     os.register_at_fork(after_in_child=channel.detach)
     try:

@@ -123,6 +123,11 @@ SCENARIOS = {
         with multiprocessing.get_context("fork").Pool(2) as pool:
             return [answer(pool.map(abs, range(-4, 0)) == [4, 3, 2, 1])]
         """,
+    "a program that gets every descriptor that may be inherited": """
+        import subprocess
+        listed = subprocess.run(["ls", "-l", "/proc/self/fd"], close_fds=False, stdout=subprocess.PIPE).stdout
+        return [answer(b"pipe:" in listed and b"socket:" not in listed)]
+        """,
     "calls from everywhere": """
         from concurrent.futures import ThreadPoolExecutor
         async def gathered():
