@@ -47,7 +47,7 @@ from naiad_stub.messages import (
     pack,
     unpack,
 )
-from naiad_stub.model_loading import LoadError, complete_config
+from naiad_stub.model_loading import LoadError, complete_config, method_of
 from naiad_stub.process_title import rename_process
 from naiad_stub.queries import ServerQueries
 from naiad_stub.readiness import ReadinessThread
@@ -120,7 +120,7 @@ def _serve(channel: Channel, options: dict[str, str]) -> int:
             limits.exit_if_out_of_memory(error.__cause__)
             channel.send(pack(Failed(error.code, error.message, error.traceback_text)))
             return 0
-    is_ready = getattr(server.model, "is_ready", None)
+    is_ready = method_of(server.model, "is_ready")
     side = socket.socket(fileno=int(options["--side"]))
     if is_ready is None:
         side.close()
@@ -128,7 +128,7 @@ def _serve(channel: Channel, options: dict[str, str]) -> int:
         ReadinessThread(side, is_ready, server.running_loop).start()
     if spec["writes_stacks"] == "1":
         write_stacks_on_signal()
-    channel.send(pack(Ready(hasattr(server.model, "execute"), is_ready is not None)))
+    channel.send(pack(Ready(method_of(server.model, "execute") is not None, is_ready is not None)))
     channel.enable_busy_poll(int(spec["busy_poll_us"]))
     server.run()
     server.finalize()

@@ -26,6 +26,17 @@ class LoadError(Exception):
         self.code = int(code)
 
 
+def method_of(model: Any, name: str) -> Any:
+    """The method of that name, or None.
+
+    As in the reference, a model does not have it either if looking for it raises: many a `__getattr__` raises KeyError.
+    """
+    try:
+        return getattr(model, name, None)
+    except Exception:  # noqa: BLE001 - `__getattr__` of a model may raise anything
+        return None
+
+
 def load_class(spec: Mapping[str, str]) -> type:
     """The model's class, from its imported module.
 
@@ -68,7 +79,7 @@ def complete_config(spec: Mapping[str, str]) -> str:
     import json
 
     model_class = load_class(spec)
-    complete = getattr(model_class, "auto_complete_config", None)
+    complete = method_of(model_class, "auto_complete_config")
     if complete is None:
         return spec["model_config"]
     model_config_class = sys.modules["triton_python_backend_utils"].ModelConfig
@@ -93,7 +104,7 @@ def initialize_model(spec: Mapping[str, str]) -> Any:
     model_class = load_class(spec)
     try:
         model = model_class()
-        initialize = getattr(model, "initialize", None)
+        initialize = method_of(model, "initialize")
         if initialize is not None:
             initialize({key[5:]: value for key, value in spec.items() if key.startswith("args.")})
     except BaseException as error:

@@ -20,7 +20,7 @@ from naiad_stub.channel import HostGoneError
 from naiad_stub.exchange import Batch, BatchReader, ResponseWriter
 from naiad_stub.execution import Execution
 from naiad_stub.messages import TO_MAIN_THREAD, Finalize, Log, Trim, pack, unpack
-from naiad_stub.model_loading import LoadError, initialize_model
+from naiad_stub.model_loading import LoadError, initialize_model, method_of
 from naiad_stub.queries import ServerQueries
 from naiad_stub.segment import Segment
 from naiad_stub.sender import HostSenders
@@ -98,7 +98,7 @@ class ModelServer:
                 self._channel,
                 self._writer,
                 self.senders,
-                getattr(self.model, "execute", None),
+                method_of(self.model, "execute"),
                 self._instance_name,
                 self._spec["model_file"],
                 self._log_failure,
@@ -131,7 +131,7 @@ class ModelServer:
         """Call the model's `finalize`; what it raises is logged only, as by the reference."""
         self._end_loop()
         self.calls.is_open = False
-        finalize = getattr(self.model, "finalize", None)
+        finalize = method_of(self.model, "finalize")
         if finalize is None:
             return
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad_stub.exceptions import TritonModelException
+from naiad_stub.model_loading import method_of
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.auto_complete import merge_auto_completed
@@ -120,7 +121,7 @@ def complete(message: pb.ModelConfig, model_class: Any, model_config_class: Call
         TritonModelException: If that returns something else than a ModelConfig.
         ConfigError: If what it says contradicts the configuration.
     """
-    hook = getattr(model_class, "auto_complete_config", None)
+    hook = method_of(model_class, "auto_complete_config")
     if hook is None:
         return message
     answer = hook(model_config_class(json.dumps(to_json(message))))

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from naiad_stub import dialect, loader, logger, runtime
+from naiad_stub.model_loading import method_of
 
 from naiad.config.model.model_config import ModelConfig, freeze
 from naiad.config.model.render import to_json
@@ -211,7 +212,7 @@ class ModelUnderTest:
         Raises:
             TypeError: If it returns anything else than a bool.
         """
-        check = getattr(self.instance, "is_ready", None)
+        check = method_of(self.instance, "is_ready")
         if check is None:
             return True
         with self._at_work():
@@ -245,7 +246,7 @@ class ModelUnderTest:
         if self._guest is not None:
             self._guest.close()
             self._guest = None
-        finalize = getattr(self.instance, "finalize", None)
+        finalize = method_of(self.instance, "finalize")
         try:
             if finalize is not None:
                 with self._at_work():
@@ -285,13 +286,13 @@ class ModelUnderTest:
         self.config = to_json(config.message)
         instance = model_class()
         passed = {**arguments(config, source), **given}
-        initialize = getattr(instance, "initialize", None)
+        initialize = method_of(instance, "initialize")
         if initialize is not None:
             initialize(passed)
         self.instance = instance
         self._calls.is_open = True
         self._guest = Guest(
-            getattr(instance, "execute", None),
+            method_of(instance, "execute"),
             instance_name=passed["model_instance_name"],
             model_file=str(source.model_file or model_class.__name__),
             decoupled=config.decoupled,

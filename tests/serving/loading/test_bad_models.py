@@ -91,6 +91,15 @@ def test_a_model_that_cannot_be_loaded_says_why(loading, model):
     assert re.match(BROKEN_AT_LOAD[model][1], entry["reason"], re.DOTALL), entry["reason"]
 
 
+def test_a_model_whose_attributes_are_looked_up_in_a_dict_serves(tmp_path):
+    """As by the reference, though the look-up of a method that it does not have raises KeyError."""
+    file = write_model(tmp_path / "models", "looks_up")
+    with file.open("a") as text:
+        text.write("    def __getattr__(self, name):\n        return {}[name]\n")
+    with ServerProcess(tmp_path / "models", work=tmp_path) as running:
+        assert evaluate(running, "looks_up", "1 + 1") == "2"
+
+
 def test_a_good_model_beside_them_serves(loading):
     assert evaluate(loading, "good", "1 + 1") == "2"
 
