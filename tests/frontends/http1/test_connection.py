@@ -158,7 +158,7 @@ def test_requests_sent_ahead_are_answered_in_several_turns_of_the_loop(template)
     connection, _, transport = connect(answer_slowly, loop)
     template = template.replace(b"%%b", b"x" * 20_000)  # beyond a step of the parser
     receive(connection, numbered(6, template))
-    assert 0 < len(answered(transport)) < 6
+    assert len(answered(transport)) < 6  # none, if the machine is so busy that reading them took the share
     assert not transport.is_reading
     turns = 0
     while not transport.is_reading:
