@@ -25,6 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Tests run in parallel, on machines that may be busy: the duration of an example says nothing.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", parent=settings.get_profile("patient"), max_examples=25)  # `make quick`
 settings.load_profile("patient")
 
 # Environments, archives and stores that several folders of tests use.
@@ -75,6 +76,8 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    # The default of 700 new objects is for programs with little memory: parsing our sources took four times as long.
+    gc.set_threshold(100_000, 20, 20)
     gc.enable()
 
 

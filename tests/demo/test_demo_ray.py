@@ -4,10 +4,10 @@ import re
 
 import pytest
 from demo.running import LIMIT, run_demo
+from support.late_import import needs_ray
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'naiad[ray]'")
 
-
+@needs_ray
 @pytest.mark.slow
 @pytest.mark.timeout(LIMIT + 15)
 def test_no_requests_fail_but_those_in_flight_on_a_killed_node(tmp_path):

@@ -8,13 +8,15 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import jsonschema
-import kubernetes_validate
 import pytest
 import yaml
 from naiad.bundle.manifest import MANIFEST_NAME, BundleManifest
 from naiad.cli.deploy import OWN_FLAGS, USED_FLAGS, deploy
 from naiad.deploy.yaml import documents
+from support.late_import import LateModule
+
+jsonschema = LateModule("jsonschema")
+kubernetes_validate = LateModule("kubernetes_validate")
 
 HERE = Path(__file__).parent
 KUBERNETES = "1.31"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import FrozenInstanceError, replace
 
+import naiad.frontend_processes.messages  # noqa: F401 - says how requests are pickled
 import pytest
 from naiad.errors import InvalidRequestError, UnsupportedRequestError
 from naiad.protocol.datatypes import Datatype

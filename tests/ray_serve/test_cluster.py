@@ -22,11 +22,11 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 from naiad.deploy.ray_service import describe_serving, serve_config
+from support.late_import import needs_ray
 from support.server import free_ports, wait_until
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'naiad[ray]'")
-
 pytestmark = [
+    needs_ray,
     pytest.mark.slow,
     pytest.mark.server,
     pytest.mark.timeout(300),

@@ -18,8 +18,6 @@ from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
-import jsonschema
-import kubernetes_validate
 import psutil
 import pytest
 import yaml
@@ -30,8 +28,12 @@ from naiad.ray.directory import ReplicaTable, Report
 from naiad.ray.policy import metrics_of, replicas_for_requests
 from naiad.ray.server_list import ServerList
 from naiad.ray.supervised_server import SupervisedServer
+from support.late_import import LateModule
 from support.pages import steps
 from support.server import ServerProcess, wait_until
+
+jsonschema = LateModule("jsonschema")
+kubernetes_validate = LateModule("kubernetes_validate")
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "tests/deploy/rayservice.schema.json").read_text())

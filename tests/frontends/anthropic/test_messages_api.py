@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import numpy as np
 import pytest
 from frontends.openai.fake_models import Api, given, said, served
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import OutputTensor
+from support.late_import import LateModule
+
+if TYPE_CHECKING:
+    import anthropic
+else:
+    anthropic = LateModule("anthropic")
 
 TOOL: Any = {
     "name": "weather",

@@ -7,12 +7,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import mcp_types
 import numpy as np
 import pytest
 from fakes.engine import FakeModel
 from frontends.openai.fake_models import Api, said, served
-from mcp import Client
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 from naiad.protocol.metadata import TensorMetadata
@@ -53,6 +51,8 @@ def api() -> Iterator[Api]:
 
 def use(api: Api, *calls: tuple[str, dict[str, Any]]) -> tuple[list[Any], list[Any]]:
     """The tools, and the results of calls."""
+
+    from mcp import Client  # imported late: it takes long, and every process of a run collects these tests
 
     async def run() -> tuple[list[Any], list[Any]]:
         async with Client(f"http://127.0.0.1:{api.port}/mcp") as client:
@@ -131,6 +131,8 @@ def test_failed_calls_are_results_that_the_agent_reads(api, tool, arguments, mes
 
 
 def test_results_are_what_the_types_of_the_package_say(api):
+    import mcp_types  # imported late: see `use`
+
     for method, kind, params in (
         ("initialize", mcp_types.InitializeResult, {"protocolVersion": "2025-06-18"}),
         ("tools/list", mcp_types.ListToolsResult, {}),
@@ -233,6 +235,8 @@ def test_a_model_of_a_repository_is_a_tool_of_a_server(tmp_path):
     (version / "model.py").write_text(_MODEL)
     (version.parent / "config.pbtxt").write_text(_CONFIG)
     port = free_ports(1)[0]
+
+    from mcp import Client  # imported late: see `use`
 
     async def run() -> Any:
         async with Client(f"http://127.0.0.1:{port}/mcp") as client:

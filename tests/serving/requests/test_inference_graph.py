@@ -8,15 +8,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
+from support.late_import import LateModule
 from support.server import ServerProcess
+
+jsonschema = LateModule("jsonschema")
 
 ROOT = Path(__file__).parents[3]
 SCALE = """
 import json
 import triton_python_backend_utils as pb_utils
+
 
 class TritonPythonModel:
     def initialize(self, args):
