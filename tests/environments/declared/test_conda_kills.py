@@ -21,6 +21,8 @@ from naiad.environments.store.package_cache import conda_packages
 from naiad.environments.store.store import Store
 from naiad.environments.store.verification import verify_entries
 
+pytestmark = pytest.mark.builds
+
 pytest.importorskip("yaml", reason="PyYAML, of the extra 'conda', is not installed")
 pytest.importorskip("rattler", reason="py-rattler, of the extra 'conda', is not installed")
 

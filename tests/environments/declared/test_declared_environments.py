@@ -30,6 +30,8 @@ from naiad.environments.progress import LogReporter
 from naiad.errors import ConfigError, ExecutionEnvironmentError
 from packaging.specifiers import SpecifierSet
 
+pytestmark = pytest.mark.builds
+
 OWN = ".".join(map(str, sys.version_info[:3]))
 
 
@@ -100,6 +102,7 @@ def test_scripts_of_an_environment_run_where_it_is(tmp_path: Path, wheels: Path,
     assert done.stdout.strip() == str(ready.prefix)
 
 
+@pytest.mark.smoke
 def test_models_with_the_same_lock_share_one_environment(tmp_path: Path) -> None:
     first, second = script(tmp_path / "a", "adder", "numpy"), script(tmp_path / "b", "adder>=1", "numpy")
     lock(first)

@@ -22,6 +22,8 @@ from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
 from naiad.errors import ExecutionEnvironmentError
 
+pytestmark = pytest.mark.builds
+
 
 @pytest.fixture
 def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Indexes]:

@@ -18,6 +18,8 @@ from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
 from naiad.errors import ExecutionEnvironmentError, StaleLockError
 
+pytestmark = pytest.mark.builds
+
 PROJECT = '[project]\nname = "p"\nversion = "1"\nrequires-python = ">=3.10"\ndependencies = [{}]\n{}'
 
 

@@ -20,6 +20,8 @@ from naiad.environments.store.leases import EntryLeases
 from naiad.environments.store.store import Store
 from naiad.environments.store.verification import verify_entries
 
+pytestmark = pytest.mark.builds
+
 SIZE = 400_000
 
 
