@@ -139,6 +139,7 @@ def test_a_push_that_is_killed_at_any_step_leaves_no_half_repository(killer, pro
                 blobs = registry.blobs["shop"]
                 for entry in (manifest["config"], *manifest["layers"]):
                     assert sha256(blobs[entry["digest"]]) == entry["digest"]
+            registry.wait_until_idle()
             kept = dict(registry.blobs.get("shop", {}))
             registry.asked.clear()
             assert not killer.run(0, "push", uri, models, flag, f"--env-store={store}")

@@ -11,7 +11,9 @@ import base64
 import hashlib
 import json
 import re
+import socket
 import threading
+import time
 import urllib.parse
 import uuid
 from collections.abc import Callable
@@ -98,7 +100,7 @@ class Registry:
         self.tokens: dict[str, set[str]] = {}
         self.identity_token = "refresh-me"
         self.lock = threading.RLock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
@@ -129,6 +131,17 @@ class Registry:
         self.tags.setdefault(name, {})[tag] = sha256(data)
         return sha256(data)
 
+    def wait_until_idle(self) -> None:
+        """Wait until all requests that were sent before are carried out, also those of clients that were killed."""
+        # Connections are accepted one after the other: those before this one have been.
+        with socket.create_connection(self._server.server_address[:2], timeout=10) as connection:
+            connection.sendall(b"GET /v2/ HTTP/1.1\r\nHost: h\r\n\r\n")
+            connection.recv(1)
+        deadline = time.monotonic() + 10
+        while self._server.running:
+            assert time.monotonic() < deadline, f"{self._server.running} requests are not carried out"
+            time.sleep(0.002)
+
     def __enter__(self) -> Registry:  # noqa: PYI034 - typing.Self is 3.11+
         self._thread.start()
         return self
@@ -139,6 +152,25 @@ class Registry:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(10)
+
+
+class _Server(ThreadingHTTPServer):
+    """Counts connections, each of which has one request."""
+
+    running = 0
+    _lock = threading.Lock()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self.running += 1
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._lock:
+                self.running -= 1
 
 
 class _CutError(Exception):
