@@ -98,6 +98,12 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
     if options.log.file is not None:
         _call_on_hangup(log.reopen)
     require_free_ports(options)
+    serves_http = options.http.is_enabled or options.openai.port is not None
+    tls = (options.http.tls if serves_http else None, options.grpc.tls if options.grpc.is_enabled else None)
+    if any(tls):
+        from naiad.frontends.tls import require_valid_tls  # imported late: most servers do without TLS
+
+        require_valid_tls(tls)
     recent = log.keep_recent() if options.http.ui else None  # before the models load: the page shows why they failed
     loader = build_loader(options, with_frontends=True)
     engine = build_engine(options, loader)

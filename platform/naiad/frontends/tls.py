@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from naiad.config.server.access import TlsFiles
 from naiad.errors import OptionError
@@ -35,6 +36,17 @@ def grpc_context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
+def require_valid_tls(used: Iterable[TlsFiles | None]) -> None:
+    """Reject certificates and keys that cannot be used, before models are loaded, which may take minutes.
+
+    Raises:
+        OptionError: As `http_context`.
+    """
+    for files in used:
+        if files is not None:
+            http_context(files)
+
+
 def listening_options(context: ssl.SSLContext | None) -> dict[str, Any]:
     """The arguments for TLS of `create_server` and `connect_accepted_socket`; none without a context."""
     # A dictionary, because asyncio has the second argument only since Python 3.11; uvloop always has it.
@@ -48,7 +60,7 @@ def _context(files: TlsFiles, protocol: str) -> ssl.SSLContext:
     for path in (files.certificate, files.key):
         _read(path)  # errors of the context do not name the file
     try:
-        context.load_cert_chain(files.certificate, files.key)
+        context.load_cert_chain(files.certificate, files.key, lambda: _reject_password(files.key))
         if files.root is not None:
             context.load_verify_locations(cadata=_read(files.root).decode("ascii", "replace"))
     except ssl.SSLError as problem:
@@ -57,6 +69,13 @@ def _context(files: TlsFiles, protocol: str) -> ssl.SSLContext:
         ) from None
     context.verify_mode = ssl.CERT_REQUIRED if files.is_mutual else ssl.CERT_NONE
     return context
+
+
+def _reject_password(key: Path) -> NoReturn:
+    # Without a function of ours, OpenSSL asks for the password at the terminal, and the start waits for it.
+    raise OptionError(
+        f"cannot serve with TLS: {key} is encrypted; write a key without a password: openssl pkey -in {key} -out KEY"
+    )
 
 
 def _read(path: Path) -> bytes:

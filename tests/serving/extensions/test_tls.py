@@ -25,6 +25,8 @@ from naiad.frontends.extensions import Extensions
 from naiad.frontends.http2 import frames
 from naiad.frontends.kserve_http.server import HttpFrontend
 from naiad.frontends.tls import grpc_context, http_context
+from serving.written import write_model
+from support.server import ServerProcess
 from tritonclient.utils import InferenceServerException
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
@@ -189,6 +191,29 @@ def test_files_that_cannot_be_used_are_named(make, certificates, tmp_path):
     other = TlsFiles(certificate=certificates / "server.crt", key=certificates / "client.key")
     with pytest.raises(OptionError, match=r"cannot serve with TLS: .*server\.crt, .*client\.key or None: .*mismatch"):
         make(other)
+
+
+@pytest.mark.parametrize("make", [http_context, grpc_context])
+def test_an_encrypted_key_is_rejected_without_asking_for_its_password(make, certificates, tmp_path):
+    key = tmp_path / "encrypted.key"
+    encrypt = ["openssl", "pkey", "-aes128", "-passout", "pass:secret", "-in", certificates / "server.key", "-out", key]
+    subprocess.run(encrypt, check=True)
+    with pytest.raises(OptionError) as caught:
+        make(TlsFiles(certificate=certificates / "server.crt", key=key))
+    assert caught.value.message == (
+        f"cannot serve with TLS: {key} is encrypted; write a key without a password: openssl pkey -in {key} -out KEY"
+    )
+
+
+@pytest.mark.parametrize("service", ["http", "grpc"])
+def test_files_that_cannot_be_used_are_named_before_models_are_loaded(certificates, tmp_path, service):
+    write_model(tmp_path / "models", "any")
+    named = (f"--{service}-server-cert={tmp_path / 'no.crt'}", f"--{service}-server-key={certificates / 'server.key'}")
+    flags = (f"--{service}-use-ssl=true", *named)
+    with ServerProcess(tmp_path / "models", *flags, work=tmp_path, wait="") as server:
+        assert server.wait_exit() == 1
+        assert f"cannot read {tmp_path / 'no.crt'} for TLS: No such file or directory" in server.log
+        assert "loading: " not in server.log
 
 
 def options_of(*flags):
