@@ -65,7 +65,11 @@ async def listen_in_processes(
     own = await listen(engine, services, without_frontends(options), stack)
     pool.services.update(_owner_services(engine, services, options, log, pool, stack), **_traces(tracer, pool))
     pool.services.update(_openai_services(options, own.metrics))
-    stack.push_async_callback(pool.stop, options.general.exit_timeout_secs)
+
+    async def stop() -> None:
+        await pool.stop(engine.exit_time.for_requests())
+
+    stack.push_async_callback(stop)
     own.started[:0] = await pool.start()
     own.ports |= shared_ports(shared)
     return pool, own

@@ -173,6 +173,7 @@ async def _serve(sock: socket.socket) -> None:
                 log=commands.log,
                 tracer=lambda: tracer,
                 regions=commands.regions,
+                exit_seconds=lambda: commands.stop.result() if commands.stop.done() else 0.0,
                 model_metrics=_RemoteMetrics(engine),
                 console=(lambda _stack, _roles: _RemoteState(engine)) if options.http.ui else None,
                 adapters=partial(engine.call, "adapters"),
@@ -194,9 +195,8 @@ async def _serve(sock: socket.socket) -> None:
             gc.collect()
             garbage_collection.settle()
             trimming = loop.create_task(_trim_periodically(engine))
-            grace = await commands.stop
+            await commands.stop
             trimming.cancel()
-            await commands.listeners.stop(grace)
         link.flush()
     with contextlib.suppress(OSError):
         sys.stderr.flush()

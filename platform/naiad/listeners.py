@@ -137,11 +137,13 @@ class ListenerServices:
         created: When the models were created, as far as clients are told: seconds since 1970.
         shares_ports: Whether other processes of the server have the same ports.
         share: In how many processes such listeners share the limits on connections and on the memory of requests.
+        exit_seconds: How long requests in flight are waited for when the listeners stop.
     """
 
     log: ServerLog
     tracer: Callable[[], RequestTracer]
     regions: RegionRegistry
+    exit_seconds: Callable[[], float]
     model_metrics: Iterable[ModelMetricFamily]
     adapters: Callable[[str, str], Awaitable[Sequence[str]]]
     console: ConsoleMaker | None = None
@@ -169,6 +171,7 @@ def server_services(
         log=log,
         tracer=lambda: Tracer(options.trace.config),
         regions=ClientRegions(is_allowed=options.general.allow_client_shm),
+        exit_seconds=engine.exit_time.for_requests,
         model_metrics=engine.metrics,
         adapters=lambda model, version: asyncio.to_thread(adapters_of, loader, model, version),
         console=console if options.http.ui else None,
@@ -212,7 +215,11 @@ async def listen(
     page = services.metrics_page if metrics is None else metrics.page
     openai = _openai_api(engine, services, options, extensions, page)
     fallback = _fallback(engine, services, options, openai, stack)
-    stack.push_async_callback(listeners.stop, options.general.exit_timeout_secs)
+
+    async def stop() -> None:
+        await listeners.stop(services.exit_seconds())
+
+    stack.push_async_callback(stop)
     await _start_frontends(engine, options, extensions, listeners, fallback, _admit_fallback(options, openai))
     await _start_openai(engine, options, listeners, openai, shares_ports=services.shares_ports)
     if metrics is not None:

@@ -38,6 +38,7 @@ from naiad.errors import (
     RepositoryError,
     UnknownModelError,
 )
+from naiad.lifecycle.exit_time import ExitTime
 from naiad.lifecycle.polling import Snapshot
 from naiad.lifecycle.states import UNLOADED
 from naiad.protocol.inference import Buffer, InferRequest, Sink
@@ -80,6 +81,7 @@ class Engine:
         response_cache: The response cache; None if it is disabled.
         is_reachable: Whether clients should connect: False while a port for clients is not open yet, and when the
             server is about to stop. The server is not ready then.
+        exit_time: How long requests and models are waited for when the server stops.
     """
 
     def __init__(self, settings: EngineSettings, loader: Loader) -> None:
@@ -99,6 +101,7 @@ class Engine:
         self._polling: asyncio.Task[None] | None = None
         self._state = _EngineState.STARTING
         self.is_reachable = True
+        self.exit_time = ExitTime(settings.exit_timeout, asyncio.get_running_loop().time)
         self._is_finishing = False  # whether sequences may continue while the server exits
         self._releasing = asyncio.get_running_loop().create_task(self._maintain())
 
@@ -158,11 +161,7 @@ class Engine:
         if not sum(version.finish_sequences() for version in versions):
             return
         self._state, self._is_finishing = _EngineState.EXITING, True
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._settings.exit_timeout
-        while sum(version.finish_sequences() for version in versions):
-            if loop.time() >= deadline:
-                break
+        while self.exit_time.for_requests() and sum(version.finish_sequences() for version in versions):
             await asyncio.sleep(_FINISH_SECONDS)
         self._is_finishing = False
 
@@ -175,7 +174,7 @@ class Engine:
             await asyncio.gather(self._polling, return_exceptions=True)
         await self._scaling.stop()
         await self._demand.stop()
-        await self._order.stop()
+        await self._order.stop(self.exit_time.for_models())
         await asyncio.to_thread(self._repositories.close)
         await asyncio.to_thread(sweeper.close)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from weakref import WeakValueDictionary
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.engine.ensembles.build import find_key, find_members, needed_models
@@ -43,7 +44,8 @@ class LoadOrder:
         self._loads = loads
         self._registry = registry
         self._after: dict[str, frozenset[str]] = {}  # by model: the models to load before it
-        self._locks: dict[str, asyncio.Lock] = {}
+        # Weak, because clients may name models that do not exist: a lock stays while somebody holds it or waits for it.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._requested: set[str] = set()  # models that were loaded because they were requested, not as a member
         self._suspended: set[str] = set()  # ensembles that were unloaded because a member was
 
@@ -291,12 +293,12 @@ class LoadOrder:
         self._loads.needs.pop(name, None)
         self._loads.ensembles.pop(name, None)
 
-    async def stop(self) -> None:
-        """Stop all versions, ensembles before their members; the exit timeout is for all of them together."""
+    async def stop(self, timeout: float) -> None:
+        """Stop all versions, ensembles before their members, within *timeout* seconds for all of them together."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._settings.exit_timeout
+        deadline = loop.time() + timeout
         versions = {model.key: model.serving() for model in self._registry}
         for wave in reversed(load_waves(versions, self._loads.needs)):
-            timeout = max(deadline - loop.time(), 0)
-            await asyncio.gather(*(version.stop(timeout) for name in wave for version in versions[name]))
+            remaining = max(deadline - loop.time(), 0)
+            await asyncio.gather(*(version.stop(remaining) for name in wave for version in versions[name]))
         await self._loads.wait_unloaded()
