@@ -267,7 +267,11 @@ class FrontendSession:
             logger.exception("cannot handle a message of a frontend process")
 
     def close(self) -> None:
-        """The process has exited: cancel its requests, and free what it had."""
+        """The process has exited: cancel its requests, and free what it had.
+
+        What it called, a load or unload above all, goes on to its end, as when a client disconnects from a server
+        without frontend processes. An unload that is cancelled half-way would leave guests behind.
+        """
         link, self._link = self._link, None
         if link is not None:
             link.close()
@@ -281,8 +285,6 @@ class FrontendSession:
         self._traces.clear()
         while self._unconfirmed:
             self._on_confirm(b"")
-        for task in self._tasks:
-            task.cancel()
         for number, part in self._parts.items():
             shared = self._memory.inputs.get(number)
             if shared is not None:

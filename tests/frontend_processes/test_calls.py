@@ -1,0 +1,27 @@
+"""What a frontend process calls of the owner."""
+
+from __future__ import annotations
+
+import asyncio
+
+from frontend_processes.pair import run
+
+
+def test_an_unload_goes_on_when_the_process_that_asked_for_it_exits():
+    async def test(pair):
+        events = []
+
+        async def unload(name, *, unload_dependents):
+            events.append(f"begins {name}")
+            await asyncio.sleep(0.01)
+            events.append(f"ended {name}")
+
+        pair.session._services["unload"] = unload
+        asking = asyncio.ensure_future(pair.remote.unload("m"))
+        await pair.settle(lambda: events)
+        pair.session.close()
+        await pair.settle(lambda: len(events) == 2)
+        assert events == ["begins m", "ended m"]
+        asking.cancel()
+
+    run(test)
