@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -11,9 +12,10 @@ from pathlib import Path
 from textwrap import indent
 
 import psutil
+import pytest
 from serving.repositories import Asking, index, infer, is_model_ready, repository, values
 from serving.written import RUNS_CODE, evaluate, write_model
-from support.server import ServerProcess, wait_until
+from support.server import HOST, ServerProcess, wait_until
 
 GATED = """
 def initialize(self, args):
@@ -21,6 +23,12 @@ def initialize(self, args):
         time.sleep(0.01)
 """
 """A guest that is not ready before a file is gone: so a test has all the time between a death and the next guest."""
+
+FINALIZES = """
+def finalize(self):
+    time.sleep(1)
+    print("finalized", flush=True)
+"""
 
 
 def models(folder: Path, *names: str, **config: str) -> Path:
@@ -85,6 +93,31 @@ def test_requests_behind_a_fatal_one_are_answered_by_the_next_guest(tmp_path):
         failed = [reply for reply in replies if reply.status != 200]
         assert len(failed) <= 1
         assert all("was killed by SIGSEGV" in reply.error for reply in failed)
+
+
+def wait_read(server: ServerProcess) -> None:
+    """Until the server has read what was sent to it before: it answers requests that came later."""
+    for _ in range(2):
+        server.get("/v2/health/live")
+
+
+def test_cancelled_requests_behind_a_fatal_one_are_not_executed_by_the_next_guest(tmp_path):
+    """The guest that had them was told of it; the next one knows nothing, and would work for nobody."""
+    with ServerProcess(models(tmp_path, "dies_mid_request"), work=tmp_path) as server:
+        pid = guest_pid(server, "dies_mid_request")
+        for _ in range(100):  # short executions: the guest is sent requests ahead
+            assert infer(server, "dies_mid_request", 0).status == 200
+        Asking(server, "dies_mid_request", 60)
+        server.wait_log("works for 60.0 s")
+        document = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1], "data": [0.25]}]}
+        client = http.client.HTTPConnection(HOST, server.http_port, timeout=30)
+        client.request("POST", "/v2/models/dies_mid_request/infer", json.dumps(document))
+        wait_read(server)
+        client.close()
+        wait_read(server)
+        os.kill(pid, signal.SIGSEGV)
+        assert values(infer(server, "dies_mid_request", 0)) == [0]
+        assert "works for 0.25 s" not in server.log
 
 
 def test_crash_loop_ends_in_a_model_that_is_unavailable_and_says_why(tmp_path):
@@ -152,6 +185,20 @@ def test_server_ends_when_a_guest_does_not(tmp_path):
         Asking(server, "dies_mid_request", 300)
         server.wait_log("works for 300.0 s")
         assert server.stop() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--frontends=2",)])
+def test_a_request_that_hangs_uses_up_the_exit_timeout_once(tmp_path, options):
+    """The guest that hangs gets what all models get for `finalize`, not the exit timeout again."""
+    repo = models(tmp_path, "dies_mid_request")
+    write_model(repo, "finalizes", FINALIZES + RUNS_CODE)
+    with ServerProcess(repo, "--exit-timeout-secs=7", *options, work=tmp_path) as server:
+        Asking(server, "dies_mid_request", 300)
+        server.wait_log("works for 300.0 s")
+        assert server.stop() == 0
+        assert re.search(r"did not finish within (5|4\.9\d*) s and is killed", server.log)
+        assert "finalized" in server.log
 
 
 def test_children_of_a_model_end_with_the_server(tmp_path):
