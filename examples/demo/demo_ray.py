@@ -114,7 +114,7 @@ def killed(nodes: Any, servers: ServerList, clients: Clients) -> Row:
         phase = Phase(clients)
         nodes.kill(lost["node"])
         ready(servers, lambda each: each["replica"] != lost["replica"], "another server")
-        row = phase.end("node killed", REQUESTS["node"], CLIENTS, "until two servers are ready again")
+        row = phase.end("node killed", REQUESTS["node"], 2 * CLIENTS, "until two servers are ready again")
         nodes.add()
     # A client has one request in flight. It may send the next one to this node, too, while the processes are killed one
     # after the other; a failure elsewhere is a wrong one.
