@@ -98,12 +98,7 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
     if options.log.file is not None:
         _call_on_hangup(log.reopen)
     require_free_ports(options)
-    serves_http = options.http.is_enabled or options.openai.port is not None
-    tls = (options.http.tls if serves_http else None, options.grpc.tls if options.grpc.is_enabled else None)
-    if any(tls):
-        from naiad.frontends.tls import require_valid_tls  # imported late: most servers do without TLS
-
-        require_valid_tls(tls)
+    _require_valid_tls(options)
     recent = log.keep_recent() if options.http.ui else None  # before the models load: the page shows why they failed
     loader = build_loader(options, with_frontends=True)
     engine = build_engine(options, loader)
@@ -150,6 +145,20 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
         are_models_lost = options.general.exit_on_lost_models and engine.are_models_lost()
         await engine.finish_sequences()
     return _FAILED if are_models_lost else 0
+
+
+def _require_valid_tls(options: ServerOptions) -> None:
+    """Reject certificates and keys that cannot be used, before models are loaded, which may take minutes.
+
+    Raises:
+        OptionError: If a file cannot be read, or holds no valid certificate or key.
+    """
+    serves_http = options.http.is_enabled or options.openai.port is not None
+    for is_served, files in ((serves_http, options.http.tls), (options.grpc.is_enabled, options.grpc.tls)):
+        if is_served and files is not None:
+            from naiad.frontends.tls import http_context  # imported late: most servers do without TLS
+
+            http_context(files)
 
 
 async def _stop_when_lost(engine: Engine, stopping: asyncio.Event) -> None:

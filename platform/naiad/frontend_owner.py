@@ -65,11 +65,7 @@ async def listen_in_processes(
     own = await listen(engine, services, without_frontends(options), stack)
     pool.services.update(_owner_services(engine, services, options, log, pool, stack), **_traces(tracer, pool))
     pool.services.update(_openai_services(options, own.metrics))
-
-    async def stop() -> None:
-        await pool.stop(engine.exit_time.for_requests())
-
-    stack.push_async_callback(stop)
+    stack.push_async_callback(lambda: pool.stop(engine.exit_time.for_requests()))
     own.started[:0] = await pool.start()
     own.ports |= shared_ports(shared)
     return pool, own

@@ -215,11 +215,7 @@ async def listen(
     page = services.metrics_page if metrics is None else metrics.page
     openai = _openai_api(engine, services, options, extensions, page)
     fallback = _fallback(engine, services, options, openai, stack)
-
-    async def stop() -> None:
-        await listeners.stop(services.exit_seconds())
-
-    stack.push_async_callback(stop)
+    stack.push_async_callback(lambda: listeners.stop(services.exit_seconds()))
     await _start_frontends(engine, options, extensions, listeners, fallback, _admit_fallback(options, openai))
     await _start_openai(engine, options, listeners, openai, shares_ports=services.shares_ports)
     if metrics is not None:

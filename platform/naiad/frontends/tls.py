@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,17 +33,6 @@ def grpc_context(files: TlsFiles) -> ssl.SSLContext:
     # HTTP/2 forbids all other cipher suites of TLS 1.2 (RFC 9113, 9.2.2). This call does not affect those of TLS 1.3.
     context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")
     return context
-
-
-def require_valid_tls(used: Iterable[TlsFiles | None]) -> None:
-    """Reject certificates and keys that cannot be used, before models are loaded, which may take minutes.
-
-    Raises:
-        OptionError: As `http_context`.
-    """
-    for files in used:
-        if files is not None:
-            http_context(files)
 
 
 def listening_options(context: ssl.SSLContext | None) -> dict[str, Any]:

@@ -349,10 +349,9 @@ class RequestTracker:
             not_begun += self._gate.remove(worker)
         for pending in not_begun:
             pending.worker = None
-        cancelled = [pending for pending in not_begun if pending.is_cancelled]
-        if cancelled:  # the guest was told of it; the next one would execute them to the end, for nobody
-            self.fail(cancelled, _cancelled(), FailureReason.CANCELED)
-            not_begun = tuple(pending for pending in not_begun if not pending.is_cancelled)
+        # Cancelled requests end here: this guest was told of it, and the next one would execute them for nobody.
+        self.fail([pending for pending in not_begun if pending.is_cancelled], _cancelled(), FailureReason.CANCELED)
+        not_begun = tuple(pending for pending in not_begun if not pending.is_cancelled)
         if begun:
             not_begun = self._without_refused(not_begun)
         self._carry_out(self._scheduler.requeue(not_begun, time.monotonic_ns()))
