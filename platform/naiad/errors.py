@@ -201,3 +201,13 @@ class DeploymentError(NaiadError):
     """The deployment files of a server cannot be written as requested."""
 
     default_code = Code.INVALID_ARG
+
+
+def unexpected_error(action: str, error: Exception) -> NaiadError:
+    """The error for a client of an *action*, such as "submit the request", that failed by a fault of this program.
+
+    *error* is only described: its traceback, which the caller logs, may refer to the tensors of a request.
+    """
+    kind = type(error)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    return NaiadError(f"cannot {action}: unexpected {name}: {error}; see the log of the server")

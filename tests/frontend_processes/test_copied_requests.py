@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from frontend_processes.pair import Engine, Pair, Sink, request, run
 from naiad.errors import NaiadError, UnknownModelError
+from naiad.frontend_processes import remote_engine
+from naiad.memory import unsent_frames
 from naiad.memory.unsent_frames import COPIED_AT_ONCE
 from naiad.protocol.inference import InferRequest
 
@@ -163,5 +168,58 @@ def test_its_pages_are_returned_in_slices_after_a_pause() -> None:
             turns += 1
         assert turns > 1
         assert not part._segment.has_untrimmed
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_copied", [True, False], ids=["while it is copied", "when it is sent"])
+def test_a_fault_on_its_way_rejects_it_and_frees_its_block(is_copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults: list[Exception] = []
+
+    def faulty(*_: Any) -> Any:
+        faults.append(struct.error("a fault of the test"))
+        raise faults[-1]
+
+    async def test(pair: Pair) -> None:
+        share_inputs(pair)
+        (part,) = pair.remote._parts.values()
+        with monkeypatch.context() as patched:
+            if is_copied:
+                patched.setattr(unsent_frames, "_copy", faulty)
+            else:
+                patched.setattr(remote_engine, "TICKET_FRAME", SimpleNamespace(pack=faulty))
+            sink = Sink()
+            pair.remote.submit(request("m", LARGE), sink)
+            await pair.settle(lambda: sink.responses)
+        (response,) = sink.responses
+        assert response is not None
+        assert response.error is not None
+        action = "copy the inputs of the request to 'm'" if is_copied else "submit the request to 'm'"
+        cause = "unexpected struct.error: a fault of the test; see the log of the server"
+        assert response.error.message == f"cannot {action}: {cause}"
+        assert (part._segment.in_use, pair.remote._pending, pair.remote._copied) == (0, {}, {})
+        later = Sink()
+        pair.remote.submit(request("m", LARGE), later)
+        await pair.settle(lambda: later.responses)
+        assert len(pair.engine.requests) == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize("elements", [1, 1000], ids=["in the message", "in the part"])
+def test_a_small_request_that_cannot_be_sent_is_refused_and_frees_its_block(
+    elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty(*_: Any) -> Any:
+        raise struct.error("a fault of the test")
+
+    async def test(pair: Pair) -> None:
+        share_inputs(pair)
+        (part,) = pair.remote._parts.values()
+        with monkeypatch.context() as patched:
+            patched.setattr(remote_engine, "TICKET_FRAME", SimpleNamespace(pack=faulty))
+            with pytest.raises(NaiadError, match=r"cannot submit the request to 'm': unexpected struct.error: a fault"):
+                pair.remote.submit(request("m", elements), Sink())
+        assert (part._segment.in_use, pair.remote._pending) == (0, {})
 
     run(test)

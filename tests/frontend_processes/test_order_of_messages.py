@@ -102,7 +102,7 @@ def test_a_sink_that_fails_costs_no_other_request_its_response(caplog: pytest.Lo
         await pair.settle(lambda: other.responses)
 
     run(test)
-    assert "cannot handle a message of the owner" in caplog.text
+    assert "cannot pass on a response of 'm'" in caplog.text
 
 
 def test_a_route_that_changes_while_its_answer_arrives_is_asked_for_again() -> None:

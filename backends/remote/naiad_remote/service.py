@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -74,13 +75,16 @@ class Service:
             sender = request.get_response_sender()
             try:
                 wire = self._to_wire(request)
+                rows = batches.rows_of(wire) if self._is_batching and not request.correlation_id() else 0
+                layout = batches.layout_of(wire) if rows else None
             except CallError as error:
                 _send_error(sender, error)
                 continue
-            call = None
-            rows = batches.rows_of(wire) if self._is_batching and not request.correlation_id() else 0
+            except Exception as error:  # noqa: BLE001 - sent to the client; the other requests of the batch go on
+                _send_unexpected(sender, error)
+                continue
             if rows:
-                call = joined.setdefault(batches.layout_of(wire), _Call(request.timeout()))
+                call = joined.setdefault(layout, _Call(request.timeout()))
                 call.timeout_us = min(call.timeout_us, request.timeout()) or max(call.timeout_us, request.timeout())
             else:
                 call = _Call(request.timeout())
@@ -166,10 +170,9 @@ class Service:
         except CallError as error:
             for sender in call.senders:
                 _send_error(sender, error)
-        except Exception as error:  # noqa: BLE001 - sent to the client; other requests go on
-            pb_utils.Logger.log_error(f"a call of a remote model failed: {error!r}")
+        except Exception as error:  # noqa: BLE001 - sent to the clients; other requests go on
             for sender in call.senders:
-                _send_text(sender, f"cannot call a remote model: {error!r}", "INTERNAL")
+                _send_unexpected(sender, error)
 
     def _send(self, call: _Call, response: WireResponse) -> None:
         flags = 0 if self._is_decoupled else _FINAL
@@ -238,6 +241,13 @@ def _send_error(sender: Any, error: CallError) -> None:
     _send_text(sender, error.text, error.code)
 
 
+def _send_unexpected(sender: Any, error: Exception) -> None:
+    pb_utils.Logger.log_error(f"a call of a remote model failed: {error!r}")
+    _send_text(sender, f"cannot call a remote model: {error!r}", "INTERNAL")
+
+
 def _send_text(sender: Any, text: str, code: str) -> None:
     error = pb_utils.TritonError(text, getattr(pb_utils.TritonError, code))
-    sender.send(pb_utils.InferenceResponse(error=error), flags=_FINAL)
+    # Of requests that are one call, some may have their response already: their senders are closed.
+    with contextlib.suppress(pb_utils.TritonModelException):
+        sender.send(pb_utils.InferenceResponse(error=error), flags=_FINAL)

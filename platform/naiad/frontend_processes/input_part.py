@@ -49,12 +49,16 @@ class InputPart:
         if start < 0:
             return -1
         view = self._segment.view
-        for tensor, offset in zip(inputs, offsets, strict=True):
-            data = tensor.data
-            if copies is None:
-                view[start + offset : start + offset + len(data)] = data
-            else:
-                copies.append((view[start + offset : start + offset + len(data)], data))
+        try:
+            for tensor, offset in zip(inputs, offsets, strict=True):
+                data = tensor.data
+                if copies is None:
+                    view[start + offset : start + offset + len(data)] = data
+                else:
+                    copies.append((view[start + offset : start + offset + len(data)], data))
+        except BaseException:
+            self._segment.release(start)
+            raise
         self._blocks[start] = start
         return start
 

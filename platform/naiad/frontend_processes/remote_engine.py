@@ -24,7 +24,7 @@ import orjson
 from naiad_stub import wire
 from naiad_stub.segment import Segment
 
-from naiad.errors import NaiadError, NotReadyError
+from naiad.errors import NaiadError, NotReadyError, unexpected_error
 from naiad.frontend_processes.input_part import InputPart
 from naiad.frontend_processes.link import Link
 from naiad.frontend_processes.messages import (
@@ -61,6 +61,7 @@ from naiad.memory.instance import COPY_LIMIT
 from naiad.memory.tracking import track
 from naiad.memory.unsent_frames import COPIED_AT_ONCE, InputCopy, UnsentFrames
 from naiad.protocol.datatypes import Datatype
+from naiad.protocol.delivery import end_failed_sink, send_safely
 from naiad.protocol.inference import (
     NO_PARAMETERS,
     Buffer,
@@ -160,7 +161,7 @@ class RemoteEngine:
         self._layouts: dict[int, ResponseLayout] = {}
         self._pending: dict[int, _PendingRequest] = {}
         self._copied: dict[int, _CopiedRequest] = {}  # those of `_pending` that the owner does not know yet
-        self._unsent = UnsentFrames(self._loop, self._on_copied)
+        self._unsent = UnsentFrames(self._loop, self._on_copied, self._on_copy_failed)
         self._numbers = itertools.count(1)
         self._template_numbers = itertools.count(1)
         self._template_count = 0
@@ -314,8 +315,20 @@ class RemoteEngine:
         """See `EngineDoor`. What only the owner can reject is answered to the sink. With *arrival* it may be traced."""
         number = next(self._numbers) & 0xFFFFFFFF
         self._submitted += 1
-        self._submit(number, request, sink, arrival)
-        return number
+        try:
+            self._submit(number, request, sink, arrival)
+        except NaiadError:
+            raise
+        except Exception as error:
+            logger.exception("cannot submit a request to '%s'", request.model_name)
+            waiting = self._copied.pop(number, None)
+            if waiting is not None:
+                self._pending.pop(number, None)
+                self._free_copied(waiting)
+            problem = unexpected_error(f"submit the request to '{request.model_name}'", error)
+        else:
+            return number
+        raise problem  # outside the handler: as its context, the error would keep the request's tensors
 
     def _submit(
         self,
@@ -348,23 +361,30 @@ class RemoteEngine:
             part = known.part if place >= 0 else None
             self._put(number, _CopiedRequest(request, sink, arrival, part, place), copies)
             return
-        if place >= 0:
-            data, again = b"", (request, arrival)
-        else:
-            data = b"".join(buffers) if template.is_dense else _joined(buffers, template)
-        self._pending[number] = sink, request.request_id, again
-        if arrival is None and not request.parameters and (template.is_plain or _is_plain(request)):
-            request_id = request.request_id.encode("utf-8", "surrogatepass") if request.request_id else b""
-            context = orjson.dumps(dict(request.propagated)) if request.propagated else b""
-            id_size, context_size = len(request_id), len(context)
-            if id_size <= MAX_TICKET_TEXT and context_size <= MAX_TICKET_TEXT:
-                size = TICKET.size + id_size + context_size + len(data)
-                head = TICKET_FRAME.pack(
-                    size, FrameKind.TICKET, 0, number, template.number, place, id_size, context_size
-                )
-                link.send(b"".join((head, request_id, context, data)))
-                return
-        link.send(pack(FrameKind.REQUEST, _full_request(number, template, request, place, data, arrival)))
+        try:
+            if place >= 0:
+                data, again = b"", (request, arrival)
+            else:
+                data = b"".join(buffers) if template.is_dense else _joined(buffers, template)
+            self._pending[number] = sink, request.request_id, again
+            if arrival is None and not request.parameters and (template.is_plain or _is_plain(request)):
+                request_id = request.request_id.encode("utf-8", "surrogatepass") if request.request_id else b""
+                context = orjson.dumps(dict(request.propagated)) if request.propagated else b""
+                id_size, context_size = len(request_id), len(context)
+                if id_size <= MAX_TICKET_TEXT and context_size <= MAX_TICKET_TEXT:
+                    size = TICKET.size + id_size + context_size + len(data)
+                    head = TICKET_FRAME.pack(
+                        size, FrameKind.TICKET, 0, number, template.number, place, id_size, context_size
+                    )
+                    link.send(b"".join((head, request_id, context, data)))
+                    return
+            link.send(pack(FrameKind.REQUEST, _full_request(number, template, request, place, data, arrival)))
+        except BaseException:
+            self._pending.pop(number, None)
+            if place >= 0 and copied is None:
+                assert known.part is not None
+                known.part.free(place)
+            raise
 
     def _put(self, number: int, waiting: _CopiedRequest, copies: list[InputCopy] | None = None) -> None:
         """Send a request behind those that wait, once *copies* are made."""
@@ -375,21 +395,45 @@ class RemoteEngine:
     def _on_copied(self, _: bytes, number: int) -> None:
         """Send a request that has waited. Its route and its template may have changed meanwhile."""
         waiting = self._copied.pop(number)
-        request, sink, part = waiting.request, waiting.sink, waiting.part
+        request, part = waiting.request, waiting.part
+        is_sent = False
         try:
-            self._submit(number, request, sink, waiting.arrival, waiting)
+            self._submit(number, request, waiting.sink, waiting.arrival, waiting)
+            is_sent = True
         except NaiadError as error:
-            del self._pending[number]
-            if isinstance(sink, RejectableSink):
-                sink.reject(error)
-            else:
-                name, version = request.model_name, request.model_version
-                sink.send(InferResponse(name, version, request.request_id, error=error), True)
+            self._reject_copied(number, waiting, error)
+        except Exception as error:
+            logger.exception("cannot submit a request to '%s'", request.model_name)
+            self._reject_copied(
+                number, waiting, unexpected_error(f"submit the request to '{request.model_name}'", error)
+            )
         if waiting.is_cancelled:
             self.cancel(number)
         known = self._routes.get((request.model_name, request.model_version))
-        if part is not None and (known is None or known.part is not part) and part in self._parts.values():
-            part.free(waiting.place)
+        if not is_sent or known is None or known.part is not part:
+            self._free_copied(waiting)
+
+    def _on_copy_failed(self, number: int, error: Exception) -> None:
+        """The inputs of a request that waits cannot be copied."""
+        waiting = self._copied.pop(number)
+        name = waiting.request.model_name
+        logger.error("cannot copy the inputs of a request to '%s'", name, exc_info=error)
+        self._reject_copied(number, waiting, unexpected_error(f"copy the inputs of the request to '{name}'", error))
+        self._free_copied(waiting)
+
+    def _reject_copied(self, number: int, waiting: _CopiedRequest, error: NaiadError) -> None:
+        request, sink = waiting.request, waiting.sink
+        self._pending.pop(number, None)
+        if isinstance(sink, RejectableSink):
+            sink.reject(error)
+            return
+        of = request.model_name, request.model_version, request.request_id
+        send_safely(sink, InferResponse(*of, error=error), True, of)
+
+    def _free_copied(self, waiting: _CopiedRequest) -> None:
+        """Free the inputs of a request that was not sent with them, if their part is still there."""
+        if waiting.part is not None and waiting.part in self._parts.values():
+            waiting.part.free(waiting.place)
 
     # -- routes and templates -------------------------------------------------------------------------------------
 
@@ -617,7 +661,10 @@ class RemoteEngine:
         if pending is not None:
             sink, request_id, _ = pending
             name, version = layout.model_name, layout.model_version
-            sink.send(InferResponse(name, version, request_id, outputs, NO_PARAMETERS, None, layout), final)
+            try:
+                sink.send(InferResponse(name, version, request_id, outputs, NO_PARAMETERS, None, layout), final)
+            except Exception as error:  # noqa: BLE001 - a sink may raise anything; it is logged
+                self._on_sink_failed(number, sink, error, (name, version, request_id))
 
     def _on_full_response(self, response: FullResponse) -> None:
         number = response.number
@@ -644,17 +691,17 @@ class RemoteEngine:
         if response.is_rejection and error is not None and isinstance(sink, RejectableSink):
             sink.reject(error)
             return
-        sink.send(
-            InferResponse(
-                response.model_name,
-                response.model_version,
-                response.request_id,
-                outputs,
-                response.parameters or NO_PARAMETERS,
-                error,
-            ),
-            response.final,
-        )
+        of = response.model_name, response.model_version, response.request_id
+        try:
+            sink.send(InferResponse(*of, outputs, response.parameters or NO_PARAMETERS, error), response.final)
+        except Exception as problem:  # noqa: BLE001 - a sink may raise anything; it is logged
+            self._on_sink_failed(number, sink, problem, of)
+
+    def _on_sink_failed(self, number: int, sink: Sink, error: Exception, of: tuple[str, int, str]) -> None:
+        """A response cannot be passed on: end the request with an error, and have the owner cancel it."""
+        end_failed_sink(sink, error, of)
+        self.cancel(number)
+        self._pending.pop(number, None)
 
     def _submit_again(
         self, number: int, sink: Sink, request: InferRequest, arrival: TracedArrival | None

@@ -19,7 +19,7 @@ from naiad_stub import wire
 from naiad.engine.engine import Engine
 from naiad.engine.serving.forwarding import Forwarding
 from naiad.engine.serving.pending import ForwardedRequest
-from naiad.errors import NaiadError, NotReadyError
+from naiad.errors import NaiadError, NotReadyError, unexpected_error
 from naiad.frontend_processes.link import Link
 from naiad.frontend_processes.messages import (
     CONFIRM_SENT,
@@ -263,8 +263,10 @@ class FrontendSession:
                 self._on_ticket(payload)
             else:
                 self._handlers[kind](payload)
-        except Exception:  # the frames after this one must still be handled
+        except Exception as error:  # the frames after this one must still be handled
             logger.exception("cannot handle a message of a frontend process")
+            if kind in {FrameKind.TICKET, FrameKind.REQUEST}:
+                self._reject_unreadable(kind, payload, error)
 
     def close(self) -> None:
         """The process has exited: cancel its requests, and free what it had.
@@ -447,7 +449,7 @@ class FrontendSession:
             return
         except Exception as error:
             logger.exception("cannot submit a request to '%s'", request.model_name)
-            self._reject(number, request, NaiadError(f"unexpected error: {error}"))
+            self._reject(number, request, unexpected_error(f"submit the request to '{request.model_name}'", error))
             return
         if number in self._open:
             self._open[number] = ticket
@@ -488,6 +490,11 @@ class FrontendSession:
         )
         if self._link is not None:
             self._link.send(pack(FrameKind.FULL_RESPONSE, message))
+
+    def _reject_unreadable(self, kind: int, payload: bytes, error: Exception) -> None:
+        """Reject a request that could not be read or submitted: its client waits."""
+        number = NUMBER.unpack_from(payload)[0] if kind == FrameKind.TICKET else unpack(payload).number
+        self._reject(number, InferRequest("", -1, ()), unexpected_error("read a request of a frontend process", error))
 
     def _on_cancel(self, payload: bytes) -> None:
         ticket = self._open.get(NUMBER.unpack(payload)[0])
@@ -647,7 +654,7 @@ class FrontendSession:
             return
         except Exception as error:
             logger.exception("cannot call '%s'", call.method)
-            self._reply(call.number, None, NaiadError(f"unexpected error: {error}"))
+            self._reply(call.number, None, unexpected_error(f"call '{call.method}'", error))
             return
         if isinstance(value, Awaitable):
             task = self._loop.create_task(self._reply_later(call, value))
@@ -663,12 +670,18 @@ class FrontendSession:
             self._reply(call.number, None, error)
         except Exception as error:
             logger.exception("cannot call '%s'", call.method)
-            self._reply(call.number, None, NaiadError(f"unexpected error: {error}"))
+            self._reply(call.number, None, unexpected_error(f"call '{call.method}'", error))
         else:
             self._reply(call.number, value, None)
 
     def _reply(self, number: int, value: Any, error: NaiadError | None) -> None:
-        self.send(FrameKind.RESULT, CallResult(number, value, None if error is None else error_fields(error)))
+        result = CallResult(number, value, None if error is None else error_fields(error))
+        try:
+            self.send(FrameKind.RESULT, result)
+        except Exception as problem:  # a frontend process, or one of its clients, waits for the result
+            logger.exception("cannot pack the result of a call of a frontend process")
+            failure = error_fields(unexpected_error("return the result of a call", problem))
+            self.send(FrameKind.RESULT, CallResult(number, None, failure))
 
     def _route(self, name: str, version: int) -> VersionRoute:
         found = self._engine.find_version(name, version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import queue
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ from naiad.inprocess.enums import MemoryType
 from naiad.inprocess.errors import InvalidArgumentError
 from naiad.inprocess.memory import DeviceOrMemoryType, parse_device_or_memory_type
 from naiad.inprocess.tensor import Tensor
-from naiad.protocol.inference import InferRequest
+from naiad.protocol.inference import InferRequest, Parameter
 
 __all__ = ["InferenceRequest", "NamedModel"]
 
@@ -60,25 +61,26 @@ class InferenceRequest:
         """The request as a value of the engine.
 
         Raises:
+            TypeError: If a field has a wrong type, or is a number out of range: what the package raises, too.
             InvalidArgumentError: If an input, a parameter or the output memory is not supported.
         """
         self._check_output_memory()
-        for value in self.parameters.values():
-            if not isinstance(value, str | int | float):
-                raise InvalidArgumentError(
-                    f"Unsupported Value. Can't convert {type(value)} to Request Parameter: strings, integers, floats "
-                    "and bools can be one"
-                )
+        correlation = self.correlation_id
         return InferRequest(
-            self.model.name,
-            self.model.version,
-            [Tensor._from_object(value)._as_input(name) for name, value in self.inputs.items()],  # noqa: SLF001 - of this package
-            request_id=self.request_id or "",
-            parameters=dict(self.parameters),
-            correlation_id=self.correlation_id or 0,
-            flags=self.flags,
-            priority=self.priority,
-            timeout_us=self.timeout,
+            _text("the name of the model", self.model.name),
+            _integer("the version of the model", self.model.version, _INT64),
+            [
+                Tensor._from_object(value)._as_input(_text("the name of an input", name))  # noqa: SLF001 - of this package
+                for name, value in _dictionary("inputs", self.inputs).items()
+            ],
+            request_id=_text("request_id", self.request_id or ""),
+            parameters=_parameters(_dictionary("parameters", self.parameters)),
+            correlation_id=_text("correlation_id", correlation)
+            if isinstance(correlation, str)
+            else _integer("correlation_id", correlation or 0, _UINT64, "a string or "),
+            flags=_integer("flags", self.flags, _UINT32),
+            priority=_integer("priority", self.priority, _UINT64),
+            timeout_us=_integer("timeout", self.timeout, _UINT64),
         )
 
     def _check_output_memory(self) -> None:
@@ -91,3 +93,58 @@ class InferenceRequest:
                 f"Memory type {wanted} not supported: naiad leaves GPUs to the models, and outputs come in memory of "
                 "the CPU"
             )
+
+
+_INT64 = range(-(1 << 63), 1 << 63)
+_UINT32 = range(1 << 32)
+_UINT64 = range(1 << 64)
+
+
+def _integer(name: str, value: Any, allowed: range, or_else: str = "") -> int:
+    """An integer of any kind, such as numpy's, as an int."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number not in allowed:
+        raise TypeError(
+            f"cannot submit the request: {name} must be {or_else}an integer from {allowed[0]} to {allowed[-1]}, not "
+            f"{value!r}"
+        )
+    return number
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"cannot submit the request: {name} must be a string, not {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise TypeError(f"cannot submit the request: {name} cannot be encoded as UTF-8: {error}") from None
+    return value
+
+
+def _dictionary(name: str, value: Any) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"cannot submit the request: {name} must be a dictionary, not {value!r}")
+    return value
+
+
+def _parameters(given: dict[Any, Any]) -> dict[str, Parameter]:
+    parameters: dict[str, Parameter] = {}
+    for key, value in given.items():
+        name = _text("the name of a parameter", key)
+        if isinstance(value, str):
+            parameters[name] = _text(f"parameter '{name}'", value)
+        elif isinstance(value, bool):
+            parameters[name] = value
+        elif isinstance(value, float):
+            parameters[name] = float(value)  # also numpy's, which cannot be packed
+        elif isinstance(value, int):
+            parameters[name] = _integer(f"parameter '{name}'", value, _INT64)
+        else:
+            raise InvalidArgumentError(
+                f"Unsupported Value. Can't convert {type(value)} to Request Parameter: strings, integers, floats "
+                "and bools can be one"
+            )
+    return parameters

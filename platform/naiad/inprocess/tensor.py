@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from naiad.protocol.inference import InputTensor, OutputTensor
 
 __all__ = ["Tensor"]
 
+_TOO_LARGE = 1 << 63
 _NO_STREAM = frozenset({None, 0, -1})
 """Values of `__dlpack__(stream=...)` that require no synchronization; memory of the CPU has no streams."""
 
@@ -219,7 +221,17 @@ class Tensor:
     # -- conversions to and from tensors of the engine --------------------------------------------------------------
 
     def _as_input(self, name: str) -> InputTensor:
-        return InputTensor(name, self.data_type, tuple(self.shape), self.memory_buffer.view())
+        if not isinstance(self.data_type, DataType):
+            raise TypeError(f"cannot submit input '{name}': its data_type must be a DataType, not {self.data_type!r}")
+        try:
+            shape = tuple([operator.index(size) for size in self.shape])
+        except TypeError:
+            shape = (_TOO_LARGE,)
+        if any(not -_TOO_LARGE <= size < _TOO_LARGE for size in shape):
+            raise TypeError(
+                f"cannot submit input '{name}': its shape must be a sequence of integers of 64 bits, not {self.shape!r}"
+            )
+        return InputTensor(name, self.data_type, shape, self.memory_buffer.view())
 
     @staticmethod
     def _of_output(output: OutputTensor) -> Tensor:

@@ -39,15 +39,23 @@ class UnsentFrames:
         waiting: The frames. The same object always: the request path looks whether it is empty.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[bytes, int], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        send: Callable[[bytes, int], None],
+        on_failed: Callable[[int, Exception], None],
+    ) -> None:
         """No frames.
 
         Args:
             loop: Runs the copies.
             send: Sends frames; called with the number of the batch or request that they are, 0 for others.
+            on_failed: Called with the number of a batch or request whose inputs cannot be copied, and the error; its
+                frames are not sent.
         """
         self._loop = loop
         self._send = send
+        self._on_failed = on_failed
         self.waiting: deque[_Frames] = deque()
 
     @property
@@ -70,17 +78,29 @@ class UnsentFrames:
         left = _SLICE
         while self.waiting:
             first = self.waiting[0]
-            while first.copies:
-                if not left:
-                    self._loop.call_soon(self._copy_slice)
-                    return
-                target, source = first.copies[-1]
-                count = min(left, len(source))
-                target[:count] = source[:count]
-                left -= count
-                if count == len(source):
-                    first.copies.pop()
-                else:
-                    first.copies[-1] = target[count:], source[count:]
+            try:
+                left = _copy(first.copies, left)
+            except Exception as error:  # noqa: BLE001 - handled by the caller; what waits behind it must still be sent
+                self.waiting.popleft()
+                first.copies.clear()
+                self._on_failed(first.number, error)
+                continue
+            if first.copies:
+                self._loop.call_soon(self._copy_slice)
+                return
             self.waiting.popleft()
             self._send(first.data, first.number)
+
+
+def _copy(copies: list[tuple[memoryview, memoryview]], most: int) -> int:
+    """Make copies, up to *most* bytes, and remove what is done; how many bytes may still be copied."""
+    while copies and most:
+        target, source = copies[-1]
+        count = min(most, len(source))
+        target[:count] = source[:count]
+        most -= count
+        if count == len(source):
+            copies.pop()
+        else:
+            copies[-1] = target[count:], source[count:]
+    return most

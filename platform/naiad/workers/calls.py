@@ -203,13 +203,18 @@ def write_result(number: int, response: InferResponse | None, final: bool, memor
         )
     block, segment = room
     base = max(block, 0)
-    for tensor, offset in zip(response.outputs, offsets):  # noqa: B905 - equal by construction
-        data = tensor.data
-        start = base + offset
-        segment[start : start + len(data)] = data
-    parameters = orjson.dumps(dict(response.parameters)) if response.parameters else b""
-    version = response.model_version
-    return _pack(number, block, version, flags, 0, parameters, layout, segment if block < 0 else b"")
+    try:
+        for tensor, offset in zip(response.outputs, offsets):  # noqa: B905 - equal by construction
+            data = tensor.data
+            start = base + offset
+            segment[start : start + len(data)] = data
+        parameters = orjson.dumps(dict(response.parameters)) if response.parameters else b""
+        version = response.model_version
+        return _pack(number, block, version, flags, 0, parameters, layout, segment if block < 0 else b"")
+    except BaseException:
+        if block >= 0:
+            memory.release_input(block)
+        raise
 
 
 def error_result(number: int, message: str, code: Code) -> bytes:

@@ -54,6 +54,9 @@ class _CompletionOwner:
     def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None:
         """Cannot happen: no request is sent."""
 
+    def on_batch_unsent(self, worker: Worker, batch: ExecutingBatch, error: Exception) -> None:
+        """Cannot happen: no request is sent."""
+
     def is_held_back(self, worker: Worker) -> bool:  # noqa: ARG002 - the signature of the protocol
         """False: no request is sent."""
         return False

@@ -162,10 +162,29 @@ def write_execute(
     if room is None:
         raise memory.full_error(f"inputs of {size} bytes do not fit into the input segment of '{interface.model_name}'")
     block, segment = room
-    # Inputs that travel in the message come before its requests; the guest counts their offsets from 0.
-    base = max(block, 0)
     if size <= COPIED_AT_ONCE:
         copies = None
+    try:
+        requests = _write_inputs(batch, layouts, block, segment, places, copies)
+    except BaseException:
+        if block >= 0:
+            memory.release_input(block)
+        raise
+    rest = b"".join((segment, requests)) if block < 0 else requests
+    return _execute_frames(number, len(batch), block, rest, memory), block
+
+
+def _write_inputs(
+    batch: Sequence[KeyedRequest],
+    layouts: Sequence[PackedInputs],
+    block: int,
+    segment: memoryview,
+    places: Sequence[InputPlace | None],
+    copies: list[InputCopy] | None,
+) -> bytes:
+    """Copy the inputs of a batch to *block* of *segment*, or have them copied; the packed requests."""
+    # Inputs that travel in the message come before its requests; the guest counts their offsets from 0.
+    base = max(block, 0)
     requests = b""
     # All of equal length by construction; this is the request path.
     for (key, request, _), layout, place in zip(batch, layouts, places or repeat(None)):  # noqa: B905 - as said above
@@ -182,8 +201,18 @@ def write_execute(
             else:
                 copies.append((memoryview(segment)[start : start + len(data)], data))
         base += align(layout[2])
-    rest = b"".join((segment, requests)) if block < 0 else requests
-    return _execute_frames(number, len(batch), block, rest, memory), block
+    return requests
+
+
+def check_sendable(keyed: KeyedRequest, interface: ModelInterface) -> None:
+    """Pack a request and look at its inputs as `write_execute` does; raise what that raises, and change nothing."""
+    key, request, packed = keyed
+    layout = packed or interface.plan.pack_inputs(request)
+    _pack_request(key, request, layout[0], 0)
+    for tensor, offset in zip(request.inputs, layout[1], strict=True):
+        with memoryview(tensor.data) as data:
+            if offset + len(data) > layout[2]:
+                raise ValueError(f"input '{tensor.name}' ends at {offset + len(data)} of {layout[2]} bytes")
 
 
 def _inline_frames(number: int, key: int, request: InferRequest, layout: PackedInputs, memory: InstanceMemory) -> bytes:
@@ -209,7 +238,12 @@ def _write_reserved(
     if claimed is None:
         return None
     block, start = claimed
-    return _execute_frames(number, 1, block, _pack_request(key, request, layout[0], start), memory), block
+    try:
+        packed = _pack_request(key, request, layout[0], start)
+    except BaseException:
+        memory.release_input(block)
+        raise
+    return _execute_frames(number, 1, block, packed, memory), block
 
 
 def _execute_frames(number: int, count: int, block: int, rest: bytes, memory: InstanceMemory) -> bytes:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from naiad.errors import OutOfMemoryError, ProtocolError
+from naiad.errors import NaiadError, OutOfMemoryError, ProtocolError, unexpected_error
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.inference import InferResponse
 from naiad.workers.calls import error_result, result_block, write_result
+
+logger = logging.getLogger("naiad.workers")
 
 _SMALL_BLOCKS = 1 << 20
 """Bytes of small input blocks that a guest may keep, to release them together. If no more are in use, a release may
@@ -18,9 +21,17 @@ never come, so the host does not wait: it replaces the result by an error."""
 class ResultQueue:
     """The results for one guest, and the input blocks that its model may still refer to."""
 
-    def __init__(self, memory: InstanceMemory, send: Callable[[bytes], None]) -> None:
+    def __init__(self, memory: InstanceMemory, send: Callable[[bytes], None], on_failed: Callable[[int], None]) -> None:
+        """No results.
+
+        Args:
+            memory: The memory of the guest.
+            send: Sends frames to it.
+            on_failed: Called with the number of a call whose result was replaced by an error, which ends the call.
+        """
         self._memory = memory
         self._send_frame = send
+        self._on_failed = on_failed
         self._kept: dict[int, None] = {}
         self._kept_shared: dict[int, object] = {}
         self._waiting: deque[tuple[int, InferResponse | None, bool]] = deque()
@@ -75,10 +86,17 @@ class ResultQueue:
         except OutOfMemoryError as error:
             if in_use > _SMALL_BLOCKS:
                 return False
-            data = error_result(number, error.message, error.code)
+            self._fail(number, error)
+        except Exception as error:  # a thread of the model waits for the result
+            logger.exception("cannot pack the result of a call of a model")
+            self._fail(number, unexpected_error("pass on the result of a call", error))
         else:
             block = result_block(data)
             if block >= 0:
                 self._kept[block] = None
-        self._send_frame(data)
+            self._send_frame(data)
         return True
+
+    def _fail(self, number: int, error: NaiadError) -> None:
+        self._send_frame(error_result(number, error.message, error.code))
+        self._on_failed(number)

@@ -49,7 +49,7 @@ from naiad_stub.messages import (
     unpack,
 )
 
-from naiad.errors import GuestExitedError, ModelError, NaiadError, ProtocolError
+from naiad.errors import GuestExitedError, ModelError, NaiadError, ProtocolError, unexpected_error
 from naiad.logs import logged_levels
 from naiad.memory.instance import InstanceMemory
 from naiad.memory.unsent_frames import InputCopy, UnsentFrames
@@ -67,6 +67,7 @@ from naiad.workers.exchange import (
     KeyedRequest,
     ModelInterface,
     Responses,
+    check_sendable,
     pack_released,
     read_forwarded,
     read_memory_usage,
@@ -111,6 +112,9 @@ class WorkerOwner(Protocol):
 
     def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None:
         """`execute` of a batch returned; it ran from *started* to *ended* (monotonic ns)."""
+
+    def on_batch_unsent(self, worker: Worker, batch: ExecutingBatch, error: Exception) -> None:
+        """A batch that was to be sent cannot be: its inputs cannot be copied."""
 
     def is_held_back(self, worker: Worker) -> bool:
         """Whether a request of the guest waits until its client has received earlier responses."""
@@ -192,7 +196,7 @@ class Worker:
         self._process = GuestProcess(spec, self._loop)
         self._on_activity = loop_poller_of(self._loop, spec.busy_poll_us).on_activity
         self._channel: Channel | None = None
-        self._unsent = UnsentFrames(self._loop, self._send_copied)
+        self._unsent = UnsentFrames(self._loop, self._send_copied, self._on_copy_failed)
         self._waiting = self._unsent.waiting
         self._copies: list[InputCopy] = []  # of the batch that is being written, if they are not made at once
         self._number = 0
@@ -204,7 +208,7 @@ class Worker:
         self._queries = 0  # that have no reply yet
         self._wants_release = False  # the guest waits for a free block of its output segment
         self._calls = CallDecoder(spec.name)
-        self._results = ResultQueue(self.memory, self._send)
+        self._results = ResultQueue(self.memory, self._send, self._on_result_failed)
 
     @property
     def is_starting(self) -> bool:
@@ -296,6 +300,7 @@ class Worker:
 
         Raises:
             OutOfMemoryError: If the inputs do not fit into the free part of the input segment.
+            Exception: If a request cannot be packed (see `check_sendable`); nothing was sent then.
         """
         now = time.monotonic_ns()
         self._number = number = (self._number + 1) & 0xFFFFFFFF
@@ -306,10 +311,18 @@ class Worker:
             return number
         shared = self.spec.inputs
         places = () if shared is None else shared_places(batch, shared)
-        data, block = write_execute(number, batch, self._interface, self.memory, places, self._copies)
+        try:
+            data, block = write_execute(number, batch, self._interface, self.memory, places, self._copies)
+        except BaseException:
+            self._copies.clear()
+            raise
         if self._copies or self._waiting:
             copies, self._copies = self._copies, []
-            self._unsent.put(data, number, copies)
+            try:
+                self._unsent.put(data, number, copies)
+            except BaseException:
+                self._release_block(block)
+                raise
         else:
             if self.batches and self._channel is not None:
                 self._channel.send_soon(data)
@@ -333,10 +346,13 @@ class Worker:
             size: Its rows.
             now: The time (monotonic ns).
             context: What requests that it causes carry on, as JSON; empty without any.
+
+        Raises:
+            Exception: If it cannot be packed; nothing was sent then.
         """
         self._number = number = (self._number + 1) & 0xFFFFFFFF
-        self.open.add(key)
         if self._is_gone:  # as in `execute`
+            self.open.add(key)
             self.batches[number] = ExecutingBatch((key,), -1, 0, size)
             return
         data = write_forwarded(number, key, request_id, layout, inputs, context, self.memory)
@@ -348,8 +364,13 @@ class Worker:
             else:
                 self._send(data)
             self._last_sent = number
+        self.open.add(key)
         self.batches[number] = ExecutingBatch((key,), -1, now, size)
         self.forwarded.add(key)
+
+    def check_sendable(self, keyed: KeyedRequest) -> None:
+        """Raise what keeps a request from being sent; see `exchange.check_sendable`."""
+        check_sendable(keyed, self._interface)
 
     def reserve_input(self, size: int, ahead: int) -> memoryview | None:
         """Memory to read a request's body into; see `InputReservations.reserve`."""
@@ -370,8 +391,14 @@ class Worker:
     def reply(self, number: int, *, error: NaiadError | None = None, text: str = "") -> None:
         """Reply to a query of the model."""
         self._queries -= 1
-        code, text = (0, text) if error is None else (CODES.index(error.code), error.message)
-        self._send(pack(Reply(number, error is None, code, text)))
+        try:
+            code, text = (0, text) if error is None else (CODES.index(error.code), error.message)
+            data = pack(Reply(number, error is None, code, text))
+        except Exception as problem:  # a thread of the model waits for the reply
+            logger.exception("cannot pack the reply to a query of '%s'", self.spec.name)
+            failure = unexpected_error("reply to a query of a model", problem)
+            data = pack(Reply(number, False, CODES.index(failure.code), failure.message))
+        self._send(data)
 
     def request_of(self, key: int) -> InferRequest | None:
         """A request that it works on."""
@@ -419,6 +446,22 @@ class Worker:
         self._last_sent = number
         if self._channel is not None:
             self._channel.send(data)
+
+    def _on_copy_failed(self, number: int, error: Exception) -> None:
+        """The inputs of a batch cannot be copied, so the guest does not get it."""
+        batch = self.batches.pop(number)
+        self.open.difference_update(batch.keys)
+        self._release_block(batch.block)
+        self._owner.on_batch_unsent(self, batch, error)
+
+    def _on_result_failed(self, number: int) -> None:
+        """The result of a call was replaced by an error, which ends the call for the model."""
+        self._services.on_calls_cancelled(self, [number])
+        self._services.on_results_discarded(self, [number])
+
+    def _release_block(self, block: int) -> None:
+        if block >= 0:
+            self.memory.release_input(block)
 
     def _send(self, data: bytes) -> None:
         if self._waiting:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from naiad.engine.calls.model_calls import ModelCalls
 from naiad.engine.registry import Registry
-from naiad.errors import NaiadError
+from naiad.errors import NaiadError, unexpected_error
 from naiad.workers.worker import Worker
+
+logger = logging.getLogger("naiad.engine")
 
 QueryHandler: TypeAlias = Callable[[Worker, int, Mapping[str, str]], None]
 """Takes the worker, the number of its query and the fields; responds through `Worker.reply`, now or later."""
@@ -46,6 +49,9 @@ class ModelServices:
             handler(worker, number, fields)
         except NaiadError as error:
             worker.reply(number, error=error)
+        except Exception as error:  # a thread of the model waits for the reply
+            logger.exception("cannot answer the query '%s' of '%s'", what, worker.spec.name)
+            worker.reply(number, error=unexpected_error("answer a query of a model", error))
 
     def on_notification(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:
         """Have a notification handled; unknown ones are ignored."""

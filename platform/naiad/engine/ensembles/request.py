@@ -6,6 +6,7 @@ response leaves and when the request ends. `EnsembleRequest` feeds it and carrie
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -13,7 +14,8 @@ from naiad.config.model.model_config import ModelConfig
 from naiad.engine.ensembles.step import StepRequest, StepSubmitter, StepTensor, input_tensor, response_parameters
 from naiad.engine.serving.reshape import OutputReshape
 from naiad.engine.statistics.counters import Statistics
-from naiad.errors import NaiadError
+from naiad.errors import NaiadError, unexpected_error
+from naiad.protocol.delivery import end_failed_sink
 from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor, Sink
 from naiad.protocol.request_plan import error_prefix
 from naiad.scheduling.ensembles.progress import (
@@ -26,6 +28,8 @@ from naiad.scheduling.ensembles.progress import (
     SendResponse,
     StartStep,
 )
+
+logger = logging.getLogger("naiad.engine")
 
 _ALL_RESPONSES = 1 << 40
 
@@ -59,6 +63,10 @@ class EnsembleResponses:
         if self._reshape.is_needed:
             self._reshape.apply(response)
         return response
+
+    def of(self, request: InferRequest) -> tuple[str, int, str]:
+        """Name and version of the ensemble, and the id of the request."""
+        return self._name, self._version, request.request_id
 
     def error(self, request: InferRequest, error: NaiadError) -> InferResponse:
         """A response with *error*."""
@@ -190,13 +198,26 @@ class EnsembleRequest:
         try:
             position = 0
             while position < len(self._actions):
-                self._carry_out(self._actions[position])
+                try:
+                    self._carry_out(self._actions[position])
+                except Exception as error:  # noqa: BLE001 - logged; the client waits, and so do later actions
+                    self._on_unexpected(error)
                 position += 1
         finally:
             self._actions.clear()
             self._is_working = False
         if self._machine.is_done:
             self._on_done()
+
+    def _on_unexpected(self, error: Exception) -> None:
+        """End the request, and what is under way for it, because an action has raised *error*."""
+        of = self._responses.of(self.request)
+        name = of[0]
+        logger.error("cannot carry out a request to ensemble '%s'", name, exc_info=error)
+        if self._machine.is_ended:  # with the response that could not be sent
+            end_failed_sink(self._sink, error, of)
+        else:
+            self._actions += self._machine.fail(unexpected_error(f"carry out the request to '{name}'", error))
 
     def _carry_out(self, action: Action[StepTensor]) -> None:
         match action:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from naiad.engine.registry import Registry
 from naiad.engine.served import ServedVersion
-from naiad.errors import Code, InvalidRequestError, NaiadError
+from naiad.errors import Code, InvalidRequestError, NaiadError, unexpected_error
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import (
     NO_PARAMETERS,
@@ -236,6 +236,10 @@ class StepRequest:
             if request is not None and request.trace is not None:
                 request.trace.on_rejected()
             owner.on_step_error(self._number, error, True)
+            return
+        except Exception as error:  # the client of the ensemble waits
+            logger.exception("cannot submit a step of an ensemble")
+            owner.on_step_error(self._number, unexpected_error("submit a step of the ensemble", error), True)
             return
         if version.is_waiting(self._key):
             submitter.on_waiting()

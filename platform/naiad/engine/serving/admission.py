@@ -12,6 +12,7 @@ A request is rejected here or gets a key. The steps, in this order:
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Hashable
 from typing import Protocol
 
@@ -19,11 +20,13 @@ from naiad_stub.memo import Memo
 
 from naiad.engine.response_cache import CachedResponses
 from naiad.engine.serving.fatal_requests import FatalRequestGuard
-from naiad.errors import NotReadyError
+from naiad.errors import NaiadError, NotReadyError, unexpected_error
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.request_plan import CheckedLayout, CheckedRequest, RequestPlan, error_prefix
 
 __all__ = ["Admission", "StartRequest"]
+
+logger = logging.getLogger("naiad.engine")
 
 _LAYOUT_LIMIT = 1024
 
@@ -95,21 +98,29 @@ class Admission:
         Raises:
             InvalidRequestError: If it does not fit the model.
             NotReadyError: If the version cannot serve now, or its queue is full.
-            NaiadError: If requests like this one ended several guests.
+            NaiadError: If requests like this one ended several guests, or it fails in a way that it should not.
         """
-        if self._is_guarded:
-            sink = self._guard(request, sink)
-        layout = self._layouts.get(request.layout_key)
-        if layout is None:
-            request, layout = self._check(request)
-        key = next(self.keys)
-        if self.cache is not None:
-            remaining = self.cache.respond(request, sink)
-            if remaining is None:
-                return key
-            sink = remaining
-        self._start(key, request, sink, layout, alone)
-        return key
+        try:
+            if self._is_guarded:
+                sink = self._guard(request, sink)
+            layout = self._layouts.get(request.layout_key)
+            if layout is None:
+                request, layout = self._check(request)
+            key = next(self.keys)
+            if self.cache is not None:
+                remaining = self.cache.respond(request, sink)
+                if remaining is None:
+                    return key
+                sink = remaining
+            self._start(key, request, sink, layout, alone)
+        except NaiadError:
+            raise
+        except Exception as error:  # every caller handles a NaiadError: a client, a model, or an ensemble waits for it
+            logger.exception("cannot submit a request to '%s'", self.plan.model_name)
+            problem = unexpected_error(f"submit the request to '{self.plan.model_name}'", error)
+        else:
+            return key
+        raise problem  # outside the handler: as its context, the error would keep the request's tensors
 
     def _guard(self, request: InferRequest, sink: Sink) -> Sink:
         if self._reason:

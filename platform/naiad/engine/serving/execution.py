@@ -1,16 +1,22 @@
-"""Sends the batches that a scheduler decided on to guests, and handles input segments that are full."""
+"""Sends the batches that a scheduler decided on to guests, and handles those that cannot be sent.
+
+Two things keep a batch from its guest: an input segment that is full, and a request that cannot be packed into the
+message. The latter is a fault of the server, since requests are checked before; it must not cost more than that
+request. In both cases the scheduler has counted the batch as dispatched, so it has to learn that the instance is free.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from naiad.engine.serving.batch_rows import row_requests
 from naiad.engine.serving.pending import PendingRequest
-from naiad.errors import NaiadError, OutOfMemoryError
-from naiad.scheduling.interface import Action, Dispatch, Rejection, RowDispatch, Scheduler
+from naiad.errors import NaiadError, OutOfMemoryError, unexpected_error
+from naiad.scheduling.interface import Action, Dispatch, Rejection, Row, RowDispatch, Scheduler
 from naiad.workers.exchange import KeyedRequest
 from naiad.workers.worker import Worker
 
@@ -44,6 +50,8 @@ class BatchExecutor:
         self._keys = keys
         self._fail = fail
         self._on_rejected = on_rejected
+        self._following: deque[Sequence[WorkerAction]] = deque()
+        self._is_resuming = False
 
     def carry_out(self, actions: Sequence[WorkerAction]) -> None:
         """Carry *actions* out, in order."""
@@ -53,15 +61,18 @@ class BatchExecutor:
                 now = time.monotonic_ns()
                 size = 0
                 batch: list[KeyedRequest] = []
-                for pending in items:
-                    pending.laid_out = now
-                    pending.worker = worker
-                    size += pending.batch_size
-                    batch.append((pending.key, pending.request, pending.packed))
                 try:
+                    for pending in items:
+                        pending.laid_out = now
+                        pending.worker = worker
+                        size += pending.batch_size
+                        batch.append((pending.key, pending.request, pending.packed))
                     worker.execute(batch, size)
                 except OutOfMemoryError as error:
                     self._halve(action, error)
+                except Exception as error:
+                    logger.exception("cannot send a batch to '%s'", worker.spec.name)
+                    self._fail_unsendable(worker, _unsendable(worker, items), items, error)
             elif isinstance(action, RowDispatch):
                 self._execute_rows(action)
             elif isinstance(action, Rejection):
@@ -76,11 +87,14 @@ class BatchExecutor:
                 row.item.laid_out, row.item.worker, row.item.state = now, worker, row.state
         # The key of a row without a request is in no table: the guest's response to it is discarded.
         keys = [next(self._keys) if row.item is None else row.item.key for row in action.rows]
-        batch = [(key, request, None) for key, request in zip(keys, row_requests(action.rows), strict=True)]
         try:
+            batch = [(key, request, None) for key, request in zip(keys, row_requests(action.rows), strict=True)]
             worker.execute(batch, len(keys))
         except OutOfMemoryError as error:
             self._halve(action, error)
+        except Exception as error:
+            logger.exception("cannot send a batch to '%s'", worker.spec.name)
+            self._fail_unsendable(worker, _unsendable_rows(worker, action.rows), action.items, error)
 
     def _halve(self, action: BatchAction, error: OutOfMemoryError) -> None:
         """Execute the half of a batch that does not fit into an empty segment; put the rest back into the queue."""
@@ -103,6 +117,62 @@ class BatchExecutor:
             self._scheduler.undo_dispatch(worker, items)
         else:
             self._fail(items, error)
-            self.resume(self._scheduler.on_finished(worker, time.monotonic_ns()))
+            self._resume_flat(self._scheduler.on_finished(worker, time.monotonic_ns()))
         if self.on_given_up is not None:
             self.on_given_up(worker)
+
+    def _fail_unsendable(
+        self, worker: Worker, culprits: set[PendingRequest], items: tuple[PendingRequest, ...], error: Exception
+    ) -> None:
+        """Fail *culprits*, or all of *items* if there are none, and put the other items back into the queue."""
+        failed = [pending for pending in items if pending in culprits] or list(items)
+        others = tuple([pending for pending in items if pending not in failed])
+        for pending in items:
+            pending.worker = None
+        now = time.monotonic_ns()
+        actions = list(self._scheduler.requeue(others, now)) if others else []
+        self._fail(failed, unexpected_error(f"send the request to '{worker.spec.name}'", error))
+        self._resume_flat([*actions, *self._scheduler.on_finished(worker, now)])
+        if self.on_given_up is not None:
+            self.on_given_up(worker)
+
+    def on_unsent(self, worker: Worker, items: Sequence[PendingRequest], error: Exception) -> None:
+        """Fail the requests of a batch that `Worker.execute` had accepted, and that was not sent all the same."""
+        logger.error("cannot send a batch to '%s'", worker.spec.name, exc_info=error)
+        self._fail_unsendable(worker, _unsendable(worker, items), tuple(items), error)
+
+    def _resume_flat(self, actions: Sequence[WorkerAction]) -> None:
+        """Carry out what follows from a batch that failed; what follows from that in turn takes no further stack."""
+        self._following.append(actions)
+        if self._is_resuming:
+            return
+        self._is_resuming = True
+        try:
+            while self._following:
+                self.resume(self._following.popleft())
+        finally:
+            self._is_resuming = False
+
+
+def _unsendable(worker: Worker, items: Sequence[PendingRequest]) -> set[PendingRequest]:
+    """The requests that cannot be packed by themselves."""
+    found = set()
+    for pending in items:
+        try:
+            worker.check_sendable((pending.key, pending.request, pending.packed))
+        except Exception:  # noqa: BLE001 - that of the batch is logged
+            found.add(pending)
+    return found
+
+
+def _unsendable_rows(worker: Worker, rows: Sequence[Row[PendingRequest]]) -> set[PendingRequest]:
+    """The same for rows, which have controls and states as well."""
+    found = set()
+    for row in rows:
+        if row.item is None:
+            continue
+        try:
+            worker.check_sendable((row.item.key, row_requests([row])[0], None))
+        except Exception:  # noqa: BLE001 - that of the batch is logged
+            found.add(row.item)
+    return found

@@ -16,6 +16,7 @@ rare event needs the request itself, `PendingRequest` has its source make it.
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Hashable
 
@@ -25,6 +26,8 @@ from naiad.engine.serving.tracker import RequestTracker
 from naiad.protocol.request_plan import CheckedLayout
 
 __all__ = ["Forwarding"]
+
+logger = logging.getLogger("naiad.engine")
 
 
 class Forwarding:
@@ -71,5 +74,11 @@ class Forwarding:
         self._tracker.track(pending)
         assert layout.packed is not None
         _, _, request_id, inputs, context = forwarded
-        worker.forward(key, request_id, layout.packed[0], inputs, layout.batch_size, now, context)
+        try:
+            worker.forward(key, request_id, layout.packed[0], inputs, layout.batch_size, now, context)
+        except Exception:  # the long way is checked at every step, and finds out what is wrong
+            logger.exception("cannot forward a request to '%s'", worker.spec.name)
+            self._tracker.untrack(pending)
+            self._scheduler.undo_dispatch(worker, ())
+            return 0
         return key

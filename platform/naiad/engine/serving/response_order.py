@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from naiad.protocol.delivery import send_safely
 from naiad.protocol.inference import InferResponse, Sink
 from naiad.scheduling.response_order import ResponseOrder
 
@@ -31,4 +32,8 @@ class OrderedSink:
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
         """Pass on the responses that may leave now: none yet, this one, or also later ones that waited for it."""
         for delivery in self._order.respond(self, response, final=final):
-            delivery.key._sink.send(delivery.response, delivery.final)  # noqa: SLF001 - an `OrderedSink` as well
+            sink, released = delivery.key._sink, delivery.response  # noqa: SLF001 - an `OrderedSink` as well
+            of = (
+                ("", -1, "") if released is None else (released.model_name, released.model_version, released.request_id)
+            )
+            send_safely(sink, released, delivery.final, of)  # a sink of another request may fail

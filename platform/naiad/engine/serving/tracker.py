@@ -24,6 +24,7 @@ from naiad.engine.serving.responses import ResponsePreparation
 from naiad.engine.statistics.counters import FailureReason, Statistics
 from naiad.engine.statistics.reported import ReportedStatistics
 from naiad.errors import Code, GuestExitedError, ModelError, NaiadError, is_model_response
+from naiad.protocol.delivery import end_failed_sink, send_safely
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.request_plan import CheckedLayout
 from naiad.scheduling.dynamic.shapes import ShapeKeys
@@ -121,14 +122,25 @@ class RequestTracker:
         self._pending[pending.key] = pending
         self.trims_due = _TRIM_COUNT
 
+    def untrack(self, pending: PendingRequest) -> None:
+        """Forget a request that was not sent after all."""
+        self._pending.pop(pending.key, None)
+
     def start(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout, alone: bool) -> None:  # noqa: FBT001 - see `StartRequest`
         """See `StartRequest`."""
         pending = self._pending[key] = PendingRequest(key, request, sink, layout)
         self.trims_due = _TRIM_COUNT
-        if self.is_batching:
-            self._enqueue(pending, alone=alone)
-        else:
-            self._carry_out(self._scheduler.enqueue(pending, pending.queued, needs_idle=alone))
+        try:
+            if self.is_batching:
+                self._enqueue(pending, alone=alone)
+            else:
+                self._carry_out(self._scheduler.enqueue(pending, pending.queued, needs_idle=alone))
+        except NaiadError:
+            raise
+        except Exception:  # the caller has no request then, so nothing may be left of it here
+            if self._pending.pop(key, None) is not None:
+                self.dispatcher.withdraw(pending)
+            raise
 
     def _enqueue(self, pending: PendingRequest, *, alone: bool) -> None:
         """Queue a request with a scheduler that looks at more than its age, and may reject it."""
@@ -248,7 +260,10 @@ class RequestTracker:
                 self._count_error(pending, error, now)
             if pending.request.trace is not None:
                 pending.request.trace.on_computed(pending.queued, pending.laid_out, started, ended, now)
-        pending.sink.send(response, answer.final)
+        try:
+            pending.sink.send(response, answer.final)
+        except Exception as error:  # noqa: BLE001 - logged; else the guest would be ended and the client would wait
+            self._on_sink_failed(pending, error)
 
     def on_forwarded_response(self, worker: Worker, response: ForwardedResponse, batch: ExecutingBatch) -> None:
         """See `WorkerOwner.on_forwarded_response`."""
@@ -257,8 +272,24 @@ class RequestTracker:
         if pending is not None and pending.forwarded is not None:
             now = time.monotonic_ns()
             self.statistics.on_success(pending.batch_size, pending.queued, pending.laid_out, started, ended, now)
-            pending.forwarded.source.respond(pending.forwarded.number, self._model, layout, outputs)
+            try:
+                pending.forwarded.source.respond(pending.forwarded.number, self._model, layout, outputs)
+            except Exception as error:  # noqa: BLE001 - as in `on_response`
+                self._on_sink_failed(pending, error)
         self.on_batch_done(worker, batch, started, ended)
+
+    def _on_sink_failed(self, pending: PendingRequest, error: Exception) -> None:
+        """A response cannot be passed on: end the request with an error, for its client and its guest."""
+        if self._pending.pop(pending.key, None) is not None and pending.worker is not None:
+            pending.worker.cancel([pending.key])
+            pending.worker.credit(pending.key, _UNLIMITED_CREDIT)
+        end_failed_sink(pending.sink, error, (*self._model, pending.request.request_id))
+
+    def on_batch_unsent(self, worker: Worker, batch: ExecutingBatch, error: Exception) -> None:
+        """See `WorkerOwner.on_batch_unsent`."""
+        if batch.size:  # else a warm-up sample, whose inputs are small
+            items = [self._pending[key] for key in batch.keys if key in self._pending]
+            self.dispatcher.on_unsent(worker, items, error)
 
     def _count_error(self, pending: PendingRequest, error: NaiadError, now: int) -> None:
         if is_model_response(error):
@@ -426,7 +457,7 @@ class RequestTracker:
                 continue
             self.statistics.on_failure(now - pending.queued, reason)
             response = InferResponse(self._config.name, self._version, pending.request.request_id, error=error)
-            pending.sink.send(response, True)
+            send_safely(pending.sink, response, True, (*self._model, response.request_id))
 
     def fail_waiting(self, error: NaiadError) -> None:
         """Answer all requests that wait for an instance with *error*."""

@@ -67,7 +67,8 @@ class ModelVersion:
         advise: Returns what to do about an error that the guest logged, for the log; empty for nothing.
         submit: See `ServedVersion.submit`.
         forwarding: See `ServedVersion`.
-        on_response: See `WorkerOwner`, also for `on_forwarded_response`, `on_batch_done`, `on_progress`,
+        on_response: See `WorkerOwner`, also for `on_forwarded_response`, `on_batch_done`,
+            `on_batch_unsent`, `on_progress`,
             `is_refill_urgent`, `request_of` and `is_held_back`.
     """
 
@@ -112,6 +113,7 @@ class ModelVersion:
         self.submit = self._admission.submit
         self.on_response = tracker.on_response
         self.on_batch_done = tracker.on_batch_done
+        self.on_batch_unsent = tracker.on_batch_unsent
         self.on_forwarded_response = tracker.on_forwarded_response
         self.is_refill_urgent = tracker.is_refill_urgent
         self.request_of = tracker.request_of

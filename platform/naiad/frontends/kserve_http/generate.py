@@ -137,7 +137,10 @@ class GenerateSink:
             if self._count == 1 and is_long(response):
                 self._long = response
             elif self._count == 1:
-                self._status, self._body = generate_response(response)
+                try:
+                    self._status, self._body = generate_response(response)
+                except Exception as problem:  # noqa: BLE001 - logged there, as that of a long response is
+                    self._status, self._body = failed_response(problem, response.model_name)
             self._sent.add()
         if final:
             self._respond()

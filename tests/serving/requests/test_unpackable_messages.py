@@ -1,0 +1,238 @@
+"""A message that cannot be packed costs one request: its client gets the error, and the instance serves the next one."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+from remote.models import add_remote
+from serving.ensembles.ensembles import DECOUPLED, REPEAT, ask, outputs, write_ensemble, write_function, write_model
+from serving.repositories import repository
+from support.packing_faults import CAUSE
+from support.server import Reply, ServerProcess
+
+FAULTS = Path(__file__).parents[2] / "support" / "packing_faults.py"
+COMMAND = (sys.executable, FAULTS)
+SENT = f"unexpected struct.error: {CAUSE}; see the log of the server"
+BATCHING = "max_batch_size: 4 dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 60000000 }"
+SEQUENCES = """
+max_batch_size: 4
+sequence_batching {
+  max_sequence_idle_microseconds: 60000000
+  control_input [ { name: "START" control [ { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } ] } ]
+}
+"""
+LIMITED = """
+instance_group [ { kind: KIND_CPU rate_limiter { resources [ { name: "R" count: 1 } ] } } ]
+"""
+BLOCK_BYTES = 400_000
+"""Inputs of such a request are in a block of the segment, not in the message."""
+
+
+def write_models(folder: Path) -> Path:
+    repository(folder, ["identity", "runs_code", "says_what_it_got"])
+    write_function(folder, "plain", "x + 1")
+    write_function(folder, "twice", "x * 2")
+    write_function(folder, "batched", "x + 1", BATCHING)
+    write_function(folder, "sequences", "x + 1", SEQUENCES)
+    write_function(folder, "limited", "x + 1", LIMITED)
+    write_model(folder, "repeat", REPEAT, DECOUPLED)
+    write_ensemble(folder, "both", "plain IN=X > OUT=M", "twice IN=M > OUT=Y")
+    text = 'input { name: "text_input" data_type: TYPE_STRING dims: 1 }\noutput { name: "text_output" data_type: TYPE_STRING dims: 1 }\n'
+    write_model(
+        folder,
+        "texts",
+        "def answer(self, request):\n"
+        "    text = self.input(request, 'text_input')\n"
+        "    return pb_utils.InferenceResponse([pb_utils.Tensor('text_output', text)])\n",
+        "",
+        text,
+    )
+    return folder
+
+
+@pytest.fixture(scope="module", params=[0, 2], ids=["one process", "two frontends"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("unpackable")
+    models = write_models(folder / "models")
+    flags = (
+        f"--frontends={request.param}",
+        "--rate-limit=execution_count",
+        "--model-control-mode=explicit",
+        "--load-model=*",
+    )
+    with ServerProcess(models, *flags, work=folder, command=COMMAND, timeout=30) as process:
+        guests = {child.pid for child in process.children()}
+        yield process
+        assert "is killed" not in process.log
+        assert guests <= {child.pid for child in process.children()}, "a guest was replaced"
+
+
+def error_of(reply: Reply, model: str) -> None:
+    assert reply.status == 500, reply.body
+    assert reply.error == f"cannot send the request to '{model}': {SENT}"
+
+
+def one(server: ServerProcess, model: str, value: float, name: str = "IN", **more: Any) -> list[float]:
+    (found,) = outputs(ask(server, model, value, name=name, **more)).values()
+    return found
+
+
+@pytest.mark.parametrize("values", [1, BLOCK_BYTES // 4], ids=["in the message", "in a block"])
+def test_a_request_over_http_gets_the_error_and_the_next_one_its_answer(server: ServerProcess, values: int) -> None:
+    for _ in range(4):  # more often than the layout of requests takes to be known
+        assert one(server, "plain", 1, id="good") == [2]
+        error_of(ask(server, "plain", *[1.0] * values, name="IN", id="unpackable"), "plain_0")
+        assert one(server, "plain", 1, id="good") == [2]
+
+
+def test_a_request_over_grpc_gets_the_error_and_the_next_one_its_answer(server: ServerProcess) -> None:
+    tensor = grpcclient.InferInput("IN", [1], "FP32")
+    tensor.set_data_from_numpy(np.ones(1, np.float32))
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        for _ in range(4):
+            with pytest.raises(grpcclient.InferenceServerException) as caught:
+                client.infer("plain", [tensor], request_id="unpackable", client_timeout=30)
+            assert caught.value.message() == f"cannot send the request to 'plain_0': {SENT}"
+            assert client.infer("plain", [tensor], client_timeout=30).as_numpy("OUT").tolist() == [2]
+
+
+def test_a_stream_over_grpc_gets_the_error_and_goes_on(server: ServerProcess) -> None:
+    tensor = grpcclient.InferInput("IN", [2], "FP32")
+    tensor.set_data_from_numpy(np.ones(2, np.float32))
+    found: list[Any] = []
+    arrived = threading.Semaphore(0)
+
+    def on_response(result: Any, error: Any) -> None:
+        found.append(result.as_numpy("OUT").tolist() if error is None else error.message())
+        arrived.release()
+
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        client.start_stream(on_response)
+        client.async_stream_infer("repeat", [tensor], request_id="unpackable")
+        client.async_stream_infer("repeat", [tensor], request_id="good")
+        assert all(arrived.acquire(timeout=30) for _ in range(3))
+        client.stop_stream()
+
+    assert sorted(map(str, found)) == sorted(["[1.0]", "[1.0]", f"cannot send the request to 'repeat_0': {SENT}"])
+
+
+def test_the_other_requests_of_a_batch_are_executed(server: ServerProcess) -> None:
+    def send(number: int) -> Reply:
+        more = {"id": "unpackable"} if number == 1 else {}
+        tensor = {"name": "IN", "datatype": "FP32", "shape": [1, 1], "data": [number]}
+        return server.post("/v2/models/batched/infer", {"inputs": [tensor], **more})
+
+    with ThreadPoolExecutor(4) as pool:
+        replies = list(pool.map(send, range(4)))
+
+    error_of(replies[1], "batched_0")
+    assert [outputs(replies[number])["OUT"] for number in (0, 2, 3)] == [[1], [3], [4]]
+
+
+def test_a_sequence_goes_on_after_it(server: ServerProcess) -> None:
+    def send(value: float, request_id: str, **parameters: Any) -> Reply:
+        tensor = {"name": "IN", "datatype": "FP32", "shape": [1, 1], "data": [value]}
+        body = {"id": request_id, "inputs": [tensor], "parameters": {"sequence_id": 7, **parameters}}
+        return server.post("/v2/models/sequences/infer", body)
+
+    assert outputs(send(1, "a", sequence_start=True))["OUT"] == [2]
+    error_of(send(2, "unpackable"), "sequences_0")
+    assert outputs(send(3, "c", sequence_end=True))["OUT"] == [4]
+    assert outputs(send(4, "d", sequence_start=True, sequence_end=True))["OUT"] == [5]
+
+
+def test_a_rate_limited_instance_gives_its_resources_back(server: ServerProcess) -> None:
+    for _ in range(3):
+        error_of(ask(server, "limited", 1, name="IN", id="unpackable"), "limited_0_0")
+        assert one(server, "limited", 1) == [2]
+
+
+def test_an_ensemble_fails_with_its_step_and_serves_the_next_request(server: ServerProcess) -> None:
+    for _ in range(3):
+        reply = ask(server, "both", 1, id="unpackable")
+        assert (reply.status, reply.error) == (500, f"in ensemble 'both', cannot send the request to 'plain_0': {SENT}")
+        assert one(server, "both", 1, name="X") == [4]
+
+
+def run(server: ServerProcess, code: str) -> Any:
+    tensor = {"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}
+    body = {"inputs": [tensor], "outputs": [{"name": "OUT"}]}
+    return json.loads(outputs(server.post("/v2/models/runs_code/infer", body))["OUT"][0])
+
+
+def test_a_model_that_calls_gets_the_error_as_its_result(server: ServerProcess) -> None:
+    call = "to('identity', tensor(1, 2), request_id={!r})"
+    code = f"return [answer([value_of({call.format('unpackable')}.exec()), value_of({call.format('good')}.exec())])]"
+    assert run(server, code) == [
+        {"error": f"cannot send the request to 'identity_0': {SENT}", "code": 1},
+        {"OUT": [1, 2]},
+    ]
+
+
+@pytest.mark.parametrize("count", [1, BLOCK_BYTES // 4], ids=["in the message", "in a block"])
+def test_a_result_that_cannot_be_packed_ends_the_call_with_an_error(server: ServerProcess, count: int) -> None:
+    call = f"to('identity', tensor(*[1] * {count}), request_id={{!r}})"
+    bad, good = call.format("unpackable result"), call.format("good")
+    code = f"return [answer([value_of({bad}.exec()), len(value_of({good}.exec())['OUT'])])]"
+    assert run(server, code) == [{"error": f"cannot pass on the result of a call: {SENT}", "code": 1}, count]
+
+
+def test_a_called_stream_whose_results_cannot_be_packed_ends_and_leaves_its_model_free(server: ServerProcess) -> None:
+    call = "to('repeat', tensor(*range({})), request_id={!r}).exec(decoupled=True)"
+    code = (
+        f"return [answer([[value_of(r) for r in {call.format(3000, 'unpackable result')}],"
+        f" [value_of(r) for r in {call.format(2, 'good')}]])]"
+    )
+    failed = [{"error": f"cannot pass on the result of a call: {SENT}", "code": 1}]
+    assert run(server, code) == [failed, [{"OUT": [0]}, {"OUT": [1]}, {}]]
+
+
+def test_a_query_whose_reply_cannot_be_packed_raises_in_the_model(server: ServerProcess) -> None:
+    code = "return [answer(raised(pb_utils.load_model, 'unpackable'))]"
+    assert run(server, code).endswith(f"cannot reply to a query of a model: {SENT}")
+    assert one(server, "plain", 1) == [2]
+
+
+def test_a_response_whose_body_cannot_be_made_is_an_error(server: ServerProcess) -> None:
+    for _ in range(2):
+        reply = server.post("/v2/models/texts/generate", {"text_input": "x", "id": "unpackable body"})
+        assert (reply.status, reply.error) == (400, "internal error; the server's log has the details")
+        assert server.post("/v2/models/texts/generate", {"text_input": "x"}).json()["text_output"] == "x"
+
+
+def test_what_frontend_processes_and_the_owner_cannot_pack_is_an_error(server: ServerProcess) -> None:
+    """With one process there is nothing to pack, and the requests are answered."""
+    is_split = bool(server.frontends())
+    for _ in range(4):
+        for request_id, action in (
+            ("unpackable ticket", "submit the request to 'says_what_it_got'"),
+            ("unpackable reply", "pass on a response of 'says_what_it_got'"),
+        ):
+            reply = ask(server, "says_what_it_got", 1, name="IN", id=request_id)
+            if is_split:
+                assert (reply.status, reply.error) == (500, f"cannot {action}: {SENT}")
+            else:
+                assert reply.status == 200, reply.body
+        assert ask(server, "says_what_it_got", 1, name="IN", id="good").status == 200
+
+
+@pytest.mark.slow
+def test_a_remote_model_passes_the_error_on_and_serves_the_next_request(server: ServerProcess, tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    for name, url in (("by_http", f"http://{server.http_url}"), ("by_grpc", f"grpc://{server.grpc_url}")):
+        add_remote(repository, name, {"url": url, "model": "plain"})
+    with ServerProcess(repository, work=tmp_path, timeout=30) as caller:
+        for name in ("by_http", "by_grpc"):
+            reply = ask(caller, name, 1, name="IN", id="unpackable")
+            assert reply.status == 500
+            assert f"cannot send the request to 'plain_0': {SENT}" in reply.error
+            assert one(caller, name, 1) == [2]

@@ -1,0 +1,95 @@
+"""The server with faults: packing a message raises for requests with certain ids. Run as the command `tritonserver`.
+
+    unpackable          EXECUTE, to the guest; also the check of single requests of a batch
+    unpackable result   RESULT, to the guest that made the call
+    unpackable ticket   the ticket of a frontend process
+    unpackable reply    the message of the owner with the response, to the frontend process
+    unpackable body     the body of the response to `generate`
+
+Also: the REPLY to a query about a model `unpackable`. Everything else is the server as it is.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+CAUSE = "a fault of the test"
+TICKET_ID = b"unpackable ticket"
+
+
+def install() -> None:
+    """Install the faults in this process; it may be the owner or a frontend process."""
+    from naiad.frontend_processes import remote_engine
+    from naiad.frontends.kserve_http import generate
+    from naiad.workers import exchange, result_queue, worker
+
+    def raise_for(module: Any, name: str, is_faulty: Any) -> None:
+        packed = getattr(module, name)
+
+        def wrapper(*arguments: Any, **named: Any) -> Any:
+            if is_faulty(*arguments, **named):
+                raise struct.error(CAUSE)
+            return packed(*arguments, **named)
+
+        setattr(module, name, wrapper)
+
+    raise_for(exchange, "_pack_request", lambda key, request, *_: request.request_id == "unpackable")
+    raise_for(worker, "write_forwarded", lambda number, key, request_id, *_: request_id == b"unpackable")
+    raise_for(
+        result_queue,
+        "write_result",
+        lambda number, response, *_: response is not None and response.request_id == "unpackable result",
+    )
+    raise_for(worker, "pack", lambda message: "'unpackable'" in getattr(message, "text", ""))
+    raise_for(generate, "generate_response", lambda response: response.request_id == "unpackable body")
+    remote_engine.TICKET_FRAME = _FaultyTicket(remote_engine.TICKET_FRAME)  # type: ignore[assignment] # as long as it packs
+
+
+def install_in_owner() -> None:
+    """Install what concerns the process that owns the models, and have the frontend processes install the rest."""
+    from naiad.frontend_processes import session, spawned
+
+    def is_faulty(response: Any) -> bool:
+        return response is not None and response.error is None and response.request_id == "unpackable reply"
+
+    respond, respond_forwarded = session.FrontendSession._respond, session.FrontendSession.respond_forwarded
+
+    def faulty(self: Any, number: int, response: Any, final: bool) -> None:
+        if is_faulty(response):
+            raise struct.error(CAUSE)
+        respond(self, number, response, final)
+
+    def faulty_forwarded(self: Any, number: int, model: Any, layout: Any, outputs: bytes) -> None:
+        if b"unpackable reply" in outputs:
+            raise struct.error(CAUSE)
+        respond_forwarded(self, number, model, layout, outputs)
+
+    session.FrontendSession._respond = faulty  # type: ignore[method-assign] # the fault
+    session.FrontendSession.respond_forwarded = faulty_forwarded  # type: ignore[method-assign] # the fault
+    spawned._START = spawned._START.replace(
+        "from naiad.frontend_process import",
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r}); import packing_faults; packing_faults.install(); "
+        "from naiad.frontend_process import",
+    )
+
+
+class _FaultyTicket:
+    def __init__(self, packer: struct.Struct) -> None:
+        self._packer = packer
+        self.size = packer.size
+
+    def pack(self, *fields: int) -> bytes:
+        if len(TICKET_ID) in fields[-2:-1]:
+            raise struct.error(CAUSE)
+        return self._packer.pack(*fields)
+
+
+if __name__ == "__main__":
+    install()
+    install_in_owner()
+    from naiad.cli.main import main_tritonserver
+
+    sys.exit(main_tritonserver())
