@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from naiad_stub.exceptions import TritonModelException
 from naiad_stub.messages import ReleaseOutputs, WantRelease, pack
 from naiad_stub.segment import Segment, block_size
 from naiad_stub.tensor import Tensor
+
+if TYPE_CHECKING:
+    from naiad_stub.cuda.memory import DeviceMemory
 
 
 class _ForeignSegment(Segment):
@@ -69,6 +72,7 @@ class OutputBlocks:
         self._dropped: deque[int] = (
             deque()
         )  # the model's last reference is gone; filled by callbacks, which cannot lock
+        self._pinned: Any = None  # PinnedBlocks once a tensor in GPU memory was sent
         channel.add_handler(ReleaseOutputs, self._on_release)
 
     def allocate(self, size: int) -> int:
@@ -138,6 +142,15 @@ class OutputBlocks:
         for waiter in waiting:
             self._channel.finish(waiter)
 
+    def release(self, blocks: Sequence[int]) -> None:
+        """Free *blocks*, which were allocated and are not sent."""
+        with self._lock:
+            for offset in blocks:
+                self._segment.release(offset)
+            waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            self._channel.finish(waiter)
+
     def detach(self) -> None:
         """Stop allocating, in a child that the model forked: its writes would land in responses of its parent."""
         self._lock = threading.Lock()  # another thread of the parent may have held it
@@ -147,8 +160,22 @@ class OutputBlocks:
         """Return free pages to the system, and send what waits to go along with a message."""
         with self._lock:
             self._free_dropped()
+            if self._pinned is not None:
+                self._pinned.drop_free(self._segment.has_block)
             self._segment.trim()
         self._channel.post(b"")
+
+    def copy_from_device(self, memory: DeviceMemory, block: int) -> None:
+        """Copy GPU memory into the block at *block*, which was allocated for its size."""
+        (self._pinned or self._create_pinned()).copy(memory, block, block_size(memory.size))
+
+    def _create_pinned(self) -> Any:
+        from naiad_stub.cuda.pinning import PinnedBlocks
+
+        with self._lock:
+            if self._pinned is None:  # no other thread has sent its first tensor meanwhile
+                self._pinned = PinnedBlocks(self.view)
+            return self._pinned
 
     # -- blocks that the model writes to itself -------------------------------------------------------------------
 
@@ -167,9 +194,10 @@ class OutputBlocks:
         A tensor that was sent before is copied: the host may release the block for the first message while the second
         one is on its way.
         """
-        offset, tensor._block = tensor._block, None
-        if offset is None:
+        offset = tensor._place
+        if not isinstance(offset, int):
             return -1
+        tensor._place = None
         with self._lock:
             self._sent.add(offset)
         return offset

@@ -1,5 +1,7 @@
 """DLPack capsules by ctypes: memory shared with torch and other libraries, without a copy and without importing them.
 
+Memory of the CPU is a memoryview here, memory of a GPU a `naiad_stub.cuda.memory.DeviceMemory`.
+
 Imported at the first use only, since ctypes is expensive to import. The capsules are the unversioned ones, which every
 library reads.
 
@@ -12,7 +14,7 @@ memory is gone.
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple, Union
 
 from naiad_stub.datatypes import BYTES, ITEM_SIZES, Buffer, Shape, element_count
 from naiad_stub.exceptions import TritonModelException
@@ -20,8 +22,12 @@ from naiad_stub.exceptions import TritonModelException
 if TYPE_CHECKING:
     import numpy as np
 
+    from naiad_stub.cuda.memory import DeviceMemory
+
 _CPU = 1
+CUDA = 2
 _PINNED = 3
+_DEFAULT_STREAM = 1  # in DLPack's numbers for CUDA
 _NAME = b"dltensor"
 _USED = b"used_dltensor"
 
@@ -108,7 +114,15 @@ def to_capsule(code: int, shape: Shape, data: Buffer, owner: object = None) -> A
         memory = (ctypes.c_ubyte * array.nbytes).from_buffer(data)
         memory.owner = owner  # type: ignore[attr-defined]  # ctypes arrays accept attributes
         return _capsule_of_numpy(np.frombuffer(memoryview(memory), array.dtype).reshape(shape), kind)
-    return _capsule_of_ours(shape, kind, data, owner)
+    address, keep = _address_of(data)
+    return _capsule_of_ours(shape, kind, (_CPU, 0), address, (keep, owner))
+
+
+def to_device_capsule(code: int, shape: Shape, memory: DeviceMemory, owner: object) -> Any:
+    """A capsule over GPU memory; it refers to *owner* until the memory is released."""
+    kind = _TYPES[code]
+    assert kind is not None, "strings are never in GPU memory"
+    return _capsule_of_ours(shape, kind, (CUDA, memory.ordinal), memory.address, (memory, owner))
 
 
 def _capsule_of_numpy(array: np.ndarray[Any, Any], kind: Tuple[int, int]) -> Any:
@@ -123,21 +137,30 @@ def _capsule_of_numpy(array: np.ndarray[Any, Any], kind: Tuple[int, int]) -> Any
     return capsule
 
 
-def _capsule_of_ours(shape: Shape, kind: Tuple[int, int], data: Buffer, owner: object) -> Any:
-    """A capsule over memory that may only be read, which numpy does not lend, or of a numpy older than 1.22."""
+def _capsule_of_ours(
+    shape: Shape, kind: Tuple[int, int], device: Tuple[int, int], address: Optional[int], keep: object
+) -> Any:
+    """A capsule that this module frees: over memory that numpy does not lend, or with a numpy older than 1.22.
+
+    Args:
+        shape: Of the tensor.
+        kind: Its DLDataType.
+        device: Its DLDevice.
+        address: Of its elements.
+        keep: What must live until a consumer has released the memory.
+    """
     managed = _DLManagedTensor()
     tensor = managed.dl_tensor
     sizes = (ctypes.c_int64 * len(shape))(*shape)
-    address, keep = _address_of(data)
     tensor.data = address
-    tensor.device_type = _CPU
+    tensor.device_type, tensor.device_id = device
     tensor.ndim = len(shape)
     tensor.dtype_code, tensor.dtype_bits = kind
     tensor.dtype_lanes = 1
     tensor.shape = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
     managed.deleter = ctypes.cast(_forget_c, ctypes.c_void_p).value
     where = ctypes.addressof(managed)
-    _exported[where] = (managed, sizes, keep, owner)
+    _exported[where] = (managed, sizes, keep)
     return _capsule_new(where, _NAME, _drop_capsule_c)
 
 
@@ -168,26 +191,46 @@ class _BorrowedTensor:
 
 
 def from_object(obj: Any) -> Tuple[int, Shape, memoryview]:
-    """Datatype, shape and memory of a capsule or of an object with `__dlpack__`; the memory keeps its owner alive."""
+    """Datatype, shape and memory of a capsule or of an object with `__dlpack__`; the memory keeps its owner alive.
+
+    Raises:
+        TritonModelException: If it is not in memory of the CPU, or cannot be a tensor.
+    """
+    code, shape, memory = _from_object(obj, (_CPU, _PINNED))
+    assert isinstance(memory, memoryview)
+    return code, shape, memory
+
+
+def from_object_or_device(obj: Any) -> Tuple[int, Shape, Union[memoryview, DeviceMemory]]:
+    """The same, also for memory of a GPU."""
+    return _from_object(obj, (_CPU, CUDA, _PINNED))
+
+
+def _from_object(obj: Any, devices: Tuple[int, ...]) -> Tuple[int, Shape, Union[memoryview, DeviceMemory]]:
     if type(obj).__name__ == "PyCapsule":
-        return _from_capsule(obj)
+        return _from_capsule(obj, devices, is_ordered=False)
     if not (hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__")):
         raise TritonModelException(
             "Provided tensor is not supported. Tensor must be a DLPack capsule "
             "or have `__dlpack__` and `__dlpack_device__` attributes"
         )
-    _check_device(int(obj.__dlpack_device__()[0]))
-    return _from_capsule(obj.__dlpack__(stream=None))
+    kind = int(obj.__dlpack_device__()[0])
+    _check_device(kind, devices)
+    if kind == CUDA:  # our reads are ordered by the default stream: the object makes that wait for its own
+        return _from_capsule(obj.__dlpack__(stream=_DEFAULT_STREAM), devices, is_ordered=True)
+    return _from_capsule(obj.__dlpack__(stream=None), devices, is_ordered=False)
 
 
-def _check_device(kind: int) -> None:
-    """Refuse memory the CPU cannot read."""
-    if kind not in (_CPU, _PINNED):
+def _check_device(kind: int, devices: Tuple[int, ...]) -> None:
+    """Refuse memory of other kinds of devices."""
+    if kind not in devices:
         raise TritonModelException(f"DLDevice type {kind} is not support by Python backend.")
 
 
-def _from_capsule(capsule: Any) -> Tuple[int, Shape, memoryview]:
-    """Consume *capsule*."""
+def _from_capsule(
+    capsule: Any, devices: Tuple[int, ...], *, is_ordered: bool
+) -> Tuple[int, Shape, Union[memoryview, DeviceMemory]]:
+    """Consume *capsule*; *is_ordered* if the default stream of its GPU waits for the work that writes its memory."""
     # id() is the object's address: the capsule itself is held by our caller.
     if not _capsule_is_valid(id(capsule), _NAME):
         raise TritonModelException(
@@ -197,7 +240,7 @@ def _from_capsule(capsule: Any) -> Tuple[int, Shape, memoryview]:
     address = _capsule_pointer(id(capsule), _NAME)
     managed = _DLManagedTensor.from_address(address)
     tensor = managed.dl_tensor
-    _check_device(tensor.device_type)
+    _check_device(tensor.device_type, devices)
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     _check_contiguous(tensor, shape)
     code = _CODES.get((tensor.dtype_code, tensor.dtype_bits)) if tensor.dtype_lanes == 1 else None
@@ -208,6 +251,14 @@ def _from_capsule(capsule: Any) -> Tuple[int, Shape, memoryview]:
         )
     size = element_count(shape) * ITEM_SIZES[code]
     start = (tensor.data or 0) + tensor.byte_offset
+    if tensor.device_type == CUDA:
+        from naiad_stub.cuda.driver import device
+        from naiad_stub.cuda.memory import DeviceMemory
+
+        device(tensor.device_id)  # a missing driver is an error of this call, not of the response
+        _capsule_rename(capsule, _USED)
+        lent = _BorrowedTensor(address, managed.deleter)
+        return code, shape, DeviceMemory(start, size, tensor.device_id, lent, is_ordered=is_ordered)
     # Renamed last: what is refused above still belongs to the capsule, which then frees it.
     _capsule_rename(capsule, _USED)
     owner = _BorrowedTensor(address, managed.deleter)

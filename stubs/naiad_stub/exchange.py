@@ -33,6 +33,8 @@ _ONE_BLOCK = struct.Struct("<Q")
 _NO_BYTES = memoryview(b"")
 _HOST_FLAGS = 32
 _MODEL_FLAGS = (1 << _HOST_FLAGS) - 1
+_SMALL_DEVICE_BYTES = 64 << 10
+"""Up to this many bytes in GPU memory, a copy in the process's own memory is cheaper than a block of the segment."""
 _MAX_BODY = wire.MAX_GUEST_FRAME // 2
 """Bytes of entries in one RESPONSES message, unless a single entry has more."""
 
@@ -240,10 +242,10 @@ class TensorWriter:
         """
         described = []
         buffers = []
-        # One pass describes the tensors and finds out whether one of them is in the segment already. That is rare, and
-        # the work so far is thrown away.
+        # One pass describes the tensors and finds out whether one of them is in the segment or in GPU memory. That is
+        # rare, and the work so far is thrown away.
         for tensor in tensors:
-            if tensor._block is not None:
+            if tensor._place is not None:
                 return self._write_each(tensors)
             code, shape, buffer, size = tensor._payload_to_copy()
             described.append((tensor._name, code, shape, size))
@@ -261,35 +263,65 @@ class TensorWriter:
         return 0, _ONE_BLOCK.pack(block), data, b"", total
 
     def _write_each(self, tensors: Sequence[Tensor]) -> Written:
-        """The same with a block for each tensor, since some are in a block already (`Tensor.allocate`)."""
+        """The same with a block for each tensor, since some are in a block (`Tensor.allocate`) or in GPU memory."""
+        tensors = [_on_cpu_if_small(tensor) for tensor in tensors]
+        if all(tensor._place is None for tensor in tensors):
+            return self.write(tensors)
         described = []
-        payloads = []
-        copied = []
-        placed: List[Tensor] = []
-        for tensor in tensors:
-            code, shape, buffer, size = tensor._payload()
+        payloads: List[Optional[Buffer]] = []  # None for GPU memory
+        sizes = []  # of the blocks to allocate
+        placed: List[bool] = []  # whether the tensor's own block is handed over
+        for position, tensor in enumerate(tensors):
+            memory = tensor._device_memory()
+            if memory is None:
+                code, shape, buffer, size = tensor._payload()
+                payloads.append(buffer)
+            else:
+                code, shape, size = tensor._code, tensor._shape, memory.size
+                payloads.append(None)
             described.append((tensor._name, code, shape, size))
-            payloads.append((tensor, buffer, size))
             # A model may return one tensor under two names. Its block can be handed over once; for the second name the
             # bytes are copied.
-            if tensor._block is not None and not any(other is tensor for other in placed):
-                placed.append(tensor)
-            elif size:
-                copied.append(size)
+            is_placed = isinstance(tensor._place, int) and not any(other is tensor for other in tensors[:position])
+            placed.append(is_placed and size > 0)
+            if size and not is_placed:
+                sizes.append(size)
         key = tuple(described)
         data, *_ = self._layouts.get((key, True)) or self._pack(key, apart=True)
-        own = iter(self._blocks.allocate_each(copied))  # before any is taken over: this may fail
+        copies = self._blocks.allocate_each(sizes)
+        try:
+            self._copy_each(tensors, payloads, placed, copies)
+        except BaseException:  # a GPU that failed
+            self._blocks.release(copies)
+            raise
+        # Only now, as from here on nothing fails.
+        own = iter(copies)
         blocks = []
-        total = 0
-        for tensor, buffer, size in payloads:
-            block = self._blocks.hand_over(tensor)
-            if block < 0 and size:
-                block = next(own)
-                self._blocks.view[block : block + size] = buffer
+        for tensor, is_placed, (_, _, _, size) in zip(tensors, placed, described):
             if size:
-                blocks.append(block)
-            total += size
+                blocks.append(self._blocks.hand_over(tensor) if is_placed else next(own))
+        total = sum([size for _, _, _, size in described])
         return wire.OWN_BLOCKS, struct.pack(f"<{len(blocks)}Q", *blocks), data, b"", total
+
+    def _copy_each(
+        self,
+        tensors: Sequence[Tensor],
+        payloads: Sequence[Optional[Buffer]],
+        placed: Sequence[bool],
+        blocks: Sequence[int],
+    ) -> None:
+        """Copy the tensors that are not *placed* into *blocks*, one for each that has bytes."""
+        own = iter(blocks)
+        for tensor, buffer, is_placed in zip(tensors, payloads, placed):
+            if is_placed:
+                continue
+            if buffer is None:
+                memory = tensor._device_memory()
+                if memory is not None and memory.size:
+                    self._blocks.copy_from_device(memory, next(own))
+            elif len(buffer):
+                block = next(own)
+                self._blocks.view[block : block + len(buffer)] = buffer
 
     def _pack(self, outputs: tuple[_Output, ...], *, apart: bool = False) -> tuple[bytes, list[int], int, bool]:
         """The layout, the offsets and the bytes of outputs, and whether nothing is between them."""
@@ -307,6 +339,12 @@ class TensorWriter:
         packed = layout.pack(places), [place.offset for place in places], total if size else 0, total == size
         self._layouts[(outputs, True) if apart else outputs] = packed
         return packed
+
+
+def _on_cpu_if_small(tensor: Tensor) -> Tensor:
+    """*tensor*, or a copy on the CPU if it has few bytes in GPU memory: those travel with the other small ones."""
+    memory = tensor._device_memory()
+    return tensor if memory is None or memory.size > _SMALL_DEVICE_BYTES else tensor._on_cpu()
 
 
 def _laid_out(buffers: Sequence[Buffer], offsets: Sequence[int], size: int) -> bytes:

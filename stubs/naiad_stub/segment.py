@@ -161,6 +161,10 @@ class Segment:
             free.append(offset)
         return True
 
+    def has_block(self, offset: int, size: int) -> bool:
+        """Whether a block in use begins at *offset* and has *size* bytes."""
+        return self._sizes.get(offset) == size
+
     @property
     def has_untrimmed(self) -> bool:
         """Whether blocks were freed since the last trim, or that has ended before its end."""

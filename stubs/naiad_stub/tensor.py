@@ -1,15 +1,15 @@
 """Tensors as models see them, and their bytes in shared memory.
 
-A received tensor is a view of the segment. Its numpy array or strings are made by the first `as_numpy`, because many
-models read only some of their inputs. A tensor to be sent is an array; the stub copies it once, from the bytes that
-`_payload` returns.
+A received tensor is a view of the segment, or memory of a GPU. Its numpy array or strings are made by the first
+`as_numpy`, because many models read only some of their inputs. A tensor to be sent is an array or memory of a GPU; the
+stub copies it once, from the bytes that `_payload` returns or from the GPU.
 """
 
 from __future__ import annotations
 
 import struct
 from operator import index
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from naiad_stub.arguments import text
 from naiad_stub.datatypes import BF16, BYTES, Buffer, Shape, element_count
 from naiad_stub.exceptions import API_MODULE, TritonModelException
 from naiad_stub.wire import INLINE_LIMIT
+
+if TYPE_CHECKING:
+    from naiad_stub.cuda.memory import DeviceMemory
 
 # Numpy's own names: the guest's byte order is the wire's on every machine we run on.
 _NUMPY: Tuple[Any, ...] = (
@@ -29,6 +32,10 @@ _CODES: Dict[Any, int] = {dtype: code for code, dtype in enumerate(_NUMPY) if dt
 _NAME_RULE = "Tensor takes its name as str"
 _LENGTH = struct.Struct("<I")
 _LONG = 1 << 32
+# DLPack's kinds of devices, and the value of `stream` for a consumer that synchronises by itself.
+_CPU = 1
+_CUDA = 2
+_NO_STREAM = -1
 
 
 def encode_strings(array: np.ndarray[Any, Any]) -> bytes:
@@ -98,10 +105,11 @@ class Tensor:
     Attributes:
         _view: Raw little-endian bytes, if there are any yet; for BYTES the serialised form.
         _array: The numpy array, once it was asked for.
-        _block: The block of the output segment that `allocate` put it in; None for any other tensor.
+        _place: Where the bytes are if not in the process's own memory: the block of the output segment that `allocate`
+            put them in, or memory of a GPU; else None.
     """
 
-    __slots__ = ("__weakref__", "_array", "_block", "_code", "_name", "_shape", "_view")
+    __slots__ = ("__weakref__", "_array", "_code", "_name", "_place", "_shape", "_view")
     __module__ = API_MODULE
 
     _name: str
@@ -109,7 +117,7 @@ class Tensor:
     _shape: Shape
     _view: Optional[Buffer]
     _array: Optional[np.ndarray[Any, Any]]
-    _block: Optional[int]
+    _place: Union[int, DeviceMemory, None]
 
     def __init__(self, name: str, array: Any, /) -> None:
         if type(name) is not str:
@@ -127,7 +135,7 @@ class Tensor:
         self._array = array
         # Strings are serialised now, so that the model may reuse its array of objects for the next response.
         self._view = encode_strings(array) if code == BYTES else None
-        self._block = None
+        self._place = None
 
     @staticmethod
     def allocate(name: str, shape: Sequence[int], dtype: Any, /) -> Tensor:
@@ -153,7 +161,7 @@ class Tensor:
             raise TritonModelException(f"Tensor.allocate takes sizes of 0 and more, got {list(sizes)}.")
         block, view = runtime.current().allocate(element_count(sizes) * numpy_dtype.itemsize)
         tensor = Tensor._received(name, code, sizes, view)
-        tensor._block = block
+        tensor._place = block
         return tensor
 
     @classmethod
@@ -165,15 +173,35 @@ class Tensor:
         self._shape = shape
         self._view = view
         self._array = None
-        self._block = None
+        self._place = None
         return self
+
+    @classmethod
+    def _on_device(cls, name: str, code: int, shape: Shape, memory: DeviceMemory) -> Tensor:
+        """A tensor over GPU memory of the right size."""
+        self = cls._received(name, code, shape, b"")
+        self._view = None
+        self._place = memory
+        return self
+
+    def _device_memory(self) -> Optional[DeviceMemory]:
+        """The GPU memory that the tensor is in; None if it is in memory of the CPU."""
+        place = self._place
+        return None if place is None or type(place) is int else place  # type: ignore[return-value]  # mypy knows no `type(...) is`
+
+    def _on_cpu(self) -> Tensor:
+        """A copy of a tensor in GPU memory."""
+        memory = self._device_memory()
+        assert memory is not None
+        return Tensor._received(self._name, self._code, self._shape, memory.read())
 
     def _payload(self) -> Tuple[int, Shape, Buffer, int]:
         """Datatype, shape, the bytes to send as one flat buffer, and their number."""
         view = self._view
         if view is None:
             array = self._array
-            assert array is not None
+            if array is None:
+                return self._on_cpu()._payload()
             if not array.size:
                 view = b""
             else:
@@ -203,13 +231,18 @@ class Tensor:
         return self._code
 
     def is_cpu(self) -> bool:
-        """True: the bytes are always in the memory of the CPU."""
-        return True
+        """Whether the bytes are in memory of the CPU; else they are in that of a GPU."""
+        return self._device_memory() is None
 
     def as_numpy(self) -> np.ndarray[Any, Any]:
-        """The elements as an array: a writable view of the tensor's memory, or objects of `bytes` for BYTES."""
+        """The elements as an array: a writable view of the tensor's memory, or objects of `bytes` for BYTES.
+
+        A tensor in GPU memory is copied by each call, so changes of the array do not change the tensor.
+        """
         array = self._array
         if array is None:
+            if self._view is None:
+                return self._on_cpu().as_numpy()
             array = self._array = self._make_array()
         return array
 
@@ -238,6 +271,9 @@ class Tensor:
         """
         from naiad_stub import dlpack
 
+        memory = self._device_memory()
+        if memory is not None:
+            return dlpack.to_device_capsule(self._code, self._shape, memory, self)
         _, _, view, _ = self._payload()
         return dlpack.to_capsule(self._code, self._shape, view, self)
 
@@ -249,10 +285,28 @@ class Tensor:
         dl_device: Optional[Tuple[int, int]] = None,
         copy: Optional[bool] = None,
     ) -> Any:
-        """A capsule for `from_dlpack` of other libraries. *stream* and *max_version* have no effect on a CPU."""
+        """A capsule for `from_dlpack` of other libraries.
+
+        *max_version* has no effect, and *stream* none on a CPU. The work that writes GPU memory is complete when this
+        returns, so that any stream may read it; with -1, nothing is waited for.
+        """
+        memory = self._device_memory()
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
-            raise BufferError(
-                f"Tensor {self._name!r} is in CPU memory and is not moved to DLPack device {dl_device!r}."
+            if memory is None or tuple(dl_device) != (_CPU, 0):
+                kind = "CPU" if memory is None else "GPU"
+                raise BufferError(
+                    f"Tensor {self._name!r} is in {kind} memory and is not moved to DLPack device {dl_device!r}."
+                )
+            if copy is False:
+                raise BufferError(f"Tensor {self._name!r} is in GPU memory and cannot be on the CPU without a copy.")
+            return self._on_cpu().to_dlpack()
+        if memory is not None:
+            if copy:
+                memory = memory.copy()
+            if stream != _NO_STREAM:
+                memory.wait()
+            return (
+                Tensor._on_device(self._name, self._code, self._shape, memory).to_dlpack() if copy else self.to_dlpack()
             )
         if copy and self._code != BYTES:
             code, shape, view, _ = self._payload()
@@ -260,16 +314,23 @@ class Tensor:
         return self.to_dlpack()
 
     def __dlpack_device__(self) -> Tuple[int, int]:
-        """(kDLCPU, 0)."""
-        return (1, 0)
+        """(kDLCPU, 0), or (kDLCUDA, the GPU's number in this process)."""
+        memory = self._device_memory()
+        return (_CPU, 0) if memory is None else (_CUDA, memory.ordinal)
 
     @staticmethod
     def from_dlpack(name: str, obj: Any, /) -> Tensor:
-        """A tensor over the memory of a DLPack capsule, or of anything with `__dlpack__`, without a copy."""
+        """A tensor over the memory of a DLPack capsule, or of anything with `__dlpack__`, without a copy.
+
+        The memory may be that of a GPU. What an object has queued on its stream by now is complete before the tensor is
+        read or sent; for a bare capsule, all work of the GPU is waited for then.
+        """
         from naiad_stub import dlpack
 
         name = text(_NAME_RULE, name)
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
-        code, shape, view = dlpack.from_object(obj)
-        return Tensor._received(name, code, shape, view)
+        code, shape, memory = dlpack.from_object_or_device(obj)
+        if isinstance(memory, memoryview):
+            return Tensor._received(name, code, shape, memory)
+        return Tensor._on_device(name, code, shape, memory)

@@ -196,7 +196,7 @@ class ResponseFunctions:
         except TritonModelException as error:
             raise ApiCallError(UNAVAILABLE, str(error)) from None
         tensor = Tensor._received(name, code, shape, view)
-        tensor._block = block
+        tensor._place = block
         return tensor, memory.address_of(view)
 
     def backend_inference_response_output(

@@ -1,0 +1,183 @@
+"""CUDA's driver API by ctypes: `libcuda.so.1`, which each machine with NVIDIA's driver has, and the primary contexts.
+
+The driver API and not the runtime API: every library that a model may use (PyTorch, JAX, CuPy) works on the primary
+context of a device, which the driver API gives us as well, whatever runtime they were built with. And a failed call of
+the runtime API leaves its error behind, which the next check of another library reports as its own.
+
+A guest that uses no tensor in GPU memory neither imports this module nor loads the library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any, Dict, List, NoReturn, Optional, Tuple
+
+from naiad_stub.exceptions import TritonModelException
+
+LIBRARY = "libcuda.so.1"
+LEGACY_STREAM = 1
+"""CU_STREAM_LEGACY: the default stream. The driver's synchronous copies are ordered by it. As a number, DLPack's name
+for it, too."""
+
+_pointer = ctypes.c_void_p
+_address = ctypes.c_uint64
+_size = ctypes.c_size_t
+_int = ctypes.c_int
+_unsigned = ctypes.c_uint
+
+# The functions in use. cuda.h defines names without a suffix as macros for these versions.
+_SIGNATURES: Dict[str, Tuple[Any, ...]] = {
+    "cuInit": (_unsigned,),
+    "cuGetErrorName": (_int, _pointer),
+    "cuDeviceGet": (_pointer, _int),
+    "cuDevicePrimaryCtxRetain": (_pointer, _int),
+    "cuCtxPushCurrent_v2": (_pointer,),
+    "cuCtxPopCurrent_v2": (_pointer,),
+    "cuCtxSynchronize": (),
+    "cuStreamSynchronize": (_pointer,),
+    "cuMemAlloc_v2": (_pointer, _size),
+    "cuMemFree_v2": (_address,),
+    "cuMemcpyDtoH_v2": (_pointer, _address, _size),
+    "cuMemcpyHtoD_v2": (_address, _pointer, _size),
+    "cuMemcpyDtoD_v2": (_address, _address, _size),
+    "cuMemHostRegister_v2": (_pointer, _size, _unsigned),
+    "cuMemHostUnregister": (_pointer,),
+}
+_OUT_OF_MEMORY = 2
+
+
+class CudaError(TritonModelException):
+    """A call of the driver failed.
+
+    Attributes:
+        code: CUresult.
+    """
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+    @property
+    def is_out_of_memory(self) -> bool:
+        """Whether the device has too little free memory."""
+        return self.code == _OUT_OF_MEMORY
+
+
+class Driver:
+    """The loaded library; made by `driver`.
+
+    Raises:
+        TritonModelException: If it is missing, or finds no device.
+    """
+
+    def __init__(self) -> None:
+        try:
+            library = ctypes.CDLL(LIBRARY)
+        except OSError as error:
+            raise TritonModelException(
+                f"cannot use a tensor in GPU memory: NVIDIA's driver is missing ({error}); run the server on a machine "
+                "with the driver, in a container with access to its GPUs (docker run --gpus all)"
+            ) from None
+        self._functions: Dict[str, Any] = {}
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.argtypes = arguments
+            function.restype = _int
+            self._functions[name] = function
+        code = self._functions["cuInit"](0)
+        if code:
+            raise TritonModelException(
+                f"cannot use a tensor in GPU memory: cuInit failed with {self.error_name(code)} ({code}); check that "
+                "`nvidia-smi` works there and which devices CUDA_VISIBLE_DEVICES names"
+            )
+
+    def call(self, purpose: str, name: str, *arguments: Any) -> None:
+        """Call a function.
+
+        Args:
+            purpose: What fails if the call does, as "copy 16 bytes of GPU memory to the CPU".
+            name: The function.
+            arguments: Its arguments.
+
+        Raises:
+            CudaError: If it fails.
+        """
+        code = self._functions[name](*arguments)
+        if code:
+            self._fail(purpose, name, code)
+
+    def attempt(self, name: str, *arguments: Any) -> int:
+        """Call a function whose failure is no error; its CUresult."""
+        code: int = self._functions[name](*arguments)
+        return code
+
+    def error_name(self, code: int) -> str:
+        """The name of a CUresult."""
+        name = ctypes.c_char_p()
+        self._functions["cuGetErrorName"](code, ctypes.byref(name))
+        return (name.value or b"an unknown error").decode()
+
+    def _fail(self, purpose: str, name: str, code: int) -> NoReturn:
+        advice = "; free memory on the device, or use smaller batches" if code == _OUT_OF_MEMORY else ""
+        raise CudaError(f"cannot {purpose}: {name} failed with {self.error_name(code)} ({code}){advice}", code)
+
+
+class Device:
+    """One GPU with its primary context; a context manager that makes it current on this thread.
+
+    Attributes:
+        ordinal: Its number in this process.
+    """
+
+    __slots__ = ("_context", "_driver", "ordinal")
+
+    def __init__(self, driver: Driver, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self._driver = driver
+        number = _int()
+        context = _pointer()
+        purpose = f"use GPU {ordinal}"
+        driver.call(purpose, "cuDeviceGet", ctypes.byref(number), ordinal)
+        # Never released: the libraries of the model use it until the process exits.
+        driver.call(purpose, "cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
+        self._context = context
+
+    def __enter__(self) -> Driver:
+        self._driver.call(f"use GPU {self.ordinal}", "cuCtxPushCurrent_v2", self._context)
+        return self._driver
+
+    def __exit__(self, *_: object) -> None:
+        self._driver.attempt("cuCtxPopCurrent_v2", ctypes.byref(_pointer()))
+
+    def attempt(self, name: str, *arguments: Any) -> int:
+        """Call a function on this device whose failure is no error, as in a finalizer; its CUresult."""
+        code = self._driver.attempt("cuCtxPushCurrent_v2", self._context)
+        if not code:
+            code = self._driver.attempt(name, *arguments)
+            self.__exit__()
+        return code
+
+
+_lock = threading.Lock()
+_loaded: List[Driver] = []
+_devices: Dict[int, Device] = {}
+
+
+def driver() -> Driver:
+    """The driver, loaded by the first call."""
+    if not _loaded:
+        with _lock:
+            if not _loaded:
+                _loaded.append(Driver())
+    return _loaded[0]
+
+
+def device(ordinal: int) -> Device:
+    """The device that this process knows by that number."""
+    found: Optional[Device] = _devices.get(ordinal)
+    if found is None:
+        loaded = driver()
+        with _lock:
+            found = _devices.get(ordinal) or _devices.setdefault(ordinal, Device(loaded, ordinal))
+    return found

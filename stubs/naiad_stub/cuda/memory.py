@@ -1,0 +1,105 @@
+"""Regions of GPU memory: what a tensor refers to there, and copies of it.
+
+Order: a model queues its kernels on a stream and returns before they have run. Whoever reads the bytes must wait for
+them. An object with `__dlpack__` was told the default stream, and has made it wait for its own: then waiting for that
+stream is enough. Nobody knows the stream of a bare capsule, so all of the device's work is waited for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Tuple
+
+from naiad_stub.cuda.driver import LEGACY_STREAM, Driver, device
+from naiad_stub.datatypes import Buffer
+
+
+class DeviceMemory:
+    """Some bytes in the memory of one GPU, valid as long as this object is.
+
+    Attributes:
+        address: Where they begin.
+        size: Their number.
+        ordinal: The GPU's number in this process.
+    """
+
+    __slots__ = ("__weakref__", "_is_ordered", "_owner", "address", "ordinal", "size")
+
+    def __init__(self, address: int, size: int, ordinal: int, owner: object, *, is_ordered: bool) -> None:
+        """Bytes that *owner* keeps; *is_ordered* if the default stream waits for the work that writes them."""
+        self.address = address
+        self.size = size
+        self.ordinal = ordinal
+        self._owner = owner
+        self._is_ordered = is_ordered
+
+    def wait(self) -> None:
+        """Wait until the work that writes these bytes is complete."""
+        with device(self.ordinal) as driver:
+            self._wait(driver)
+
+    def _wait(self, driver: Driver) -> None:
+        purpose = f"wait for the work of GPU {self.ordinal}"
+        if self._is_ordered:
+            driver.call(purpose, "cuStreamSynchronize", LEGACY_STREAM)
+        else:
+            driver.call(purpose, "cuCtxSynchronize")
+
+    def copy_to(self, address: int) -> None:
+        """Copy these bytes to memory of the CPU at *address*."""
+        if not self.size:
+            return
+        with device(self.ordinal) as driver:
+            if not self._is_ordered:  # else the copy waits by itself: it is ordered by the default stream
+                self._wait(driver)
+            purpose = f"copy {self.size} bytes of the memory of GPU {self.ordinal} to the CPU"
+            driver.call(purpose, "cuMemcpyDtoH_v2", address, self.address, self.size)
+
+    def read(self) -> memoryview:
+        """A copy of these bytes in memory of the CPU."""
+        copied = bytearray(self.size)
+        if self.size:
+            self.copy_to(address_of(memoryview(copied))[0])
+        return memoryview(copied)
+
+    def copy(self) -> DeviceMemory:
+        """A copy of these bytes on the same GPU."""
+        if not self.size:
+            return self
+        made = Allocation(self.ordinal, self.size)
+        with device(self.ordinal) as driver:
+            self._wait(driver)
+            purpose = f"copy {self.size} bytes of the memory of GPU {self.ordinal}"
+            driver.call(purpose, "cuMemcpyDtoD_v2", made.address, self.address, self.size)
+        return DeviceMemory(made.address, self.size, self.ordinal, made, is_ordered=True)
+
+
+class Allocation:
+    """Memory that this module allocated; its finalizer frees it.
+
+    Attributes:
+        address: Where it begins.
+    """
+
+    __slots__ = ("_device", "address")
+
+    def __init__(self, ordinal: int, size: int) -> None:
+        self.address = 0
+        self._device = device(ordinal)
+        address = ctypes.c_uint64()
+        with self._device as driver:
+            purpose = f"allocate {size} bytes of the memory of GPU {ordinal}"
+            driver.call(purpose, "cuMemAlloc_v2", ctypes.byref(address), size)
+        self.address = address.value
+
+    def __del__(self) -> None:
+        if self.address:
+            self._device.attempt("cuMemFree_v2", self.address)
+
+
+def address_of(data: Buffer) -> Tuple[int, Any]:
+    """The address of *data*, and an object that keeps it valid."""
+    import numpy as np
+
+    array: np.ndarray[Any, Any] = np.frombuffer(data, np.uint8)
+    return array.ctypes.data, array

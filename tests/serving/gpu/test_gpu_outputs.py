@@ -1,0 +1,163 @@
+"""Tensors in GPU memory that a model makes and clients receive, through real guests and a stand-in for the driver."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from serving.gpu.gpu_models import DOUBLES_ON_GPU, IMPORTS, add_code_model, add_model
+from serving.written import evaluate
+from support.server import ServerProcess
+
+
+@pytest.fixture
+def server(tmp_path, driver):
+    add_model(tmp_path / "models", "doubles", DOUBLES_ON_GPU)
+    add_code_model(tmp_path / "models")
+    with ServerProcess(tmp_path / "models", work=tmp_path, environ=driver.environ) as server:
+        server.driver = driver
+        yield server
+
+
+def test_clients_get_the_bytes_of_outputs_in_gpu_memory(server):
+    for module, url in ((tritonclient.http, server.http_url), (tritonclient.grpc, server.grpc_url)):
+        with module.InferenceServerClient(url) as connection:
+            for count in (0, 1, 4, 100_000, 3_000_000, 3_000_000, 3_000_000, 7):
+                values = np.arange(count, dtype=np.float32)
+                given = module.InferInput("IN", [count], "FP32")
+                given.set_data_from_numpy(values)
+                answer = connection.infer("doubles", [given]).as_numpy("OUT")
+                assert np.array_equal(answer, values * 2), (module, count)
+
+
+def test_outputs_are_copied_once_from_the_device_to_the_segment(server):
+    values = np.ones(3_000_000, np.float32)
+    given = tritonclient.http.InferInput("IN", [values.size], "FP32")
+    given.set_data_from_numpy(values)
+
+    with tritonclient.http.InferenceServerClient(server.http_url) as connection:
+        for _ in range(4):
+            connection.infer("doubles", [given])
+
+    assert server.driver.bytes_of("cuMemcpyDtoH_v2") == [values.nbytes] * 4
+    assert len(server.driver.pinned()) <= 2, "the block is registered once, not at each response"
+    assert 1 <= server.driver.calls()["cuMemHostRegister_v2"] <= 2
+
+
+def test_memory_of_the_device_is_released_after_the_response(server):
+    for count in (4, 3_000_000):
+        document = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [count], "data": [1.0] * count}]}
+        assert server.post("/v2/models/doubles/infer", document).status == 200
+
+    server.wait_for(lambda: not server.driver.allocations(), "all allocations to be freed")
+
+
+def test_models_without_gpu_tensors_do_not_load_the_driver(server):
+    loaded = "[name for name in __import__('sys').modules if 'cuda' in name or name == 'naiad_stub.dlpack']"
+
+    assert evaluate(server, "code", loaded) == "[]"
+    assert "libcuda" not in evaluate(server, "code", "open('/proc/self/maps').read()")
+    assert server.driver.contexts() == []
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "text"),
+    [
+        (
+            "cuMemcpyDtoH_v2",
+            999,
+            "cannot copy 400000 bytes of the memory of GPU 0 to the CPU: cuMemcpyDtoH_v2 failed with CUDA_ERROR_UNKNOWN (999)",
+        ),
+        (
+            "cuCtxPushCurrent_v2",
+            201,
+            "cannot use GPU 0: cuCtxPushCurrent_v2 failed with CUDA_ERROR_INVALID_CONTEXT (201)",
+        ),
+    ],
+)
+def test_a_call_of_the_driver_that_fails_fails_the_request_alone(server, function, code, text):
+    document = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [100_000], "data": [1.0] * 100_000}]}
+    assert server.post("/v2/models/doubles/infer", document).status == 200
+    pid = evaluate(server, "code", "os.getpid()")
+
+    if function == "cuCtxPushCurrent_v2":  # only of what the guest does, not of the model's own array
+        evaluate(server, "code", IMPORTS + "t = pb_utils.Tensor.from_dlpack('X', DeviceArray.of(np.zeros(100)))")
+        server.driver.fail(function, code)
+        assert text in evaluate(server, "code", "t.as_numpy()")
+        server.driver.mend(function)
+    else:
+        server.driver.fail(function, code, once=True)
+        reply = server.post("/v2/models/doubles/infer", document)
+        assert (reply.status, text in reply.error) == (500, True), reply.body
+
+    assert server.post("/v2/models/doubles/infer", document).status == 200
+    assert evaluate(server, "code", "os.getpid()") == pid
+    server.wait_for(
+        lambda: not [name for name in server.driver.allocations() if pid not in name], "the failed output to be freed"
+    )
+
+
+def test_outputs_are_sent_where_memory_cannot_be_registered(server):
+    server.driver.fail("cuMemHostRegister_v2", 2)
+    document = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [2_000_000], "data": [1.0] * 2_000_000}]}
+
+    for _ in range(3):
+        reply = server.post("/v2/models/doubles/infer", document)
+        assert reply.status == 200
+    assert server.driver.pinned() == []
+
+
+def test_registered_memory_is_given_up_before_its_pages_are(server):
+    """The driver writes to the pages that it registered: if the system had got them back, responses would be wrong."""
+    values = np.arange(3_000_000, dtype=np.float32)
+    given = tritonclient.http.InferInput("IN", [values.size], "FP32")
+    with tritonclient.http.InferenceServerClient(server.http_url) as connection:
+        for _ in range(3):
+            given.set_data_from_numpy(values)
+            connection.infer("doubles", [given])
+        assert server.driver.pinned()
+        server.wait_for(lambda: not server.driver.pinned(), "the pause after which pages are given back")
+        assert np.array_equal(connection.infer("doubles", [given]).as_numpy("OUT"), values * 2)
+
+
+def test_without_a_driver_the_error_says_what_is_missing(tmp_path):
+    """The array is a pretended one: where there is no driver, no real one can be made."""
+    pretended = """
+import device_arrays
+class Pretended(device_arrays.DeviceArray):
+    def __init__(self):
+        self.shape, self.dtype, self.address, self.ordinal, self.stream = (2,), np.dtype("f4"), 4096, 0, None
+        self.asked_streams, self._base = [], 0
+"""
+    add_code_model(tmp_path / "models")
+    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
+        assert evaluate(server, "code", pretended) == "done"
+        answer = evaluate(server, "code", "pb_utils.Tensor.from_dlpack('X', Pretended())")
+        again = evaluate(server, "code", "pb_utils.Tensor.from_dlpack('X', Pretended().capsule())")
+
+    for text in (answer, again):
+        assert text.startswith(
+            "TritonModelException: cannot use a tensor in GPU memory: NVIDIA's driver is missing (libcuda.so.1: cannot "
+            "open shared object file"
+        )
+        assert text.endswith(
+            "; run the server on a machine with the driver, in a container with access to its GPUs (docker run --gpus "
+            "all)"
+        )
+
+
+def test_a_driver_without_a_device_is_reported(tmp_path, driver):
+    add_code_model(tmp_path / "models")
+    with ServerProcess(tmp_path / "models", work=tmp_path, environ=driver.environ) as server:
+        evaluate(server, "code", IMPORTS + "a = DeviceArray.of(np.zeros(2)); a.ordinal = 3")
+        answer = evaluate(server, "code", "pb_utils.Tensor.from_dlpack('X', a)")
+        evaluate(server, "code", "a.ordinal = 0; del a")
+        (driver.folder / "fail-cuInit").write_text("100")
+        none = evaluate(server, "code", "__import__('naiad_stub.cuda.driver', fromlist=['Driver']).Driver()")
+
+    assert answer == "CudaError: cannot use GPU 3: cuDeviceGet failed with CUDA_ERROR_INVALID_DEVICE (101)"
+    assert none == (
+        "TritonModelException: cannot use a tensor in GPU memory: cuInit failed with CUDA_ERROR_NO_DEVICE (100); check "
+        "that `nvidia-smi` works there and which devices CUDA_VISIBLE_DEVICES names"
+    )

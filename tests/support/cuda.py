@@ -1,0 +1,104 @@
+"""The stand-in for NVIDIA's driver (`cuda_driver.c`): compiled, put into a folder of the test's own, and looked into.
+
+driver = StandInDriver(tmp_path / "cuda")
+with ServerProcess(repository, work=tmp_path, environ=driver.environ) as server: ...
+assert driver.allocations() == []
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+from filelock import FileLock
+
+SOURCE = Path(__file__).with_name("cuda_driver.c")
+DEVICE_ARRAYS = Path(__file__).parents[2] / "bench" / "gpu" / "models" / "device_arrays.py"
+"""A module for models: arrays in GPU memory without a framework."""
+_FLAGS = ("-shared", "-fPIC", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-Wl,-soname,libcuda.so.1")
+
+
+def _compiled() -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("there is no compiler on this machine: install gcc or clang")
+    digest = hashlib.sha256(repr((compiler, _FLAGS)).encode() + SOURCE.read_bytes()).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / "naiad-tests-cuda"
+    folder.mkdir(exist_ok=True)
+    library = folder / f"driver-{digest}.so"
+    with FileLock(f"{library}.lock"):
+        if not library.exists():
+            partial = library.with_suffix(".partial")
+            subprocess.run([compiler, *_FLAGS, "-o", partial, SOURCE, "-ldl"], check=True, timeout=60)
+            partial.rename(library)
+    return library
+
+
+class StandInDriver:
+    """A driver with one device, and what processes have done with it.
+
+    Attributes:
+        folder: Its folder, to which the library writes.
+        library: The library.
+        environ: The variables with which a process finds it.
+    """
+
+    def __init__(self, folder: Path, *, devices: int = 1) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.library = folder / "libcuda.so.1"
+        shutil.copy(_compiled(), self.library)
+        (folder / "devices").write_text(str(devices))
+        inherited = os.environ.get("LD_LIBRARY_PATH")
+        self.environ = {"LD_LIBRARY_PATH": f"{folder}:{inherited}" if inherited else str(folder)}
+
+    def fail(self, function: str, code: int, *, once: bool = False) -> None:
+        """Let calls of *function* return *code*: all, or the next one."""
+        (self.folder / f"{'once' if once else 'fail'}-{function}").write_text(str(code))
+
+    def mend(self, function: str) -> None:
+        """Let calls of *function* succeed again."""
+        (self.folder / f"fail-{function}").unlink()
+
+    def limit(self, size: int) -> None:
+        """Give each process *size* bytes of device memory."""
+        (self.folder / "limit").write_text(str(size))
+
+    def allocations(self) -> list[str]:
+        """The allocations of processes that still run."""
+        return self._marks("memory")
+
+    def opened(self) -> list[str]:
+        """The handles that processes which still run have open."""
+        return self._marks("opened")
+
+    def pinned(self) -> list[str]:
+        """The ranges that processes which still run have registered."""
+        return self._marks("pinned")
+
+    def contexts(self) -> list[str]:
+        """The contexts of processes that still run."""
+        return self._marks("context")
+
+    def calls(self) -> Counter[str]:
+        """How often each function has succeeded, in all processes."""
+        return Counter(line.split()[1] for line in self._lines())
+
+    def bytes_of(self, function: str) -> list[int]:
+        """The sizes that *function* was called with, in order."""
+        return [int(line.split()[2]) for line in self._lines() if line.split()[1] == function]
+
+    def _lines(self) -> list[str]:
+        path = self.folder / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def _marks(self, kind: str) -> list[str]:
+        names = [path.name for path in self.folder.glob(f"{kind}-*")]
+        return sorted(name for name in names if psutil.pid_exists(int(name.split("-")[1])))
