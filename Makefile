@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # and SLOW_SHARE=1/3 all tests but two thirds of the slow ones.
 export NAIAD_TEST_FRONTENDS := $(FRONTENDS)
 
-.PHONY: demo demo-llm demo-ray test quick check docs bench bench-llm bench-scaling bench-declared changelog proto clean
+.PHONY: demo demo-llm demo-ray test quick check docs bench bench-llm bench-scaling bench-declared gpu-check changelog proto clean
 
 # The demonstrations need a fraction of what the tests do, which is most of their time on a fresh machine.
 # What is there already is installed along, so that pip keeps versions that suit all: Ray alone would replace protobuf.
@@ -55,6 +55,10 @@ bench-llm: $(VENV)/.ready-dev  ## Language models beside their engine and Triton
 
 bench-scaling: $(VENV)/.ready-dev  ## Over the number of frontend processes; writes a section of that page and a picture
 	$(BIN)/python -m bench.scaling
+
+# Without .venv, as on a borrowed machine that packages cannot be installed on, PYTHON must have naiad's dependencies.
+gpu-check:  ## Tensors in GPU memory on this machine's GPU, in less than four minutes; prints a table
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m bench.gpu $(ARGUMENTS)
 
 bench-declared: $(VENV)/.ready-dev  ## Environments that models declare: starts and disk space; prints tables
 	$(BIN)/python -m bench.declared

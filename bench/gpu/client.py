@@ -34,9 +34,13 @@ class Connection:
         Raises:
             RequestError: If it is an error.
         """
-        self._connection.request("POST", path, body, dict(headers or {}))
-        response = self._connection.getresponse()
-        content = response.read()
+        try:
+            self._connection.request("POST", path, body, dict(headers or {}))
+            response = self._connection.getresponse()
+            content = response.read()
+        except BaseException:
+            self._connection.close()  # opened again by the next request
+            raise
         if response.status != http.HTTPStatus.OK:
             raise RequestError(f"{path}: {response.status} {content.decode(errors='replace')[:600]}")
         return response.headers, content
@@ -60,15 +64,15 @@ class Connection:
         start = int(headers["Inference-Header-Content-Length"])
         return np.frombuffer(body[start:], np.float32)
 
-    def probe(self, model: str, function: str, **arguments: Any) -> Any:
-        """What a function of `probes` returns in the guest of *model*.
+    def probe(self, guest: str, function: str, /, **arguments: Any) -> Any:
+        """What a function of `probes` returns in the guest of the model *guest*.
 
         Raises:
             RequestError: With its traceback, if it raises.
         """
         call = json.dumps({"function": function, "arguments": arguments})
         document = {"inputs": [{"name": "CALL", "datatype": "BYTES", "shape": [1], "data": [call]}]}
-        _, body = self.post(f"/v2/models/{model}/infer", json.dumps(document).encode())
+        _, body = self.post(f"/v2/models/{guest}/infer", json.dumps(document).encode())
         answer = json.loads(json.loads(body)["outputs"][0]["data"][0])
         if "error" in answer:
             raise RequestError(answer["error"].strip())

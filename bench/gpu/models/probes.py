@@ -182,7 +182,7 @@ def call_async(model: str, framework: str, size: int, count: int) -> dict[str, A
         tensors = [pb_utils.Tensor.from_dlpack("IN", on_device(framework, each)) for each in values]
         return await asyncio.gather(*(_request(model, each, "gpu").async_exec() for each in tensors))
 
-    responses = asyncio.new_event_loop().run_until_complete(run())
+    responses = asyncio.run(run())
     return {"right": [_is_right(framework, each, value) for each, value in zip(responses, values)]}
 
 

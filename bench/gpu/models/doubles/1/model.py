@@ -1,4 +1,4 @@
-"""Answers with twice its input, computed and left in GPU memory by the framework that the request names."""
+"""Answers with twice its input, computed and left in GPU memory by the framework of its configuration."""
 
 import json
 import sys
@@ -12,11 +12,14 @@ import probes
 
 
 class TritonPythonModel:
+    def initialize(self, args):
+        self.framework = json.loads(args["model_config"])["parameters"]["framework"]["string_value"]
+
     def execute(self, requests):
         responses = []
         for request in requests:
             parameters = json.loads(request.parameters() or "{}")
             given = pb_utils.get_input_tensor_by_name(request, "IN")
-            doubled = probes.doubled(parameters.get("framework", "arrays"), given, parameters.get("form", "object"))
+            doubled = probes.doubled(self.framework, given, parameters.get("form", "object"))
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", doubled)]))
         return responses
