@@ -1,5 +1,6 @@
 # For users: `make demo`, `make demo-llm`, `make demo-ray` and `make test`. All make .venv themselves; only python3 (3.10+) is needed.
 PYTHON ?= python3
+# `make quick VENV=.venv-other PYTHON=/path/to/python3.13`: another Python, in an environment of its own.
 VENV := .venv
 BIN := $(VENV)/bin
 # Most tests wait for servers: files run side by side, three at least. `make test PARALLEL=` runs them one after the other.
@@ -73,4 +74,4 @@ proto:  ## Regenerate *_pb2.py from our .proto files (protoc 25, which every pro
 	rm -rf .venv-proto
 
 clean:
-	rm -rf $(VENV) .venv-proto .demo .bench build dist
+	rm -rf $(VENV) .venv-* .demo .bench build dist

@@ -8,6 +8,7 @@ its text, becomes a picture here: a reader's browser would fetch the program tha
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import math
@@ -93,7 +94,7 @@ def build(site: Path = SITE) -> None:
     """Build the site into a folder, which is replaced.
 
     Raises:
-        SiteError: If a link leads nowhere, or the generator has a warning.
+        SiteError: If the generator is missing or has a warning, or a link leads nowhere.
     """
     source = site.with_name(f"{site.name}-source")
     for folder in (site, source):
@@ -111,6 +112,12 @@ def build(site: Path = SITE) -> None:
         ),
         encoding="utf-8",
     )
+    if importlib.util.find_spec("zensical") is None:
+        raise SiteError(
+            f"cannot build the site: zensical, which builds it, is not installed for {sys.executable} (Python "
+            f"{sys.version_info[0]}.{sys.version_info[1]}), and needs Python 3.11 or newer; run `make docs "
+            "VENV=.venv-docs PYTHON=/path/to/python3.11`"
+        )
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "--config-file", str(settings)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     if built.returncode:

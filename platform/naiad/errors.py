@@ -42,6 +42,21 @@ class NaiadError(Exception):
         self.code = code if code is not None else self.default_code
 
 
+# X509_V_ERR_... of OpenSSL's x509_vfy.h, "Errors in case a check in X509_V_FLAG_X509_STRICT mode fails".
+_STRICT_CERTIFICATE_ERRORS = range(78, 95)
+
+
+def certificate_remedy(verify_code: int, otherwise: str) -> str:
+    """What to do about a certificate that was rejected with *verify_code*: *otherwise*, unless it breaks RFC 5280.
+
+    Python 3.13 and newer set VERIFY_X509_STRICT, so they reject certificates of private authorities that older ones
+    accept. OpenSSL's message then names what is missing, such as the Authority Key Identifier.
+    """
+    if verify_code in _STRICT_CERTIFICATE_ERRORS:
+        return "issue the certificate again as RFC 5280 requires, which Python 3.13 and newer check"
+    return otherwise
+
+
 class InvalidRequestError(NaiadError):
     """A request is malformed, or does not match the model's inputs and outputs."""
 

@@ -33,7 +33,8 @@ def integer(name: str, value: Any, low: int, bits: int) -> int:
 
 def _converted(name: str, value: Any) -> int:
     """*value*, which has no `__index__`, converted to int."""
-    if hasattr(value, "__int__") and not isinstance(value, float):
+    # `int` uses `__trunc__` too, and before Python 3.11 it is all that a Fraction has.
+    if (hasattr(value, "__int__") or hasattr(value, "__trunc__")) and not isinstance(value, float):
         try:
             # Numpy warns of `int(array)`, unless the array has no dimensions.
             return int(value.item() if hasattr(value, "item") else value)

@@ -160,7 +160,7 @@ def mount(registry: Registry, name: str, tag: str, root: Path) -> dict[str, Any]
         assert layer["size"] == len(data)
         is_plain = layer["mediaType"] == "application/vnd.oci.image.layer.v1.tar"
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:" if is_plain else "r:gz") as tar:
-            tar.extractall(root)
+            tar.extractall(root, filter="tar")
         unpacked = data if is_plain else __import__("gzip").decompress(data)
         assert diff_id == f"sha256:{hashlib.sha256(unpacked).hexdigest()}"
     return image

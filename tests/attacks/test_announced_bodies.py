@@ -76,9 +76,7 @@ def test_announced_bodies_allocate_nothing(server: ServerProcess, count, size, h
 def test_body_beyond_the_limit_is_refused_at_once(server: ServerProcess) -> None:
     with connected(server.http_port) as connection:
         connection.sendall(head(INFER, 9 * GIB))
-        assert answer(connection).startswith(
-            b'HTTP/1.1 413 Request Entity Too Large {"error":"request body of 9663676416'
-        )
+        assert answer(connection).startswith(b'HTTP/1.1 413 Content Too Large {"error":"request body of 9663676416')
 
 
 def test_chunks_of_two_bytes_are_joined_as_they_arrive(server: ServerProcess) -> None:

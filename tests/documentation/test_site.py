@@ -35,6 +35,7 @@ class _Loaded(html.parser.HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
+    pytest.importorskip("zensical", reason="the generator of the site needs Python 3.11")
     folder = tmp_path_factory.mktemp("documentation") / "site"
     MAKE_SITE["build"](folder)
     return folder

@@ -356,17 +356,24 @@ class Authority:
         self.path = folder / f"{name}.pem"
         self.path.write_bytes(self._sign(self._name, self._key.public_key(), is_authority=True))
 
-    def issue(self, name: str, *alternatives: x509.GeneralName) -> tuple[Path, Path]:
-        """A certificate, and its key."""
+    def issue(self, name: str, *alternatives: x509.GeneralName, is_strict: bool = True) -> tuple[Path, Path]:
+        """A certificate, and its key; as RFC 5280 requires it, or without the Authority Key Identifier."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         certificate, key_path = self._folder / f"{name}.pem", self._folder / f"{name}.key"
-        certificate.write_bytes(self._sign(subject, key.public_key(), *alternatives))
+        certificate.write_bytes(self._sign(subject, key.public_key(), *alternatives, is_strict=is_strict))
         form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         key_path.write_bytes(key.private_bytes(*form))
         return certificate, key_path
 
-    def _sign(self, subject: x509.Name, key: object, *names: x509.GeneralName, is_authority: bool = False) -> bytes:
+    def _sign(
+        self,
+        subject: x509.Name,
+        key: object,
+        *names: x509.GeneralName,
+        is_authority: bool = False,
+        is_strict: bool = True,
+    ) -> bytes:
         now = dt.datetime.now(dt.timezone.utc)
         builder = (
             x509.CertificateBuilder()
@@ -378,6 +385,15 @@ class Authority:
             .not_valid_after(now + dt.timedelta(days=1))
             .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
         )
+        if is_strict:
+            identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+            builder = builder.add_extension(identifier, critical=False)
+        if is_authority:
+            identifier = x509.SubjectKeyIdentifier.from_public_key(key)
+            builder = builder.add_extension(identifier, critical=False)
+            usage = dict.fromkeys(("digital_signature", "content_commitment", "key_encipherment"), False)
+            usage |= dict.fromkeys(("data_encipherment", "key_agreement", "encipher_only", "decipher_only"), False)
+            builder = builder.add_extension(x509.KeyUsage(**usage, key_cert_sign=True, crl_sign=True), critical=True)
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
@@ -410,6 +426,30 @@ def test_tls_with_an_authority_a_client_certificate_and_a_server_name(tmp_path):
         without = {"tls_ca": authority.path.name, "tls_server_name": "models.test"}
         with calls_of(address, directory=tmp_path, **without) as calls:
             assert calls.error().cause in {Cause.TLS, Cause.LOST}
+
+
+def test_an_error_names_what_a_certificate_lacks_for_strict_pythons(tmp_path, monkeypatch):
+    """Python 3.13 and newer reject certificates of private authorities that older ones accept."""
+    create = ssl.create_default_context
+
+    def strict(**options):
+        context = create(**options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    authority = Authority(tmp_path, "ca")
+    certificate, key = authority.issue("server", x509.DNSName("models.test"), is_strict=False)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    with scripted(good, context=context) as target:
+        names = {"tls_ca": authority.path.name, "tls_server_name": "models.test"}
+        with calls_of(url(target, "https"), directory=tmp_path, **names) as calls:
+            error = calls.error()
+
+    assert error.cause is Cause.TLS
+    assert "certificate verify failed: Missing Authority Key Identifier (issue the certificate again as" in error.text
 
 
 def test_tls_to_a_server_without_it_is_one_sentence():

@@ -33,6 +33,8 @@ _CODES = {
     504: "UNAVAILABLE",
 }
 _UNAVAILABLE = frozenset({429, 502, 503, 504})
+# X509_V_ERR_... of OpenSSL's x509_vfy.h for rules that only VERIFY_X509_STRICT checks, which Python 3.13 has set.
+_STRICT_CERTIFICATE_ERRORS = range(78, 95)
 _OK = 200
 
 
@@ -235,7 +237,10 @@ def _is_readable(connection: socket.socket) -> bool:
 
 def _reason(error: Any) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"certificate verify failed: {error.verify_message}"
+        hint = ""
+        if error.verify_code in _STRICT_CERTIFICATE_ERRORS:
+            hint = " (issue the certificate again as RFC 5280 requires, which Python 3.13 and newer check)"
+        return f"certificate verify failed: {error.verify_message}{hint}"
     if isinstance(error, ssl.SSLError):
         return str(error.reason or error).lower().replace("_", " ")
     if isinstance(error, http.client.RemoteDisconnected):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from naiad.errors import Code, NaiadError, OptionError
+from naiad.errors import Code, NaiadError, OptionError, certificate_remedy
 
 __all__ = [
     "DEFAULT_URL",
@@ -145,7 +145,10 @@ def _explain(error: urllib.error.HTTPError) -> str:
 def _remedy(error: Exception) -> str:
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return "name the file of its certificate, or of the authority, with the environment variable SSL_CERT_FILE"
+        return certificate_remedy(
+            cause.verify_code,
+            "name the file of its certificate, or of the authority, with the environment variable SSL_CERT_FILE",
+        )
     if isinstance(cause, ssl.SSLError):
         return "name the address of a port with TLS, or write http://"
     return "start one with `naiad serve`, or name the address of its HTTP port"

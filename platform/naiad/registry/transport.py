@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from email.message import Message
 from typing import IO, cast
 
-from naiad.errors import Code, RegistryError
+from naiad.errors import Code, RegistryError, certificate_remedy
 from naiad.registry.authorization import Authorization
 from naiad.registry.credentials import RegistryCredentials
 from naiad.registry.references import Reference
@@ -180,9 +180,11 @@ class RegistryTransport:
         except (OSError, http.client.HTTPException) as error:
             cause = getattr(error, "reason", error)
             if isinstance(cause, ssl.SSLCertVerificationError):
+                remedy = certificate_remedy(
+                    cause.verify_code, "name the certificate of its authority with the variable SSL_CERT_FILE"
+                )
                 raise RegistryError(
-                    f"cannot trust the registry {self._reference.registry}: {cause.verify_message}; name the "
-                    "certificate of its authority with the variable SSL_CERT_FILE",
+                    f"cannot trust the registry {self._reference.registry}: {cause.verify_message}; {remedy}",
                     code=Code.UNAVAILABLE,
                 ) from error
             raise InterruptedTransferError(str(cause) or type(cause).__name__) from error

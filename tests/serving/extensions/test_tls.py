@@ -8,6 +8,8 @@ import shutil
 import socket
 import ssl
 import subprocess
+import urllib.error
+import urllib.request
 
 import gevent.ssl
 import numpy as np
@@ -109,13 +111,34 @@ def infer(client, api, size=4):
     np.testing.assert_array_equal(client.infer("identity", [tensor]).as_numpy("OUTPUT0"), data)
 
 
-def test_commands_say_how_to_trust_a_certificate(served, certificates, monkeypatch):
+@pytest.fixture
+def environ(monkeypatch):
+    """Environment variables, as a new process finds them: `urlopen` keeps the certificates of its first call."""
+    monkeypatch.setattr(urllib.request, "_opener", None)
+    return monkeypatch
+
+
+def test_commands_say_how_to_trust_a_certificate(served, certificates, environ):
     server = ServerAddress(f"https://localhost:{served().http_port}")
-    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    environ.delenv("SSL_CERT_FILE", raising=False)
     with pytest.raises(UnreachableServerError, match=r"with the environment variable SSL_CERT_FILE$"):
         server.text("/v2/health/live")
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificates / "root.crt"))
+    environ.setattr(urllib.request, "_opener", None)
+    environ.setenv("SSL_CERT_FILE", str(certificates / "root.crt"))
     assert server.text("/v2/health/live") == ""
+
+
+def test_commands_name_what_a_certificate_lacks_for_strict_pythons(monkeypatch):
+    """Python 3.13 and newer reject certificates of private authorities that older ones accept."""
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed: Missing Authority Key Identifier")
+    error.verify_code = 85  # X509_V_ERR_MISSING_AUTHORITY_KEY_IDENTIFIER
+
+    def urlopen(*_arguments, **_options):
+        raise urllib.error.URLError(error)
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    with pytest.raises(UnreachableServerError, match=r"missing authority key identifier; issue the certificate again"):
+        ServerAddress("https://localhost:1").text("/v2/health/live")
 
 
 def test_commands_say_that_a_port_has_no_tls(serve):

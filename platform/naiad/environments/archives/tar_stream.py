@@ -36,7 +36,8 @@ def tar_members(reader: ForwardReader) -> Iterator[MemberAndContent]:
         tarfile.TarError, EOFError: If the archive is damaged or incomplete.
     """
     with tarfile.open(fileobj=cast("IO[bytes]", reader), mode="r:") as archive:
-        while (info := archive.next()) is not None:
+        # Opening reads the first header. Without one, Python 3.10 would seek to a place before the archive's start.
+        while archive.offset and (info := archive.next()) is not None:
             member = _member(info)
             yield member, _content(archive, info, reader) if member.kind is MemberKind.FILE else None
             # Global pax records apply to every member, so then `tarfile` parses all headers.

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 from naiad import json_cache
 from naiad.config.model.environment_source import redact
 from naiad.environments.progress import ProgressMeter, ProgressReporter
-from naiad.errors import Code, ExecutionEnvironmentError, NaiadError
+from naiad.errors import Code, ExecutionEnvironmentError, NaiadError, certificate_remedy
 from naiad.storage.opening import Storage, open_storage, translate_storage_errors
 
 __all__ = ["download", "metadata_path", "read_small_file", "read_version", "version_or_size"]
@@ -226,9 +226,10 @@ def _open_http(uri: str, offset: int, version: str) -> _OpenFile:
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         if _is_final(reason):
+            code = reason.verify_code if isinstance(reason, ssl.SSLCertVerificationError) else 0
+            remedy = certificate_remedy(code, "check the address, and the certificates and the network of this machine")
             raise ExecutionEnvironmentError(
-                f"cannot download the execution environment {redact(uri)}: {reason}; check the address, and the "
-                "certificates and the network of this machine"
+                f"cannot download the execution environment {redact(uri)}: {reason}; {remedy}"
             ) from error
         raise _InterruptedError(str(getattr(error, "reason", error)) or type(error).__name__) from error
     start = offset if reply.status == _PARTIAL else 0

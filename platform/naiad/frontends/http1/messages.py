@@ -14,7 +14,13 @@ from naiad.frontends.request_budget import Charge
 from naiad.frontends.status import HTTP_STATUS
 from naiad.protocol.inference import Buffer
 
-_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+# As RFC 9110 (section 15) names them: Python before 3.13 has the names of older RFCs for the last four.
+_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus} | {
+    413: b"Content Too Large",
+    414: b"URI Too Long",
+    416: b"Range Not Satisfiable",
+    422: b"Unprocessable Content",
+}
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
 INTERNAL_ERROR = "internal error; the server's log has the details"
