@@ -10,6 +10,7 @@ import sys
 import pytest
 from artifacts.repositories import CODE, layers_of, replace_layer
 from environments import makers
+from naiad.artifacts.statements import sign_statement
 from naiad.cli.main import main
 
 
@@ -113,6 +114,60 @@ def test_an_altered_statement_is_refused(registry, naiad, signed, keys, tmp_path
     replace_layer(registry, "shop", "1", name, [(member, json.dumps(bundle).encode())], tmp_path)
 
     assert "the signature is invalid: the statement was altered" in naiad.fail("pull", signed, *requiring(keys))
+
+
+def republish(registry, name, tag):
+    """Give the repository `shop:1` another name, with all its blobs."""
+    registry.blobs[name] = dict(registry.blobs["shop"])
+    registry.put(name, tag, registry.manifest("shop", "1"))
+    return registry.uri(name, tag)
+
+
+@pytest.mark.parametrize(("name", "tag"), [("prod", "1"), ("team/shop", "1"), ("shop", "prod")])
+def test_a_signature_is_of_one_name_and_tag(registry, naiad, signed, keys, name, tag):
+    place = republish(registry, name, tag)
+
+    error = naiad.fail("pull", place, *requiring(keys))
+
+    assert f"is refused: the signature is of shop:1, not of {name}:{tag} (signed by 'build')" in error
+    code, out, _ = naiad.run("verify", place, f"--env-trust={keys['trusted']}")
+    assert code == 1
+    assert "signed by 'build' (key " in out
+    assert ") as shop:1\n" in out
+    assert f"the signature is of shop:1, not of {name}:{tag}\n" in out
+    assert naiad.run("explain", "plain", f"--model-repository={place}", *requiring(keys))[0] == 1
+
+
+def test_a_digest_names_signed_content_wherever_it_is(registry, naiad, signed, keys):
+    place = republish(registry, "mirror/shop", "latest")
+    digest = registry.tags["mirror/shop"]["latest"]
+
+    naiad.succeed("pull", f"{place}@{digest}", *requiring(keys))
+    assert "unchanged since" in naiad.succeed("verify", f"{place}@{digest}", f"--env-trust={keys['trusted']}")
+
+
+def test_a_repository_that_is_pushed_under_a_second_tag_is_signed_for_it(registry, naiad, models, signed, keys):
+    naiad.push(registry.uri("shop", "prod"), models, f"--key={keys['build']}")
+
+    naiad.succeed("pull", registry.uri("shop", "prod"), *requiring(keys))
+    naiad.succeed("pull", signed, *requiring(keys))
+
+
+def test_a_signature_without_a_name_is_good_for_a_digest_only(registry, naiad, signed, keys, tmp_path):
+    """As version 0.2 wrote them."""
+    name = next(part for part in layers_of(registry, "shop") if part.startswith("signature/"))
+    naiad.succeed("pull", signed, f"--output={tmp_path / 'out'}")
+    bundle = json.loads((tmp_path / "out" / ".naiad" / "signatures" / name.partition("/")[2]).read_bytes())
+    statement = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
+    del statement["predicate"]["naiad"]["repository"], statement["predicate"]["naiad"]["tag"]
+    _, data = sign_statement(json.dumps(statement).encode(), keys["build"])
+    member = makers.member(f"models/.naiad/signatures/{name.partition('/')[2]}")
+    digest = replace_layer(registry, "shop", "1", name, [(member, data)], tmp_path)
+
+    error = naiad.fail("pull", signed, *requiring(keys))
+
+    assert "the signature is of a repository without a name, not of shop:1" in error
+    naiad.succeed("pull", f"{signed}@{digest}", *requiring(keys))
 
 
 def test_verify_shows_who_signed_what(registry, naiad, models, keys):

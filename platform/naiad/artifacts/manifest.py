@@ -30,6 +30,7 @@ __all__ = [
     "ArtifactLayer",
     "LayerKind",
     "changed_layers",
+    "needed_folders",
     "parse_artifact",
 ]
 
@@ -191,7 +192,7 @@ def _layer(entry: Mapping[str, Any]) -> ArtifactLayer | None:
         file=annotations.get(_FILE, ""),
         uses=tuple(json.loads(annotations.get(_USES, "[]"))),
         digest=entry["digest"],
-        size=int(entry["size"]),
+        size=_size(entry["size"]),
         media_type=entry["mediaType"],
     )
     if not _DIGEST.fullmatch(layer.digest):
@@ -200,6 +201,12 @@ def _layer(entry: Mapping[str, Any]) -> ArtifactLayer | None:
     if not _is_plain_name(layer.name) or (layer.kind is LayerKind.MODEL and layer.name.startswith(".")):
         raise ValueError(f"{layer.name!r} is not the name of a {layer.kind.value}")
     return layer
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is not the size of a layer")
+    return value
 
 
 def _is_plain_name(name: str) -> bool:
@@ -221,6 +228,17 @@ def changed_layers(signed: Iterable[Mapping[str, Any]], layers: Iterable[Artifac
             differences.append(f"the description of {layer} was changed")
     missing = [identity for identity in before if identity not in now]
     return differences + [f"{kind} '{name}'{f' ({file})' if file else ''} was removed" for kind, name, file in missing]
+
+
+def needed_folders(descriptors: Iterable[Mapping[str, Any]], model: str) -> set[str]:
+    """Folders of the repository that a model needs besides its own, from the descriptors of its layers."""
+    found = set()
+    for entry in descriptors:
+        if _identity(entry)[:2] == (LayerKind.MODEL.value, model):
+            for part in json.loads(entry["annotations"].get(_USES, "[]")):
+                kind, _, name = part.partition("/")
+                found.add(f"{_FOLDERS[LayerKind(kind)]}{name}")
+    return found
 
 
 def _identity(descriptor: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -120,7 +120,7 @@ def open_artifact(client: RegistryClient, store: ArtifactStore, policy: Artifact
     artifact = store.artifact(client)
     if policy.required_keys is not None:
         statements = artifact_statements(client, store, artifact, policy)
-        signer = require_signed_artifact(artifact, statements, policy.required_keys)
+        signer = require_signed_artifact(artifact, client.reference, statements, policy.required_keys)
         _log.info("repository %s is signed by '%s'", artifact.reference, signer)
     return artifact
 

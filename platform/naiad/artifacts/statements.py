@@ -21,6 +21,7 @@ from typing import Any
 from naiad.artifacts.manifest import SIGNATURES_FOLDER
 from naiad.environments.archives.signatures import TrustedKeys, sign_message
 from naiad.errors import RegistryError
+from naiad.registry.references import Reference
 
 __all__ = ["SignedStatement", "make_statement", "read_statement", "sign_statement"]
 
@@ -40,6 +41,8 @@ class SignedStatement:
         problem: Why the signature does not count; empty if it does.
         files: SHA-256 of the files of the repository, by path.
         layers: Descriptors of the layers.
+        repository: Name of the repository that it was pushed to, without the registry; empty in a signature of 0.2.
+        tag: The tag that it was pushed to.
     """
 
     key_id: str
@@ -47,13 +50,27 @@ class SignedStatement:
     problem: str
     files: Mapping[str, str]
     layers: Sequence[Mapping[str, Any]]
+    repository: str = ""
+    tag: str = ""
+
+    @property
+    def name(self) -> str:
+        """Repository and tag, for messages."""
+        return f"{self.repository}:{self.tag}" if self.repository else "a repository without a name"
+
+    def is_of(self, reference: Reference) -> bool:
+        """Whether the signature is of what a reference names.
+
+        The registry does not count, because copies in other registries are the same. A digest names the content itself.
+        """
+        return bool(reference.digest) or (self.repository, self.tag) == (reference.name, reference.tag)
 
 
-def make_statement(name: str, files: Mapping[str, str], layers: Sequence[Mapping[str, Any]]) -> bytes:
+def make_statement(reference: Reference, files: Mapping[str, str], layers: Sequence[Mapping[str, Any]]) -> bytes:
     """The statement to sign.
 
     Args:
-        name: Name of the repository.
+        reference: Where the repository is pushed to, with a tag.
         files: SHA-256 of its files, by path.
         layers: Descriptors of its layers, without those of signatures.
     """
@@ -61,7 +78,7 @@ def make_statement(name: str, files: Mapping[str, str], layers: Sequence[Mapping
     root = hashlib.sha256(b"".join(bytes.fromhex(files[path]) for path in sorted(files))).hexdigest()
     statement = {
         "_type": _STATEMENT_TYPE,
-        "subject": [{"name": name, "digest": {"sha256": root}}],
+        "subject": [{"name": reference.name.rpartition("/")[2], "digest": {"sha256": root}}],
         "predicateType": _PREDICATE_TYPE,
         "predicate": {
             "serialization": {
@@ -72,7 +89,7 @@ def make_statement(name: str, files: Mapping[str, str], layers: Sequence[Mapping
             },
             "resources": resources,
             # Verifiers of OMS ignore fields that they do not know.
-            "naiad": {"layers": list(layers)},
+            "naiad": {"layers": list(layers), "repository": reference.name, "tag": reference.tag},
         },
     }
     return json.dumps(statement, separators=(",", ":"), sort_keys=True).encode()
@@ -117,7 +134,10 @@ def read_statement(data: bytes, trust: TrustedKeys | None, where: str) -> Signed
         if envelope["payloadType"] != _PAYLOAD_TYPE or statement["predicateType"] != _PREDICATE_TYPE:
             raise ValueError(f"its type is {statement['predicateType']}")
         files = {str(entry["name"]): str(entry["digest"]) for entry in predicate["resources"]}
-        layers = list(predicate["naiad"]["layers"])
+        if any(not _is_below(path) for path in files):
+            raise ValueError("it names files outside of the repository")
+        own = predicate["naiad"]
+        layers, repository, tag = list(own["layers"]), str(own.get("repository", "")), str(own.get("tag", ""))
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise RegistryError(
             f"cannot read the signature in {where}: it is malformed ({error!r}); push it again"
@@ -131,7 +151,13 @@ def read_statement(data: bytes, trust: TrustedKeys | None, where: str) -> Signed
         problem = "the signature is invalid: the statement was altered after it was signed"
     else:
         signer = trust.names[key_id]
-    return SignedStatement(key_id=key_id, signer=signer, problem=problem, files=files, layers=layers)
+    return SignedStatement(
+        key_id=key_id, signer=signer, problem=problem, files=files, layers=layers, repository=repository, tag=tag
+    )
+
+
+def _is_below(path: str) -> bool:
+    return bool(path) and not {"", ".", ".."} & set(path.split("/"))
 
 
 def _pre_authentication(payload: bytes) -> bytes:

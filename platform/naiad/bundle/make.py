@@ -67,6 +67,7 @@ class Bundle:
         environments: Archives of environments.
         models: The manifest file, models, backends and the script `run`.
         notes: Sentences for the person who makes the bundle.
+        collected: The models; their files may be copies that exist as long as this object.
     """
 
     manifest: BundleManifest
@@ -74,6 +75,7 @@ class Bundle:
     environments: tuple[OutputMember, ...]
     models: tuple[OutputMember, ...]
     notes: tuple[str, ...]
+    collected: CollectedModels
 
     @property
     def members(self) -> list[OutputMember]:
@@ -137,7 +139,14 @@ def make_bundle(
     )
     first = OutputMember(name=MANIFEST_NAME, data=manifest.as_bytes())
     notes = (*environments.notes, *_notes(collected, described, flags))
-    return Bundle(manifest=manifest, host=tuple(host), environments=packed, models=(first, *models), notes=notes)
+    return Bundle(
+        manifest=manifest,
+        host=tuple(host),
+        environments=packed,
+        models=(first, *models),
+        notes=notes,
+        collected=collected,
+    )
 
 
 def _server_files(options: ServerOptions, described: Manifest) -> Iterable[OutputMember]:

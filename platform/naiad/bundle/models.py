@@ -29,7 +29,7 @@ from naiad.errors import BundleError
 from naiad.interpreters.versions import PythonVersion, matches, version_text
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
 from naiad.repository.read import read_config
-from naiad.repository.repositories import open_repositories_of
+from naiad.repository.repositories import Repositories, open_repositories_of
 from naiad.resolution.decision import MODEL_FILENAME, Resolution
 from naiad.resolution.environment import (
     DEFAULT_ENVIRONMENT,
@@ -77,6 +77,7 @@ class CollectedModels:
         backends: Folders of backends in the bundle.
         models: Versions of each model.
         on_host: Models without an environment; the bundle's own interpreter runs them.
+        sources: The repositories. Those that are copies on this machine exist as long as this object.
     """
 
     members: dict[str, OutputMember] = field(default_factory=dict)
@@ -85,6 +86,7 @@ class CollectedModels:
     backends: list[str] = field(default_factory=list)
     models: dict[str, list[int]] = field(default_factory=dict)
     on_host: list[str] = field(default_factory=list)
+    sources: Repositories = field(default_factory=Repositories)
 
 
 def collect_models(
@@ -107,22 +109,19 @@ def collect_models(
     """
     settings = resolution_settings(options)
     collector = _ModelCollector(options, settings, environments, host_python, layout or CollectedLayout())
-    repositories = open_repositories_of(options)
-    try:
-        scan = repositories.scan()
-        if scan.duplicates:
-            raise BundleError(
-                f"cannot bundle models that several repositories have: {', '.join(scan.duplicates)}; rename or remove "
-                "all but one of each"
-            )
-        if not scan.models:
-            places = ", ".join(map(str, options.models.repositories)) or "no repository"
-            raise BundleError(f"cannot find models to bundle in {places}; name a --model-repository")
-        for files in scan.models.values():
-            repositories.fetch(files)
-            collector.add_model(files)
-    finally:
-        repositories.close()
+    repositories = collector.collected.sources = open_repositories_of(options)
+    scan = repositories.scan()
+    if scan.duplicates:
+        raise BundleError(
+            f"cannot bundle models that several repositories have: {', '.join(scan.duplicates)}; rename or remove "
+            "all but one of each"
+        )
+    if not scan.models:
+        places = ", ".join(map(str, options.models.repositories)) or "no repository"
+        raise BundleError(f"cannot find models to bundle in {places}; name a --model-repository")
+    for files in scan.models.values():
+        repositories.fetch(files)
+        collector.add_model(files)
     return collector.collected
 
 
@@ -168,9 +167,7 @@ class _ModelCollector:
         for path, name in _files_in(files.directory, self._environments.sources):
             target = f"{folder}/{name}"
             text = texts.get(path)
-            # The copy of a remote repository is deleted when the repositories are closed, so its files are read now.
-            data = path.read_bytes() if files.uri else None
-            self._add(target, path, data if text is None else text.encode())
+            self._add(target, path, None if text is None else text.encode())
 
     def _configurations(
         self, files: ModelFiles, folder: str, versions: list[int], pythons: Mapping[int, SpecifierSet | None]

@@ -40,6 +40,7 @@ from naiad.environments.policy import store_policy
 from naiad.environments.progress import ProgressReporter
 from naiad.errors import BundleError
 from naiad.registry.client import sha256_of
+from naiad.registry.references import Reference
 
 __all__ = ["RepositoryImage", "write_repository"]
 
@@ -85,7 +86,7 @@ def write_repository(
     scratch: Path,
     reporter: ProgressReporter,
     *,
-    name: str,
+    reference: Reference,
     keys: Sequence[Path] = (),
     base: Path | None = None,
 ) -> RepositoryImage:
@@ -95,7 +96,7 @@ def write_repository(
         options: The options of a server of that repository.
         scratch: An empty folder for the layers; it must exist until they are sent.
         reporter: Receives the progress.
-        name: Name of the repository, for the signed statement.
+        reference: Where it is sent to, for the signed statement.
         keys: Private keys to sign with.
         base: OCI image layout to put the layers on, for engines that start a shell in the image; None for none.
 
@@ -128,7 +129,7 @@ def write_repository(
         writer.add(replace(part, uses=_uses(collected, part)), own)
     if keys:
         files = {path.partition("/")[2]: digest for path, digest in digests_of(members.values()).items()}
-        statement = make_statement(name, files, writer.descriptors())
+        statement = make_statement(reference, files, writer.descriptors())
         for key in keys:
             key_id, data = sign_statement(statement, key)
             layer = ArtifactLayer(kind=LayerKind.SIGNATURE, name=f"{key_id}.json")

@@ -62,8 +62,7 @@ def _push(line: CommandLine) -> int:
     client = open_registry(reference)
     with _scratch_folder(store / "artifacts" / "pushes") as scratch:
         keys = [Path(text) for text in line.all(_KEY)]
-        name = reference.name.rpartition("/")[2]
-        image = write_repository(options, scratch, reporter, name=name, keys=keys, base=base)
+        image = write_repository(options, scratch, reporter, reference=reference, keys=keys, base=base)
         transfers: list[tuple[str, int, Transfer]] = []
 
         def report(name: str, size: int, transfer: Transfer) -> None:

@@ -13,7 +13,7 @@ from naiad.artifacts.policy import ArtifactPolicy
 from naiad.artifacts.repository import artifact_statements
 from naiad.artifacts.statements import SignedStatement
 from naiad.artifacts.store import ArtifactStore
-from naiad.artifacts.verification import changed_files, folder_statements
+from naiad.artifacts.verification import changed_files, changed_name, folder_statements
 from naiad.cli.command_line import CommandLine, own_flags, run_command, server_flag, store_of
 from naiad.cli.json_output import JSON_FLAG, print_json
 from naiad.config.server.command_line import read_options
@@ -96,7 +96,14 @@ def _verify(line: CommandLine) -> int:
     statements = artifact_statements(client, store, artifact, policy)
     damaged = _check_blobs(client, artifact, reporter)
     signatures = [
-        _CheckedSignature(statement, [*changed_layers(statement.layers, artifact.layers), *damaged.values()])
+        _CheckedSignature(
+            statement,
+            [
+                *changed_name(statement, client.reference),
+                *changed_layers(statement.layers, artifact.layers),
+                *damaged.values(),
+            ],
+        )
         for statement in statements
     ]
     layers = [
@@ -147,6 +154,8 @@ def _report(
                     {
                         "key_id": each.statement.key_id,
                         "signer": each.statement.signer,
+                        "repository": each.statement.repository,
+                        "tag": each.statement.tag,
                         "problem": each.statement.problem,
                         "differences": each.differences,
                     }
@@ -177,6 +186,7 @@ def _report(
 def _print_signature(signature: _CheckedSignature) -> None:
     statement = signature.statement
     signer = f"'{statement.signer}' (key {statement.key_id})" if statement.signer else f"key {statement.key_id}"
-    print(f"signed by {signer}{f', {statement.problem}' if statement.problem else ''}")
+    name = f" as {statement.name}" if statement.repository else ""
+    print(f"signed by {signer}{name}{f', {statement.problem}' if statement.problem else ''}")
     for difference in signature.differences:
         print(f"  {difference}")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.config.server.env_build import EnvBuild
 from naiad.config.server.options import ServerOptions
 from naiad.environments.archives.signatures import TrustedKeys, read_trusted_keys
+from naiad.environments.store.pulled import artifacts_folder, copies_folder
 
-__all__ = ["REPOSITORY_ENVIRONMENTS", "StorePolicy", "store_policy"]
+__all__ = ["StorePolicy", "store_policy"]
 
-REPOSITORY_ENVIRONMENTS = "/.naiad/environments/"
+_REPOSITORY_ENVIRONMENTS = (".naiad", "environments")
 """Folder of a model repository with its environments; `naiad push` writes it."""
 
 
@@ -28,8 +30,8 @@ class StorePolicy:
         reports_changed: Whether a warning says that a URI without a digest has another content now than at its first
             use, which is compared in the background.
         wheels: Folders with wheels to install from.
-        trusts_signed_repositories: Whether an archive in the hidden folder of a model repository needs no signature of
-            its own, because the server requires that of the repository, which covers its environments.
+        signed_folders: Folders with files of signed repositories only. An archive in the hidden folder of a repository
+            there needs no signature of its own: that of the repository covers it.
     """
 
     max_bytes: int = 0
@@ -39,12 +41,15 @@ class StorePolicy:
     offline: bool = False
     reports_changed: bool = False
     wheels: tuple[Path, ...] = ()
-    trusts_signed_repositories: bool = False
+    signed_folders: tuple[Path, ...] = ()
 
     def keys_for(self, archive: Path) -> TrustedKeys | None:
         """The keys that a local archive may be signed with; None if it needs no signature."""
-        if self.trusts_signed_repositories and REPOSITORY_ENVIRONMENTS in f"{archive.parent}/":
-            return None
+        for folder in self.signed_folders:
+            # <folder>/<repository>/.naiad/environments/<name>/<archive>
+            place = archive.relative_to(folder).parts if archive.is_relative_to(folder) else ()
+            if place[1:3] == _REPOSITORY_ENVIRONMENTS:
+                return None
         return self.trust
 
 
@@ -63,5 +68,12 @@ def store_policy(options: ServerOptions) -> StorePolicy:
         offline=options.environments.is_offline,
         reports_changed=not options.environments.is_offline,
         wheels=options.environments.wheels,
-        trusts_signed_repositories=options.models.requires_signature,
+        signed_folders=_signed_folders(options) if options.models.requires_signature else (),
     )
+
+
+def _signed_folders(options: ServerOptions) -> tuple[Path, ...]:
+    store = options.environments.store.expanduser().absolute()
+    folders = (artifacts_folder(store) / "repositories", copies_folder(store))
+    # Archives are named by their real paths.
+    return tuple(Path(os.path.realpath(folder)) for folder in folders)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from naiad.app import build_engine, build_loader
+from naiad.artifacts.policy import artifact_policy
 from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.engine.engine import Engine
 from naiad.errors import Code, NaiadError, RepositoryError, UnsupportedRequestError
@@ -31,7 +32,7 @@ from naiad.inprocess.metrics import program_families
 from naiad.inprocess.options import Options, log_settings, server_options
 from naiad.listeners import metrics_frontend
 from naiad.logs import ActiveLog, configure
-from naiad.repository.repositories import LocalRepository
+from naiad.repository.repositories import local_repository
 
 __all__ = ["RunningServer", "register_repository", "unregister_repository"]
 
@@ -215,8 +216,7 @@ def register_repository(server: RunningServer, path: str, names: Mapping[str, st
     if not Path(path).is_dir():
         raise RepositoryError(f"failed to register '{path}', repository not found")
     repositories = server.engine.repositories
-    repository = LocalRepository(Path(path).absolute())
-    if repository.location in repositories.locations:
+    if str(Path(path).absolute()) in repositories.locations:
         raise RepositoryError(f"model repository '{path}' has already been registered", code=Code.ALREADY_EXISTS)
     existing = {files.name for files in repositories.known_models()}
     for directory, name in names.items():
@@ -226,7 +226,7 @@ def register_repository(server: RunningServer, path: str, names: Mapping[str, st
                 "name",
                 code=Code.ALREADY_EXISTS,
             )
-    repositories.add(repository, names)
+    repositories.add(local_repository(Path(path), artifact_policy(server.options)), names)
 
 
 def unregister_repository(server: RunningServer, path: str) -> None:

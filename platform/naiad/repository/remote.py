@@ -7,7 +7,6 @@ copy that fails half-way changes nothing.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 import threading
@@ -16,6 +15,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from naiad.artifacts.folders import move_into_place
 from naiad.errors import RepositoryError
 from naiad.lifecycle.polling import Signature, Snapshot, is_ignored
 from naiad.repository.layout import make_temporary_directory
@@ -77,7 +77,13 @@ class RemoteRepository:
             changed = [file for path, file in files.items() if not file.is_folder and copied.get(path) != file]
             with tempfile.TemporaryDirectory(prefix=f"{_STAGING}-", dir=self.directory) as staging:
                 self._copy(name, changed, Path(staging))
-                self._move_into_place(name, changed, Path(staging), files)
+                move_into_place(
+                    Path(staging),
+                    self.directory / name,
+                    [file.path for file in changed],
+                    files={path for path, file in files.items() if not file.is_folder},
+                    folders={parent for path, file in files.items() for parent in _folders(path, file)},
+                )
             self._copied[name] = files
 
     def close(self) -> None:
@@ -103,24 +109,6 @@ class RemoteRepository:
             raise RepositoryError(
                 f"'{self.location}/{path}' changed while it was copied: {size} bytes, not {file.size}"
             )
-
-    def _move_into_place(
-        self, name: str, changed: list[StoredFile], staging: Path, files: Mapping[str, StoredFile]
-    ) -> None:
-        model = self.directory / name
-        model.mkdir(exist_ok=True)
-        folders = {parent for path, file in files.items() for parent in _folders(path, file)}
-        # Deepest first: a directory is empty once its entries are removed.
-        for entry in sorted(model.rglob("*"), key=lambda each: len(each.parts), reverse=True):
-            path = entry.relative_to(model).as_posix()
-            if entry.is_dir() and path not in folders:
-                entry.rmdir()
-            elif not entry.is_dir() and (path not in files or files[path].is_folder):
-                entry.unlink()
-        for folder in sorted(folders):
-            (model / folder).mkdir(parents=True, exist_ok=True)
-        for file in changed:
-            os.replace(staging / file.path, model / file.path)  # noqa: PTH105 - atomic, also over a file
 
 
 def _make_local_directory(uri: str, environ: Mapping[str, str]) -> Path:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from naiad.artifacts.copies import SignedCopies
 from naiad.artifacts.policy import ArtifactPolicy, artifact_policy
 from naiad.artifacts.repository import ArtifactRepository
-from naiad.artifacts.verification import require_signed_model
 from naiad.config.server.options import ServerOptions
 from naiad.environments.archives.signatures import TrustedKeys
 from naiad.errors import RepositoryError
@@ -24,7 +24,9 @@ __all__ = [
     "LocalRepository",
     "Repositories",
     "Repository",
+    "SignedRepository",
     "directory_signature",
+    "local_repository",
     "open_repositories",
     "open_repositories_of",
 ]
@@ -83,10 +85,9 @@ class LocalRepository:
 
     base_uri = ""
 
-    def __init__(self, directory: Path, required_keys: TrustedKeys | None = None) -> None:
+    def __init__(self, directory: Path) -> None:
         self.location = str(directory)
         self.directory = directory
-        self._required_keys = required_keys
 
     def model_names(self) -> list[str]:
         """See `Repository.model_names`."""
@@ -103,11 +104,8 @@ class LocalRepository:
         """See `Repository.snapshot`."""
         return {name: directory_signature(self.directory / name) for name in self.model_names()}
 
-    def fetch(self, name: str, directory: Path | None = None) -> None:  # noqa: ARG002 - the protocol's
-        """Check the signature of the model's files, if one is required: the files are in place."""
-        if self._required_keys is not None:
-            signer = require_signed_model(self.directory, name, self._required_keys)
-            _log.info("model '%s' in %s is signed by '%s'", name, self.directory, signer)
+    def fetch(self, name: str, directory: Path | None = None) -> None:
+        """Do nothing: the files are in place."""
 
     def has_directory(self, directory: Path) -> bool:
         """See `Repository.has_directory`."""
@@ -115,6 +113,43 @@ class LocalRepository:
 
     def close(self) -> None:
         """Do nothing: no files were copied."""
+
+
+class SignedRepository:
+    """A `Repository` in a directory whose models must be signed: it lists that one, and serves copies of its files."""
+
+    base_uri = ""
+
+    def __init__(self, directory: Path, keys: TrustedKeys, store: Path) -> None:
+        self._source = LocalRepository(directory)
+        self._copies = SignedCopies(directory, keys, store)
+        self.location = str(directory)
+        self.directory = self._copies.directory
+
+    def model_names(self) -> list[str]:
+        """See `Repository.model_names`."""
+        return self._source.model_names()
+
+    def known_model_names(self) -> list[str]:
+        """See `Repository.known_model_names`."""
+        return self._source.known_model_names()
+
+    def snapshot(self) -> Snapshot:
+        """See `Repository.snapshot`."""
+        return self._source.snapshot()
+
+    def fetch(self, name: str, directory: Path | None = None) -> None:  # noqa: ARG002 - the protocol's
+        """See `Repository.fetch`; raises if the model is not what a trusted key signed."""
+        signer = self._copies.update(name)
+        _log.info("model '%s' in %s is signed by '%s'", name, self.location, signer)
+
+    def has_directory(self, directory: Path) -> bool:
+        """See `Repository.has_directory`."""
+        return directory == self.directory
+
+    def close(self) -> None:
+        """See `Repository.close`."""
+        self._copies.close()
 
 
 class Repositories:
@@ -190,9 +225,17 @@ class Repositories:
             if repository.has_directory(files.repository):
                 repository.fetch(files.directory.name, files.repository)
                 return
+        self.refuse_sent(files.name, "files")
+
+    def refuse_sent(self, name: str, what: str) -> None:
+        """Refuse a part of a model that came with a load request, if signatures are required.
+
+        Raises:
+            RepositoryError: If they are.
+        """
         if self.requires_signatures:
             raise RepositoryError(
-                f"model '{files.name}' is refused: its files came with a load request, and --require-signature accepts "
+                f"model '{name}' is refused: its {what} came with a load request, and --require-signature accepts "
                 "models of signed repositories only"
             )
 
@@ -247,7 +290,7 @@ def open_repositories(
     try:
         for location in locations:
             if isinstance(location, Path):
-                repositories.append(LocalRepository(location.absolute(), required_keys))
+                repositories.append(local_repository(location, policy))
             elif policy is not None and is_reference(location):
                 repositories.append(ArtifactRepository(location, policy))
             elif required_keys is not None:
@@ -262,6 +305,17 @@ def open_repositories(
             repository.close()
         raise
     return Repositories(repositories, is_namespaced=is_namespaced, requires_signatures=required_keys is not None)
+
+
+def local_repository(directory: Path, policy: ArtifactPolicy | None) -> Repository:
+    """A repository in a directory of this machine, with the signatures that are required.
+
+    Raises:
+        RegistryError: If there is no folder for the signed files.
+    """
+    if policy is None or policy.required_keys is None:
+        return LocalRepository(directory.absolute())
+    return SignedRepository(directory.absolute(), policy.required_keys, policy.store)
 
 
 def directory_signature(directory: Path) -> Signature | None:

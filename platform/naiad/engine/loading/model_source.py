@@ -56,6 +56,8 @@ def find_sources(
     try:
         check_model_name(name)
         override = parse_override(name, parameters)
+        if override is not None:
+            repositories.refuse_sent(name, "files" if override.contents else "configuration")
         directory = override.make_directory() if override is not None and override.contents else None
         models = repositories.scan().models if directory is None else {}
         found = [directory.files] if directory is not None else models_named(name, models)

@@ -7,14 +7,19 @@ a running guest has opened, stay readable.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import logging
+import os
 import re
 import shutil
+import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from naiad.environments.store.entries import begins_with
@@ -28,6 +33,7 @@ __all__ = [
     "artifact_leases",
     "artifacts_folder",
     "complete_reference",
+    "copies_folder",
     "find_pulled",
     "lease_artifact",
     "pull_lock",
@@ -35,6 +41,8 @@ __all__ = [
     "read_pulled",
     "remove_pulled",
     "remove_pulled_leftovers",
+    "remove_unused_copies",
+    "unused_copies",
 ]
 
 _log = logging.getLogger("naiad.artifacts")
@@ -160,8 +168,9 @@ def pulled_leftovers(store: Path) -> list[Path]:
     """Layers that no repository has, remains of crashes, and downloads that were not resumed for a day."""
     if not artifacts_folder(store).is_dir():
         return []
+    copies = unused_copies(artifacts_folder(store) / "copies")
     with try_exclusive_lock(pull_lock(store)) as is_locked:
-        return list(_leftovers(store)) if is_locked else []
+        return [*copies, *(_leftovers(store) if is_locked else ())]
 
 
 def remove_pulled_leftovers(store: Path) -> None:
@@ -172,9 +181,56 @@ def remove_pulled_leftovers(store: Path) -> None:
     """
     if not artifacts_folder(store).is_dir():
         return
+    remove_unused_copies(artifacts_folder(store) / "copies")
     with try_exclusive_lock(pull_lock(store)) as is_locked:
         for path in list(_leftovers(store)) if is_locked else ():
             _discard(store, path)
+
+
+@cache
+def copies_folder(store: Path) -> Path:
+    """The folder for copies of signed files, which servers run; a temporary one where the store cannot be written.
+
+    Each server has a sub-folder of its own, and holds the lock of the file `<sub-folder>.lock` beside it.
+
+    Raises:
+        OSError: If there is no folder for temporary files either.
+    """
+    folder = artifacts_folder(store) / "copies"
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    if os.access(folder, os.W_OK | os.X_OK):
+        return folder
+    temporary = Path(tempfile.mkdtemp(prefix="naiad-copies-"))
+    temporary.chmod(0o755)  # guests may run as another user
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    return temporary
+
+
+def unused_copies(folder: Path) -> list[Path]:
+    """The copies in a `copies_folder` whose server has ended without removing them."""
+    return [path for path in _copies(folder) if _if_unused(path, lambda _: None)]
+
+
+def remove_unused_copies(folder: Path) -> None:
+    """Remove `unused_copies`."""
+    for path in _copies(folder):
+        _if_unused(path, lambda unused: shutil.rmtree(unused, ignore_errors=True))
+
+
+def _if_unused(path: Path, action: Callable[[Path], None]) -> bool:
+    """Do something to a copy while it is locked, if no server uses it."""
+    lock = path.with_name(f"{path.name}.lock")
+    # A file system without locks: it may be in use.
+    with contextlib.suppress(OSError), try_exclusive_lock(lock) as is_locked:
+        if is_locked:
+            action(path)
+            return True
+    return False
+
+
+def _copies(folder: Path) -> list[Path]:
+    return [path for path in _children(folder) if path.is_dir()]
 
 
 def _leftovers(store: Path) -> Iterator[Path]:
