@@ -4,7 +4,8 @@ Rules and texts are the reference's (PB src/response_sender.cc). Two things are 
 
 - **Flow control.** The host returns a CREDIT for each response that has left for the client. A request may have
   WINDOW_BYTES and WINDOW_RESPONSES without credit; beyond that a thread that sends blocks until the client reads. An
-  event loop must not block, since it serves all other requests: there `send` raises beyond LIMIT_BYTES.
+  event loop must not block, since it serves all other requests: there `send` raises beyond LIMIT_BYTES. Of a cancelled
+  request, responses beyond the window are dropped here, except the final one: nobody may be reading them.
 - **Dropped senders.** A sender that is garbage collected without the final flag ends its request with the final mark,
   or with an error if it had no response. The reference never ends the client's request.
 
@@ -106,6 +107,9 @@ class SenderState:
             if self._is_full():
                 self._wait_for_credit(ticket)
                 self.check(has_response=response is not None, final=final)  # execute may have failed meanwhile
+                if ticket.is_cancelled and not final and self._is_full():
+                    self.count += 1
+                    return
             mark = wire.FINAL if final else 0
             size = 0
             if response is None:

@@ -22,7 +22,7 @@ from architecture.sources import Function, Source
 
 LAYERS = (
     # Every layer may import these. `naiad` itself has the version; `logs` is as low as `errors`, since everything logs.
-    {"naiad", "errors", "log_writer", "json_cache", "garbage_collection", "heap", "background_imports"},
+    {"naiad", "errors", "log_writer", "json_cache", "garbage_collection", "heap", "background_imports", "turns"},
     {"logs", "gpus"},
     # Below `config`: tensors of a configuration have datatypes of the protocol.
     {"protocol"},
@@ -74,6 +74,7 @@ FRONTENDS_MAY_IMPORT = {
     "naiad.errors",
     "naiad.heap",
     "naiad.logs",
+    "naiad.turns",
     # Values of flags, parsed before a frontend exists.
     "naiad.config.server.access",
     "naiad.config.server.trace_options",

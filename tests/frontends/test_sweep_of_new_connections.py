@@ -14,7 +14,7 @@ from naiad.frontends.grpc.settings import GrpcSettings
 from naiad.frontends.http1.listener import HttpListener
 from naiad.frontends.http2.limits import Http2Limits
 from naiad.frontends.timeouts import TimeoutSweep
-from naiad.frontends.turns import LoopTurns
+from naiad.turns import LoopTurns
 
 
 class Transport(asyncio.Transport):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import perf_counter
 
 import pytest
-from naiad.frontends.turns import TURN_SECONDS, LoopTurns
+from naiad.turns import TURN_SECONDS, LoopTurns
 
 
 class Loop:

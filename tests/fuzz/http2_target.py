@@ -20,7 +20,7 @@ from naiad.frontends.http2.keepalive import KeepaliveSettings
 from naiad.frontends.http2.limits import Http2Limits, StreamCount
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 from naiad.frontends.open_connections import OpenConnections
-from naiad.frontends.turns import LoopTurns
+from naiad.turns import LoopTurns
 
 _MAX_TURNS = 50
 _LIMITS = Http2Limits(frame_size=1 << 16, stream_window=1 << 17, window=1 << 18, handshake_seconds=1e6)

@@ -20,7 +20,7 @@ from naiad.frontends.kserve_http.endpoints import Endpoints
 from naiad.frontends.open_connections import OpenConnections
 from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
 from naiad.frontends.regions import ClientRegions
-from naiad.frontends.turns import LoopTurns
+from naiad.turns import LoopTurns
 
 _MAX_TURNS = 200
 _LIMITS = RequestLimits(header_bytes=8 << 10, body_bytes=1 << 20)

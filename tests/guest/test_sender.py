@@ -15,8 +15,9 @@ from naiad_stub import wire
 from naiad_stub.channel import Channel, HostGoneError
 from naiad_stub.exceptions import TritonError
 from naiad_stub.exchange import Batch, ResponseWriter, Ticket
+from naiad_stub.messages import CancelRequests, Credit, pack
 from naiad_stub.response import InferenceResponse
-from naiad_stub.sender import HostSenders, InferenceResponseSender
+from naiad_stub.sender import WINDOW_RESPONSES, HostSenders, InferenceResponseSender
 
 
 @pytest.fixture
@@ -67,6 +68,14 @@ class Line:
     def sender(self, key: int) -> InferenceResponseSender:
         self._tickets.append(Ticket(key, (), Batch(key, -1, None)))
         return InferenceResponseSender._of(self._senders, self._tickets[-1])
+
+    def running_sender(self, key: int) -> InferenceResponseSender:
+        """The sender of a request that `execute` works on: the host may cancel it."""
+        sender = self.sender(key)
+        batch = Batch(key, -1, None)
+        batch.tickets.append(self._tickets[-1])
+        self._senders.on_execute_start(batch)
+        return sender
 
     def read(self, count: int) -> list[tuple[int, str]]:
         """Keys and texts of the next *count* responses."""
@@ -119,3 +128,54 @@ def test_nothing_is_sent_to_a_host_that_is_gone(line: Line):
         line.channel.receive()
     with pytest.raises(HostGoneError):
         sender.send(saying("too late"))
+
+
+CREDIT = 256
+"""Responses for which the host gives credit at once."""
+
+
+def cancel(line: Line, key: int) -> None:
+    """Have the channel read that a request is cancelled."""
+    line.host.sendall(pack(CancelRequests([key])))
+
+
+def test_a_cancelled_request_sends_no_more_than_its_window_and_its_end(line: Line):
+    """A model that does not ask whether it is cancelled fills no memory, and is never blocked."""
+    sender = line.running_sender(1)
+    cancel(line, 1)
+    texts: list[str] = []
+    reading = threading.Thread(target=lambda: texts.extend(text for _, text in line.read(WINDOW_RESPONSES + 1)))
+    reading.start()
+    for number in range(3 * WINDOW_RESPONSES):
+        sender.send(saying(str(number)))
+    sender.send(saying("last"), flags=1)
+    reading.join(20)
+    assert texts == [*map(str, range(WINDOW_RESPONSES)), "last"]
+
+
+def test_a_cancelled_request_whose_responses_are_read_sends_all_of_them(line: Line):
+    sender = line.running_sender(1)
+    cancel(line, 1)
+    for number in range(3 * WINDOW_RESPONSES):
+        sender.send(saying(str(number)))
+        assert line.read(1) == [(1, str(number))]
+        if not (number + 1) % CREDIT:
+            line.host.sendall(pack(Credit(1, CREDIT)))
+    sender.send(flags=1)
+
+
+def test_a_thread_that_is_held_back_goes_on_when_its_request_is_cancelled(line: Line):
+    sender = line.running_sender(1)
+    texts: list[str] = []
+    reading = threading.Thread(target=lambda: texts.extend(text for _, text in line.read(WINDOW_RESPONSES + 1)))
+    reading.start()
+    for number in range(WINDOW_RESPONSES):
+        sender.send(saying(str(number)))
+    held = threading.Thread(target=sender.send, args=(saying("too much"),))
+    held.start()
+    cancel(line, 1)
+    held.join(20)
+    assert not held.is_alive()
+    sender.send(flags=1)
+    reading.join(20)
+    assert "too much" not in texts

@@ -83,7 +83,11 @@ class EngineDoor(Protocol):
         """
 
     def cancel(self, ticket: int) -> None:
-        """Cancel a request: it is rejected if it is queued, else its model is notified. Unknown tickets are ignored."""
+        """Cancel a request whose client has left: it is rejected if it is queued, else its model is notified.
+
+        Nobody needs its further responses: they are dropped, and the sink gets the end alone. A request that has a
+        single response may still get it. Unknown tickets are ignored.
+        """
 
     def confirm_sent(self, ticket: int, count: int = 1) -> None:
         """Note that *count* responses were sent to the client: the kernel has their bytes.

@@ -390,11 +390,14 @@ class Engine:
         """
         return number << _KEY_BITS | key
 
-    def cancel(self, ticket: int) -> None:
-        """See `EngineDoor.cancel`."""
+    def cancel(self, ticket: int, *, drops_responses: bool = True) -> None:
+        """See `EngineDoor.cancel`; without *drops_responses*, the sink gets further responses as before."""
         version = self._registry.by_number.get(ticket >> _KEY_BITS)
         if version is not None:
-            version.cancel(ticket & _KEY_MASK)
+            key = ticket & _KEY_MASK
+            version.cancel(key)
+            if drops_responses:
+                version.drop_responses(key)
 
     def confirm_sent(self, ticket: int, count: int = 1) -> None:
         """See `EngineDoor.confirm_sent`."""

@@ -129,8 +129,8 @@ class ServedVersion(Protocol):
     def confirm_sent(self, key: int, count: int) -> None:
         """Note that *count* responses were sent to the client; the guest may send more."""
 
-    def waive_flow_control(self, key: int) -> None:
-        """Let the guest send all further responses of a request without waiting for its client."""
+    def drop_responses(self, key: int) -> None:
+        """Drop the further responses of a request that may have many; its sink gets their end alone."""
 
 
 def metadata_of(config: ModelConfig, version: int) -> ModelMetadata:

@@ -2,6 +2,9 @@
 
 All frames of one turn of the event loop leave in one system call, at the turn's end. Those that only free memory wait a
 moment for others, since each call also wakes the other process.
+
+What was read is handled for a share of the turn (see `turns.py`), and the rest later. Nothing is read until it is
+handled, unless its handler waits for an answer.
 """
 
 from __future__ import annotations
@@ -13,10 +16,12 @@ import socket
 from array import array
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 
 from naiad_stub import wire
 
 from naiad.frontend_processes.messages import MAX_FRAME
+from naiad.turns import SHARE_SECONDS, turns_of
 
 _RECEIVE = 1 << 17
 _MAX_DESCRIPTORS = 64
@@ -57,6 +62,7 @@ class Link:
         self._on_received = on_received
         self._reader = wire.FrameReader(MAX_FRAME)
         self._frames: deque[tuple[int, bytes]] = deque()  # that have arrived and are not handled yet
+        self._turns = turns_of(loop)
         self._buffer = bytearray(_RECEIVE)
         self._buffers = (self._buffer,)
         self._view = memoryview(self._buffer)
@@ -176,9 +182,19 @@ class Link:
         return self._read()
 
     def _readable(self) -> None:
-        self._read()
+        if not self._frames and self._receive():
+            self._handle_share()
 
     def _read(self) -> bool:
+        """Handle all that has arrived; whether anything has."""
+        if not self._receive():
+            return False
+        self._handle_frames()
+        self._on_received()
+        return True
+
+    def _receive(self) -> bool:
+        """Read what has arrived; whether anything has."""
         sock = self._socket
         if sock is None:
             return False
@@ -198,9 +214,22 @@ class Link:
             self._on_end()
             return False
         self._frames += self._reader.feed(bytes(self._view[:size]))
-        self._handle_frames()
-        self._on_received()
         return True
+
+    def _handle_share(self) -> None:
+        """Handle what was read, for a share of the turn."""
+        frames = self._frames
+        deadline = 0.0
+        while frames:
+            self._on_frame(*frames.popleft())
+            if frames:
+                now = perf_counter()
+                if not deadline:
+                    deadline = now + SHARE_SECONDS
+                elif now >= deadline:
+                    self._turns.defer(self._handle_share)
+                    break
+        self._on_received()
 
     def _handle_frames(self) -> None:
         """Handle what was read. Where that calls `receive` for an answer, the frames between are handled first."""
@@ -222,5 +251,6 @@ class Link:
             if descriptor >= 0:
                 os.close(descriptor)
         self._outgoing.clear()
+        self._frames.clear()
         while self.descriptors:
             os.close(self.descriptors.popleft())

@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
@@ -73,6 +74,7 @@ from naiad.protocol.inference import (
 )
 from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
 from naiad.protocol.model_names import LATEST
+from naiad.turns import SHARE_SECONDS, turns_of
 
 logger = logging.getLogger("naiad.frontends")
 
@@ -169,6 +171,9 @@ class RemoteEngine:
         self._call_numbers = itertools.count(1)
         self._deferred: deque[tuple[int, bytes]] = deque()  # responses and commands, in the order of their arrival
         self._blocking = 0
+        self._turns = turns_of(self._loop)
+        self._is_resuming = False  # `on_received` is called in a later turn
+        self._abandoned: set[int] = set()  # those of `_pending` whose further responses are dropped
         self._references: dict[int, Any] = {}  # to borrowed outputs, by token
         self._thread = threading.get_ident()
 
@@ -300,10 +305,11 @@ class RemoteEngine:
         return None if known.part is None else known.part.reserve(size, ahead)
 
     def cancel(self, ticket: int) -> None:
-        """See `EngineDoor`."""
+        """See `EngineDoor`. Responses that are on their way are dropped here, as those after them are by the owner."""
         if ticket in self._copied:
             self._copied[ticket].is_cancelled = True
         elif ticket in self._pending:
+            self._abandoned.add(ticket)
             self.send(wire.frame(FrameKind.CANCEL, NUMBER.pack(ticket)))
 
     def confirm_sent(self, ticket: int, count: int = 1) -> None:
@@ -561,17 +567,31 @@ class RemoteEngine:
             self._handle(kind, payload)
 
     def on_received(self) -> None:
-        """Pass on what has waited, unless a call blocks: frontends then expect no response, and get it later."""
-        while self._deferred and not self._blocking:
-            kind, payload = self._deferred.popleft()
+        """Pass on what has waited, for a share of the turn. While a call blocks, frontends expect no response."""
+        deferred = self._deferred
+        deadline = 0.0
+        while deferred and not self._blocking:
+            kind, payload = deferred.popleft()
             try:
                 self._handle(kind, payload)
             except Exception:  # those after this one must still be handled
                 logger.exception("cannot handle a message of the owner")
+            if deferred:
+                now = perf_counter()
+                if not deadline:
+                    deadline = now + SHARE_SECONDS
+                elif now >= deadline:
+                    break
+        self._resume_later()
 
     def _resume_later(self) -> None:
-        if self._deferred and not self._blocking:
-            self._loop.call_soon(self.on_received)
+        if self._deferred and not self._blocking and not self._is_resuming:
+            self._is_resuming = True
+            self._turns.defer(self._resume)
+
+    def _resume(self) -> None:
+        self._is_resuming = False
+        self.on_received()
 
     def _handle(self, kind: int, payload: bytes) -> None:
         if kind == FrameKind.RESPONSE:
@@ -640,9 +660,11 @@ class RemoteEngine:
         final = bool(flags & FINAL)
         pending = self._pending.pop(number, None) if final else self._pending.get(number)
         position = RESPONSE.size
+        if pending is None or number in self._abandoned:
+            self._drop(number, pending, _NO_TOKEN if flags & NO_RESPONSE else token, final=final)
+            return
         if flags & NO_RESPONSE:
-            if pending is not None:
-                pending[0].send(None, True)
+            pending[0].send(None, True)
             return
         layout = self._layouts[layout_number]
         if flags & PLACED:
@@ -658,17 +680,28 @@ class RemoteEngine:
                 OutputTensor(name, datatype, shape, payload[position + start : position + end])
                 for name, datatype, shape, start, end in layout.outputs
             ]
-        if pending is not None:
-            sink, request_id, _ = pending
-            name, version = layout.model_name, layout.model_version
-            try:
-                sink.send(InferResponse(name, version, request_id, outputs, NO_PARAMETERS, None, layout), final)
-            except Exception as error:  # noqa: BLE001 - a sink may raise anything; it is logged
-                self._on_sink_failed(number, sink, error, (name, version, request_id))
+        sink, request_id, _ = pending
+        name, version = layout.model_name, layout.model_version
+        try:
+            sink.send(InferResponse(name, version, request_id, outputs, NO_PARAMETERS, None, layout), final)
+        except Exception as error:  # noqa: BLE001 - a sink may raise anything; it is logged
+            self._on_sink_failed(number, sink, error, (name, version, request_id))
+
+    def _drop(self, number: int, pending: _PendingRequest | None, token: int, *, final: bool) -> None:
+        """Free the memory of a response that nobody needs, and pass on the end of its request."""
+        if token != _NO_TOKEN:
+            self._release(token)
+        if final:
+            self._abandoned.discard(number)
+            if pending is not None:
+                pending[0].send(None, True)
 
     def _on_full_response(self, response: FullResponse) -> None:
         number = response.number
         pending = self._pending.pop(number, None) if response.final else self._pending.get(number)
+        if pending is None or (number in self._abandoned and response.error is None):
+            self._drop(number, pending, response.token, final=response.final)
+            return
         outputs = []
         position = 0
         placed = [(place, size) for _, _, _, size, place in response.outputs if place is not None]
@@ -680,11 +713,12 @@ class RemoteEngine:
                 position += size
             else:
                 outputs.append(OutputTensor(name, datatype, shape, next(buffers)))
-        if pending is None:
-            return
         error = None if response.error is None else error_of(response.error)
         sink, _, again = pending
-        if response.is_reroute and again is not None:
+        is_abandoned = number in self._abandoned
+        if response.final:
+            self._abandoned.discard(number)
+        if response.is_reroute and again is not None and not is_abandoned:
             error = self._submit_again(number, sink, *again)
             if error is None:
                 return

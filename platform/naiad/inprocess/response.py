@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from naiad.engine.door import EngineDoor
+from naiad.engine.engine import Engine
 from naiad.inprocess.errors import TritonError, as_triton_error
 from naiad.inprocess.request import NamedModel
 from naiad.inprocess.tensor import Tensor
@@ -69,7 +69,7 @@ class SubmittedRequest:
 
     def __init__(
         self,
-        engine: EngineDoor,
+        engine: Engine,
         post: Callable[..., object],
         model: NamedModel,
         request_id: str | None,
@@ -87,7 +87,7 @@ class SubmittedRequest:
         self._post = post
         self._model = model
         self._request_id = request_id
-        self._consume: _ResponseConsumer | None = None
+        self._consume: _ResponseConsumer | None = None  # None without a reader
         self._unread = 0
         self._counts_as_read = False
         self._is_complete = False
@@ -114,7 +114,6 @@ class SubmittedRequest:
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the protocol's signature
         """Deliver one response; the engine calls it on its thread."""
-        assert self._consume is not None
         self._is_complete = final
         if not final:
             with self._lock:
@@ -122,7 +121,9 @@ class SubmittedRequest:
                 self._unread += not counts_as_read
             if counts_as_read:
                 self._post(self._confirm_sent, 1)
-        self._consume(self._to_inference_response(response, final=final))
+        consume = self._consume
+        if consume is not None:
+            consume(self._to_inference_response(response, final=final))
 
     def confirm_read(self) -> None:
         """Report that one response has been read; not needed for the last one."""
@@ -133,8 +134,10 @@ class SubmittedRequest:
         self._post(self._confirm_sent, 1)
 
     def release(self) -> None:
-        """Report all responses as read, those of the future included."""
+        """The iterator is dropped: report all responses as read, and drop those of the future."""
         with self._lock:
+            if not self._counts_as_read:  # else the caller has a queue of its own, which gets them
+                self._consume = None
             self._counts_as_read = True
             unread, self._unread = self._unread, 0
         if unread and not self._is_complete:
@@ -151,7 +154,7 @@ class SubmittedRequest:
         self._engine.confirm_sent(self.ticket, count)
 
     def _cancel_ticket(self) -> None:
-        self._engine.cancel(self.ticket)
+        self._engine.cancel(self.ticket, drops_responses=False)  # the caller may read on
 
     def _to_inference_response(self, response: InferResponse | None, *, final: bool) -> InferenceResponse:
         if response is None:

@@ -1,12 +1,20 @@
-"""The host's end of a guest's socket: frames in and out, without ever blocking the event loop."""
+"""The host's end of a guest's socket: frames in and out, without ever blocking the event loop.
+
+One read may bring hundreds of responses, and each costs what its client's frontend does with it. So the frames of a
+guest are handled for a share of the turn (see `turns.py`), and the rest later. Nothing is read until they are handled.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 
 from naiad_stub import wire
+
+from naiad.turns import SHARE_SECONDS, turns_of
 
 _RECEIVE = 1 << 16
 
@@ -46,6 +54,9 @@ class Channel:
         # One buffer for all reads: socket.recv(n) allocates n bytes each time, which costs three system calls.
         self._buffer = bytearray(_RECEIVE)
         self._view = memoryview(self._buffer)
+        self._turns = turns_of(loop)
+        self._frames: deque[tuple[int, bytes]] = deque()  # that were read and wait for a later turn
+        self._on_drained: Callable[[], None] | None = None
         self._outgoing = bytearray()
         self._soon: list[bytes] = []
         loop.add_reader(sock, self._readable)
@@ -88,13 +99,25 @@ class Channel:
             self._loop.call_soon(self._flush)
         self._soon.append(data)
 
-    def drain(self) -> None:
-        """Read what has arrived by now."""
-        while self._socket is not None and not self.is_broken and self._read():
-            pass
+    def drain(self, on_drained: Callable[[], None]) -> None:
+        """Handle all frames that have arrived by now, and then call *on_drained*: at once, or in a later turn."""
+        self._on_drained = on_drained
+        self._drain()
+
+    def _drain(self) -> None:
+        deadline = perf_counter() + SHARE_SECONDS
+        while not self._frames and self._socket is not None and not self.is_broken and self._read():
+            if perf_counter() >= deadline and not self._frames:
+                self._turns.defer(self._drain)
+                return
+        if not self._frames:  # else these are handled first, and `_resume` continues
+            on_drained, self._on_drained = self._on_drained, None
+            if on_drained is not None:
+                on_drained()
 
     def close(self) -> None:
-        """Stop reading and close the socket."""
+        """Stop reading and close the socket; frames that wait are dropped."""
+        self._frames.clear()
         if self._socket is not None:
             self._loop.remove_reader(self._socket)
             self._loop.remove_writer(self._socket)
@@ -115,7 +138,7 @@ class Channel:
             self._loop.remove_writer(self._socket)
 
     def _readable(self) -> None:
-        if self._socket is not None:
+        if self._socket is not None and not self._frames:
             self._read()
 
     def _read(self) -> bool:
@@ -139,6 +162,28 @@ class Channel:
             self.is_broken = True
             self._on_end(f"it broke the protocol: {error}")
             return False
-        for kind, payload in frames:
-            self._on_frame(kind, payload)
+        if len(frames) == 1:  # most reads
+            self._on_frame(*frames[0])
+        elif frames:
+            self._frames.extend(frames)
+            self._handle_frames()
         return True
+
+    def _handle_frames(self) -> None:
+        """Handle frames that were read, for a share of the turn."""
+        frames = self._frames
+        deadline = 0.0
+        while frames:
+            self._on_frame(*frames.popleft())
+            if frames:
+                now = perf_counter()
+                if not deadline:
+                    deadline = now + SHARE_SECONDS
+                elif now >= deadline:
+                    self._turns.defer(self._resume)
+                    return
+
+    def _resume(self) -> None:
+        self._handle_frames()
+        if not self._frames and self._on_drained is not None:
+            self._drain()

@@ -641,11 +641,16 @@ class Worker:
             self.batches[number] = self.batches[number]._replace(sent=0)
         self._unsent.clear()
         self._results.close()
-        if self._channel is not None:
-            self._channel.drain()  # responses that were sent before the end still count
-            # The guest never read the batch that was sent last: the owner may give it to another guest.
-            if self._channel.was_cut and self._last_sent in self.batches:
-                self.batches[self._last_sent] = self.batches[self._last_sent]._replace(sent=0)
+        if self._channel is None:
+            self._on_drained(status)
+        else:
+            self._channel.drain(lambda: self._on_drained(status))  # responses that were sent before the end still count
+
+    def _on_drained(self, status: int) -> None:
+        """The process has exited, and its last messages were handled."""
+        # The guest never read the batch that was sent last: the owner may give it to another guest.
+        if self._channel is not None and self._channel.was_cut and self._last_sent in self.batches:
+            self.batches[self._last_sent] = self.batches[self._last_sent]._replace(sent=0)
         self._process.exited.set_result(status)
         self._services.on_worker_exit(self)
         if self._startup is None and not self._is_stopping:

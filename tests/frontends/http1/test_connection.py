@@ -15,7 +15,7 @@ from naiad.frontends.http1.messages import response
 from naiad.frontends.http1.request_reader import READ_SIZE, RequestLimits
 from naiad.frontends.http1.timeouts import HttpTimeouts
 from naiad.frontends.open_connections import ConnectionCount, OpenConnections
-from naiad.frontends.turns import SHARE_SECONDS, LoopTurns
+from naiad.turns import SHARE_SECONDS, LoopTurns
 
 
 class Transport:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from naiad.frontends.http1.timeouts import HttpTimeouts, Phase
 from naiad.frontends.timeouts import ProgressWatch, TimeoutSweep
-from naiad.frontends.turns import LoopTurns
+from naiad.turns import LoopTurns
 
 
 class Loop:

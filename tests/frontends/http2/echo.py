@@ -11,7 +11,7 @@ from naiad.frontends.http2.limits import Http2Limits, StreamCount
 from naiad.frontends.http2.request_head import RequestHead
 from naiad.frontends.http2.stream import Stream
 from naiad.frontends.open_connections import OpenConnections
-from naiad.frontends.turns import LoopTurns
+from naiad.turns import LoopTurns
 
 FIRST = ((b":status", b"200"), (b"x-kind", b"echo"))
 LAST = ((b"x-done", b"yes"),)

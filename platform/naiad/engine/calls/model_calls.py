@@ -139,13 +139,13 @@ class ModelCalls:
             pending = self._find_pending(worker, number)
             if pending is not None:
                 pending.is_discarded = True
-                pending.version.waive_flow_control(pending.key)
+                pending.version.drop_responses(pending.key)
 
     def on_worker_exit(self, worker: Worker) -> None:
         """Cancel the calls of a guest that has exited."""
         for pending in self._calls.pop(worker, {}).values():
             pending.is_discarded = True
-            pending.version.waive_flow_control(pending.key)
+            pending.version.drop_responses(pending.key)
             pending.version.cancel(pending.key)
 
     def remove(self, pending: _PendingCall) -> None:

@@ -85,8 +85,8 @@ class EnsembleRequest:
         "_actions",
         "_batch_size",
         "_begun",
+        "_drops_responses",
         "_is_first",
-        "_is_unlimited",
         "_is_working",
         "_machine",
         "_on_done",
@@ -125,7 +125,7 @@ class EnsembleRequest:
         self._step_requests: dict[int, StepRequest] = {}
         self._actions: list[Action[StepTensor]] = []
         self._is_working = False
-        self._is_unlimited = False
+        self._drops_responses = False
         self._is_first = True
         self._took = [0, 0, 0]
 
@@ -157,9 +157,9 @@ class EnsembleRequest:
         """Note that *count* responses have left for the client; blocked steps may continue."""
         self._do(self._machine.on_responses_consumed(count))
 
-    def waive_flow_control(self) -> None:
-        """Let the steps continue without waiting for the client."""
-        self._is_unlimited = True
+    def drop_responses(self) -> None:
+        """Drop the further responses; the sink gets their end alone."""
+        self._drops_responses = True
         self.confirm_sent(_ALL_RESPONSES)
 
     # -- callbacks of steps -------------------------------------------------------------------------------------
@@ -246,8 +246,10 @@ class EnsembleRequest:
             self._is_first = False
             self._responses.totals.on_first_response(time.monotonic_ns() - self._queued)
         response = self._responses.response(self.request, outputs)
-        if self._is_unlimited:
+        if self._drops_responses:
             self._do(self._machine.on_responses_consumed(1))
+            if not final:
+                return
         self._sink.send(response, final)
 
     def _succeeded(self) -> None:

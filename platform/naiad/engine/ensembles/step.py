@@ -304,10 +304,11 @@ class StepRequest:
         self._owner.on_step_error(self._number, error, final)
 
     def cancel(self) -> None:
-        """Cancel the request; the owner needs no further responses."""
+        """Cancel the request; if the owner has ended, it needs no further responses."""
         if self._version is not None:
             self._version.cancel(self._key)
-            self._version.waive_flow_control(self._key)
+            if self._owner.is_ended:
+                self._version.drop_responses(self._key)
         else:
             self._submitter.withdraw(self)
             self._owner.on_step_error(self._number, cancelled(), True)

@@ -219,8 +219,8 @@ class EnsembleVersion:
         if request is not None:
             request.confirm_sent(count)
 
-    def waive_flow_control(self, key: int) -> None:
+    def drop_responses(self, key: int) -> None:
         """See `ServedVersion`."""
         request = self._requests.get(key)
         if request is not None:
-            request.waive_flow_control()
+            request.drop_responses()

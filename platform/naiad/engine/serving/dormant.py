@@ -279,10 +279,10 @@ class DormantVersion:
         if (given := self._forwarded.get(key)) is not None:
             given[0].confirm_sent(given[1], count)
 
-    def waive_flow_control(self, key: int) -> None:
+    def drop_responses(self, key: int) -> None:
         """See `ServedVersion`."""
         if (given := self._forwarded.get(key)) is not None:
-            given[0].waive_flow_control(given[1])
+            given[0].drop_responses(given[1])
 
     def on_forwarded_end(self, key: int) -> None:
         """A request that was handed over has its last response."""

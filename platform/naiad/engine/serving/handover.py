@@ -98,10 +98,10 @@ class Handover:
         version, key = self._part(key)
         version.confirm_sent(key, count)
 
-    def waive_flow_control(self, key: int) -> None:
+    def drop_responses(self, key: int) -> None:
         """See `ServedVersion`."""
         version, key = self._part(key)
-        version.waive_flow_control(key)
+        version.drop_responses(key)
 
     # -- all versions -------------------------------------------------------------------------------------------
 

@@ -73,6 +73,7 @@ class PendingRequest:
         shape_key: Requests share a batch only if theirs are equal; None is compatible with every request.
         is_queued: Whether the scheduler has accepted it.
         is_cancelled: Whether its client has cancelled it.
+        drops_responses: Whether nobody needs its further responses.
         rejection: Why the scheduler rejected it while it was enqueued; None if it did not.
         state: The state of its sequence, once it was sent to a guest; None if the model keeps none.
         progress: Progress of its responses; None before the first, and always None unless its model is decoupled.
@@ -84,6 +85,7 @@ class PendingRequest:
         "_sent",
         "_sink",
         "batch_size",
+        "drops_responses",
         "forwarded",
         "is_cancelled",
         "is_queued",
@@ -117,7 +119,7 @@ class PendingRequest:
         self.laid_out = 0
         self.worker: Worker | None = None
         self.shape_key: Hashable | None = None
-        self.is_queued = self.is_cancelled = False
+        self.is_queued = self.is_cancelled = self.drops_responses = False
         self.rejection: NaiadError | None = None
         self.state: SequenceState | None = None
         self.progress: ResponseProgress | None = None
@@ -161,6 +163,11 @@ class PendingRequest:
             self.worker.credit(self.key, responses)
             responses = size = 0
         self._sent = (responses, size)
+
+    def on_dropped(self) -> None:
+        """Note that all responses so far are sent, or dropped: the guest is held back by what is read of it alone."""
+        if self.progress is not None:
+            self.on_responses_sent(len(self.progress.sizes))
 
     # -- `scheduling.interface.Schedulable` -----------------------------------------------------------------------
 

@@ -97,6 +97,7 @@ class RequestTracker:
         self._shapes = ShapeKeys(config)
         self._preparation = ResponsePreparation(config, states, self.statistics)
         self._is_prepared = self._preparation.is_needed
+        self._is_decoupled = config.decoupled
         groups = instance_groups(config)
         gate = None
         if limiter is not None and any(group.HasField("rate_limiter") for group in groups.values()):
@@ -185,11 +186,12 @@ class RequestTracker:
         if pending is not None:
             pending.on_responses_sent(count)
 
-    def waive_flow_control(self, key: int) -> None:
-        """Let the guest send all further responses of a request without waiting for its client."""
+    def drop_responses(self, key: int) -> None:
+        """See `ServedVersion.drop_responses`. What its sink still has counts as sent."""
         pending = self._pending.get(key)
-        if pending is not None and pending.worker is not None:
-            pending.worker.credit(key, _UNLIMITED_CREDIT)
+        if pending is not None:
+            pending.drops_responses = True
+            pending.on_dropped()
 
     # -- state --------------------------------------------------------------------------------------------------
 
@@ -205,7 +207,7 @@ class RequestTracker:
     def is_held_back(self, worker: Worker) -> bool:
         """See `WorkerOwner.is_held_back`."""
         requests = [self._pending[key] for key in worker.open if key in self._pending]
-        return any(each.progress is not None and each.progress.sizes and not each.is_cancelled for each in requests)
+        return any(each.progress is not None and each.progress.sizes and not each.drops_responses for each in requests)
 
     def has_uncancelled(self) -> bool:
         """Whether any client still waits; a model may take long to notice that its request was cancelled."""
@@ -244,7 +246,11 @@ class RequestTracker:
             response.request_id = pending.request.request_id
         if self._is_prepared:
             response = self._preparation.prepare(worker, pending, response, started, ended)
-            if response is None and not answer.final:
+            if pending.drops_responses and response is not None:
+                pending.on_dropped()
+                if not answer.final:
+                    return
+            elif response is None and not answer.final:
                 return
         if answer.final:
             del self._pending[answer.key]
@@ -260,6 +266,8 @@ class RequestTracker:
                 self._count_error(pending, error, now)
             if pending.request.trace is not None:
                 pending.request.trace.on_computed(pending.queued, pending.laid_out, started, ended, now)
+            if pending.drops_responses and error is None and self._is_decoupled:
+                response = None
         try:
             pending.sink.send(response, answer.final)
         except Exception as error:  # noqa: BLE001 - logged; else the guest would be ended and the client would wait

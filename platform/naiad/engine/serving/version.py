@@ -376,9 +376,9 @@ class ModelVersion:
         """See `ServedVersion`."""
         self._tracker.confirm_sent(key, count)
 
-    def waive_flow_control(self, key: int) -> None:
+    def drop_responses(self, key: int) -> None:
         """See `ServedVersion`."""
-        self._tracker.waive_flow_control(key)
+        self._tracker.drop_responses(key)
 
     def finish_sequences(self) -> int:
         """See `ServedVersion`."""

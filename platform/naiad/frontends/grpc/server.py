@@ -23,7 +23,7 @@ from naiad.frontends.log_settings import ServerLog
 from naiad.frontends.open_connections import ConnectionCount, OpenConnections
 from naiad.frontends.timeouts import TimeoutSweep
 from naiad.frontends.tls import listening_options
-from naiad.frontends.turns import LoopTurns
+from naiad.turns import LoopTurns
 
 logger = logging.getLogger("naiad.grpc")
 

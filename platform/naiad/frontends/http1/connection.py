@@ -14,7 +14,7 @@ from naiad.frontends.http1.timeouts import HttpTimeouts, Phase
 from naiad.frontends.open_connections import OpenConnections
 from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.timeouts import ProgressWatch
-from naiad.frontends.turns import LoopTurns
+from naiad.turns import LoopTurns
 
 _LINGER_SECONDS = 2.0
 """How long a connection that is not read to its end stays open behind its last response."""

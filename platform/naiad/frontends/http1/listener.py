@@ -19,7 +19,7 @@ from naiad.frontends.open_connections import ConnectionCount, OpenConnections
 from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.timeouts import ProgressWatch, TimeoutSweep
 from naiad.frontends.tls import http_context, listening_options
-from naiad.frontends.turns import LoopTurns
+from naiad.turns import turns_of
 
 _BACKLOG = 1024
 """Connections that the kernel accepts before the loop does; load generators open hundreds at once."""
@@ -107,7 +107,7 @@ class HttpListener:
         """
         loop = asyncio.get_running_loop()
         receive_buffer = memoryview(bytearray(READ_SIZE))
-        turns = LoopTurns(loop)
+        turns = turns_of(loop)
         memory = self._memory or RequestMemory(loop=loop)
         sweep = TimeoutSweep(loop, turns, self._connections, HttpConnection.check_time, self._timeouts.sweep_seconds)
 

@@ -20,8 +20,8 @@ from typing import TypeAlias
 from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, HttpRequest, error_text, with_connection
 from naiad.frontends.request_budget import Charge
-from naiad.frontends.turns import SHARE_SECONDS
 from naiad.protocol.inference import Buffer
+from naiad.turns import SHARE_SECONDS
 
 logger = logging.getLogger("naiad.http")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from naiad.frontends.http1.messages import HttpExchange, stream_head
 
@@ -19,6 +19,11 @@ def event(data: bytes) -> bytes:
     return b"data: %b\n\n" % data
 
 
+def long_event(data: Sequence[bytes]) -> list[bytes]:
+    """As `event`, of data in parts, which are not joined."""
+    return [b"data: ", *data, b"\n\n"]
+
+
 def named_event(name: bytes, data: bytes) -> bytes:
     """One event with a name, which clients dispatch by. *data* is a single line."""
     return b"event: %b\ndata: %b\n\n" % (name, data)
@@ -27,6 +32,11 @@ def named_event(name: bytes, data: bytes) -> bytes:
 def chunk(data: bytes) -> bytes:
     """*data*, which must not be empty, in the chunked transfer coding."""
     return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def _long_chunk(data: Sequence[bytes]) -> list[bytes]:
+    """As `chunk`, of data in parts."""
+    return [b"%x\r\n" % sum(map(len, data)), *data, b"\r\n"]
 
 
 class SentCount:
@@ -73,7 +83,7 @@ class EventWriter:
 
     def __init__(self, exchange: HttpExchange) -> None:
         self._exchange: HttpExchange | None = exchange  # None after the end
-        self._events: deque[tuple[bytes, SentCount]] = deque()
+        self._events: deque[tuple[bytes | Sequence[bytes], SentCount]] = deque()
         self._size = 0  # bytes of the events added since the last write
         self._head = b""  # of the response, until it is written
         self._is_chunked: bool | None = None  # None until the head is made
@@ -102,6 +112,11 @@ class EventWriter:
         self._events.append((data, sent))
         self._size += len(data)
 
+    def add_long(self, data: Sequence[bytes], sent: SentCount) -> None:
+        """As `add`, of an event in parts: joining megabytes would hold the loop."""
+        self._events.append((data, sent))
+        self._size += _WRITE_SIZE
+
     def end(self) -> None:
         """End the stream after the queued events."""
         self._is_ended = True
@@ -120,34 +135,49 @@ class EventWriter:
         if exchange is None or self._is_writing:
             return
         self._is_writing = True  # confirming an event may bring the next one, and call this method again
-        rest = b""
+        rest: list[bytes] = []
         while self._events and not exchange.is_blocked:
-            data, counts = self._next_part()
+            parts, counts = self._next_parts()
             if self._is_ended and not self._events:
-                rest = data  # is written together with the last chunk
-            elif data:
-                exchange.write(data)
+                rest = parts  # is written together with the last chunk
+            else:
+                for part in parts:
+                    exchange.write(part)
             for sent, count in counts.items():
                 sent.add(count)
         self._size = 0
         self._is_writing = False
         if self._is_ended and not self._events:
             self._exchange = None
-            rest = rest or self._next_part()[0]
-            exchange.respond([rest + _LAST_CHUNK] if self._is_chunked else [rest])
+            parts = rest or self._next_parts()[0]
+            if self._is_chunked and len(parts) == 1:
+                parts = [parts[0] + _LAST_CHUNK]
+            elif self._is_chunked:
+                parts = [*parts, _LAST_CHUNK]
+            exchange.respond(parts or [b""])
         elif self._head:
-            exchange.write(self._next_part()[0])
+            for part in self._next_parts()[0]:
+                exchange.write(part)
 
-    def _next_part(self) -> tuple[bytes, dict[SentCount, int]]:
-        """The bytes to write next, and how many responses they contain; only the head where no events are queued."""
+    def _next_parts(self) -> tuple[list[bytes], dict[SentCount, int]]:
+        """What to write next, and how many responses that contains; only the head where no events are queued.
+
+        It is one part without a long event, and nothing at all without anything to write.
+        """
         parts = [self._head]
         self._head = b""
         counts: dict[SentCount, int] = {}
         size = 0
+        is_long = False
         while self._events and size < _WRITE_SIZE:
             data, sent = self._events.popleft()
             # One chunk for each response: some clients parse each chunk as one event.
-            parts.append(chunk(data) if data and self._is_chunked else data)
-            size += len(data)
+            if isinstance(data, bytes):
+                parts.append(chunk(data) if data and self._is_chunked else data)
+                size += len(data)
+            else:
+                parts += _long_chunk(data) if self._is_chunked else data
+                size, is_long = _WRITE_SIZE, True
             counts[sent] = counts.get(sent, 0) + 1
-        return b"".join(parts), counts
+        parts = [part for part in parts if part] if is_long else [b"".join(parts)]
+        return (parts if parts[0] else []), counts

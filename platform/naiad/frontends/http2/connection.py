@@ -48,7 +48,7 @@ from naiad.frontends.http2.sender import FrameWriter, Sender
 from naiad.frontends.http2.settings import server_preface
 from naiad.frontends.http2.stream import Stream, StreamHandler
 from naiad.frontends.open_connections import OpenConnections
-from naiad.frontends.turns import SHARE_SECONDS, LoopTurns
+from naiad.turns import SHARE_SECONDS, LoopTurns
 
 logger = logging.getLogger("naiad.http2")
 

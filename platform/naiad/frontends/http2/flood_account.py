@@ -10,7 +10,7 @@ The costs are estimates, not measurements of each frame: a clock costs as much a
 measured times depend on other processes. An account gives the same result on every machine.
 
 Requests themselves are not charged. What many of them cost is shared fairly between connections by
-`frontends/turns.py`.
+`turns.py`.
 """
 
 from __future__ import annotations

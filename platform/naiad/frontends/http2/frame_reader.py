@@ -14,7 +14,7 @@ Three properties make it fast:
   its destination: `data_left` says how much may bypass `feed`, and `on_direct_read` counts it.
 
 A few kilobytes may hold hundreds of frames, and each may be a request. So `feed` handles frames for
-`SHARE_SECONDS` only (see `frontends/turns.py`). It keeps the rest, and `resume` continues with it.
+`SHARE_SECONDS` only (see `turns.py`). It keeps the rest, and `resume` continues with it.
 
 The handler is called rather than handed a list of frames because an object for each frame costs more than parsing it.
 """
@@ -54,7 +54,7 @@ from naiad.frontends.http2.frames import (
     Http2StreamError,
 )
 from naiad.frontends.http2.limits import Http2Limits
-from naiad.frontends.turns import SHARE_SECONDS
+from naiad.turns import SHARE_SECONDS
 
 _CHUNK_SIZE = 1 << 15
 """Bytes of a long DATA frame that are delivered at once: they may be thousands of messages."""

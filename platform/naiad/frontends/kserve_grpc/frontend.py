@@ -17,7 +17,7 @@ from naiad.frontends.kserve_grpc.methods import RestrictedMethods, methods_of
 from naiad.frontends.kserve_grpc.service import InferenceService, ServiceContext
 from naiad.frontends.open_connections import ConnectionCount
 from naiad.frontends.tls import grpc_context
-from naiad.frontends.turns import LoopTurns
+from naiad.turns import turns_of
 
 _LOG_NAMES = {
     "LogSettings": ("Logging", ""),
@@ -84,7 +84,7 @@ class GrpcFrontend:
         """
         tls = None if self._tls is None else grpc_context(self._tls)
         loop = asyncio.get_running_loop()
-        turns = LoopTurns(loop)
+        turns = turns_of(loop)
         server = GrpcServer(self.application(loop), self._limits, self._settings, tls, turns, self._count)
         port = await server.start(self._address, self._port, reuse_port=self._reuse_port)
         self._server = server

@@ -5,7 +5,7 @@ some do (`has_backlog`), the call does not let the client send more, so the clie
 connection continue.
 
 Requests also wait when many arrive at once: 16 KB may be 3,000 messages, and each needs at least an error response.
-They are submitted for a share of the turn (see `frontends/turns.py`), the others later. What arrives while many wait
+They are submitted for a share of the turn (see `turns.py`), the others later. What arrives while many wait
 (`is_full`) is kept by the call as it is, since a message that waits takes ten times the bytes of a short one.
 """
 
@@ -19,8 +19,8 @@ from naiad.frontends.grpc.calls import GrpcCall
 from naiad.frontends.grpc.gate import SHUTTING_DOWN
 from naiad.frontends.kserve_grpc.infer_stream import InferStream
 from naiad.frontends.kserve_grpc.service import ServiceContext
-from naiad.frontends.turns import SHARE_SECONDS
 from naiad.protocol.inference import InferRequest
+from naiad.turns import SHARE_SECONDS
 
 _MAX_UNSENT = 1 << 22
 """Bytes of unsent responses beyond which further requests wait."""

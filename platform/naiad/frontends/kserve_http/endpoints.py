@@ -402,6 +402,9 @@ class InferSink:
         exchange, self._exchange = self._exchange, None
         if exchange is None:
             return  # a second response would be taken for that to the connection's next request
+        if not exchange.is_connected:
+            exchange.respond([])  # to nobody: it ends the exchange
+            return
         if response is None:
             exchange.respond(error(NaiadError("the model ended the request without a response")))
             return

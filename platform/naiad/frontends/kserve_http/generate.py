@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Generator
 from functools import partial
 
 from naiad.engine.door import EngineDoor
@@ -18,7 +19,7 @@ from naiad.frontends.http1.messages import (
     error_text,
     response,
 )
-from naiad.frontends.http1.server_sent_events import EventWriter, SentCount, event
+from naiad.frontends.http1.server_sent_events import EventWriter, SentCount, event, long_event
 from naiad.frontends.kserve_http.generate_request import parse_generate
 from naiad.frontends.kserve_http.generate_response import (
     OK,
@@ -134,13 +135,11 @@ class GenerateSink:
             return  # a second response would be taken for that to the connection's next request
         if response is not None:
             self._count += 1
-            if self._count == 1 and is_long(response):
-                self._long = response
-            elif self._count == 1:
-                try:
-                    self._status, self._body = generate_response(response)
-                except Exception as problem:  # noqa: BLE001 - logged there, as that of a long response is
-                    self._status, self._body = failed_response(problem, response.model_name)
+            if self._count == 1 and self._exchange.is_connected:
+                if is_long(response):
+                    self._long = response
+                else:
+                    self._status, self._body = _rendered(response)
             self._sent.add()
         if final:
             self._respond()
@@ -173,7 +172,8 @@ class GenerateStreamSink:
     """Writes each response of the model as one event.
 
     The event of a long response is made in slices. Responses that come meanwhile wait, so that events keep their order;
-    the engine bounds their number, as they are not confirmed as sent.
+    the engine bounds their number, as they are not confirmed as sent. Their events are made in slices too. Once the
+    client has left, no event is made.
     """
 
     __slots__ = ("_background", "_exchange", "_headers", "_is_ended", "_job", "_sent", "_waiting", "_writer")
@@ -194,18 +194,19 @@ class GenerateStreamSink:
         """Write the response, or queue it until the client reads."""
         if self._is_ended:
             return  # an event after the end would be taken for the response to the connection's next request
-        if self._job is not None:
-            self._waiting.append((response, final))
-        elif response is not None and is_long(response):
-            self._waiting.append((None, final))
-            self._job = self._background.slices.start(
-                generate_response_steps(response),
-                lambda made: self._continue(made[0], b"".join(made[1])),
-                lambda problem: self._continue(*failed_response(problem, response.model_name)),
-            )
-        else:
-            status, document = (OK, b"") if response is None else generate_response(response)
-            self._write(status, document, has_event=response is not None, final=final)
+        if not self._exchange.is_connected:
+            # Discarded responses count too: otherwise a model that ignores its cancellation would block.
+            if response is not None:
+                self._sent.add()
+            if final:
+                self._write(OK, None, final=True)
+            return
+        if self._job is None and (response is None or not is_long(response)):
+            self._write(*_event_of(response), final=final)
+            return
+        self._waiting.append((response, final))
+        if self._job is None:
+            self._job = self._background.slices.start(self._write_waiting(), self._on_written, self._on_failed)
 
     def reject(self, problem: NaiadError) -> None:
         """See `RejectableSink`."""
@@ -213,23 +214,70 @@ class GenerateStreamSink:
             self._is_ended = True
             self._exchange.respond(error(problem))
 
-    def _continue(self, status: int, document: bytes) -> None:
-        """Write the event of a long response, and handle what came meanwhile."""
-        self._job = None
-        if not self._exchange.is_connected:
-            self._waiting.clear()
-            return
-        _, final = self._waiting.popleft()
-        self._write(status, document, has_event=True, final=final)
-        while self._waiting and self._job is None:
-            self.send(*self._waiting.popleft())
+    def _write_waiting(self) -> Generator[None, None, None]:
+        """Write the responses that wait, and those that come meanwhile, in steps."""
+        waiting, exchange = self._waiting, self._exchange
+        while waiting:
+            response, final = waiting.popleft()
+            if not exchange.is_connected:
+                self._job = None
+                self.send(response, final)
+                continue
+            if response is None or not is_long(response):
+                self._write(*_event_of(response), final=final)
+            else:
+                made = yield from _long_event(response, exchange)
+                if made is None:  # the client has left
+                    waiting.appendleft((response, final))
+                else:
+                    self._write(*made, final=final)
+            yield
 
-    def _write(self, status: int, document: bytes, *, has_event: bool, final: bool) -> None:
-        if has_event:
+    def _on_written(self, _: None) -> None:
+        self._job = None
+
+    def _on_failed(self, problem: Exception) -> None:
+        self._job = None
+        self._waiting.clear()
+        if not self._is_ended:
+            self._write(*failed_response(problem, "the model"), final=True)
+
+    def _write(self, status: int, document: bytes | list[bytes] | None, *, final: bool) -> None:
+        if isinstance(document, bytes):
             self._writer.add(event(document), self._sent)
+        elif document is not None:
+            self._writer.add_long(long_event(document), self._sent)
         if not self._writer.has_begun:
             self._writer.begin(status, self._headers())
         if final:
             self._is_ended = True
             self._writer.end()
         self._writer.write()
+
+
+def _rendered(response: InferResponse) -> tuple[int, bytes]:
+    try:
+        return generate_response(response)
+    except Exception as problem:  # noqa: BLE001 - logged there, as that of a long response is
+        return failed_response(problem, response.model_name)
+
+
+def _event_of(response: InferResponse | None) -> tuple[int, bytes | None]:
+    return (OK, None) if response is None else _rendered(response)
+
+
+def _long_event(
+    response: InferResponse, exchange: HttpExchange
+) -> Generator[None, None, tuple[int, bytes | list[bytes]] | None]:
+    """Status and JSON of a long response, in steps; None if the client leaves meanwhile."""
+    steps = generate_response_steps(response)
+    while exchange.is_connected:
+        try:
+            next(steps)
+        except StopIteration as end:
+            made: tuple[int, list[bytes]] = end.value
+            return made
+        except Exception as problem:  # noqa: BLE001 - any error becomes the response
+            return failed_response(problem, response.model_name)
+        yield
+    return None

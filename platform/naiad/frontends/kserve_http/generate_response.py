@@ -10,14 +10,13 @@ import orjson
 
 from naiad.errors import NaiadError
 from naiad.frontends.http1.messages import INTERNAL_ERROR, error_document
+from naiad.frontends.kserve_http import json_tensors
 from naiad.frontends.kserve_http.json_tensors import from_tensor, rendered_steps
 from naiad.protocol.datatypes import BYTE_SIZES, Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 
 logger = logging.getLogger("naiad.http")
 
-_LONG_OUTPUT = 128 << 10
-"""Bytes of an output from which its JSON is made in steps; texts, the usual outputs, take little time."""
 _PREFIX = 4
 """Bytes of the length before an element of BYTES."""
 OK = 200
@@ -41,7 +40,7 @@ def generate_response(result: InferResponse) -> tuple[int, bytes]:
 
 def is_long(result: InferResponse) -> bool:
     """Whether making the JSON of a response would take long."""
-    return any(len(tensor.data) >= _LONG_OUTPUT for tensor in result.outputs)
+    return json_tensors.is_long(result.outputs)
 
 
 def generate_response_steps(result: InferResponse) -> Generator[None, None, tuple[int, list[bytes]]]:

@@ -12,6 +12,7 @@ import orjson
 from naiad_stub.memo import Memo
 
 from naiad.frontends.http1.messages import BINARY, JSON, response
+from naiad.frontends.kserve_http import json_tensors
 from naiad.frontends.kserve_http.json_tensors import from_tensor, rendered_steps
 from naiad.frontends.kserve_http.response_format import ResponseFormat
 from naiad.frontends.regions import OutputRegion
@@ -19,8 +20,10 @@ from naiad.protocol.inference import Buffer, InferResponse, OutputTensor
 
 _OK = 200
 _NO_REGIONS: Mapping[str, OutputRegion] = {}
-_LONG_OUTPUT = 64 << 10
-"""Bytes of an output from which its JSON is made in steps."""
+_SHORT = 1 << 12
+"""Bytes of all outputs below which nothing about them takes long."""
+_LONG_CLASSIFIED = 64 << 10
+"""Bytes of an output from which its classes are found in steps."""
 _HEADER = b"Inference-Header-Content-Length: %d\r\n"
 
 
@@ -61,12 +64,17 @@ def infer_response(result: InferResponse, form: ResponseFormat) -> tuple[list[Bu
 
 def is_long(result: InferResponse, form: ResponseFormat) -> bool:
     """Whether making the body of a response would take long: it has long outputs in JSON, or as classes."""
+    size = 0
     for tensor in result.outputs:
-        if len(tensor.data) >= _LONG_OUTPUT and (
-            not form.is_binary(tensor.name) or (form.requested is not None and tensor.name in form.requested.classes)
-        ):
+        size += len(tensor.data)
+    if size < _SHORT:
+        return False
+    outputs = result.outputs
+    if form.requested is not None:
+        classes = form.requested.classes
+        if any(tensor.name in classes and len(tensor.data) >= _LONG_CLASSIFIED for tensor in outputs):
             return True
-    return False
+    return json_tensors.is_long([tensor for tensor in outputs if not form.is_binary(tensor.name)])
 
 
 def infer_response_steps(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import isfinite, prod
@@ -39,6 +39,10 @@ _CHUNK = 1 << 16
 _SPLIT_COUNT = 1 << 12
 _SPLIT_BYTES = 1 << 18
 """Elements of BYTES that are split off at once: so many, or so many bytes of them."""
+_LONG_COUNT = 1 << 13
+"""Elements whose JSON takes half a millisecond."""
+_BYTES_PER_ELEMENT = 16
+"""Bytes of a text that take as long as an element."""
 _RENDERED_COUNT = 1 << 15
 """Numbers that are rendered at once: about a millisecond's worth."""
 _LENGTH = Struct("<I")
@@ -166,6 +170,21 @@ def _split_some(data: Buffer, position: int) -> tuple[list[bytes], int]:
         elements.append(bytes(data[start:end]))
         position = end
     return elements, position
+
+
+def is_long(tensors: Sequence[OutputTensor]) -> bool:
+    """Whether the JSON of these outputs together would take more than about half a millisecond to make."""
+    size = 0
+    for tensor in tensors:
+        size += len(tensor.data)
+    if size < _LONG_COUNT:  # as most are
+        return False
+    count = 0
+    for tensor in tensors:
+        length = len(tensor.data)
+        element = BYTE_SIZES[tensor.datatype]
+        count += length // element if element else min(prod(tensor.shape), length) + length // _BYTES_PER_ELEMENT
+    return count >= _LONG_COUNT
 
 
 def rendered_steps(tensor: OutputTensor, *, exact: bool) -> Generator[None, None, list[bytes]]:

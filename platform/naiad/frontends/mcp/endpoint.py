@@ -178,7 +178,13 @@ class CallSink:
         """Keep a response; respond after the final one, or at the first error."""
         if inferred is not None:
             self._sent.add()
-        if self._exchange is None:
+        exchange = self._exchange
+        if exchange is None:
+            return
+        if not exchange.is_connected:
+            self._responses.clear()
+            if final:
+                self.respond({})  # to nobody: it ends the exchange
             return
         if inferred is not None:
             if inferred.error is not None:
@@ -186,7 +192,6 @@ class CallSink:
                 return
             self._size += sum(len(output.data) for output in inferred.outputs)
             if self._size > MAX_OUTPUT:
-                self._responses.clear()
                 if self._ticket is not None and not final:
                     self._cancel(self._ticket)
                 self.respond(
@@ -204,6 +209,7 @@ class CallSink:
     def respond(self, result: Mapping[str, Any]) -> None:
         """Respond with the result of the call."""
         exchange, self._exchange = self._exchange, None
+        self._responses.clear()
         if exchange is not None:
             exchange.respond(response(_OK, [result_document(self._request_id, result)]))
 

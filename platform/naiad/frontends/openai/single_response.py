@@ -53,6 +53,9 @@ class SingleResponseSink:
         if exchange is None or (inferred is None and not final):
             return
         self._exchange = None
+        if not exchange.is_connected:
+            exchange.respond([])  # to nobody: it ends the exchange
+            return
         try:
             if inferred is None:
                 raise ApiError("The model returned no response", status=SERVER_ERROR)

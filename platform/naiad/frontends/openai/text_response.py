@@ -142,14 +142,15 @@ class TextResponse:
         """
         if response is not None:
             events = b""
+            is_read = self._exchange.is_connected
             with self._fail_on_error():
-                if not self.is_over:
+                if is_read and not self.is_over:
                     events = self._add(prompt, response)
-            if self.is_over:
+            if is_read and not self.is_over:
+                self._writer.send(events, sent)
+            else:
                 # Discarded responses count too: otherwise a model that ignores its cancellation would block forever.
                 sent.add()
-                return
-            self._writer.send(events, sent)
         if final and not self.is_over:
             self._pending_prompts -= 1
             if not self._pending_prompts:

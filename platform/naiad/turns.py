@@ -1,9 +1,10 @@
-"""How connections share the event loop: a share of each turn for each connection that has more work than that.
+"""How sockets share the event loop: a share of each turn for each one that has more work than that.
 
 A client may send thousands of requests or frames in one packet. If the loop handled all of them at once, no other
 client would get an answer until it is done: one connection that pipelined small requests made others wait for five of
 six seconds. So a connection handles what it received only for `SHARE_SECONDS`. Then it stops reading its socket, keeps
-the rest, and calls `LoopTurns.defer`. The loop reads all other sockets before it resumes that connection.
+the rest, and calls `LoopTurns.defer`. The loop reads all other sockets before it resumes that connection. The sockets
+of guests and of frontend processes have shares too: one read of them may bring hundreds of responses.
 
     deadline = 0.0
     while ...:  # pieces of what was received
@@ -34,8 +35,20 @@ SHARE_SECONDS = 0.002
 """Time that one connection may use before others get theirs. It includes what its requests cost until they are answered
 or handed to a guest."""
 TURN_SECONDS = 0.004
-"""Time that all deferred connections together may use in one turn of the loop. It bounds how long any number of busy
+"""Time that all deferred sockets together may use in one turn of the loop. It bounds how long any number of busy
 connections delays the others: by this and one share."""
+
+_turns: dict[asyncio.AbstractEventLoop, LoopTurns] = {}
+
+
+def turns_of(loop: asyncio.AbstractEventLoop) -> LoopTurns:
+    """The turns of a loop: one object for all its sockets, so that the bound holds for all of them together."""
+    turns = _turns.get(loop)
+    if turns is None:
+        for closed in [other for other in _turns if other.is_closed()]:
+            del _turns[closed]
+        turns = _turns[loop] = LoopTurns(loop)
+    return turns
 
 
 class LoopTurns:
