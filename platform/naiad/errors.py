@@ -9,8 +9,10 @@ raises it names the source.
 
 from __future__ import annotations
 
+import copy
 import enum
 from collections.abc import Sequence
+from typing import TypeVar
 
 
 class Code(enum.Enum):
@@ -187,6 +189,25 @@ class ModelError(NaiadError):
         super().__init__(message, code=code)
         self.traceback_text = traceback_text
         self.is_model_response = is_model_response
+
+
+E = TypeVar("E", bound=BaseException)
+
+
+def fresh(error: E) -> E:
+    """A copy of an error that a variable or an object refers to, to be raised in its place.
+
+    A raised error refers to the frames that it passes. If one of them refers to the error, that is a cycle: the local
+    variables of all these frames, with the tensors of a request, stay until the cyclic garbage collector runs, and that
+    is rare. An error that is not a `NaiadError` is unexpected and is not copied: the log needs its traceback.
+    """
+    return copy.copy(error) if isinstance(error, NaiadError) else error
+
+
+def without_frames(error: E) -> E:
+    """An error that was caught, for an object that keeps it: see `fresh`. Its cause is dropped, too."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    return error
 
 
 def is_model_response(error: NaiadError) -> bool:

@@ -170,6 +170,39 @@ def impure_decisions(host: Iterable[Source]) -> list[str]:
     ]
 
 
+_SERVING = ("engine", "frontends", "frontend_processes", "inprocess", "protocol", "scheduling", "workers")
+
+
+def errors_tied_to_their_frames(host: Iterable[Source]) -> list[str]:
+    """Errors that a variable refers to and that are raised or kept as they are; see `naiad.errors.fresh`.
+
+    Only where requests are served: elsewhere the collector has time to free what such a cycle holds.
+    """
+    found = []
+    for source in host:
+        if part_of(source.module).partition(".")[0] in _SERVING:
+            found += [f"{source.path}:{line}: {what}" for line, what in _tied_errors(source.tree, frozenset())]
+    return found
+
+
+def _tied_errors(node: ast.AST, caught: frozenset[str]) -> Iterator[tuple[int, str]]:
+    for child in ast.iter_child_nodes(node):
+        bound = caught
+        if isinstance(child, ast.ExceptHandler) and child.name is not None:
+            bound = caught | {child.name}
+        if isinstance(child, ast.Raise) and isinstance(child.exc, ast.Name | ast.Attribute):
+            name = ast.unparse(child.exc)
+            if name not in caught and not name.rpartition(".")[2][0].isupper():
+                yield child.lineno, f"raise {name}: raise fresh({name})"
+        if (
+            isinstance(child, ast.Assign | ast.Return)
+            and isinstance(child.value, ast.Name)
+            and child.value.id in caught
+        ):
+            yield child.lineno, f"{ast.unparse(child)}: keep without_frames({child.value.id})"
+        yield from _tied_errors(child, bound)
+
+
 def foreign_imports_of_the_guest(guest: Iterable[Source]) -> list[str]:
     """Imports by the guest of anything but the standard library of Python 3.8, numpy and itself."""
     allowed = (sys.stdlib_module_names - NEWER_THAN_GUEST) | {"numpy", "naiad_stub", "triton_python_backend_utils"}

@@ -33,6 +33,10 @@ def test_decisions_need_neither_a_system_nor_a_clock() -> None:
     assert rules.impure_decisions(python_files(HOST)) == []
 
 
+def test_no_error_that_is_raised_or_kept_refers_to_frames_that_refer_to_it() -> None:
+    assert rules.errors_tied_to_their_frames(python_files(HOST)) == []
+
+
 def test_the_guest_imports_the_standard_library_numpy_and_itself() -> None:
     assert rules.foreign_imports_of_the_guest(python_files(GUEST)) == []
 

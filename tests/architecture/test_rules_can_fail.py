@@ -27,6 +27,20 @@ def guest(text: str) -> list[Source]:
 # -- rules about sources: a violation, its report, and the same thing done right --------------------------------------
 
 CASES = {
+    "errors_tied_to_their_frames": [
+        (
+            rules.errors_tied_to_their_frames,
+            host("engine/example.py", "def f(response):\n    raise response.error"),
+            "raise response.error: raise fresh(response.error)",
+            host("engine/example.py", "def f(response):\n    raise fresh(response.error)"),
+        ),
+        (
+            rules.errors_tied_to_their_frames,
+            host("workers/example.py", "try:\n    f()\nexcept ValueError as error:\n    last = error"),
+            "last = error: keep without_frames(error)",
+            host("workers/example.py", "try:\n    f()\nexcept ValueError as error:\n    raise error"),
+        ),
+    ],
     "upward_imports": [
         (
             rules.upward_imports,

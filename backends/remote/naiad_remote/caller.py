@@ -151,6 +151,7 @@ class Caller:
             metrics.set_state(self._router.on_end(index, error, is_probe=is_probe))
             if error is None:
                 metrics.on_end(time.monotonic() - began)
+            error = None  # it refers to this frame, and so to the request
 
 
 def _pause(attempt: int, limit: Limit) -> None:

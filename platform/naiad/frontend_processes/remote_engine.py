@@ -25,7 +25,7 @@ import orjson
 from naiad_stub import wire
 from naiad_stub.segment import Segment
 
-from naiad.errors import NaiadError, NotReadyError, unexpected_error
+from naiad.errors import NaiadError, NotReadyError, fresh, unexpected_error, without_frames
 from naiad.frontend_processes.input_part import InputPart
 from naiad.frontend_processes.link import Link
 from naiad.frontend_processes.messages import (
@@ -223,7 +223,10 @@ class RemoteEngine:
         waiting = self._loop.create_future()
         self._calls[number] = waiting
         link.send(pack(FrameKind.CALL, OwnerCall(number, method, arguments, keywords)))
-        return await waiting
+        try:
+            return await waiting
+        finally:
+            del waiting  # an error that it holds refers to this frame: see `errors.fresh`
 
     def _open_link(self) -> Link:
         if self._link is None or not self._link.is_open:
@@ -334,7 +337,7 @@ class RemoteEngine:
             problem = unexpected_error(f"submit the request to '{request.model_name}'", error)
         else:
             return number
-        raise problem  # outside the handler: as its context, the error would keep the request's tensors
+        raise fresh(problem)  # outside the handler: as its context, the error would keep the request's tensors
 
     def _submit(
         self,
@@ -434,7 +437,7 @@ class RemoteEngine:
             sink.reject(error)
             return
         of = request.model_name, request.model_version, request.request_id
-        send_safely(sink, InferResponse(*of, error=error), True, of)
+        send_safely(sink, InferResponse(*of, error=without_frames(error)), True, of)
 
     def _free_copied(self, waiting: _CopiedRequest) -> None:
         """Free the inputs of a request that was not sent with them, if their part is still there."""
@@ -745,7 +748,7 @@ class RemoteEngine:
         try:
             self._submit(number, request, sink, arrival)
         except NaiadError as error:
-            return error
+            return without_frames(error)
         return None
 
     def _placed(self, places: Sequence[tuple[int, int]], sizes: Sequence[int], token: int) -> list[Buffer]:

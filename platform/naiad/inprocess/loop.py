@@ -75,6 +75,8 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+        finally:
+            del future  # as in `call`
 
     def call(self, function: Callable[..., _T], *args: object) -> _T:
         """The result of a function that is called on the loop's thread.
@@ -87,7 +89,10 @@ class LoopThread:
             if self._is_closing:
                 raise InvalidArgumentError(_CLOSED)
             self._loop.call_soon_threadsafe(_resolve, future, function, args)
-        return future.result()
+        try:
+            return future.result()
+        finally:
+            del future  # an error that it holds refers to this frame: see `errors.fresh`
 
     def post(self, function: Callable[..., object], *args: object) -> None:
         """Call a function on the loop's thread without waiting; a closed loop ignores it."""
@@ -123,13 +128,16 @@ def _wait_interruptibly(future: concurrent.futures.Future[_T]) -> _T:
     blocks in the lock does not wake the lock, so an endless wait could miss Ctrl-C. The wait therefore returns from the
     lock every half second.
     """
-    while True:
-        try:
-            return future.result(_SIGNAL_POLL_SECONDS)
-        except concurrent.futures.TimeoutError:
-            # A coroutine's own TimeoutError is the same class: it is the result of a future that is done.
-            if future.done():
-                return future.result()
+    try:
+        while True:
+            try:
+                return future.result(_SIGNAL_POLL_SECONDS)
+            except concurrent.futures.TimeoutError:
+                # A coroutine's own TimeoutError is the same class: it is the result of a future that is done.
+                if future.done():
+                    return future.result()
+    finally:
+        del future  # as in `LoopThread.call`
 
 
 class _WorkerThreads(concurrent.futures.ThreadPoolExecutor):
@@ -151,3 +159,5 @@ def _resolve(future: concurrent.futures.Future[Any], function: Callable[..., Any
         future.set_result(function(*args))
     except BaseException as error:  # noqa: BLE001 - `future.result` raises it in the caller's thread
         future.set_exception(error)
+    finally:
+        del future  # as in `LoopThread.call`

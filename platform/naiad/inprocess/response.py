@@ -168,8 +168,6 @@ class SubmittedRequest:
         )
         if response.error is not None:
             converted.error = as_triton_error(response.error)
-            # As in the reference, the exception's second argument is the response.
-            converted.error.args += (converted,)
         return converted
 
 
@@ -195,7 +193,9 @@ class _ResponseReader:
         if not response.final:
             self._request.confirm_read()
         if response.error is not None and self._raises:
-            raise response.error
+            # Not the response's own exception, which would tie the response to the frames that it passes. As in the
+            # reference, the second argument is the response.
+            raise type(response.error)(*response.error.args, response)
         return response
 
     def cancel(self) -> None:

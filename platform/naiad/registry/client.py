@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, cast
 
-from naiad.errors import Code, RegistryError
+from naiad.errors import Code, RegistryError, without_frames
 from naiad.registry.credentials import find_credentials
 from naiad.registry.references import Reference
 from naiad.registry.transport import InterruptedTransferError, RegistryTransport, UploadBody
@@ -218,7 +218,7 @@ class RegistryClient:
                         continue
                 failure = InterruptedTransferError("the registry expects another part of the blob")
             except InterruptedTransferError as error:
-                failure = error
+                failure = without_frames(error)
             if attempt >= len(self._transport.pauses):
                 raise self._transport.unreachable(failure)
             self._transport.pause(attempt, failure)
@@ -326,7 +326,7 @@ class RegistryClient:
                     return
                 failure = InterruptedTransferError(f"the connection ended after {position} of {size} bytes")
             except InterruptedTransferError as error:
-                failure = error
+                failure = without_frames(error)
             attempt = 0 if position > before else attempt
             if attempt >= len(self._transport.pauses):
                 raise self._transport.unreachable(failure)

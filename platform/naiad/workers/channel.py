@@ -123,6 +123,8 @@ class Channel:
             self._loop.remove_writer(self._socket)
             self._socket.close()
             self._socket = None
+            # The callbacks refer to what refers to this object: such a cycle is freed late.
+            self._buffer, self._view = bytearray(), memoryview(b"")
 
     def _writable(self) -> None:
         if self._socket is None:

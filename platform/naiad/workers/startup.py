@@ -13,7 +13,7 @@ from typing import Any
 from naiad_stub import wire
 from naiad_stub.messages import Completed, Failed, Hello, Load, Progress, Ready, StartMessage, pack
 
-from naiad.errors import Code, ModelError, ProtocolError
+from naiad.errors import Code, ModelError, ProtocolError, fresh
 from naiad.workers.compat import assert_never
 from naiad.workers.exchange import CODES
 from naiad.workers.guest import GuestProcess
@@ -87,6 +87,9 @@ class GuestStartup:
             waited: list[asyncio.Future[Any]] = [self._outcome, exited]
             await asyncio.wait(waited, timeout=PROGRESS_CHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if self._outcome.done():
+                failure = self._outcome.exception()
+                if failure is not None:
+                    raise fresh(failure)
                 config = self._outcome.result()
                 # After READY an exit is a failure that no other code reports. After COMPLETED it is normal.
                 if config or not exited.done():

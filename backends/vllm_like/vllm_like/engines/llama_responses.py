@@ -83,7 +83,7 @@ class ChunkReader:
                 if not self._push(one):
                     return True
         except Exception as error:  # noqa: BLE001 - llama.cpp would swallow it
-            self.error = error
+            self.error = error.with_traceback(None)  # which refers to this object
             return True
         return False
 

@@ -95,7 +95,7 @@ class OnnxEngine(Engine):
             tokens = sum(map(len, rows))
             vectors = truncate_vectors(self._vectors(rows), request.dimensions)
         except Exception as raised:  # noqa: BLE001 - sent to the client
-            error = raised
+            error = raised.with_traceback(None)  # which refers to this frame, and so to the error
         sink(vectors, tokens, error)
 
     def _tokens(self, item: Any) -> List[int]:

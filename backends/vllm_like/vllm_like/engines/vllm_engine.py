@@ -195,7 +195,7 @@ class VllmEngine(Engine):
             prompt = await self._prompt(generation)
             await self._stream(generation, prompt, sink)
         except Exception as raised:  # noqa: BLE001 - sent to the client
-            error = raised
+            error = raised.with_traceback(None)  # which refers to this frame, and so to the error
         finally:
             del self._running[generation.request_id]
         sink.end(_classify(error) if error is not None else None)

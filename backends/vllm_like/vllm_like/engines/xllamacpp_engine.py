@@ -185,7 +185,7 @@ class LlamaEngine(Engine):
         except ValueError as raised:  # raised for a conversation that its template rejects
             error = CallerError(str(raised))
         except Exception as raised:  # noqa: BLE001 - sent to the client
-            error = raised
+            error = raised.with_traceback(None)  # which refers to this frame, and so to the error
         next_choice = first_choice + part["n"]
         if error is None and next_choice < body["n"] and not sink.is_cancelled():
             self._submit(body, generation, sink, next_choice)
@@ -215,7 +215,7 @@ class LlamaEngine(Engine):
                 vectors = [each["embedding"] for each in sorted(document["data"], key=lambda each: each["index"])]
                 vectors = truncate_vectors(vectors, request.dimensions)
         except Exception as raised:  # noqa: BLE001 - sent to the client
-            error = raised
+            error = raised.with_traceback(None)  # which refers to this frame, and so to the error
         sink(vectors, tokens, error)
 
     def rank(self, request: RankRequest, sink: RankSink) -> None:
@@ -238,7 +238,7 @@ class LlamaEngine(Engine):
                 found = sorted(document["results"], key=lambda each: each["index"])
                 scores = [float(each["relevance_score"]) for each in found]
         except Exception as raised:  # noqa: BLE001 - sent to the client
-            error = raised
+            error = raised.with_traceback(None)  # which refers to this frame, and so to the error
         sink(scores, tokens, error)
 
     def encode(self, text: str, *, adds_special: bool) -> Tuple[List[int], List[str]]:

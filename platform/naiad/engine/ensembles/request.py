@@ -14,7 +14,7 @@ from naiad.config.model.model_config import ModelConfig
 from naiad.engine.ensembles.step import StepRequest, StepSubmitter, StepTensor, input_tensor, response_parameters
 from naiad.engine.serving.reshape import OutputReshape
 from naiad.engine.statistics.counters import Statistics
-from naiad.errors import NaiadError, unexpected_error
+from naiad.errors import NaiadError, unexpected_error, without_frames
 from naiad.protocol.delivery import end_failed_sink
 from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor, Sink
 from naiad.protocol.request_plan import error_prefix
@@ -70,7 +70,7 @@ class EnsembleResponses:
 
     def error(self, request: InferRequest, error: NaiadError) -> InferResponse:
         """A response with *error*."""
-        return InferResponse(self._name, self._version, request.request_id, error=error)
+        return InferResponse(self._name, self._version, request.request_id, error=without_frames(error))
 
 
 class EnsembleRequest:

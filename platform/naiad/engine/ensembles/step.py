@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from naiad.engine.registry import Registry
 from naiad.engine.served import ServedVersion
-from naiad.errors import Code, InvalidRequestError, NaiadError, unexpected_error
+from naiad.errors import Code, InvalidRequestError, NaiadError, unexpected_error, without_frames
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import (
     NO_PARAMETERS,
@@ -293,7 +293,7 @@ class StepRequest:
             try:
                 sequence = _sequence_from(response.parameters, self._sequence)
             except InvalidRequestError as wrong:
-                error = wrong
+                error = without_frames(wrong)
             else:
                 outputs = {
                     tensor.name: StepTensor(tensor.datatype, tensor.shape, tensor.data, self._size, sequence)

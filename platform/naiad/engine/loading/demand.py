@@ -23,7 +23,7 @@ from naiad.engine.serving.dormant import DormantVersion
 from naiad.engine.serving.handover import Handover, newest
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.settings import EngineSettings
-from naiad.errors import NaiadError, NotReadyError
+from naiad.errors import NaiadError, NotReadyError, without_frames
 from naiad.lifecycle.demand import ModelInMemory, Room, expected_size, headroom, idle_models, plan_room, retry_delay
 from naiad.memory.processes import memory_of
 from naiad.protocol.metadata import DemandStatus
@@ -133,7 +133,7 @@ class DemandLoads:
                 if await self._has_room(key, state):
                     await self._order.wake(key)
         except NaiadError as problem:
-            error = problem
+            error = without_frames(problem)
         except Exception as problem:
             logger.exception("cannot load '%s'", key)
             error = NaiadError(f"cannot load '{key}': {problem}")

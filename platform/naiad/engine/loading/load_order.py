@@ -23,7 +23,7 @@ from naiad.engine.loading.model_source import ModelSource
 from naiad.engine.registry import Registry
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.settings import EngineSettings
-from naiad.errors import InvalidRequestError, NaiadError
+from naiad.errors import InvalidRequestError, NaiadError, fresh, without_frames
 from naiad.lifecycle.dependencies import all_dependencies, dependents, load_waves
 from naiad.repository.layout import ModelFiles, models_named
 from naiad.repository.read import config_path
@@ -79,7 +79,7 @@ class LoadOrder:
         if len(errors) > 1 and all(isinstance(error, NaiadError) for error in errors):
             raise InvalidRequestError("".join(str(error) for error in errors))
         if errors:
-            raise errors[0]
+            raise fresh(errors[0])
         return any([await self._loads.wait_replaced(key) for key in asked])
 
     async def _is_unchanged(self, source: ModelSource) -> bool:
@@ -255,7 +255,7 @@ class LoadOrder:
         except NaiadError as error:  # it is logged; the requested load itself did not fail
             self._suspended.add(ensemble)
             await asyncio.gather(*self._loads.unload(ensemble))
-            return error
+            return without_frames(error)
         return None
 
     # -- unloading ----------------------------------------------------------------------------------------------

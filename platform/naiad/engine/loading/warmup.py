@@ -17,7 +17,7 @@ from pathlib import Path
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import ModelConfig, datatype_of
 from naiad.engine.serving.compile_plan import compile_plan
-from naiad.errors import Code, ConfigError, GuestExitedError, ModelError, NaiadError, RepositoryError
+from naiad.errors import Code, ConfigError, GuestExitedError, ModelError, NaiadError, RepositoryError, fresh
 from naiad.protocol.datatypes import BYTE_SIZES, Datatype, zeros
 from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.request_plan import RequestPlan
@@ -195,4 +195,4 @@ class WarmUp:
         """A guest has exited, perhaps because of a sample."""
         for run in set(self._runs.values()):
             if run.worker is worker and not run.done.done():
-                run.done.set_exception(error)
+                run.done.set_exception(fresh(error))

@@ -20,7 +20,7 @@ from naiad_stub.memo import Memo
 
 from naiad.engine.response_cache import CachedResponses
 from naiad.engine.serving.fatal_requests import FatalRequestGuard
-from naiad.errors import NaiadError, NotReadyError, unexpected_error
+from naiad.errors import NaiadError, NotReadyError, fresh, unexpected_error
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.request_plan import CheckedLayout, CheckedRequest, RequestPlan, error_prefix
 
@@ -120,7 +120,7 @@ class Admission:
             problem = unexpected_error(f"submit the request to '{self.plan.model_name}'", error)
         else:
             return key
-        raise problem  # outside the handler: as its context, the error would keep the request's tensors
+        raise fresh(problem)  # outside the handler: as its context, the error would keep the request's tensors
 
     def _guard(self, request: InferRequest, sink: Sink) -> Sink:
         if self._reason:

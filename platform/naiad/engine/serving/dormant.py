@@ -21,7 +21,7 @@ from naiad.engine.served import ServedVersion, metadata_of, version_numbers
 from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.instance import Instance
 from naiad.engine.statistics.counters import FailureReason, Statistics
-from naiad.errors import Code, NaiadError, NotReadyError
+from naiad.errors import Code, NaiadError, NotReadyError, without_frames
 from naiad.memory.frontend_memory import SharedInputs
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.metadata import ModelMetadata, ModelStatistics
@@ -308,7 +308,9 @@ class DormantVersion:
     def _answer(self, each: _Waiting, error: NaiadError) -> None:
         reason = FailureReason.CANCELED if error.code is Code.CANCELLED else FailureReason.OTHER
         self.totals.on_failure(time.monotonic_ns() - each.queued, reason)
-        each.sink.send(InferResponse(self.config.name, self.version, each.request.request_id, error=error), True)
+        each.sink.send(
+            InferResponse(self.config.name, self.version, each.request.request_id, error=without_frames(error)), True
+        )
 
     def _note_drained(self) -> None:
         if self.is_idle:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.response_order import OrderedSink
-from naiad.errors import GuestExitedError, NaiadError, is_model_response
+from naiad.errors import GuestExitedError, NaiadError, fresh, is_model_response
 from naiad.lifecycle.fatal_requests import FatalRequests
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.request_plan import error_prefix
@@ -81,7 +81,7 @@ class FatalRequestGuard:
             return sink
         refusal = self._refusal(request, digest)
         if refusal is not None:
-            raise refusal
+            raise fresh(refusal)
         return _SuspectSink(self._requests, digest, sink)
 
     def _suspected(self, request: InferRequest) -> RequestDigest | None:

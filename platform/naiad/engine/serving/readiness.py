@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 
 from naiad.engine.served import ServedVersion
-from naiad.errors import NotReadyError
+from naiad.errors import NotReadyError, fresh
 
 logger = logging.getLogger("naiad.engine")
 
@@ -27,5 +27,5 @@ async def are_ready(versions: Iterable[ServedVersion]) -> bool:
         if isinstance(answer, NotReadyError):
             logger.debug("%s", answer.message)
         elif isinstance(answer, BaseException):
-            raise answer
+            raise fresh(answer)
     return not any(answers)

@@ -23,7 +23,7 @@ from naiad.engine.serving.response_order import Order, OrderedSink
 from naiad.engine.serving.responses import ResponsePreparation
 from naiad.engine.statistics.counters import FailureReason, Statistics
 from naiad.engine.statistics.reported import ReportedStatistics
-from naiad.errors import Code, GuestExitedError, ModelError, NaiadError, is_model_response
+from naiad.errors import Code, GuestExitedError, ModelError, NaiadError, fresh, is_model_response, without_frames
 from naiad.protocol.delivery import end_failed_sink, send_safely
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.request_plan import CheckedLayout
@@ -151,7 +151,7 @@ class RequestTracker:
         self._carry_out(self._scheduler.enqueue(pending, pending.queued, needs_idle=alone))
         pending.is_queued = True
         if pending.rejection is not None:
-            raise pending.rejection
+            raise fresh(pending.rejection)
 
     def _on_rejected(self, pending: PendingRequest, error: NaiadError) -> None:
         """The scheduler rejects a request: while it is enqueued, or later because of a timeout."""
@@ -160,7 +160,7 @@ class RequestTracker:
             self.fail([pending], error, FailureReason.CANCELED if is_cancelled else FailureReason.REJECTED)
         else:  # `_enqueue` raises: a request that is rejected at once never reaches its sink and is not counted
             del self._pending[pending.key]
-            pending.rejection = error
+            pending.rejection = without_frames(error)
 
     def cancel(self, key: int) -> None:
         """Cancel a request: remove it from the queue, or notify its guest."""
@@ -460,6 +460,7 @@ class RequestTracker:
     ) -> None:
         """Answer requests with *error*; those that have ended meanwhile are left out."""
         now = time.monotonic_ns()
+        without_frames(error)
         for pending in items:
             if self._pending.pop(pending.key, None) is None:
                 continue

@@ -27,7 +27,7 @@ from naiad.engine.serving.instance import Instance
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.tracker import RequestTracker
 from naiad.engine.statistics.counters import Statistics
-from naiad.errors import GuestExitedError, NaiadError, NotReadyError
+from naiad.errors import GuestExitedError, NaiadError, NotReadyError, fresh
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.lifecycle.scaling import InstanceLoad
 from naiad.logs import GUEST_LEVELS, GuestName, log_guest_line, log_guest_record
@@ -270,7 +270,7 @@ class ModelVersion:
         results = await asyncio.gather(*(instance.start() for instance in instances), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
-                raise result
+                raise fresh(result)
 
     @property
     def is_idle(self) -> bool:

@@ -28,7 +28,7 @@ from naiad.environments.building.lockfiles import read_head
 from naiad.environments.building.recipe import LOCK_FILE, Preference, Recipe
 from naiad.environments.building.relocation import relocate_binaries, relocate_texts
 from naiad.environments.bytecode import bytecode_path, is_fresh
-from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError, OptionError
+from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError, OptionError, without_frames
 from naiad.interpreters.discovery import find_interpreter, list_interpreters
 from naiad.interpreters.versions import matches
 
@@ -258,7 +258,7 @@ def find_base(recipe: Recipe, *wanted: SpecifierSet) -> Path:
         try:
             return find_interpreter(versions, _cache(), need_numpy=False).python
         except InterpreterNotFoundError as error:
-            last = error
+            last = without_frames(error)
     raise InterpreterNotFoundError(f"cannot build '{recipe.name}' of {recipe.folder}: {last.message}") from last
 
 

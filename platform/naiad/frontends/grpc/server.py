@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 
-from naiad.errors import OptionError
+from naiad.errors import OptionError, without_frames
 from naiad.frontends.grpc.call_head import CallHead, CallHeadParser, Metadata
 from naiad.frontends.grpc.calls import CallContext, GrpcCall, GrpcMethod
 from naiad.frontends.grpc.settings import GrpcSettings
@@ -228,14 +228,14 @@ def _listening_sockets(address: str, port: int, *, reuse_port: bool) -> list[soc
     try:
         resolved = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        resolved, problem = [], error
+        resolved, problem = [], without_frames(error)
     for family, _, _, _, where in resolved:
         # Port 0 means any free port; all addresses then share the one that the first got.
         used_port = sockets[0].getsockname()[1] if sockets else port
         try:
             sockets.append(_bind(family, (str(where[0]), used_port, *where[2:]), reuse_port=reuse_port))
         except OSError as error:
-            problem = error
+            problem = without_frames(error)
     if sockets:
         return sockets
     host = f"[{address}]" if ":" in address else address

@@ -186,6 +186,8 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._keepalive.stop()
         self._shutdown.stop()
         self._cancel_streams()
+        # What is left refers to itself and is freed late.
+        self._read_buffer = memoryview(b"")
 
     def eof_received(self) -> bool:
         """The client closed its side. It cannot acknowledge anything any more, so its calls are cancelled."""

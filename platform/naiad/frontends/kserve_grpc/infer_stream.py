@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 from naiad.engine.door import EngineDoor
-from naiad.errors import NaiadError
+from naiad.errors import NaiadError, without_frames
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.gate import AdmissionGate
 from naiad.frontends.kserve_grpc import request_codec, response_codec
@@ -301,8 +301,7 @@ class InferStream:
     def fail(self, error: NaiadError) -> None:
         """End the stream with a status."""
         if self.failure is None:
-            # Its traceback refers to the frames that are running, and so to this stream: a reference cycle.
-            self.failure = error.with_traceback(None)
+            self.failure = without_frames(error)
             self.cancel()
             self._on_change()
 
@@ -391,7 +390,7 @@ class _StreamedRequest:
 
     def _on_apply_failed(self, error: Exception, *, final: bool) -> None:
         self._job = None
-        failed = InferResponse(self.body.model_name, 0, request_id=self.body.id, error=_reported(error))
+        failed = InferResponse(self.body.model_name, 0, request_id=self.body.id, error=without_frames(_reported(error)))
         self._accept(failed, None, final=final)
         self._accept_waiting()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from naiad.errors import InvalidRequestError
+from naiad.errors import InvalidRequestError, fresh
 from naiad.frontends.grpc.messages import MAX_MESSAGE_SIZE, size_of
 from naiad.frontends.kserve_grpc import parameters, wire_format
 from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
@@ -19,7 +19,7 @@ _DATATYPE_NAMES = tuple("" if datatype is Datatype.INVALID else datatype.name fo
 def encode_response(response: InferResponse, requested: RequestedOutputs | None = None) -> list[Buffer]:
     """The parts of a `ModelInferResponse`; tensors are not copied. Raises the error of a response that is one."""
     if response.error is not None:
-        raise response.error
+        raise fresh(response.error)
     if requested is not None:
         response = requested.apply(response)
     return _parts(response, final=None)
@@ -28,7 +28,7 @@ def encode_response(response: InferResponse, requested: RequestedOutputs | None 
 def encode_streamed(response: InferResponse, requested: RequestedOutputs | None = None, *, final: bool) -> bytes:
     """The bytes of a `ModelStreamInferResponse`. Raises the error of a response that is one."""
     if response.error is not None:
-        raise response.error
+        raise fresh(response.error)
     if requested is not None:
         response = requested.apply(response)
     parts = _parts(response, final=final)

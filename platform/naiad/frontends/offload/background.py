@@ -55,6 +55,7 @@ class Background:
             return await result
         finally:
             task.cancel()
+            del task, result  # an error that they hold refers to this frame: see `errors.fresh`
 
     def count_strings(
         self, request: InferRequest, on_done: Callable[[None], None], on_failed: Callable[[Exception], None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from naiad.errors import NaiadError
+from naiad.errors import NaiadError, without_frames
 from naiad.frontends.kserve_http.json_structure import check_structure
 from naiad.frontends.openai.embeddings import embedding_document, read_embedding_request
 from naiad.frontends.openai.errors import ApiError
@@ -40,7 +40,7 @@ def read_long(content: memoryview, read: Callable[[dict[str, Any]], T], limit: i
         _check_count(document)
         return read(document)
     except ApiError as error:
-        return error
+        return without_frames(error)
 
 
 def read_long_embedding(
@@ -53,7 +53,7 @@ def read_long_embedding(
         _check_count(rest)
         return EmbeddingRequest(rest, request.document)
     except ApiError as error:
-        return error
+        return without_frames(error)
 
 
 def read_embedding(document: dict[str, Any]) -> EmbeddingRequest:

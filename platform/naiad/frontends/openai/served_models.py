@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from naiad.engine.door import EngineDoor
-from naiad.errors import NaiadError
+from naiad.errors import NaiadError, without_frames
 from naiad.frontends.openai.errors import to_api_error
 from naiad.frontends.openai.vllm_tensors import can_embed, can_generate_text
 from naiad.protocol.metadata import ModelMetadata
@@ -47,11 +47,11 @@ class ServedModels:
         try:
             return self._engine.model_metadata(name), ""
         except NaiadError as problem:
-            first = problem
+            first = without_frames(problem)
         for model, adapter in self._split_adapter(name):
             with contextlib.suppress(NaiadError):
                 return self._engine.model_metadata(model), adapter
-        raise to_api_error(first, name) from first
+        raise to_api_error(first, name)
 
     async def names(self) -> list[str]:
         """The names of all models that are ready and can be served, those with adapters included."""

@@ -77,8 +77,9 @@ class BodyReader:
 
         def on_read(result: T | ApiError) -> None:
             if isinstance(result, ApiError):
-                raise result
-            then(result)
+                fail(result)
+            else:
+                then(result)
 
         def fail(problem: Exception) -> None:
             if isinstance(problem, NaiadError):
