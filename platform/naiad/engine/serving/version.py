@@ -44,6 +44,10 @@ _STOP_POLL_SECONDS = 0.01
 _LEAST_STOP_SECONDS = 0.1
 """What `finalize` may take even if requests used up the time."""
 
+_CANCELLED_SECONDS = 5.0
+"""How long a version that stops waits for requests that were cancelled. Their models may free resources meanwhile; but
+nobody gets their responses, and a model that does not look for cancellation may execute them for hours."""
+
 _SHARED_SECONDS = 5.0
 """How long frontend processes may take to learn that another version serves; they usually need milliseconds."""
 
@@ -184,18 +188,32 @@ class ModelVersion:
             raise
 
     async def stop(self, timeout: float) -> None:
-        """Let requests in flight finish within *timeout* seconds, except cancelled ones; then end all guests."""
+        """Let requests in flight finish within *timeout* seconds, cancelled ones within five; then end all guests."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while self._tracker.has_uncancelled() and loop.time() < deadline and self.is_ready():
             await asyncio.sleep(_STOP_POLL_SECONDS)
         self._is_stopping = True
         self._admission.reason = self.reason or "it is being unloaded"
-        remaining = max(deadline - loop.time(), _LEAST_STOP_SECONDS)
-        await asyncio.gather(*(instance.stop(remaining) for instance in self.instances))
+        await asyncio.gather(*(self._stop_instance(instance, deadline) for instance in self.instances))
         self._release_environment()
         self._tracker.dispatcher.close()
         self._tracker.fail_all(NotReadyError(f"model '{self.config.name}' is being unloaded"))
+
+    async def _stop_instance(self, instance: Instance, deadline: float) -> None:
+        """Finalize the model of an instance and end its guest; kill it if it goes on with cancelled requests only."""
+        loop, worker = asyncio.get_running_loop(), instance.worker
+        until = min(deadline, loop.time() + _CANCELLED_SECONDS)
+        while worker is not None and self._has_only_cancelled(worker):
+            if loop.time() >= until:
+                logger.warning("'%s' still executes requests that were cancelled and is killed", instance.name)
+                await instance.stop(0)
+                return
+            await asyncio.sleep(_STOP_POLL_SECONDS)
+        await instance.stop(max(deadline - loop.time(), _LEAST_STOP_SECONDS))
+
+    def _has_only_cancelled(self, worker: Worker) -> bool:
+        return bool(worker.open) and not self._tracker.is_busy(worker)
 
     async def change_instances(self, config: ModelConfig, specs: Iterable[LaunchSpec], kept: Collection[str]) -> None:
         """Add the instances of *specs* that are new; then let those get no more work that are neither new nor *kept*.
@@ -261,7 +279,7 @@ class ModelVersion:
         loop, worker = asyncio.get_running_loop(), instance.worker
         while worker is not None and self._tracker.is_busy(worker) and loop.time() < deadline:
             await asyncio.sleep(_STOP_POLL_SECONDS)
-        await instance.stop(max(deadline - loop.time(), _LEAST_STOP_SECONDS))
+        await self._stop_instance(instance, deadline)
         if worker is not None:
             self._tracker.fail_guest(worker, NotReadyError(f"instance '{instance.name}' was removed"))
 
