@@ -65,7 +65,7 @@ class _Client:
         document = {"inputs": [{"name": "IN", "datatype": "INT64", "shape": values.shape, "data": values.tolist()}]}
         body = json.dumps(document).encode()
         _, writer = await asyncio.open_connection(self._address.host, self._address.http_port)
-        head = f"POST /v2/models/head/infer HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        head = f"POST /v2/models/head/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         cut = self._rng.choice((len(body), len(body), len(body) // 2))  # some send only half of the request
         writer.write(head + body[:cut])
         await self._a_moment()

@@ -143,7 +143,7 @@ class EventStream:
         reader, writer = await asyncio.open_connection(address.host, address.http_port, limit=limit)
         body = json.dumps({"IN": values.tolist()}).encode()
         writer.write(
-            f"POST /v2/models/{model}/generate_stream HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n"
+            f"POST /v2/models/{model}/generate_stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
             "Connection: close\r\n\r\n".encode()
             + body
         )

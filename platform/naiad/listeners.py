@@ -24,6 +24,7 @@ from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
 from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.listener import HttpListener
 from naiad.frontends.http1.messages import HttpExchange
+from naiad.frontends.http1.page_guard import PageRules
 from naiad.frontends.http1.request_reader import RequestLimits
 from naiad.frontends.http1.timeouts import HttpTimeouts
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
@@ -43,6 +44,7 @@ from naiad.frontends.metrics.server import MetricsFrontend
 from naiad.frontends.metrics.triton_families import cache_families
 from naiad.frontends.offload.background import Background
 from naiad.frontends.open_connections import ConnectionCount, default_limit
+from naiad.frontends.refusals import Refusals
 from naiad.frontends.regions import ClientRegions, RegionRegistry
 from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.tracing.request_tracer import RequestTracer
@@ -80,15 +82,19 @@ class Listeners:
         tracer: Traces the requests of all ports.
         count: Counts the connections of all ports but that of metrics.
         memory: The memory of the requests of all ports.
+        refusals: The wrong secrets that clients of all ports sent.
         metrics: The metrics endpoint; None if it is disabled.
         started: A line for the log about each service that was started.
         ports: The number of each open port: `http`, `grpc`, `openai`, `metrics`.
     """
 
-    def __init__(self, tracer: RequestTracer, count: ConnectionCount, memory: RequestMemory) -> None:
+    def __init__(
+        self, tracer: RequestTracer, count: ConnectionCount, memory: RequestMemory, refusals: Refusals
+    ) -> None:
         self.tracer = tracer
         self.count = count
         self.memory = memory
+        self.refusals = refusals
         self.metrics: MetricsFrontend | None = None
         self.started: list[str] = []
         self.ports: dict[str, int] = {}
@@ -109,6 +115,7 @@ class Listeners:
         Args:
             grace: Seconds that requests in flight have.
         """
+        self.refusals.close()
         await asyncio.gather(*(frontend.stop(grace) for frontend in self._frontends))
         if self.metrics is not None:
             await self.metrics.stop()
@@ -204,17 +211,18 @@ async def listen(
         model_metrics=services.model_metrics,
         background=background,
         memory=memory,
+        refusals=Refusals(),
     )
     stack.push_async_callback(background.close)
     total, share = options.connections.total, services.share
     count = ConnectionCount(
         default_limit() if total is None else -(-total // share), -(-options.connections.per_address // share)
     )
-    listeners = Listeners(tracer, count, memory)
+    listeners = Listeners(tracer, count, memory, extensions.refusals)
     metrics = None if services.metrics is None or not options.metrics.is_enabled else services.metrics(listeners)
     page = services.metrics_page if metrics is None else metrics.page
     openai = _openai_api(engine, services, options, extensions, page)
-    fallback = _fallback(engine, services, options, openai, stack)
+    fallback = _fallback(engine, services, options, openai, extensions.refusals, stack)
     stack.push_async_callback(lambda: listeners.stop(services.exit_seconds()))
     await _start_frontends(engine, options, extensions, listeners, fallback, _admit_fallback(options, openai))
     await _start_openai(engine, options, listeners, openai, shares_ports=services.shares_ports)
@@ -262,6 +270,14 @@ def _grpc_settings(options: ServerOptions) -> GrpcSettings:
     )
 
 
+def _page_rules(options: ServerOptions) -> PageRules:
+    return PageRules(
+        hosts=options.http.allowed_hosts,
+        origins=options.http.allowed_origins,
+        openai_origins=options.openai.allowed_origins,
+    )
+
+
 def _http_timeouts(options: ServerOptions) -> HttpTimeouts:
     return HttpTimeouts(
         header=options.http.header_timeout,
@@ -285,6 +301,7 @@ def metrics_frontend(
         engine,
         address=options.metrics.address,
         port=options.metrics.port,
+        pages=_page_rules(options),
         collectors=[
             lambda: cache_families(None if engine.response_cache is None else engine.response_cache.statistics()),
             lambda: guest_families(engine.instances()),
@@ -337,6 +354,7 @@ async def _start_frontends(
             admit_fallback=admit_fallback,
             timeouts=_http_timeouts(options),
             count=listeners.count,
+            pages=_page_rules(options),
         )
         port = listeners.ports["http"] = await http.start()
         listeners.add(http)
@@ -366,6 +384,8 @@ async def _start_openai(
         tls=options.http.tls,
         timeouts=_http_timeouts(options),
         count=listeners.count,
+        pages=_page_rules(options),
+        refused=listeners.refusals.log,
     )
     port = listeners.ports["openai"] = await listener.start()
     listeners.add(listener)
@@ -377,6 +397,7 @@ def _fallback(
     services: ListenerServices,
     options: ServerOptions,
     openai: OpenAiApi | None,
+    refusals: Refusals,
     stack: AsyncExitStack,
 ) -> Callable[[HttpExchange], bool] | None:
     """The handler of paths on the HTTP port that are not KServe's; None if only KServe is served there."""
@@ -388,7 +409,7 @@ def _fallback(
 
         settings = ConsoleSettings(password=options.http.ui_password, can_control=options.http.ui_control)
         source = services.console(stack, lambda: {os.getpid(): "server"})
-        handlers.append(Console(source, engine, settings).try_handle)
+        handlers.append(Console(source, engine, settings, refusals).try_handle)
     return (lambda exchange: any(handle(exchange) for handle in handlers)) if handlers else None
 
 
@@ -440,4 +461,4 @@ def _openai_api(
         metrics=metrics if given.serves_metrics else None,
         created=services.created,
     )
-    return OpenAiApi(engine, extensions.tracer, settings, extensions.background)
+    return OpenAiApi(engine, extensions.tracer, settings, extensions.background, extensions.refusals)

@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 
-_REQUEST = b"GET /v2/health/live HTTP/1.1\r\nHost: probe\r\n\r\n"
+_REQUEST = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _PAUSE = 0.002
 """Seconds between probes: they are not to be an attack themselves."""
 _PATIENCE = 120

@@ -17,7 +17,9 @@ _LITTLE = 48 << 20
 
 
 def head(path: str, size: int, *headers: str) -> bytes:
-    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: here", f"Content-Length: {size}", *headers, "", ""]).encode()
+    return "\r\n".join(
+        [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {size}", *headers, "", ""]
+    ).encode()
 
 
 INFER = "/v2/models/bytes/infer"
@@ -82,7 +84,7 @@ def test_body_beyond_the_limit_is_refused_at_once(server: ServerProcess) -> None
 def test_chunks_of_two_bytes_are_joined_as_they_arrive(server: ServerProcess) -> None:
     chunks = b"2\r\nab\r\n" * 20_000
     with watched(server) as seen, connected(server.http_port) as connection:
-        connection.sendall(f"POST {INFER} HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        connection.sendall(f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
         assert send_until_refused(connection, [chunks] * 100)
     seen.assert_others_served()
     seen.assert_memory(_LITTLE)

@@ -116,7 +116,7 @@ def test_process_that_is_killed_fails_its_request_alone(server: ServerProcess) -
 
 def test_requests_of_a_client_that_disconnects_are_not_read(server: ServerProcess) -> None:
     body = request("UINT8", *listed(b"1", 20_000_000))
-    head = b"POST /v2/models/bytes/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    head = b"POST /v2/models/bytes/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
     for _ in range(3):
         with connected(server.http_port) as connection:
             connection.sendall(head + body)
@@ -129,9 +129,9 @@ def test_requests_behind_a_long_one_are_answered_in_order(server: ServerProcess)
     long = request("UINT8", *listed(b"1", 1_000_000))
     with connected(server.http_port) as connection:
         connection.sendall(
-            b"POST /v2/models/bytes/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(long)
+            b"POST /v2/models/bytes/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(long)
             + long
-            + b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            + b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         )
         received = b"".join(iter(lambda: connection.recv(1 << 20), b""))
     first, _, second = received.rpartition(b"HTTP/1.1 200 OK\r\n")

@@ -166,7 +166,7 @@ def test_gzip_bomb_over_http(server: ServerProcess, size: int) -> None:
 
 def test_deflate_bomb_of_many_clients(server: ServerProcess) -> None:
     bomb = bomb_of(1 << 10, is_gzip=False)
-    head = f"POST {INFER} HTTP/1.1\r\nHost: here\r\nContent-Encoding: deflate\r\nContent-Length: {len(bomb)}\r\n\r\n".encode()
+    head = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: deflate\r\nContent-Length: {len(bomb)}\r\n\r\n".encode()
     with watched(server) as seen, contextlib.ExitStack() as stack:
         connections = [stack.enter_context(connected(server.http_port)) for _ in range(8)]
         for connection in connections:
@@ -184,7 +184,7 @@ def test_client_that_leaves_ends_its_decompression(server: ServerProcess) -> Non
     with watched(server) as seen:
         for _ in range(6):
             with connected(server.http_port) as connection:
-                head = f"POST {INFER} HTTP/1.1\r\nHost: here\r\nContent-Encoding: gzip\r\nContent-Length: {len(bomb)}\r\n\r\n"
+                head = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\nContent-Length: {len(bomb)}\r\n\r\n"
                 connection.sendall(head.encode() + bomb)
     seen.assert_others_served()
     assert_memory_returned(server, seen)
@@ -216,9 +216,7 @@ def test_server_ends_on_sigterm_while_it_decompresses(repository: Path, tmp_path
         warm_up(started)
         for _ in range(4):
             connection = stack.enter_context(connected(started.http_port))
-            head = (
-                f"POST {INFER} HTTP/1.1\r\nHost: here\r\nContent-Encoding: gzip\r\nContent-Length: {len(bomb)}\r\n\r\n"
-            )
+            head = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\nContent-Length: {len(bomb)}\r\n\r\n"
             connection.sendall(head.encode() + bomb)
     assert "Traceback" not in started.log
 
@@ -243,7 +241,7 @@ def test_bodies_that_do_not_end(server: ServerProcess) -> None:
     """Eight bodies of 200 MB that stop after 100: a request of others is served once the largest was refused."""
     # Frontend processes share the budget in equal parts.
     size = 200 * MIB // max(len(server.frontends()), 1)
-    head = f"POST {INFER} HTTP/1.1\r\nHost: here\r\nContent-Length: {size}\r\n\r\n".encode()
+    head = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode()
     refused = metric(server, "refused_total")
     with watched(server) as seen, contextlib.ExitStack() as stack:
         connections = [stack.enter_context(connected(server.http_port)) for _ in range(8)]
@@ -258,7 +256,7 @@ def test_bodies_that_do_not_end(server: ServerProcess) -> None:
 
 def test_body_longer_than_the_budget_is_refused_at_once(server: ServerProcess) -> None:
     with connected(server.http_port) as connection:
-        connection.sendall(f"POST {INFER} HTTP/1.1\r\nHost: here\r\nContent-Length: {GIB}\r\n\r\n".encode())
+        connection.sendall(f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {GIB}\r\n\r\n".encode())
         answer = read_to_end(connection)
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"send smaller requests, or set --memory-limit-requests" in answer
@@ -267,7 +265,7 @@ def test_body_longer_than_the_budget_is_refused_at_once(server: ServerProcess) -
 def test_ten_million_chunks(server: ServerProcess) -> None:
     chunks = b"2\r\nab\r\n" * 100_000
     with watched(server) as seen, connected(server.http_port) as connection:
-        connection.sendall(f"POST {INFER} HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        connection.sendall(f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
         assert send_until_refused(connection, [chunks] * 100)
         until(lambda: metric(server, "used_bytes") >= 20_000_000, "all chunks to be read")
     seen.assert_others_served()
@@ -279,7 +277,7 @@ def test_long_requests_one_after_the_other_are_answered(server: ServerProcess) -
     """Each is a quarter of the budget: what was answered must not count."""
     size = 64 * MIB
     head = (
-        f"POST {INFER} HTTP/1.1\r\nHost: here\r\nInference-Header-Content-Length: 0\r\nContent-Length: {size}\r\n\r\n"
+        f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nInference-Header-Content-Length: 0\r\nContent-Length: {size}\r\n\r\n"
     ).encode()
     with watched(server) as seen, contextlib.ExitStack() as stack:
         connections = [stack.enter_context(connected(server.http_port)) for _ in range(6)]

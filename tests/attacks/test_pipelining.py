@@ -10,9 +10,9 @@ from attacks.clients import connected, read_to_end, send_until_refused
 from attacks.watching import watched
 from support.server import ServerProcess
 
-LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n"
-CHUNKED = b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-LAST = b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+CHUNKED = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+LAST = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 @pytest.mark.parametrize("request_bytes", [LIVE, CHUNKED], ids=["by heads", "by the parser"])

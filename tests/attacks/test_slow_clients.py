@@ -41,7 +41,7 @@ def timed_out(server: ServerProcess, limit: str) -> int:
 
 def metric(server: ServerProcess, name: str) -> int:
     with contextlib.closing(socket.create_connection((HOST, server.metrics_port))) as connection:
-        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         for line in read_to_end(connection).decode().splitlines():
             if line.startswith(f"{name} "):
                 return int(float(line.split()[-1]))
@@ -69,7 +69,7 @@ def test_heads_that_do_not_end_are_answered_with_408(server: ServerProcess) -> N
     with contextlib.ExitStack() as stack, watched(server) as seen:
         clients = [stack.enter_context(connected(server.http_port)) for _ in range(20)]
         for client in clients:
-            client.sendall(b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: a\r\n")
+            client.sendall(b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: localhost\r\n")
         for client in clients:
             assert status_and_error(drip(client, b"X-Slow: a\r\n")) == (
                 408,
@@ -85,7 +85,7 @@ def test_heads_that_do_not_end_are_answered_with_408(server: ServerProcess) -> N
 )
 def test_bodies_that_stall_are_answered_with_408(server: ServerProcess, length: bytes) -> None:
     with connected(server.http_port) as client:
-        client.sendall(b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: a\r\n" + length + b"\r\n\r\n64\r\n")
+        client.sendall(b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: localhost\r\n" + length + b"\r\n\r\n64\r\n")
         assert status_and_error(read_to_end(client)) == (
             408,
             "cannot read the request: no byte of its body arrived within 1 s (--http-client-body-timeout)",
@@ -95,7 +95,7 @@ def test_bodies_that_stall_are_answered_with_408(server: ServerProcess, length: 
 def test_idle_connections_are_closed_without_a_response(server: ServerProcess) -> None:
     before = timed_out(server, "keepalive")
     with connected(server.http_port) as client, connected(server.http_port) as silent:
-        client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n")
+        client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert read_to_end(client).count(b"HTTP/1.1 ") == 1
         assert read_to_end(silent) == b""
     assert timed_out(server, "keepalive") - before == 1
@@ -106,7 +106,7 @@ def test_clients_that_do_not_read_are_disconnected(server: ServerProcess) -> Non
     with connected(server.http_port) as client:
         size = 32 << 20  # more than the kernel keeps for a connection
         client.sendall(
-            b"POST /v2/models/bytes/infer HTTP/1.1\r\nHost: a\r\nInference-Header-Content-Length: 0\r\n"
+            b"POST /v2/models/bytes/infer HTTP/1.1\r\nHost: localhost\r\nInference-Header-Content-Length: 0\r\n"
             b"Content-Length: %d\r\n\r\n" % size
         )
         client.sendall(bytes(size))

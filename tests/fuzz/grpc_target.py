@@ -124,6 +124,8 @@ class _Recorder:
     def hold(self, stream: Stream, *, is_held: bool) -> None:
         raise AssertionError(f"{stream} was held back")
 
+    client_address = "127.0.0.1"
+
     def pause_stream(self, stream: Stream) -> None:
         pass
 

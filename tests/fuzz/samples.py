@@ -86,13 +86,13 @@ _GETS = [
 
 def request(line: str, body: bytes, *headers: str) -> bytes:
     """A request with a Content-Length."""
-    lines = [f"{line} HTTP/1.1", "Host: h", f"Content-Length: {len(body)}", *headers, "", ""]
+    lines = [f"{line} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode("utf-8", "surrogatepass") + body
 
 
 def chunked(line: str, body: bytes, size: int, *headers: str) -> bytes:
     """A request with a chunked body."""
-    lines = [f"{line} HTTP/1.1", "Host: h", "Transfer-Encoding: chunked", *headers, "", ""]
+    lines = [f"{line} HTTP/1.1", "Host: localhost", "Transfer-Encoding: chunked", *headers, "", ""]
     pieces = [body[start : start + size] for start in range(0, len(body), size)]
     return "\r\n".join(lines).encode() + b"".join(b"%x\r\n%b\r\n" % (len(p), p) for p in [*pieces, b""])
 

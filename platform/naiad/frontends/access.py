@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 from naiad.config.server.access import Restrictions
 from naiad.errors import InvalidRequestError
@@ -36,6 +37,18 @@ class Access:
 
     restrictions: Restrictions = field(default_factory=dict)
     forward: re.Pattern[str] | None = None
+
+
+class Denial(NamedTuple):
+    """Why a call may not use a restricted part of a protocol.
+
+    Attributes:
+        text: The reason, for the client.
+        wrong_secret: The wrong secret that the client sent, as `Refusals` names it; "" if it sent none.
+    """
+
+    text: str
+    wrong_secret: str
 
 
 def restriction_denial(what: str, header: str, given: Sequence[str | bytes], expected: bytes) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from naiad.frontends.log_settings import NullLog, ServerLog
 from naiad.frontends.offload.background import Background
+from naiad.frontends.refusals import Refusals
 from naiad.frontends.regions import ClientRegions, RegionRegistry
 from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.tracing.request_tracer import RequestTracer
@@ -25,6 +26,7 @@ class Extensions:
         model_metrics: The models' own metrics; each iteration gives the current ones.
         background: Runs what would hold the event loop for too long. The server closes it.
         memory: Budget and buffers of long bodies and messages.
+        refusals: The wrong secrets that clients sent.
     """
 
     regions: RegionRegistry = field(default_factory=ClientRegions)
@@ -33,3 +35,4 @@ class Extensions:
     model_metrics: Iterable[ModelMetricFamily] = ()
     background: Background = field(default_factory=Background)
     memory: RequestMemory = field(default_factory=RequestMemory)
+    refusals: Refusals = field(default_factory=Refusals)

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
+from naiad.frontends.refusals import client_address
+
 logger = logging.getLogger("naiad.connections")
 
 _MAX_REFUSED = 128
@@ -61,9 +63,7 @@ class ConnectionCount:
         """The client's address if it matters for the limits; else empty."""
         if not self._per_address:
             return ""
-        peer = transport.get_extra_info("peername")
-        # An address of IPv4 has the same text on a socket for both protocols. Sockets of the machine have none.
-        return str(peer[0]).removeprefix("::ffff:") if isinstance(peer, tuple) else ""
+        return client_address(transport)
 
     def enter(self, address: str) -> str:
         """Count a connection; why it is refused, and was not counted, or empty."""

@@ -195,7 +195,7 @@ def test_malformed_bytes_are_rejected_at_most_once_and_nothing_is_read_behind_th
 def test_a_head_seen_before_is_not_parsed_again(monkeypatch):
     recorder = Recorder()
     recorder.feed(KINDS[2])
-    monkeypatch.setattr("naiad.frontends.http1.heads._parse", None)
+    monkeypatch.setattr("naiad.frontends.http1.heads._HeadBuilder", None)
     recorder.feed(KINDS[2])
 
     assert len(recorder.requests) == 2

@@ -61,13 +61,13 @@ class Client:
 
 
 def request(path: str, body: bytes = b"", *headers: str, method: str = "POST", version: str = "1.1") -> bytes:
-    lines = [f"{method} {path} HTTP/{version}", "Host: h", f"Content-Length: {len(body)}", *headers, "", ""]
+    lines = [f"{method} {path} HTTP/{version}", "Host: localhost", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
 
 
 def chunked(path: str, body: bytes, size: int, *headers: str) -> bytes:
     """A request with its body in chunks of *size* bytes."""
-    lines = [f"POST {path} HTTP/1.1", "Host: h", "Transfer-Encoding: chunked", *headers, "", ""]
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Transfer-Encoding: chunked", *headers, "", ""]
     chunks = [body[start : start + size] for start in range(0, len(body), size)]
     return "\r\n".join(lines).encode() + b"".join(b"%x\r\n%b\r\n" % (len(c), c) for c in [*chunks, b""])
 

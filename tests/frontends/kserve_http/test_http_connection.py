@@ -47,7 +47,7 @@ def test_requests_sent_ahead_of_a_slow_one_wait_for_it(server, client):
 
 def test_thousands_of_small_requests_ahead_of_a_slow_one_are_answered(server, client):
     """Nested calls for each response would exhaust the stack."""
-    small = b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n"
+    small = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
     client.send(request(HELD, infer(1)) + small * 1800)
     server.until(lambda engine: engine.held)
     server.release()
@@ -108,7 +108,7 @@ def test_endless_header_is_refused_before_it_fills_the_memory(client, first):
     if first:
         client.read()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        client.send(b"GET / HTTP/1.1\r\nHost: h\r\nX-Endless: ", b"a" * (200 << 10))
+        client.send(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Endless: ", b"a" * (200 << 10))
     answer = client.read()
     assert answer.status == 431
     assert answer.json() == {"error": "request line and headers exceed the limit of 16384 bytes"}
@@ -120,7 +120,7 @@ def test_endless_header_is_refused_before_it_fills_the_memory(client, first):
     [
         request(IDENTITY).replace(b"Content-Length: 0", b"Content-Length: 33554433"),
         request(IDENTITY, b"", "Expect: 100-continue").replace(b"Length: 0", b"Length: 33554433"),
-        b"POST %b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" % IDENTITY.encode(),
+        b"POST %b HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" % IDENTITY.encode(),
     ],
     ids=["length", "length and expectation", "chunks"],
 )
@@ -143,7 +143,7 @@ def test_body_over_the_limit_is_refused(client, packet):
 
 def test_what_follows_a_refused_request_is_not_kept(server, client):
     """The connection closes after the response before it. Bytes received meanwhile must not fill the memory."""
-    malformed = b"POST %b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n" % IDENTITY.encode()
+    malformed = b"POST %b HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n" % IDENTITY.encode()
     client.send(request(HELD, infer(1)), malformed)
     server.until(lambda engine: engine.held)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -211,7 +211,7 @@ def test_version_beyond_all_numbers_is_the_clients_fault(client, version):
         b"\x00\x00\x00\x04",
         b"get /v2 ",
         b"GET /v2 HTTP/1.1\n\n",
-        b"GET /v2 HTTP/1.1\nHost: here\n\r\n",
+        b"GET /v2 HTTP/1.1\nHost: localhost\n\r\n",
     ],
     ids=["TLS", "zeros", "small letters", "line feeds alone", "mixed line ends"],
 )
@@ -227,7 +227,7 @@ def test_what_can_never_become_a_request_is_refused_at_once(client, first):
 
 def test_an_empty_line_before_a_request_does_not_matter(client):
     client.send(b"\r\n")
-    client.send(b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n")
+    client.send(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
     assert client.read().status == 200
 

@@ -199,7 +199,7 @@ def test_a_client_that_disconnects_cancels_its_call(api):
     async def run() -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", api.port)
         body = json.dumps(rpc("tools/call", name="held", arguments={"INPUT0": [1]})).encode()
-        writer.write(b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        writer.write(b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
         await writer.drain()
         await asyncio.to_thread(api.loop.until, lambda: api.engine.held)
         writer.close()

@@ -84,7 +84,9 @@ def raw(served, *pieces: bytes) -> bytes:
 
 
 def test_a_client_that_asks_for_it_is_disconnected_after_the_answer(served):
-    assert b"Connection: close\r\n" in raw(served, b"GET /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    assert b"Connection: close\r\n" in raw(
+        served, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    )
 
 
 def test_http_1_0_is_answered_and_closed(served):
@@ -95,7 +97,7 @@ def test_a_request_in_pieces_and_two_at_once_are_answered(served):
     received = raw(
         served,
         b"GET /met",
-        b"rics HTTP/1.1\r\nHost: h\r\n\r\nGET /nope HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+        b"rics HTTP/1.1\r\nHost: localhost\r\n\r\nGET /nope HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
     )
     assert received.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"HTTP/1.1 404 Not Found\r\n" in received
@@ -107,14 +109,14 @@ def test_what_is_not_http_is_refused(served):
 
 def test_an_upgrade_is_answered_as_a_plain_request(served):
     received = raw(
-        served, b"GET /metrics HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\n\r\n"
+        served, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\n\r\n"
     )
     assert received.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
 def test_endless_headers_are_refused(served):
     with socket.create_connection(("127.0.0.1", served.port), timeout=10) as connection:
-        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 70_000)
+        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 70_000)
         assert connection.recv(100).startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
 
 

@@ -12,6 +12,7 @@ from fakes.engine import FakeEngine, FakeModel
 from fakes.serving import LoopThread
 from naiad.errors import ModelError
 from naiad.frontends.http1.listener import HttpListener
+from naiad.frontends.http1.page_guard import PageRules
 from naiad.frontends.kserve_http.json_tensors import pack_strings
 from naiad.frontends.offload.background import Background
 from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
@@ -73,8 +74,10 @@ def served(send: Send, more: Sequence[str] = (), **settings: Any) -> Iterator[Ap
     engine.models["fake"] = FakeModel("fake", send, inputs, outputs, decoupled=True)
     with LoopThread() as loop:
         background = Background()
-        api = OpenAiApi(engine, Tracer(), OpenAiSettings(**settings), background)
-        listener = HttpListener(api.handle, engine.cancel, address="127.0.0.1", port=0, advice="")
+        given = OpenAiSettings(**settings)
+        api = OpenAiApi(engine, Tracer(), given, background)
+        pages = PageRules(openai_origins=given.origins)
+        listener = HttpListener(api.handle, engine.cancel, address="127.0.0.1", port=0, advice="", pages=pages)
         port = loop.run(listener.start())
         try:
             yield Api(loop, engine, port)

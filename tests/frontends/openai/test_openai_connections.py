@@ -29,7 +29,7 @@ class Telling:
 
 def question(prompt, version="1.1", **fields):
     body = json.dumps({"model": "fake", "prompt": prompt, **fields}).encode()
-    head = f"POST /v1/completions HTTP/{version}\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/completions HTTP/{version}\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

@@ -80,7 +80,9 @@ def test_a_repeated_header_is_denied_whatever_its_values_are(locked):
     for values in (("x", "v"), ("v", "x"), ("v", "v")):
         with contextlib.closing(socket.create_connection(("127.0.0.1", locked.http_port))) as connection:
             lines = "".join(f"{name}: {value}\r\n" for name, value in zip("kK", values, strict=True))
-            head = "POST /v2/models/identity/infer HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 0"
+            head = (
+                "POST /v2/models/identity/infer HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0"
+            )
             connection.sendall(f"{head}\r\n{lines}\r\n".encode())
             received = connection.makefile("rb").read()
         assert received.startswith(b"HTTP/1.1 403 ")

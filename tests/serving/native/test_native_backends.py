@@ -347,7 +347,7 @@ def test_a_backend_sees_that_its_client_has_gone(server):
     before = server.log.count("saw the end")
     body = json.dumps({"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}]}).encode()
     with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as client:
-        head = f"POST /v2/models/waits/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /v2/models/waits/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         client.sendall(head.encode() + body)
         until(lambda: "waits for the end of its client" in server.log, "the start of Execute")
     until(lambda: server.log.count("saw the end") > before, "the end of Execute")

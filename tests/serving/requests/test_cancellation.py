@@ -99,7 +99,9 @@ def connect(server: ServerProcess, path: str, code: str) -> socket.socket:
         document = {"CODE": code}
     body = json.dumps(document).encode()
     client = socket.create_connection(("127.0.0.1", server.http_port), 10)
-    client.sendall(b"POST %s HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(body), body))
+    client.sendall(
+        b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(body), body)
+    )
     return client
 
 

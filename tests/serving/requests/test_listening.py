@@ -15,7 +15,7 @@ from support.server import free_ports
 
 async def status(port: int) -> int:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n")
+    writer.write(b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
     line = await asyncio.wait_for(reader.readline(), 10)
     writer.close()
     return int(line.split()[1])

@@ -24,7 +24,7 @@ def stream(server: ServerProcess, responses: int) -> socket.socket:
     client.settimeout(20)
     client.connect(("127.0.0.1", server.http_port))
     client.sendall(
-        b"POST /v2/models/floods/generate_stream HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%b"
+        b"POST /v2/models/floods/generate_stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
         % (len(body), body)
     )
     return client

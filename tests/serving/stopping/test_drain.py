@@ -17,8 +17,11 @@ from support.server import HOST, ServerProcess
 from support.waiting import until
 
 _INFER = json.dumps(document(1.0)).encode()
-LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n"
-INFER = b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(_INFER), _INFER)
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+INFER = b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (
+    len(_INFER),
+    _INFER,
+)
 
 
 @pytest.fixture

@@ -46,6 +46,7 @@ from naiad.config.server.quantities import parse_size
 from naiad.config.server.rate_options import ResourceLimit, parse_resource_limits
 from naiad.config.server.store_location import StoreLocation, find_store
 from naiad.config.server.trace_options import TraceConfig, parse_trace_config
+from naiad.config.server.web_pages import parse_allowed_hosts, parse_allowed_origins
 from naiad.errors import OptionError
 
 __all__ = ["SERVER_FLAGS", "LogFormat", "ModelControlMode", "ServerOptions"]
@@ -331,6 +332,23 @@ class HttpOptions:
         Flag("http-server-key", _TEXT, "", "File of the server's key.", own=True),
         Flag("http-root-cert", _TEXT, "", "File of the root certificate.", own=True),
     )
+    # None: the names of this machine at loopback addresses, else any.
+    allowed_hosts: tuple[str, ...] | None = option(
+        "http-allowed-hosts",
+        _TEXT,
+        "",
+        "Names that all HTTP ports serve (header Host), by commas; * is any, *.a.example all below.",
+        own=True,
+        read=parse_allowed_hosts,
+    )
+    allowed_origins: tuple[str, ...] = option(
+        "http-allowed-origins",
+        _TEXT,
+        "",
+        "Origins of other web pages that may change something or infer, by commas; * is any.",
+        own=True,
+        read=parse_allowed_origins,
+    )
     ui: bool = option("ui", _BOOL, "false", "Serve a page to look at models and try them at /ui.", own=True)
     ui_control: bool = option(
         "ui-control",
@@ -490,7 +508,7 @@ class OpenAiOptions:
         "",
         "Origins of pages that may ask, by commas; * is any.",
         own=True,
-        read=_comma_separated,
+        read=parse_allowed_origins,
     )
     default_max_tokens: int | None = option(
         "openai-default-max-tokens", _INT, "", "Else 16, and for chats what fits.", low=1, own=True

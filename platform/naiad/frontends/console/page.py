@@ -29,6 +29,8 @@ from naiad.frontends.http1.messages import (
     json_response,
     response,
 )
+from naiad.frontends.http1.refused_secrets import respond_to_wrong_secret
+from naiad.frontends.refusals import Refusals
 from naiad.protocol.inference import Buffer
 
 __all__ = ["Console", "ConsoleSettings", "StateSource"]
@@ -69,8 +71,15 @@ class ConsoleSettings:
 class Console:
     """Handles requests for the page and its documents."""
 
-    def __init__(self, source: StateSource, engine: EngineDoor, settings: ConsoleSettings | None = None) -> None:
+    def __init__(
+        self,
+        source: StateSource,
+        engine: EngineDoor,
+        settings: ConsoleSettings | None = None,
+        refusals: Refusals | None = None,
+    ) -> None:
         self._source = source
+        self._refusals = refusals or Refusals()
         self._engine = engine
         self._settings = settings or ConsoleSettings()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -87,7 +96,11 @@ class Console:
             return False
         if not self._is_authorized(request):
             challenge = b'WWW-Authenticate: Basic realm="naiad", charset="UTF-8"\r\n'
-            exchange.respond(error_text(_UNAUTHORIZED, "the page needs its password (--ui-password)", extra=challenge))
+            denial = error_text(_UNAUTHORIZED, "the page needs its password (--ui-password)", extra=challenge)
+            if b"authorization" in request.headers:
+                respond_to_wrong_secret(exchange, self._refusals, "the password of /ui", denial)
+            else:  # browsers begin without one
+                exchange.respond(denial)
         elif path.startswith(_CONTROL):
             self._control(exchange, path.removeprefix(_CONTROL).split("/"))
         elif request.method not in _READ:

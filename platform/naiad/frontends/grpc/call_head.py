@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from naiad.frontends.access import PROPAGATED_HEADERS
+from naiad.frontends.access import PROPAGATED_HEADERS, Denial
 from naiad.frontends.grpc.messages import Encoding
 from naiad.frontends.grpc.response_fields import trailers_only
 from naiad.frontends.grpc.settings import CompressionLevel
@@ -45,6 +45,7 @@ class CallHead(Generic[M]):
     Attributes:
         method: What is called; None for a call that is rejected.
         rejection: The response to a call that is rejected.
+        wrong_secret: The wrong secret for which it is rejected, as `Refusals` names it; "" for any other reason.
         timeout: Seconds until the call's deadline; None without one.
         encoding: How the client may compress its messages.
         response_encoding: How responses are compressed.
@@ -54,6 +55,7 @@ class CallHead(Generic[M]):
 
     method: M | None
     rejection: Fields | None = None
+    wrong_secret: str = ""
     timeout: float | None = None
     encoding: Encoding = "identity"
     response_encoding: Encoding = "identity"
@@ -67,7 +69,7 @@ class CallHeadParser(Generic[M]):
     def __init__(
         self,
         methods: Mapping[bytes, M],
-        denial: Callable[[M, Metadata], str],
+        denial: Callable[[M, Metadata], Denial | None],
         *,
         level: CompressionLevel = CompressionLevel.NONE,
         max_size: int,
@@ -76,7 +78,7 @@ class CallHeadParser(Generic[M]):
 
         Args:
             methods: The methods by their paths.
-            denial: Returns why a method may not be called with some metadata; empty where it may.
+            denial: Returns why a method may not be called with some metadata; None where it may.
             level: How hard responses are compressed.
             max_size: Bytes of a request's fields.
         """
@@ -111,8 +113,8 @@ class CallHeadParser(Generic[M]):
             return _reject(GrpcStatus.UNIMPLEMENTED, f"Compression algorithm '{name}' is not supported")
         metadata = _parse_metadata(head.fields)
         denial = self._denial(method, metadata)
-        if denial:
-            return _reject(GrpcStatus.UNAVAILABLE, denial)
+        if denial is not None:
+            return _reject(GrpcStatus.UNAVAILABLE, denial.text, wrong_secret=denial.wrong_secret)
         by_name = dict(metadata)
         return CallHead(
             method,
@@ -135,8 +137,8 @@ def encoding_of_level(level: CompressionLevel, accepted: bytes) -> Encoding:
     return usable[len(usable) // 2] if level is CompressionLevel.MEDIUM else usable[-1]
 
 
-def _reject(status: GrpcStatus, text: str, http_status: int = 200) -> CallHead[M]:
-    return CallHead(None, trailers_only(status, text, http_status=http_status))
+def _reject(status: GrpcStatus, text: str, http_status: int = 200, wrong_secret: str = "") -> CallHead[M]:
+    return CallHead(None, trailers_only(status, text, http_status=http_status), wrong_secret)
 
 
 def _parse_metadata(fields: Fields) -> Metadata:

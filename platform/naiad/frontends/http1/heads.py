@@ -19,6 +19,8 @@ import httptools
 from naiad_stub.memo import Memo
 
 from naiad.frontends.access import PROPAGATED_HEADERS
+from naiad.frontends.http1.page_guard import FORBIDDEN, PageGuard
+from naiad.frontends.refusals import RefusalLog
 from naiad.protocol.inference import NO_HEADERS
 
 _PROPAGATED = frozenset(name.encode() for name in PROPAGATED_HEADERS)
@@ -120,21 +122,42 @@ class Head:
 
 
 class HeadCache:
-    """Heads seen before, shared by the connections of a listener."""
+    """Heads seen before, shared by the connections of a listener. Those of rejected requests are not kept."""
 
-    __slots__ = ("_heads",)
+    __slots__ = ("_guard", "_heads", "_refused")
 
-    def __init__(self) -> None:
+    def __init__(self, guard: PageGuard | None = None, refused: RefusalLog | None = None) -> None:
+        """No heads yet; *guard* refuses requests of foreign web pages, and *refused* logs them."""
         self._heads: Memo[bytes, Head] = Memo(_MAX_HEADS)
+        self._guard = guard
+        self._refused = refused or RefusalLog()
 
     def find(self, data: bytes) -> Head | None:
         """The head with these bytes, its empty line included; None if the parser must read the whole request."""
         head = self._heads.get(data)
         if head is None and len(data) <= _MAX_HEAD_SIZE:
-            head = _parse(data)
+            head = _HeadBuilder(self).parse(data)
             if head is not None:
                 self._heads[data] = head
         return head
+
+    def problem(
+        self, parser: httptools.HttpRequestParser, url: bytes, headers: Headers, *, is_logged: bool = False
+    ) -> tuple[int, str] | None:
+        """Status and message for the request that *parser* is reading, if its head alone rejects it; else None.
+
+        With *is_logged*, a refusal goes to the log: the reader will respond with it.
+        """
+        problem = head_problem(parser.get_http_version(), headers)
+        guard = self._guard
+        if problem is not None or guard is None or guard.is_usual(headers):
+            return problem
+        refusal = guard.refusal(parser.get_method().decode(), request_path(url), headers)
+        if refusal is None:
+            return None
+        if is_logged:
+            self._refused.add(refusal.kind, refusal.text)
+        return FORBIDDEN, refusal.text
 
 
 def parsed_head(parser: httptools.HttpRequestParser, url: bytes, headers: Mapping[bytes, bytes], size: int) -> Head:
@@ -166,7 +189,8 @@ class _HeadBuilder:
     kept.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, heads: HeadCache) -> None:
+        self._heads = heads
         self.parser = httptools.HttpRequestParser(self)
         self.url = b""
         self.headers = Headers()
@@ -180,17 +204,16 @@ class _HeadBuilder:
 
     def on_headers_complete(self) -> None:
         length = self.headers.get(b"content-length", b"0")
-        if head_problem(self.parser.get_http_version(), self.headers) is not None:
+        if self._heads.problem(self.parser, self.url, self.headers) is not None:
             return  # the reader rejects it
         if length.isdigit() and not any(name in self.headers for name in _PARSED_EVERY_TIME):
             self.head = parsed_head(self.parser, self.url, self.headers, int(length))
 
-
-def _parse(data: bytes) -> Head | None:
-    builder = _HeadBuilder()
-    try:
-        with contextlib.suppress(httptools.HttpParserUpgrade):
-            builder.parser.feed_data(data)
-    except httptools.HttpParserError:
-        return None
-    return builder.head
+    def parse(self, data: bytes) -> Head | None:
+        """The head with these bytes; None if the reader must parse it."""
+        try:
+            with contextlib.suppress(httptools.HttpParserUpgrade):
+                self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            return None
+        return self.head

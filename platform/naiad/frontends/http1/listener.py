@@ -11,11 +11,13 @@ from naiad.errors import OptionError
 from naiad.frontends.http1.connection import HttpConnection
 from naiad.frontends.http1.heads import HeadCache
 from naiad.frontends.http1.messages import HttpExchange
+from naiad.frontends.http1.page_guard import PageGuard, PageRules, is_loopback
 from naiad.frontends.http1.request_reader import READ_SIZE, Admit, RequestLimits, ReserveInput
 from naiad.frontends.http1.response_queue import ErrorResponse, json_error
 from naiad.frontends.http1.timeouts import HttpTimeouts, Phase
 from naiad.frontends.listening import close_listening
 from naiad.frontends.open_connections import ConnectionCount, OpenConnections
+from naiad.frontends.refusals import RefusalLog
 from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.timeouts import ProgressWatch, TimeoutSweep
 from naiad.frontends.tls import http_context, listening_options
@@ -52,6 +54,8 @@ class HttpListener:
         error_response: ErrorResponse = json_error,
         timeouts: HttpTimeouts | None = None,
         count: ConnectionCount | None = None,
+        pages: PageRules | None = None,
+        refused: RefusalLog | None = None,
     ) -> None:
         """A listener that is not listening yet; see `start`.
 
@@ -71,6 +75,8 @@ class HttpListener:
             error_response: Makes the response to a malformed request, and to one that the handler failed on.
             timeouts: Time limits of connections.
             count: Counts the connections, against the limits that it has; None for no limits.
+            pages: Which Hosts and which web pages are served; None for the defaults.
+            refused: Logs requests that these rules refuse.
         """
         self._handle = handle
         self._cancel = cancel
@@ -88,6 +94,8 @@ class HttpListener:
         self._timeouts = timeouts or HttpTimeouts()
         self._connections: OpenConnections[HttpConnection] = OpenConnections(count)
         self._heads = HeadCache()
+        self._pages = pages or PageRules()
+        self._refused = refused
         self._server: asyncio.Server | None = None
         self._tls_context: ssl.SSLContext | None = None
         self._connect: Callable[[], HttpConnection] = self._not_started
@@ -139,14 +147,19 @@ class HttpListener:
                 self._port,
                 backlog=_BACKLOG,
                 reuse_port=self._reuse_port or None,
+                start_serving=False,
                 **listening_options(self._tls_context),
             )
+            addresses = [each.getsockname() for each in self._server.sockets]
+            guard = PageGuard(self._pages, is_loopback=all(is_loopback(address[0]) for address in addresses))
+            self._heads = HeadCache(guard, self._refused)
+            await self._server.start_serving()
         except OSError as problem:
             raise OptionError(
                 f"cannot serve {self._service} at {self._address}:{self._port}: {problem.strerror or problem}; "
                 f"{self._advice}"
             ) from problem
-        return int(self._server.sockets[0].getsockname()[1])
+        return int(addresses[0][1])
 
     def drain(self) -> None:
         """Serve on, and ask clients to connect elsewhere: each response is the last one of its connection."""

@@ -66,6 +66,10 @@ class HttpExchange(Protocol):
         """Write a part of a streamed response. The first part is a `stream_head`."""
 
     @property
+    def client_address(self) -> str:
+        """The address of the client; "" where it has none."""
+
+    @property
     def is_connected(self) -> bool:
         """Whether the client is still connected."""
 

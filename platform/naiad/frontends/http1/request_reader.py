@@ -27,7 +27,7 @@ from typing import TypeAlias
 
 import httptools
 
-from naiad.frontends.http1.heads import Head, HeadCache, Headers, head_problem, json_length, parsed_head, strip_upgrade
+from naiad.frontends.http1.heads import Head, HeadCache, Headers, json_length, parsed_head, strip_upgrade
 from naiad.frontends.http1.long_body import LongBody, trusted_size
 from naiad.frontends.http1.timeouts import Phase
 from naiad.frontends.request_budget import Charge, too_long_for_budget
@@ -498,7 +498,7 @@ class RequestReader:
         if self._is_stopped:
             return
         assert self._parser is not None
-        refusal = head_problem(self._parser.get_http_version(), self._headers)
+        refusal = self._heads.problem(self._parser, self._url, self._headers, is_logged=True)
         if refusal is not None:
             self._reject(*refusal)
             return

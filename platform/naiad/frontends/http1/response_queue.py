@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, HttpRequest, error_text, with_connection
+from naiad.frontends.refusals import client_address
 from naiad.frontends.request_budget import Charge
 from naiad.protocol.inference import Buffer
 from naiad.turns import SHARE_SECONDS
@@ -120,6 +121,11 @@ class ResponseQueue(HttpExchange):
         """The current request."""
         assert self._current is not None
         return self._current
+
+    @property
+    def client_address(self) -> str:
+        """The address of the client; "" where it has none."""
+        return client_address(self._transport)
 
     @property
     def is_connected(self) -> bool:

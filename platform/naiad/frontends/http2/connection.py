@@ -48,6 +48,7 @@ from naiad.frontends.http2.sender import FrameWriter, Sender
 from naiad.frontends.http2.settings import server_preface
 from naiad.frontends.http2.stream import Stream, StreamHandler
 from naiad.frontends.open_connections import OpenConnections
+from naiad.frontends.refusals import client_address
 from naiad.turns import SHARE_SECONDS, LoopTurns
 
 logger = logging.getLogger("naiad.http2")
@@ -440,6 +441,11 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         if increment:
             self._write(frames.window_update(number, increment))
         return stream
+
+    @property
+    def client_address(self) -> str:
+        """The address of the client; "" where it has none."""
+        return client_address(self._writer.transport)
 
     def pause_stream(self, stream: Stream) -> None:
         """Do not open the stream's window any more: its client can send what the window holds, then blocks."""

@@ -50,6 +50,10 @@ class ResponseSender(Protocol):
 class StreamController(Protocol):
     """How a handler controls its stream apart from the response."""
 
+    @property
+    def client_address(self) -> str:
+        """The address of the client; "" where it has none."""
+
     def reset_stream(self, stream: Stream, code: ErrorCode) -> None:
         """End the stream with RST_STREAM."""
 

@@ -133,6 +133,7 @@ class GrpcFrontend:
             methods_of(context),
             context,
             denial=RestrictedMethods(self._access.restrictions).denial,
+            refusals=self._extensions.refusals,
             log=self._extensions.log,
             log_names=_LOG_NAMES,
             settings=self._settings,

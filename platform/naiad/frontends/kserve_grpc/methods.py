@@ -6,7 +6,7 @@ import re
 from functools import partial
 
 from naiad.config.server.access import Api, Restrictions
-from naiad.frontends.access import restriction_denial
+from naiad.frontends.access import Denial, restriction_denial
 from naiad.frontends.grpc.call_head import Metadata
 from naiad.frontends.grpc.calls import GrpcMethod
 from naiad.frontends.grpc.coroutine_method import CoroutineMethod
@@ -84,10 +84,11 @@ class RestrictedMethods:
             if (required := restrictions.get(api)) is not None
         }
 
-    def denial(self, method: GrpcMethod, metadata: Metadata) -> str:
-        """Why a method may not be called with some metadata; empty where it may."""
+    def denial(self, method: GrpcMethod, metadata: Metadata) -> Denial | None:
+        """Why a method may not be called with some metadata; None where it may."""
         required = self._required.get(method.name)
         if required is None:
-            return ""
+            return None
         given = [value for name, value in metadata if name == required[0]]
-        return restriction_denial("protocol", required[0], given, required[1])
+        text = restriction_denial("protocol", required[0], given, required[1])
+        return Denial(text, f"header '{required[0]}'" if given else "") if text else None

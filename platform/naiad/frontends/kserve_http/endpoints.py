@@ -26,6 +26,7 @@ from naiad.frontends.http1.messages import (
     json_response,
     response,
 )
+from naiad.frontends.http1.refused_secrets import respond_to_wrong_secret
 from naiad.frontends.kserve_http.generate import GenerateEndpoints
 from naiad.frontends.kserve_http.infer_request import json_length as json_length_of
 from naiad.frontends.kserve_http.infer_request import parse_json, parse_raw
@@ -135,7 +136,7 @@ class Endpoints:
         if self._guarded:
             reason = denial(self._guarded, route.endpoint, request.headers)
             if reason:
-                exchange.respond(error_text(_FORBIDDEN, reason))
+                self._deny(exchange, route.endpoint, reason)
                 return
         if request.method not in route.methods:
             allowed = ", ".join(route.methods).encode()
@@ -156,6 +157,14 @@ class Endpoints:
                 exchange.respond(self._responders[route.endpoint](request, route))
         except NaiadError as problem:
             exchange.respond(_error_response(problem))
+
+    def _deny(self, exchange: HttpExchange, endpoint: Endpoint, reason: str) -> None:
+        denial = error_text(_FORBIDDEN, reason)
+        header = self._guarded[endpoint][0]
+        if header in exchange.request.headers:
+            respond_to_wrong_secret(exchange, self._extensions.refusals, f"header '{header.decode()}'", denial)
+        else:
+            exchange.respond(denial)
 
     def admit(self, head: Head) -> bool:
         """Whether `handle` would read the body of a request; if not, it responds with an error without it."""

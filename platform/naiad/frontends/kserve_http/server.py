@@ -11,6 +11,7 @@ from naiad.frontends.extensions import Extensions
 from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.listener import HttpListener
 from naiad.frontends.http1.messages import HttpExchange
+from naiad.frontends.http1.page_guard import PageRules
 from naiad.frontends.http1.request_reader import RequestLimits
 from naiad.frontends.http1.timeouts import HttpTimeouts
 from naiad.frontends.kserve_http.endpoints import Endpoints
@@ -36,6 +37,7 @@ class HttpFrontend:
         admit_fallback: Callable[[Head], bool] = lambda _: False,
         timeouts: HttpTimeouts | None = None,
         count: ConnectionCount | None = None,
+        pages: PageRules | None = None,
     ) -> None:
         """A frontend that is not listening yet; see `start`.
 
@@ -53,6 +55,7 @@ class HttpFrontend:
             admit_fallback: Whether *fallback* would read the body of a request with some head.
             timeouts: Time limits of connections.
             count: Counts the connections, against the limits that it has.
+            pages: Which Hosts and which web pages are served; None for the defaults.
         """
         limits = limits or RequestLimits()
         # Extensions that are not shared are closed with this frontend.
@@ -83,6 +86,8 @@ class HttpFrontend:
             reserve_input=endpoints.reserve_input,
             timeouts=timeouts,
             count=count,
+            pages=pages,
+            refused=extensions.refusals.log,
         )
 
     async def start(self) -> int:

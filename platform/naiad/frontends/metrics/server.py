@@ -11,6 +11,7 @@ from naiad.engine.door import EngineDoor
 from naiad.errors import NaiadError
 from naiad.frontends.http1.listener import HttpListener
 from naiad.frontends.http1.messages import HttpExchange, reason_phrase, response
+from naiad.frontends.http1.page_guard import PageRules
 from naiad.frontends.http1.request_reader import RequestLimits
 from naiad.frontends.metrics import triton_families
 from naiad.frontends.metrics.families import Collector, render
@@ -43,6 +44,7 @@ class MetricsFrontend:
         with_system: bool = True,
         with_counters: bool = True,
         prepare: Callable[[], Awaitable[None]] | None = None,
+        pages: PageRules | None = None,
     ) -> None:
         """A frontend that is not listening yet; see `start`.
 
@@ -54,6 +56,7 @@ class MetricsFrontend:
             with_system: Whether to include the machine's processor and memory (--allow-cpu-metrics).
             prepare: Called before each response; None if the collectors need nothing of other processes.
             with_counters: Whether to include sums of durations (--metrics-config=counter_latencies).
+            pages: Which Hosts are served; None for the default.
         """
         self._engine = engine
         self._prepare = prepare
@@ -70,6 +73,7 @@ class MetricsFrontend:
             advice="set another address or port with --metrics-address or --metrics-port",
             limits=_LIMITS,
             error_response=_error_response,
+            pages=pages,
         )
 
     @property

@@ -33,6 +33,7 @@ from naiad.frontends.anthropic.errors import error_response as anthropic_error_r
 from naiad.frontends.anthropic.request import read_count_request
 from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.messages import HttpExchange, json_response, response
+from naiad.frontends.http1.refused_secrets import respond_to_wrong_secret
 from naiad.frontends.kserve_http.request_log import log_request
 from naiad.frontends.kserve_http.restricted import api_denial
 from naiad.frontends.mcp.endpoint import PATH as MCP_PATH
@@ -71,6 +72,7 @@ from naiad.frontends.openai.tokenizer import (
     tokenizer_body,
     tokenizer_infer_request,
 )
+from naiad.frontends.refusals import Refusals
 from naiad.frontends.tracing.request_tracer import RequestTracer
 from naiad.protocol.inference import Buffer
 
@@ -137,7 +139,12 @@ class OpenAiApi:
     """Handles requests of OpenAI's API."""
 
     def __init__(
-        self, engine: EngineDoor, tracer: RequestTracer, settings: OpenAiSettings, background: Background | None = None
+        self,
+        engine: EngineDoor,
+        tracer: RequestTracer,
+        settings: OpenAiSettings,
+        background: Background | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
         """An API without requests.
 
@@ -146,8 +153,10 @@ class OpenAiApi:
             tracer: Selects the requests that are traced.
             settings: Settings of the API.
             background: Reads long requests; the caller closes it. None for one of this API's own, in tests.
+            refusals: Slows down clients that send wrong keys.
         """
         self._engine = engine
+        self._refusals = refusals or Refusals()
         self._settings = settings
         self._keys = ApiKeys(settings.keys, settings.key_file)
         self._models = ServedModels(engine, settings.lora_separator, settings.adapters)
@@ -237,7 +246,11 @@ class OpenAiApi:
                 self._check_key(exchange.request.headers)
                 self._route(exchange, path)
         except ApiError as error:
-            exchange.respond(_error_response(exchange, path, error))
+            parts = _error_response(exchange, path, error)
+            if error.wrong_secret:
+                respond_to_wrong_secret(exchange, self._refusals, error.wrong_secret, parts)
+            else:
+                exchange.respond(parts)
         except Exception:
             logger.exception("cannot handle %r", exchange.request.path)
             exchange.respond(_error_response(exchange, path, INTERNAL))
@@ -288,7 +301,9 @@ class OpenAiApi:
         guard = self._guards.get(api)
         denial = "" if guard is None else api_denial(headers, *guard)
         if denial:
-            raise ApiError(denial, status=FORBIDDEN)
+            header = "" if guard is None else guard[0].decode()
+            wrong = f"header '{header}'" if header.encode() in headers else ""
+            raise ApiError(denial, status=FORBIDDEN, wrong_secret=wrong)
 
     def _check_key(self, headers: Mapping[bytes, bytes]) -> None:
         if not self._keys.is_required:
@@ -300,6 +315,7 @@ class OpenAiApi:
                 f"{what}; send one of the server's keys in the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
                 status=UNAUTHORIZED,
                 code="invalid_api_key",
+                wrong_secret="the API key" if key else "",
             )
 
     # -- models -------------------------------------------------------------------------------------------------

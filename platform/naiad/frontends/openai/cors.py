@@ -54,6 +54,11 @@ class CorsExchange(HttpExchange):
         return self._exchange.request
 
     @property
+    def client_address(self) -> str:
+        """The address of the client."""
+        return self._exchange.client_address
+
+    @property
     def is_connected(self) -> bool:
         """Whether the client is still connected."""
         return self._exchange.is_connected

@@ -41,16 +41,24 @@ class ApiError(Exception):
         message: What is wrong and what to do.
         param: Field of the request that caused the error; None if no single field did.
         code: OpenAI's error code; None if OpenAI defines none for this case.
+        wrong_secret: The wrong secret that the client sent, as `Refusals` names it; "" for any other error.
     """
 
     def __init__(
-        self, message: str, *, status: int = BAD_REQUEST, param: str | None = None, code: str | None = None
+        self,
+        message: str,
+        *,
+        status: int = BAD_REQUEST,
+        param: str | None = None,
+        code: str | None = None,
+        wrong_secret: str = "",
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.param = param
         self.code = code
+        self.wrong_secret = wrong_secret
 
     def document(self) -> dict[str, Any]:
         """The JSON object of the error, for a response body or an event."""
