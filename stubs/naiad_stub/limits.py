@@ -8,6 +8,7 @@ from typing import List, NoReturn, Optional
 
 from naiad_stub.wire import MEMORY_LIMIT_STATUS
 
+_PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
 _limits: List[int] = []  # on address space; empty without one
 
@@ -43,6 +44,19 @@ def _exit_with(error: MemoryError) -> NoReturn:
 
 def forbid_new_privileges() -> None:
     """Keep this process and those it starts from gaining privileges by programs such as sudo (prctl(2))."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def set_inspectable(*, is_inspectable: bool) -> None:
+    """Let other processes of this user read and trace this one, or not (PR_SET_DUMPABLE of prctl(2)).
+
+    If not, they cannot open its memory, variables and descriptors in /proc, and its own files there belong to root. It
+    writes no core dumps then. Forked processes inherit it; other programs that it starts do not.
+    """
+    _prctl(_PR_SET_DUMPABLE, int(is_inspectable))
+
+
+def _prctl(option: int, value: int) -> None:
     import ctypes
 
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

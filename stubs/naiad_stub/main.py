@@ -66,18 +66,26 @@ def main(arguments: list[str]) -> int:
     """Serve one model until the host ends it; return the exit status."""
     write_stack_on_crash()
     options = dict(zip(arguments[::2], arguments[1::2]))
-    if options.get("--unprivileged") == "1":
+    is_unprivileged = options.get("--unprivileged") == "1"
+    if is_unprivileged:
         limits.forbid_new_privileges()
     if "--fork-server" in options:
         from naiad_stub import forkserver
 
+        if is_unprivileged:
+            limits.set_inspectable(is_inspectable=False)
         forked = forkserver.serve(options)
         if forked is None:
             return 0
         options = dict(zip(forked[::2], forked[1::2]))
     die_with(int(options["--host"]))
     ignore_termination_signals()
-    raise_oom_score()
+    if is_unprivileged:  # guests of other models may run as the same user
+        limits.set_inspectable(is_inspectable=True)  # a forked guest would not own the file that the next line writes
+        raise_oom_score()
+        limits.set_inspectable(is_inspectable=False)
+    else:
+        raise_oom_score()
     for own in ("--socket", "--side"):  # programs that the model starts must not have them
         os.set_inheritable(int(options[own]), False)
     channel = Channel(socket.socket(fileno=int(options["--socket"])))

@@ -1,6 +1,6 @@
 """Prewarming: fork servers, one for each environment, shared by its models (docs/decisions/0022).
 
-Two models share one if they have the same interpreter, stub, modules and environment variables. The variables count
+Two models share one if they have the same interpreter, stub, modules, user and environment variables. These count
 because libraries read some of them while they are imported (OMP_NUM_THREADS), when a model cannot change them any more.
 
 Prewarming never fails a load: if a guest cannot be forked, the log says why and an interpreter is started for it.
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from naiad.config.server.guest_user import GuestUser
 from naiad.errors import GuestExitedError
 from naiad.memory.instance import InstanceMemory
 from naiad.workers.forkserver import CannotForkError, ForkServer
@@ -24,7 +25,7 @@ logger = logging.getLogger("naiad.workers")
 _MAX_KILLED_IMPORTS = 3
 """So many fork servers in a row may be killed while they import: a module may crash its process each time."""
 
-_Key = tuple[Path, Path, Path, tuple[tuple[str, str], ...], tuple[str, ...]]
+_Key = tuple[Path, Path, Path, tuple[tuple[str, str], ...], tuple[str, ...], "GuestUser | None"]
 
 
 class ForkServerPool:
@@ -53,7 +54,7 @@ class ForkServerPool:
         Raises:
             GuestExitedError: If the interpreter cannot be executed.
         """
-        key = (spec.python, spec.stub, spec.library, tuple(sorted(spec.environ.items())), user.modules)
+        key = (spec.python, spec.stub, spec.library, tuple(sorted(spec.environ.items())), user.modules, spec.user)
         server = self._servers.get(key)
         if server is None or self._may_replace(key, server):
             self._servers[key] = server = ForkServer(spec, user.modules)

@@ -92,7 +92,10 @@ def test_a_file_that_the_user_cannot_read_is_named_with_its_mode(tmp_path, open_
     [
         ("no-such-user", "this system has no user 'no-such-user'; give a name it has, or a number"),
         ("0:no-such-group", "this system has no group 'no-such-group'; give a name it has, or a number"),
-        ("a:b:c", "'a:b:c' is not a user such as nobody, 65534 or 1000:1000"),
+        ("a:b:c", "'a:b:c' is not a user such as nobody, 65534 or 1000:1000, nor auto or auto:60706-61183"),
+        ("auto:5-4", "'auto:5-4' is not a range of users from 1 to 4294967294, such as auto:60706-61183"),
+        ("auto:0-4", "'auto:0-4' is not a range of users from 1 to 4294967294"),
+        ("auto:1-9999999999", "'auto:1-9999999999' is not a range of users from 1 to 4294967294"),
     ],
 )
 def test_a_user_that_does_not_exist_is_an_error_of_the_command_line(tmp_path, user, problem):
@@ -156,3 +159,120 @@ def test_a_memory_limit_that_is_no_size_fails_the_load(tmp_path):
         server.wait_log(
             "parameter memory_limit of model 'n' is '512', too little for any guest; give a size such as 2GiB"
         )
+
+
+_ATTEMPTS = (
+    "open('/proc/{}/mem', 'rb')",
+    "open('/proc/{}/environ', 'rb').read()",
+    "open('/proc/{}/maps').read()",
+    "os.listdir('/proc/{}/fd')",
+    "os.open('/proc/{}/fd/0', os.O_RDONLY)",
+    "os.listdir('/proc/{}/map_files')",
+    "os.readlink('/proc/{}/exe')",
+    "os.readlink('/proc/{}/cwd')",
+)
+_ATTACH = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.ptrace(16, {}, 0, 0):
+    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+"""
+_TAKE_DESCRIPTOR = "ctypes.CDLL(None, use_errno=True).syscall(438, os.pidfd_open({}), 3, 0), ctypes.get_errno()"
+_EPERM = 1
+_SIGNALS = ("os.kill({}, 0)", "os.kill({}, 9)", "os.killpg({}, 9)")
+
+
+def environment_of(archive, model_config=""):
+    return f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{archive}" }} }}{model_config}'
+
+
+def assert_unreadable(server, model, pid):
+    for attempt in _ATTEMPTS:
+        assert "PermissionError" in evaluate(server, model, attempt.format(pid)), attempt
+    assert "PermissionError" in evaluate(server, model, _ATTACH.format(pid)), "ptrace"
+    evaluate(server, model, "globals().update(ctypes=__import__('ctypes'))")
+    assert evaluate(server, model, _TAKE_DESCRIPTOR.format(pid)) == f"(-1, {_EPERM})", "pidfd_getfd"
+
+
+@needs_root
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("--prewarm=true",), ("--frontends=2",)])
+def test_with_a_user_for_each_model_a_guest_reaches_no_guest_of_another_model(serving, open_folder, more):
+    archive, _ = serving
+    two = "instance_group [{ count: 2 }]"
+    write_model(open_folder / "models", "a", config=environment_of(archive, two))
+    write_model(open_folder / "models", "b", config=environment_of(archive))
+    options = ("--guest-user=auto", f"--env-store={open_folder / 'store'}", *more)
+    with ServerProcess(open_folder / "models", *options, work=open_folder / "work") as server:
+        ids = "os.getresuid(), os.getresgid(), os.getgroups()"
+        (a_uid, a_gid, a_groups), (b_uid, b_gid, b_groups) = (eval(evaluate(server, model, ids)) for model in "ab")
+        assert a_uid == a_gid
+        assert b_uid == b_gid
+        assert a_uid != b_uid
+        assert len(set(a_uid)) == len(set(b_uid)) == 1
+        assert {a_uid[0], b_uid[0]} <= set(range(60706, 61184))
+        assert a_groups == b_groups == []
+        uids = {process.pid: process.uids().real for process in server.children()}
+        assert set(uids.values()) == {a_uid[0], b_uid[0]}, "instances and what prewarms them have the model's user"
+        b_pid = int(evaluate(server, "b", "os.getpid()"))
+        others = [pid for pid, uid in uids.items() if uid == b_uid[0]]
+        assert b_pid in others
+        for pid in others:
+            assert_unreadable(server, "a", pid)
+            for attempt in _SIGNALS:
+                assert "PermissionError" in evaluate(server, "a", attempt.format(pid)), attempt
+        assert "PermissionError" in evaluate(server, "a", f"os.kill({server.pid}, 0)")
+        assert int(evaluate(server, "b", "os.getpid()")) == b_pid, "it was not ended"
+        assert evaluate(server, "b", f"len({'a' * 300_000!r})") == "300000", "inputs in shared memory"
+        assert "was killed by SIGKILL" in failure(server, "b", "os.kill(os.getpid(), 9)")
+        assert evaluate(server, "b", "os.getuid()") == str(b_uid[0]), "a restarted guest keeps it"
+
+
+@needs_root
+@pytest.mark.slow
+@pytest.mark.parametrize("prewarm", ["false", "true"])
+def test_guests_of_one_user_cannot_read_each_other(serving, open_folder, prewarm):
+    archive, _ = serving
+    for model in ("a", "b"):
+        write_model(open_folder / "models", model, config=environment_of(archive))
+    options = ("--guest-user=65533", f"--env-store={open_folder / 'store'}", f"--prewarm={prewarm}")
+    with ServerProcess(open_folder / "models", *options, work=open_folder / "work") as server:
+        for process in server.children():
+            if process.pid != int(evaluate(server, "a", "os.getpid()")):
+                assert_unreadable(server, "a", process.pid)
+        pid = evaluate(server, "b", "os.getpid()")
+        score = Path("/proc/self/oom_score_adj").read_text()
+        assert int(Path(f"/proc/{pid}/oom_score_adj").read_text()) >= min(int(score) + 200, 1000)
+        assert evaluate(server, "b", "sorted(os.listdir('/proc/self/fd')) != []") == "True", "a guest sees its own"
+
+
+@needs_root
+@pytest.mark.slow
+def test_a_model_gets_its_user_until_it_is_unloaded_and_a_range_that_is_used_up_is_named(
+    serving, tmp_path, open_folder
+):
+    archive, _ = serving
+    for model in ("a", "b", "c"):
+        write_model(open_folder / "models", model, config=environment_of(archive))
+    options = ("--guest-user=auto:64001-64002", "--model-control-mode=explicit", f"--env-store={open_folder / 'store'}")
+
+    def load(model):
+        return server.post(f"/v2/repository/models/{model}/load")
+
+    def unload(model):
+        assert server.post(f"/v2/repository/models/{model}/unload").status == 200
+
+    with ServerProcess(open_folder / "models", *options, work=tmp_path) as server:
+        assert load("a").status == load("b").status == 200
+        uids = {model: evaluate(server, model, "os.getuid()") for model in ("a", "b")}
+        assert set(uids.values()) == {"64001", "64002"}
+        reply = load("c")
+        assert reply.status == 400
+        assert (
+            "cannot give the model a user of its own: other models have all of uids 64001 to 64002; name a longer range "
+            "with --guest-user=auto:FIRST-LAST"
+        ) in reply.error
+        unload("a")
+        server.wait_for(lambda: load("c").status == 200, "the user of 'a' to be free")
+        assert evaluate(server, "c", "os.getuid()") == uids["a"]
+        assert evaluate(server, "b", "os.getuid()") == uids["b"]

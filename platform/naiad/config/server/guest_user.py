@@ -1,4 +1,4 @@
-"""`--guest-user`: the user under whose id guests run."""
+"""`--guest-user`: the user under whose id guests run, or a user for each model."""
 
 from __future__ import annotations
 
@@ -9,18 +9,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from naiad.config.server.flag import UsageError
 from naiad.config.server.flag_values import FlagValues
 
-__all__ = ["GuestUser", "parse_guest_user"]
+__all__ = ["GuestUser", "GuestUserRange", "parse_guest_user"]
 
 _T = TypeVar("_T")
 _K = TypeVar("_K")
 _FORM = re.compile(r"(?P<user>[^:]+)(?::(?P<group>[^:]+))?")
+_AUTO = re.compile(r"auto(?::(?P<first>[0-9]{1,10})-(?P<last>[0-9]{1,10}))?")
+_UNUSED = (60706, 61183)
+"""Numbers that no system gives to users: systemd's list of ranges has this one as unused, and it is within the 65,536
+numbers that containers usually have (https://systemd.io/UIDS-GIDS)."""
+_LARGEST = (1 << 32) - 2
+_MAPS = ("/proc/self/uid_map", "/proc/self/gid_map")
 _CAPABILITIES = {5: "CAP_KILL", 6: "CAP_SETGID", 7: "CAP_SETUID"}
 """By their number (capabilities(7)). Without CAP_KILL the server could start such guests and not end them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, which have no room for the weak references of `workers.guest_users`
 class GuestUser:
     """A user and a group.
 
@@ -40,8 +47,24 @@ class GuestUser:
         return f"{self.name} (uid {self.uid}, gid {self.gid})" if self.name else f"uid {self.uid}, gid {self.gid}"
 
 
-def parse_guest_user(values: FlagValues, flag: str) -> GuestUser | None:
-    """The value of a flag `NAME|UID[:GROUP|GID]`; None without one.
+@dataclass(frozen=True, slots=True)
+class GuestUserRange:
+    """Numbers of users and groups, one for each model.
+
+    Attributes:
+        first: The first.
+        last: The last, inclusive.
+    """
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"uids {self.first} to {self.last}"
+
+
+def parse_guest_user(values: FlagValues, flag: str) -> GuestUser | GuestUserRange | None:
+    """The value of a flag `NAME|UID[:GROUP|GID]` or `auto[:FIRST-LAST]`; None without one.
 
     Raises:
         UsageError: If the user or group does not exist, or this process may not switch to it.
@@ -51,9 +74,13 @@ def parse_guest_user(values: FlagValues, flag: str) -> GuestUser | None:
     text = values.text(flag)
     if not text:
         return None
+    if (auto := _AUTO.fullmatch(text)) is not None:
+        return _parse_range(values, flag, auto)
     match = _FORM.fullmatch(text)
     if match is None:
-        raise values.invalid(flag, f"'{text}' is not a user such as nobody, 65534 or 1000:1000")
+        raise values.invalid(
+            flag, f"'{text}' is not a user such as nobody, 65534 or 1000:1000, nor auto or auto:60706-61183"
+        )
     user = _find_user(match["user"])
     if user is None:
         raise values.invalid(flag, f"this system has no user '{match['user']}'; give a name it has, or a number")
@@ -66,10 +93,46 @@ def parse_guest_user(values: FlagValues, flag: str) -> GuestUser | None:
     if missing and (user.uid, user.gid) == (os.geteuid(), os.getegid()):
         return None
     if missing:
-        raise values.invalid(
-            flag, f"this server may not run guests as {user}: start it as root, or give it {', '.join(missing)}"
-        )
+        raise _not_allowed(values, flag, user, missing)
     return user
+
+
+def _parse_range(values: FlagValues, flag: str, match: re.Match[str]) -> GuestUserRange:
+    first, last = (int(match["first"]), int(match["last"])) if match["first"] else _UNUSED
+    if not 0 < first <= last <= _LARGEST:
+        raise values.invalid(
+            flag, f"'{match[0]}' is not a range of users from 1 to {_LARGEST}, such as auto:60706-61183"
+        )
+    found = GuestUserRange(first, last)
+    missing = _missing_capabilities()
+    if missing:
+        raise _not_allowed(values, flag, found, missing)
+    for file in _MAPS:
+        if not _is_mapped(file, found):
+            raise values.invalid(
+                flag,
+                f"{file} maps not all of {found}: name numbers that it maps, as in --{flag}=auto:1000-1999",
+            )
+    return found
+
+
+def _is_mapped(file: str, numbers: GuestUserRange) -> bool:
+    """Whether this process's user namespace has all *numbers*; where the system does not say so, it has."""
+    try:
+        lines = [line.split() for line in Path(file).read_text().splitlines()]
+    except OSError:
+        return True
+    mapped = sum(
+        max(0, min(int(start) + int(count) - 1, numbers.last) - max(int(start), numbers.first) + 1)
+        for start, _, count in lines
+    )
+    return mapped == numbers.last - numbers.first + 1
+
+
+def _not_allowed(values: FlagValues, flag: str, user: object, missing: list[str]) -> UsageError:
+    return values.invalid(
+        flag, f"this server may not run guests as {user}: start it as root, or give it {', '.join(missing)}"
+    )
 
 
 def _find_user(text: str) -> GuestUser | None:

@@ -37,7 +37,7 @@ from naiad.config.server.env_build import EnvBuild, parse_env_build
 from naiad.config.server.flag import Flag, Kind, NoEffect, Unsupported
 from naiad.config.server.flag_values import FlagValues
 from naiad.config.server.frontend_count import parse_frontends
-from naiad.config.server.guest_user import GuestUser, parse_guest_user
+from naiad.config.server.guest_user import GuestUser, GuestUserRange, parse_guest_user
 from naiad.config.server.hardened import Hardening
 from naiad.config.server.metrics_options import MetricsConfig, parse_metrics_config
 from naiad.config.server.option_group import combined, flags_of, option
@@ -780,11 +780,11 @@ class GuestOptions:
         read=lambda values, name: _comma_separated(values, name) if values.has(name) else None,
     )
     # None: the server's own user.
-    user: GuestUser | None = option(
+    user: GuestUser | GuestUserRange | None = option(
         "guest-user",
         _TEXT,
         "",
-        "Run models as this user, NAME or UID[:GROUP or :GID]; needs root.",
+        "Run models as this user, NAME or UID[:GROUP or :GID], or auto: one for each model; needs root.",
         own=True,
         read=parse_guest_user,
     )

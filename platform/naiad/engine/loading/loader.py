@@ -25,7 +25,7 @@ from naiad.config.model.render import to_json
 from naiad.config.model.scaling import scaling_policy, with_count
 from naiad.config.model.text import decode_json
 from naiad.config.model.validate import validate
-from naiad.config.server.guest_user import GuestUser
+from naiad.config.server.guest_user import GuestUser, GuestUserRange
 from naiad.config.server.hang import PARAMETER as HANG_PARAMETER
 from naiad.config.server.hang import hang_seconds
 from naiad.config.server.memory_limit import PARAMETER as MEMORY_LIMIT
@@ -55,6 +55,7 @@ from naiad.resolution.environment import misspelt_parameters
 from naiad.resolution.preparation import EnvironmentProvider, check_interpreter, prepare_environment
 from naiad.resolution.resolve import ResolutionSettings, resolve
 from naiad.workers.completion import complete_in_guest
+from naiad.workers.guest_users import GuestUsers
 from naiad.workers.launch import EnvironmentLease, LaunchSpec
 from naiad.workers.prewarm import ForkServerPool, PrewarmedGuests
 from naiad.workers.worker import GuestServices
@@ -115,7 +116,7 @@ class LoadSettings:
             does not say.
         log_rate: See `LaunchSpec.log_rate`.
         guest_env: Names of the server's variables that guests inherit; None for all.
-        guest_user: See `LaunchSpec.user`.
+        guest_user: The user of all guests, or users of which each model gets one; None for the server's own.
         frontends: See `LaunchSpec.frontends`.
     """
 
@@ -131,7 +132,7 @@ class LoadSettings:
     native_shared_model: bool = False
     log_rate: int = 0
     guest_env: Sequence[str] | None = None
-    guest_user: GuestUser | None = None
+    guest_user: GuestUser | GuestUserRange | None = None
     frontends: FrontendMemory | None = None
 
 
@@ -150,6 +151,7 @@ class Loader:
         self.frontend_memory = settings.frontends
         self._environments = environments
         self._fork_servers = ForkServerPool()
+        self._users = GuestUsers(settings.guest_user)
         self.resolutions: dict[tuple[str, int], Resolution] = {}
         self.steps: dict[tuple[str, int], Sequence[Decision]] = {}
         self.launching = asyncio.Event()
@@ -388,7 +390,7 @@ class Loader:
             "args.model_version": str(resolution.version),
             "args.model_name": config.name,
         }
-        user = self._settings.guest_user
+        user = self._users.user_of(str(resolution.model_dir))
         inherited = inherited_variables(os.environ, self._settings.guest_env)
         own = _of_user(inherited, user)
         environ = _with_threads(environment.environ(own), instances)
