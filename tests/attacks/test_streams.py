@@ -117,7 +117,7 @@ def server(
 
 def post(path: str, **document: object) -> bytes:
     body = json.dumps(document).encode()
-    return b"POST %b HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(body), body)
+    return b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(body), body)
 
 
 def leave_after(server: ServerProcess, port: int, request: bytes) -> None:
