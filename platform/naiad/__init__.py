@@ -47,7 +47,13 @@ __all__ = (
 """The names of the `tritonserver` package; `__getattr__` imports the server's code when one of them is used."""
 
 
+_PRIVATE = ("_api", "_c")
+"""Private modules of that package, which programs use all the same."""
+
+
 def __getattr__(name: str) -> object:
+    if name in _PRIVATE:
+        return import_module(f"naiad.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'naiad' has no attribute '{name}'")
     found = _version() if name == "__version__" else getattr(import_module("naiad.inprocess"), name)

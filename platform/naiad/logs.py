@@ -21,6 +21,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -106,10 +107,9 @@ class ActiveLog:
         self._loggers = [logging.getLogger(ROOT), *([logging.getLogger()] if of_libraries else [])]
         self._logger = logging.getLogger(ROOT)
         self.is_verbose = False
-        self._before = (self._logger.level, self._logger.propagate)
         self._recent: list[RecentLines] = []
+        _open_logs.add(self)
         self.change(settings)
-        self._logger.propagate = False  # otherwise handlers of the root logger would print our lines again
         for logger in self._loggers:
             logger.addHandler(handler)
 
@@ -131,8 +131,12 @@ class ActiveLog:
         self._settings = settings
         self.is_verbose = settings.verbose > 0
         self._handler.setFormatter(LineFormatter(iso8601=settings.iso8601, escape=settings.escape))
-        self._handler.filters = [_LevelFilter(settings)]
-        self._logger.setLevel(_threshold(settings))
+        self._handler.filters = [_LevelFilter(settings), partial(_open_logs.is_first_to_write, self)]
+        _open_logs.set_level()
+
+    def passes(self, level: int) -> bool:
+        """Whether messages of a level are logged."""
+        return _LevelFilter(self._settings).passes(level)
 
     def keep_recent(self) -> RecentLines:
         """Keep the last lines in memory from now on, until the log is closed."""
@@ -147,14 +151,56 @@ class ActiveLog:
 
     def close(self) -> None:
         """Write what is queued, for a bounded time, close the file, and restore `logging`."""
-        level, self._logger.propagate = self._before
-        self._logger.setLevel(level)
+        _open_logs.remove(self)
         for recent in self._recent:
             self._logger.removeHandler(recent)
         for logger in self._loggers:
             logger.removeHandler(self._handler)
         self._handler.close()
         self._handler.writer.close()
+
+
+class _OpenLogs:
+    """The logs that are open at the same time: a program may have several servers, and all log to the same logger.
+
+    A line is written once to each destination, with the format of the log that was opened first. The logger has the
+    lowest level of all, and its own configuration again once the last log is closed, in whatever order they are closed.
+    """
+
+    def __init__(self) -> None:
+        self._logs: list[ActiveLog] = []
+        self._before = (logging.NOTSET, True)
+
+    def add(self, log: ActiveLog) -> None:
+        logger = logging.getLogger(ROOT)
+        if not self._logs:
+            self._before = (logger.level, logger.propagate)
+            logger.propagate = False  # otherwise handlers of the root logger would print our lines again
+        self._logs = [*self._logs, log]
+
+    def remove(self, log: ActiveLog) -> None:
+        self._logs = [each for each in self._logs if each is not log]
+        if self._logs:
+            self.set_level()
+            return
+        logger = logging.getLogger(ROOT)
+        level, logger.propagate = self._before
+        logger.setLevel(level)
+
+    def set_level(self) -> None:
+        logging.getLogger(ROOT).setLevel(min(_threshold(each.settings) for each in self._logs))
+
+    def is_first_to_write(self, log: ActiveLog, record: logging.LogRecord) -> bool:
+        """Whether no log that was opened before writes *record* to the same destination."""
+        for other in self._logs:
+            if other is log:
+                break
+            if other.settings.file == log.settings.file and other.passes(record.levelno):
+                return False
+        return True
+
+
+_open_logs = _OpenLogs()
 
 
 @dataclass(frozen=True, slots=True)

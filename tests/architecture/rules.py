@@ -43,6 +43,8 @@ LAYERS = (
     {"frontend_owner"},
     {"app", "doctor", "scaffold", "bundle", "deploy"},
     {"testing", "inprocess", "ray"},
+    {"_c"},
+    {"_api"},
     {"cli"},
     {"__main__"},
 )

@@ -10,6 +10,7 @@ import threading
 import time
 
 import naiad
+import naiad as tritonserver
 import numpy as np
 import psutil
 import pytest
@@ -18,12 +19,15 @@ from serving.repositories import repository
 from support.waiting import until
 
 IN = np.array([1.0], np.float32)
+EXPIRED = r"^Exit timeout expired\. Exiting immediately\.$"
 
 
 @pytest.fixture
 def options(tmp_path, store):
     def make(*models, **fields):
-        place = repository(tmp_path / "models", models)
+        place = tmp_path / "models"
+        if not place.exists():
+            repository(place, models)
         return naiad.Options(model_repository=place, flags=[f"--env-store={store}"], **fields)
 
     return make
@@ -69,7 +73,7 @@ def test_a_server_starts_once_stops_once_and_starts_again(options):
 def test_a_server_that_nobody_refers_to_stops(options):
     before = guests()
     model = naiad.Server(options("identity")).start().model("identity")
-    own, thread = guests() - before, model._loop._thread
+    own, thread = guests() - before, model._server.loop._thread
     gc.collect()
 
     (response,) = model.infer(inputs={"IN": IN})  # the model keeps it
@@ -192,6 +196,38 @@ def test_the_log_goes_to_its_file_alone(options, tmp_path, capfd):
     assert "identity" not in "".join(capfd.readouterr())
 
 
+def test_two_servers_print_each_line_once(options, tmp_path, capfd):
+    first = naiad.Server(options("identity", log_info=True)).start()
+    with naiad.Server(options("identity", log_verbose=1, log_format=naiad.LogFormat.ISO8601)):
+        tritonserver._api._logging.LogMessage(tritonserver._api._logging.LogLevel.WARN, "both are open")
+        tritonserver._api._logging.LogMessage(tritonserver._api._logging.LogLevel.VERBOSE, "the second alone")
+        with naiad.Server(options("identity", log_warn=True, log_file=str(tmp_path / "log"))):
+            logging.getLogger("naiad.engine").warning("to each place")
+    logging.getLogger("naiad.engine").info("the first goes on")
+    first.stop()
+    logging.getLogger("naiad.engine").warning("nobody writes")
+
+    text = capfd.readouterr().err
+    for line in ("both are open", "the second alone", "to each place", "the first goes on"):
+        assert text.count(line) == 1, text
+    assert "test_inprocess_server.py:" in next(line for line in text.splitlines() if "both are open" in line)
+    assert "nobody writes" not in text
+    assert (tmp_path / "log").read_text().count("to each place") == 1
+
+
+def test_logging_is_as_before_in_whatever_order_servers_stop(options, capfd):
+    logger = logging.getLogger("naiad")
+    before = logger.level, logger.propagate, list(logger.handlers)
+    first = naiad.Server(options("identity", log_info=True)).start()
+    second = naiad.Server(options("identity", log_verbose=1)).start()
+    first.stop()
+    logging.getLogger("naiad.engine").info("the second goes on")
+    second.stop()
+
+    assert capfd.readouterr().err.count("the second goes on") == 1
+    assert (logger.level, logger.propagate, logger.handlers) == before
+
+
 def test_without_a_log_the_programs_own_logging_gets_the_lines(options, caplog, capfd):
     with caplog.at_level(logging.INFO, "naiad"), naiad.Server(options("identity")):
         pass
@@ -227,6 +263,24 @@ def test_a_model_may_be_loaded_with_another_configuration_and_files(options):
         (response,) = model.infer(inputs={"IN": IN.reshape(1, 1)})
         assert response.outputs["OUT"].to_numpy().tolist() == [[-1.0]]
         assert model.batch_properties() is naiad.ModelBatchFlag.FIRST_DIM
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("..", "invalid model name '..', model name must not contain path traversal characters"),
+        ("a/b", "invalid model name 'a/b', model name must not contain path traversal characters"),
+        ("", "Model name cannot be empty. Please enter a valid name to deploy."),
+    ],
+)
+def test_what_cannot_be_the_name_of_a_model_is_an_invalid_argument(options, name, text):
+    with (
+        naiad.Server(options("identity", model_control_mode=naiad.ModelControlMode.EXPLICIT)) as server,
+        pytest.raises(naiad.InvalidArgumentError) as raised,
+    ):
+        server.load(name)
+
+    assert str(raised.value) == text
 
 
 def test_loading_needs_the_explicit_mode(shared):
@@ -335,14 +389,31 @@ def test_many_threads_ask_at_once(shared):
 
 def test_a_request_in_flight_ends_when_the_server_stops(options):
     ended = []
-    with naiad.Server(options("repeats", exit_timeout=1)) as server:
-        responses = server.model("repeats").infer(inputs={"IN": np.array([1e9, 0], np.float32)}, raise_on_error=False)
-        next(responses)
-        reader = threading.Thread(target=lambda: ended.extend(each for each in responses if each.final))
-        reader.start()
+    server = naiad.Server(options("repeats", exit_timeout=1)).start()
+    responses = server.model("repeats").infer(inputs={"IN": np.array([1e9, 0], np.float32)}, raise_on_error=False)
+    next(responses)
+    reader = threading.Thread(target=lambda: ended.extend(each for each in responses if each.final))
+    reader.start()
+
+    with pytest.raises(naiad.InternalError, match=EXPIRED):
+        server.stop()
 
     reader.join(60)
     assert [each.final for each in ended] == [True]
+    with pytest.raises(naiad.InvalidArgumentError, match=r"^Server not started$"):
+        server.stop()
+
+
+def test_an_error_of_a_block_is_not_hidden_by_a_stop_that_takes_too_long(options):
+    with pytest.raises(KeyError), naiad.Server(options("repeats", exit_timeout=0)) as server:  # noqa: PT012 - the block
+        responses = server.model("repeats").infer(inputs={"IN": np.array([1e9, 0], np.float32)}, raise_on_error=False)
+        next(responses)
+        raise KeyError
+
+
+def test_a_stop_without_time_and_without_requests_raises_nothing(options):
+    with naiad.Server(options("identity", exit_timeout=0)) as server:
+        list(server.model("identity").infer(inputs={"IN": IN}))
 
 
 SEQUENCES = """
@@ -381,7 +452,9 @@ def test_a_sequence_may_end_while_the_server_stops_and_none_begins(tmp_path, sto
 
 def test_a_stop_waits_for_a_sequence_no_longer_than_it_may(tmp_path, store):
     place = repository(tmp_path / "models", ["identity"], identity=SEQUENCES)
-    with naiad.Server(model_repository=place, flags=[f"--env-store={store}"], exit_timeout=1) as server:
-        of_sequence(server.model("identity"), flags=1)
-        began = time.monotonic()
+    server = naiad.Server(model_repository=place, flags=[f"--env-store={store}"], exit_timeout=1).start()
+    of_sequence(server.model("identity"), flags=1)
+    began = time.monotonic()
+    with pytest.raises(naiad.InternalError, match=EXPIRED):
+        server.stop()
     assert 1 <= time.monotonic() - began < 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 
 import pytest
-from naiad.errors import NaiadError
+from naiad.errors import InvalidRequestError, NaiadError
 from naiad.repository.override import check_model_name, parse_override
 from naiad.repository.read import read_config
 
@@ -124,9 +124,15 @@ def test_a_file_in_the_way_of_another_is_refused():
         override.make_directory()
 
 
-@pytest.mark.parametrize("name", ["", " ", "..", ".", "a/b", "/a", "../a"])
+@pytest.mark.parametrize("name", ["..", " ..", ".", "a/b", "/a", "../a", "a\0b"])
 def test_names_that_lead_out_of_the_repository_are_refused(name):
-    with pytest.raises(NaiadError, match=r"model name must not"):
+    with pytest.raises(InvalidRequestError, match=r"^invalid model name '.*', model name must not contain path tra"):
+        check_model_name(name)
+
+
+@pytest.mark.parametrize("name", ["", " ", "\t"])
+def test_an_empty_name_is_refused(name):
+    with pytest.raises(InvalidRequestError, match=r"^Model name cannot be empty\. Please enter a valid name to deploy"):
         check_model_name(name)
 
 

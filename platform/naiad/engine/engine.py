@@ -82,6 +82,7 @@ class Engine:
         is_reachable: Whether clients should connect: False while a port for clients is not open yet, and when the
             server is about to stop. The server is not ready then.
         exit_time: How long requests and models are waited for when the server stops.
+        has_overrun: Whether that time was over, when the engine was stopped, before requests and models had ended.
     """
 
     def __init__(self, settings: EngineSettings, loader: Loader) -> None:
@@ -102,6 +103,7 @@ class Engine:
         self._state = _EngineState.STARTING
         self.is_reachable = True
         self.exit_time = ExitTime(settings.exit_timeout, asyncio.get_running_loop().time)
+        self.has_overrun = False
         self._is_finishing = False  # whether sequences may continue while the server exits
         self._releasing = asyncio.get_running_loop().create_task(self._maintain())
 
@@ -169,12 +171,15 @@ class Engine:
         """Reject all requests, let those in flight finish, end all guests."""
         self._state = _EngineState.EXITING
         self._releasing.cancel()
+        had_time = self.exit_time.for_requests() > 0
+        was_busy = any(version.is_finishing_requests() for version in self._registry.by_number.values())
         if self._polling is not None:
             self._polling.cancel()
             await asyncio.gather(self._polling, return_exceptions=True)
         await self._scaling.stop()
         await self._demand.stop()
         await self._order.stop(self.exit_time.for_models())
+        self.has_overrun = was_busy if not had_time else not self.exit_time.for_requests()
         await asyncio.to_thread(self._repositories.close)
         await asyncio.to_thread(sweeper.close)
 

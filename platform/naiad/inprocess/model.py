@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 from collections.abc import Iterable, Mapping
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import orjson
 
@@ -18,7 +18,21 @@ from naiad.inprocess.response import AsyncResponseIterator, ResponseIterator, Su
 from naiad.protocol.documents import metadata_document, statistics_document
 from naiad.protocol.model_names import LATEST
 
-__all__ = ["Model", "ModelDictionary", "as_plain_dict"]
+__all__ = ["Model", "ModelDictionary", "ServerBinding", "as_plain_dict"]
+
+
+class ServerBinding(NamedTuple):
+    """The running server of a model.
+
+    Attributes:
+        engine: Its engine.
+        loop: The thread of the engine.
+        keep_alive: See `RunningServer.keep_alive`.
+    """
+
+    engine: Engine
+    loop: LoopThread
+    keep_alive: object
 
 
 class Model:
@@ -33,18 +47,15 @@ class Model:
 
     def __init__(
         self,
-        engine: Engine,
-        loop: LoopThread,
+        server: ServerBinding,
         name: str,
         version: int = LATEST,
         state: str | None = None,
         reason: str | None = None,
-        *,
-        keep_alive: object = None,
     ) -> None:
-        self._engine = engine
-        self._loop = loop
-        self._keep_alive = keep_alive  # see `RunningServer.keep_alive`
+        # The one private attribute, with the package's name: programs remove it from `__dict__`, and write the rest as
+        # JSON.
+        self._server = server
         self.name = name
         self.version = version
         self.state = state
@@ -105,16 +116,16 @@ class Model:
         return self.create_request(**arguments) if given is None else given
 
     def _prepare(self, request: InferenceRequest) -> SubmittedRequest:
-        return SubmittedRequest(self._engine, self._loop.post, request.model, request.request_id)
+        return SubmittedRequest(self._server.engine, self._server.loop.post, request.model, request.request_id)
 
     def _submit(self, submitted: SubmittedRequest, request: InferenceRequest) -> None:
         with translate_errors():
             # `call` waits until the engine has accepted or rejected the request, so a rejection raises here.
-            self._loop.call(submitted.submit, request._for_engine())  # noqa: SLF001 - of this package
+            self._server.loop.call(submitted.submit, request._for_engine())  # noqa: SLF001 - of this package
 
     def _on_same_server(self, name: str, version: int) -> Model:
         """A model of the same server."""
-        return Model(self._engine, self._loop, name, version, keep_alive=self._keep_alive)
+        return Model(self._server, name, version)
 
     # -- readiness, metadata, statistics --------------------------------------------------------------------------
 
@@ -125,12 +136,12 @@ class Model:
             NotFoundError: If the model is not known.
         """
         with translate_errors():
-            return self._loop.run(self._engine.check_ready(self.name, self.version))
+            return self._server.loop.run(self._server.engine.check_ready(self.name, self.version))
 
     def metadata(self) -> dict[str, Any]:
         """The model's inputs and outputs, as in the response of the HTTP API."""
         with translate_errors():
-            metadata = self._loop.call(self._engine.model_metadata, self.name, self.version)
+            metadata = self._server.loop.call(self._server.engine.model_metadata, self.name, self.version)
         return as_plain_dict(metadata_document(metadata))
 
     def config(self, config_version: int = 1) -> dict[str, Any]:
@@ -144,12 +155,14 @@ class Model:
                 f"model configuration version {config_version} not supported, supported versions are: 1"
             )
         with translate_errors():
-            return as_plain_dict(self._loop.call(self._engine.model_config, self.name, self.version))
+            return as_plain_dict(self._server.loop.call(self._server.engine.model_config, self.name, self.version))
 
     def statistics(self) -> dict[str, Any]:
         """The model's statistics, as in the response of the HTTP API."""
         with translate_errors():
-            return as_plain_dict(statistics_document(self._loop.call(self._engine.statistics, self.name, self.version)))
+            return as_plain_dict(
+                statistics_document(self._server.loop.call(self._server.engine.statistics, self.name, self.version))
+            )
 
     def batch_properties(self) -> ModelBatchFlag:
         """Whether the first dimension of the model's tensors is the batch dimension."""
@@ -158,7 +171,7 @@ class Model:
     def transaction_properties(self) -> ModelTxnPropertyFlag:
         """Whether the model is decoupled: it may send any number of responses to a request."""
         with translate_errors():
-            is_decoupled = self._loop.call(self._engine.is_decoupled, self.name, self.version)
+            is_decoupled = self._server.loop.call(self._server.engine.is_decoupled, self.name, self.version)
         return ModelTxnPropertyFlag.DECOUPLED if is_decoupled else ModelTxnPropertyFlag.ONE_TO_ONE
 
 

@@ -8,7 +8,6 @@ kills them with it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 import weakref
@@ -86,6 +85,11 @@ class RunningServer:
         RunningServer.all_running.add(running)
         return running
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it has been stopped, and its services with it."""
+        return self._is_stopped
+
     def keep_alive(self) -> object:
         """An object that keeps the server running; the server stops when the last reference to it is dropped.
 
@@ -107,34 +111,41 @@ class RunningServer:
         self._stack.push_async_callback(self.extensions.background.close)
         return await self.engine.start()
 
-    def stop(self, grace: float | None = None) -> None:
+    def stop(self, grace: float | None = None) -> bool:
         """Stop the services, the models and the thread; a second call does nothing.
 
         Args:
             grace: Seconds that requests in flight have; None for the exit timeout of the options.
+
+        Returns:
+            Whether everything had ended before that time was over; else the rest was ended by force.
         """
         with self._lock:  # a second caller waits until the first has stopped the server
-            if not self._is_stopped:
-                self._is_stopped = True
-                RunningServer.all_running.discard(self)
-                self._stop(grace)
+            if self._is_stopped:
+                return True
+            self._is_stopped = True
+            RunningServer.all_running.discard(self)
+            return self._stop(grace)
 
-    def _stop(self, grace: float | None) -> None:
+    def _stop(self, grace: float | None) -> bool:
         try:
-            self.loop.run(self._close(grace))
+            return self.loop.run(self._close(grace))
         finally:
             self.loop.close()
             if self._log is not None:
                 self._log.close()
 
-    async def _close(self, grace: float | None) -> None:
+    async def _close(self, grace: float | None) -> bool:
         # Sequences may continue for the exit timeout, as in `naiad serve`. With a *grace*, the program exits and cannot
         # continue them.
         if grace is None and self._has_engine:
             await self.engine.finish_sequences()
         # Guests that are still running after the grace are killed by the kernel, with this process.
-        with contextlib.suppress(asyncio.TimeoutError):
+        try:
             await asyncio.wait_for(self._stack.aclose(), grace)
+        except asyncio.TimeoutError:
+            return False
+        return not self._has_engine or not self.engine.has_overrun
 
     def start_service(self, start: Callable[[], Awaitable[int]], stop: Callable[[], Awaitable[None]]) -> int:
         """Start a service on the loop, and stop it with the server at the latest; returns the service's port."""
@@ -148,13 +159,16 @@ class RunningServer:
             return self.loop.run(begin())
 
     def stop_service(self, stop: Callable[[], Awaitable[None]]) -> None:
-        """Stop a service before the server stops."""
+        """Stop a service before the server stops; afterwards there is nothing to do."""
 
         async def finish() -> None:
             await stop()
 
-        with translate_errors():
-            self.loop.run(finish())
+        with self._lock:
+            if self._is_stopped:
+                return  # and the service with it
+            with translate_errors():
+                self.loop.run(finish())
 
     def metrics_frontend(self, address: str = "", port: int = 0) -> MetricsFrontend:
         """The metrics endpoint, not started.

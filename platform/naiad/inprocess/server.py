@@ -16,7 +16,7 @@ from typing import Any
 from naiad.errors import NaiadError, RepositoryError
 from naiad.inprocess.enums import MetricFormat
 from naiad.inprocess.errors import InternalError, InvalidArgumentError, UnavailableError, translate_errors
-from naiad.inprocess.model import Model, ModelDictionary, as_plain_dict
+from naiad.inprocess.model import Model, ModelDictionary, ServerBinding, as_plain_dict
 from naiad.inprocess.options import Options
 from naiad.inprocess.running import RunningServer, register_repository, unregister_repository
 from naiad.protocol.documents import server_document
@@ -60,8 +60,13 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._running is not None:
+        if self._running is None:
+            return
+        try:
             self.stop()
+        except InternalError:
+            if error is None:  # else it would hide the error of the block
+                raise
 
     async def __aenter__(self) -> Server:  # noqa: PYI034 - typing.Self needs Python 3.11
         return await asyncio.to_thread(self.__enter__)
@@ -108,12 +113,15 @@ class Server:
 
         Raises:
             InvalidArgumentError: If the server is not running.
+            InternalError: If the exit timeout has expired; the server is stopped all the same.
         """
         with self._lock:
             running = self._server
             self._running = None
-        running.stop()
-        self._keep_alive = None
+        is_complete = running.stop()
+        self._keep_alive = None  # not before: without it, the server stops in the background
+        if not is_complete:
+            raise InternalError("Exit timeout expired. Exiting immediately.")
 
     @property
     def _server(self) -> RunningServer:
@@ -153,7 +161,7 @@ class Server:
     def model(self, model_name: str, model_version: int = LATEST) -> Model:
         """The model with this name; a missing model raises an error when it is used."""
         server = self._server
-        return Model(server.engine, server.loop, model_name, model_version, keep_alive=server.keep_alive())
+        return Model(_binding(server), model_name, model_version)
 
     def models(self, exclude_not_ready: bool = False) -> ModelDictionary:  # noqa: FBT001, FBT002 - the package's signature
         """The models of the repositories, by name and version; with *exclude_not_ready*, only those that are ready."""
@@ -166,13 +174,11 @@ class Server:
             )
         return ModelDictionary(
             Model(
-                server.engine,
-                server.loop,
+                _binding(server),
                 entry.name,
                 int(entry.version or LATEST),
                 None if entry.state is None else entry.state.value,
                 entry.reason or None,
-                keep_alive=server.keep_alive(),
             )
             for entry in entries
         )
@@ -191,6 +197,7 @@ class Server:
             TritonError: If the model cannot be loaded.
         """
         server = self._server
+        _check_name(model_name)
         with translate_errors():
             server.loop.run(server.engine.load(model_name, _load_parameters(parameters or {})))
         return self.model(model_name)
@@ -252,6 +259,7 @@ class Server:
         """
         server = self._server
         name = model.name if isinstance(model, Model) else model
+        _check_name(name)
         with translate_errors():
             server.loop.run(server.engine.unload(name, unload_dependents=unload_dependents))
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -291,6 +299,15 @@ def _start(options: Options) -> RunningServer:
         with translate_errors():
             raise
     return running
+
+
+def _binding(running: RunningServer) -> ServerBinding:
+    return ServerBinding(running.engine, running.loop, running.keep_alive())
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a model must be a string, not {name!r}")
 
 
 def _load_parameters(parameters: dict[str, str | int | bool | bytes]) -> dict[str, str | bytes]:

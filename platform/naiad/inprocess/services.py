@@ -6,6 +6,8 @@ frontend on the server's event loop, because a frontend belongs to the loop that
 
 from __future__ import annotations
 
+import enum
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -27,28 +29,66 @@ _FrontendCalls: TypeAlias = tuple[Callable[[], Awaitable[int]], Callable[[], Awa
 
 _STOP_GRACE_SECONDS = 2.0
 _LARGEST_PORT = 65535
+_LARGEST_INT = 2_147_483_647
+
+
+class Grpc_compression_level(enum.IntEnum):  # noqa: N801 - the package's name
+    """How hard responses are compressed; `COUNT` is their number and no level."""
+
+    NONE = 0
+    LOW = 1
+    MED = 2
+    HIGH = 3
+    COUNT = 4
+
+
+_LOWEST = {"thread_count": 1}
+_HIGHEST = {"port": _LARGEST_PORT, "infer_compression_level": 3}
+_INTEGER = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
+_SWITCHES = {
+    **dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True),
+    **dict.fromkeys(("0", "false", "f", "no", "n", "off"), False),
+}
 
 
 class _CheckedOptions:
-    """Checks the fields of the dataclasses of options below: types by their defaults, and ranges."""
+    """Checks and converts the fields of the dataclasses of options below, as the package's do.
+
+    Numbers and switches may be given as texts, as they come from a configuration or the environment.
+    """
 
     def __post_init__(self) -> None:
         for each in fields(self):  # type: ignore[arg-type] # the subclasses are dataclasses
             value = getattr(self, each.name)
-            kind = type(each.default)
-            if each.default is not None and type(value) is not kind:
-                if kind is CompressionLevel and value in CompressionLevel.__members__:
-                    setattr(self, each.name, CompressionLevel[value])
-                    continue
-                raise ValueError(f"{each.name} must be of type {kind.__name__}, not {value!r}")
-        self._check("port", low=0, high=_LARGEST_PORT)
-        self._check("thread_count", low=1)
+            if isinstance(each.default, bool):
+                setattr(self, each.name, _switch(each.name, value))
+            elif isinstance(each.default, int):
+                low, high = _LOWEST.get(each.name, 0), _HIGHEST.get(each.name, _LARGEST_INT)
+                setattr(self, each.name, _integer(each.name, value, low, high))
+            elif not isinstance(value, str):
+                raise ValueError(f"{each.name} must be of type str, not {value!r}")  # noqa: TRY004 - as the package
 
-    def _check(self, name: str, *, low: int, high: int | None = None) -> None:
-        value = getattr(self, name, low)
-        if value < low or (high is not None and value > high):
-            bounds = f"at least {low}" if high is None else f"in {low} to {high}"
-            raise ValueError(f"{name} must be {bounds}, not {value}")
+
+def _integer(name: str, value: Any, low: int, high: int) -> int:
+    if name == "infer_compression_level" and value in Grpc_compression_level.__members__:
+        value = Grpc_compression_level[value]
+    is_text = isinstance(value, str) and _INTEGER.fullmatch(value)
+    is_whole = isinstance(value, float) and value.is_integer()
+    if not (isinstance(value, int) or is_whole or is_text):
+        raise ValueError(f"{name} must be of type int, not {value!r}")
+    number = int(value)
+    if not low <= number <= high:
+        raise ValueError(f"{name} must be in {low} to {high}, not {value!r}")
+    return number
+
+
+def _switch(name: str, value: Any) -> bool:
+    found = _SWITCHES.get(value.strip().lower()) if isinstance(value, str) else None
+    if isinstance(value, int | float) and value in (0, 1):
+        found = bool(value)
+    if found is None:
+        raise ValueError(f"{name} must be of type bool, not {value!r}")
+    return found
 
 
 class _Service:
@@ -70,6 +110,7 @@ class _Service:
                 f"Incorrect type for options. options argument must be of type {type(self).__name__}.Options"
             )
         self._options: Any = self.Options() if options is None else options
+        self._server = server
         self._running = server._server  # noqa: SLF001 - of this package, and not part of the API
         self._stop_frontend: Callable[[], Awaitable[None]] | None = None
         self.port = 0
@@ -81,8 +122,9 @@ class _Service:
             AlreadyExistsError: If the service is started.
             InvalidArgumentError: If the address cannot be used.
         """
-        if self._stop_frontend is not None:
+        if self._stop_frontend is not None and not self._running.is_stopped:
             raise AlreadyExistsError("server is already running.")
+        self._running = self._server._server  # noqa: SLF001 - the server may have been stopped and started again
         start_frontend, self._stop_frontend = self._frontend_calls(self._running)
         try:
             self.port = self._running.start_service(start_frontend, self._stop_frontend)
@@ -91,7 +133,7 @@ class _Service:
             raise
 
     def stop(self) -> None:
-        """Close the port, after the requests in flight.
+        """Close the port, after the requests in flight; if the server has been stopped, the port is closed already.
 
         Raises:
             UnavailableError: If the service is not started.
@@ -148,7 +190,13 @@ class KServeHttp(_Service):
 
 
 class KServeGrpc(_Service):
-    """KServe v2 over gRPC, as in `naiad serve`."""
+    """KServe v2 over gRPC, as in `naiad serve`.
+
+    Attributes:
+        Grpc_compression_level: The values of the option `infer_compression_level`.
+    """
+
+    Grpc_compression_level = Grpc_compression_level
 
     @dataclass
     class Options(_CheckedOptions):
@@ -170,7 +218,7 @@ class KServeGrpc(_Service):
         http2_max_ping_strikes: int = 2
         max_connection_age_ms: int = 0
         max_connection_age_grace_ms: int = 0
-        infer_compression_level: CompressionLevel = CompressionLevel.NONE
+        infer_compression_level: int | Grpc_compression_level = Grpc_compression_level.NONE
         infer_thread_count: int = 2
         infer_allocation_pool_size: int = 8
         max_response_pool_size: int = 2_147_483_647
@@ -180,7 +228,7 @@ class KServeGrpc(_Service):
         options = self._options
         settings = GrpcSettings(
             **{each.name: getattr(options, each.name) for each in fields(GrpcSettings) if hasattr(options, each.name)},
-            response_compression=options.infer_compression_level,
+            response_compression=CompressionLevel(options.infer_compression_level),
         )
 
         async def start() -> int:

@@ -89,11 +89,14 @@ def check_model_name(name: str) -> None:
     Raises:
         InvalidRequestError: If it is empty or a path.
     """
-    if not name.strip() or "/" in name or name in {".", ".."}:
+    # Texts: CORE src/model_repository_manager/, `ValidateModelName`; "." and NUL are refused by us alone.
+    trimmed = name.strip()
+    if not trimmed:
+        raise InvalidRequestError("Model name cannot be empty. Please enter a valid name to deploy.")
+    if trimmed in {".", ".."} or "/" in name or "\0" in name:
+        shown = name.replace("\0", "\\0")
         raise InvalidRequestError(
-            f"invalid model name '{name}', model name must not contain path traversal characters"
-            if name.strip()
-            else "model name must not be empty"
+            f"invalid model name '{shown}', model name must not contain path traversal characters"
         )
 
 

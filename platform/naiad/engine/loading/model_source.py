@@ -51,10 +51,11 @@ def find_sources(
     must not mark a serving model as failed.
 
     Raises:
+        InvalidRequestError: If it cannot be the name of a model.
         NaiadError: If the model does not exist, or the request's parameters are wrong.
     """
+    check_model_name(name)
     try:
-        check_model_name(name)
         override = parse_override(name, parameters)
         if override is not None:
             repositories.refuse_sent(name, "files" if override.contents else "configuration")
