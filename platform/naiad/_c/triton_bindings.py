@@ -68,7 +68,7 @@ __all__ = [
 _logger = logging.getLogger("naiad.program")
 
 
-class TRITONSERVER_LogLevel(enum.IntEnum):  # noqa: N801 - the package's name, as below
+class TRITONSERVER_LogLevel(enum.IntEnum):  # noqa: N801 - the package's name
     """Level of a message of the log; its numbers are those of the reference's C API."""
 
     INFO = 0
@@ -77,14 +77,14 @@ class TRITONSERVER_LogLevel(enum.IntEnum):  # noqa: N801 - the package's name, a
     VERBOSE = 3
 
 
-class TRITONSERVER_RequestFlag(enum.IntFlag):  # noqa: N801
+class TRITONSERVER_RequestFlag(enum.IntFlag):  # noqa: N801 - the package's name
     """Flags of a request."""
 
     SEQUENCE_START = 1
     SEQUENCE_END = 2
 
 
-class TRITONSERVER_ResponseCompleteFlag(enum.IntFlag):  # noqa: N801
+class TRITONSERVER_ResponseCompleteFlag(enum.IntFlag):  # noqa: N801 - the package's name
     """Flags of a response."""
 
     FINAL = 1
@@ -103,37 +103,37 @@ def api_version() -> tuple[int, int]:
     return 1, 34
 
 
-def TRITONSERVER_DataTypeString(datatype: TRITONSERVER_DataType) -> str:  # noqa: N802
+def TRITONSERVER_DataTypeString(datatype: TRITONSERVER_DataType) -> str:  # noqa: N802 - the package's name
     """The name of a datatype; `<invalid>` for INVALID."""
     return "<invalid>" if datatype is TRITONSERVER_DataType.INVALID else datatype.name
 
 
-def TRITONSERVER_StringToDataType(name: str) -> TRITONSERVER_DataType:  # noqa: N802
+def TRITONSERVER_StringToDataType(name: str) -> TRITONSERVER_DataType:  # noqa: N802 - the package's name
     """The datatype of a name; INVALID for an unknown one."""
     return TRITONSERVER_DataType.__members__.get(name, TRITONSERVER_DataType.INVALID)
 
 
-def TRITONSERVER_DataTypeByteSize(datatype: TRITONSERVER_DataType) -> int:  # noqa: N802
+def TRITONSERVER_DataTypeByteSize(datatype: TRITONSERVER_DataType) -> int:  # noqa: N802 - the package's name
     """Bytes of one element; 0 for BYTES and INVALID."""
     return datatype.byte_size
 
 
-def TRITONSERVER_MemoryTypeString(memory_type: TRITONSERVER_MemoryType) -> str:  # noqa: N802
+def TRITONSERVER_MemoryTypeString(memory_type: TRITONSERVER_MemoryType) -> str:  # noqa: N802 - the package's name
     """The name of a memory type."""
     return memory_type.name
 
 
-def TRITONSERVER_InstanceGroupKindString(kind: TRITONSERVER_InstanceGroupKind) -> str:  # noqa: N802
+def TRITONSERVER_InstanceGroupKindString(kind: TRITONSERVER_InstanceGroupKind) -> str:  # noqa: N802 - the package's name
     """The name of a kind."""
     return kind.name
 
 
-def TRITONSERVER_LogIsEnabled(level: TRITONSERVER_LogLevel) -> bool:  # noqa: N802
+def TRITONSERVER_LogIsEnabled(level: TRITONSERVER_LogLevel) -> bool:  # noqa: N802 - the package's name
     """Whether messages of a level are logged."""
     return _logger.isEnabledFor(_LEVELS[level])
 
 
-def TRITONSERVER_LogMessage(level: TRITONSERVER_LogLevel, filename: str, line: int, message: str) -> None:  # noqa: N802
+def TRITONSERVER_LogMessage(level: TRITONSERVER_LogLevel, filename: str, line: int, message: str) -> None:  # noqa: N802 - the package's name
     """Log a message of the program, as the line *line* of *filename*, in the log of the servers of this process."""
     number = _LEVELS[level]
     if _logger.isEnabledFor(number):

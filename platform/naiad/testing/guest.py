@@ -10,10 +10,11 @@ import asyncio
 import gc
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from naiad_stub import wire
+from naiad_stub.exceptions import TritonError
 from naiad_stub.exchange import Batch, Ticket, error_entry
 from naiad_stub.execution import Execution
 from naiad_stub.messages import Credit
@@ -24,6 +25,7 @@ from naiad_stub.sender import HostSenders, InferenceResponseSender
 from naiad_stub.tensor import Tensor
 
 from naiad.errors import Code, ModelError
+from naiad.protocol.datatypes import Datatype
 from naiad.testing.states import RequestState
 from naiad.testing.values import Request, Response, response_of
 
@@ -122,6 +124,7 @@ class Guest:
         model_file: For errors.
         decoupled: Whether a request may have any number of responses.
         log: Called with level and message of what the stub logs.
+        outputs: The datatypes of the outputs that a response may have, by name; None to accept any.
     """
 
     def __init__(
@@ -132,6 +135,7 @@ class Guest:
         model_file: str,
         decoupled: bool,
         log: Callable[[int, str], None],
+        outputs: Mapping[str, Datatype] | None = None,
     ) -> None:
         self._batches = itertools.count(1)
         self._keys = itertools.count(1)
@@ -141,7 +145,7 @@ class Guest:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         channel: Any = _Channel(self._deliver)
-        writer: Any = _Writer(self._responses)
+        writer: Any = _Writer(self._responses, outputs)
         self.senders = _TestSenders(channel, writer, instance_name, lambda text, *_: log(1, text), decoupled=decoupled)
         self._execution = _Execution(
             channel, writer, self.senders, execute, instance_name, model_file, lambda text, *_: log(2, text)
@@ -265,8 +269,9 @@ class _Channel:
 class _Writer:
     """Keeps responses by tokens, which are in the messages in place of them."""
 
-    def __init__(self, responses: dict[bytes, Response]) -> None:
+    def __init__(self, responses: dict[bytes, Response], outputs: Mapping[str, Datatype] | None) -> None:
         self._responses = responses
+        self._outputs = outputs
         self._tokens = itertools.count(1)
 
     def response(self, ticket: Ticket, response: InferenceResponse, flags: int) -> tuple[bytes, int]:
@@ -274,9 +279,30 @@ class _Writer:
         error = response.error()
         if error is not None:
             return error_entry(ticket.key, error.code(), error.message(), flags), 0
+        problem = self._problem(response)
+        if problem:
+            return error_entry(ticket.key, TritonError.INTERNAL, problem, flags), 0
         token = next(self._tokens).to_bytes(_TOKEN_BYTES, "little")
         self._responses[token] = response_of(response, ticket.requested)
         return wire.RESPONSE_HEAD.pack(ticket.key, flags, 0, 0, _TOKEN_BYTES, 0) + token, 0
+
+    def _problem(self, response: InferenceResponse) -> str:
+        """What is wrong with the outputs of a response; empty if nothing is, or nothing is checked."""
+        outputs = self._outputs
+        if outputs is None:
+            return ""
+        for tensor in response.output_tensors():
+            sent = Datatype(tensor._payload()[0])  # noqa: SLF001 - how the guest reads it, too
+            declared = outputs.get(tensor.name())
+            if declared is None:
+                names = ", ".join(f"'{name}'" for name in outputs)
+                return f"output '{tensor.name()}' is not declared in the model's configuration; it declares {names}"
+            if sent is not declared:
+                return (
+                    f"output '{tensor.name()}' has the datatype {sent.name}, but the model's configuration declares "
+                    f"{declared.name}"
+                )
+        return ""
 
 
 class _TestSenders(HostSenders):

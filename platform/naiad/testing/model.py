@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from naiad_stub import dialect, loader, logger, runtime
@@ -21,6 +22,7 @@ from naiad.errors import Code, ModelError, NaiadError
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.request_plan import RequestPlan
+from naiad.scheduling.sequences.controls import Controls
 from naiad.testing.configuration import (
     ConfigSource,
     TestedModel,
@@ -34,7 +36,7 @@ from naiad.testing.fakes import Fake, FakeCalls
 from naiad.testing.guest import AnyName, BatchSenders, Guest, RequestRun, received_request
 from naiad.testing.metrics import RecordedMetrics
 from naiad.testing.modules import ModelModules
-from naiad.testing.states import SequenceStates
+from naiad.testing.states import SequenceStates, received_input
 from naiad.testing.values import Call, LogRecord, Parameter, Request, Response, tensor_of
 
 __all__ = ["ModelUnderTest", "load"]
@@ -52,6 +54,7 @@ def load(
     backend_directories: Sequence[str | os.PathLike[str]] = (),
     arguments: Mapping[str, str] | None = None,
     timeout: float = 10.0,
+    check_outputs: bool = False,
 ) -> ModelUnderTest:
     """Load and initialise a model in this process, to be used as a context manager or closed.
 
@@ -65,6 +68,8 @@ def load(
         backend_directories: Where the code of shared backends is.
         arguments: What `initialize` is to get instead of what a server would give, such as `model_instance_kind`.
         timeout: Seconds within which response senders must have been used.
+        check_outputs: Whether a response with an output that the configuration does not declare, or of another
+            datatype, is an error. A server drops the former and delivers the latter.
 
     Raises:
         ModelError: If the model's code fails, in the words of the server and caused by its exception.
@@ -75,7 +80,7 @@ def load(
     else:
         directories = [Path(directory) for directory in backend_directories]
         source = source_of_directory(Path(model), config, version, directories)
-    loaded = ModelUnderTest(source, FakeCalls(models or {}), timeout)
+    loaded = ModelUnderTest(source, FakeCalls(models or {}), timeout, check_outputs=check_outputs)
     loaded._open(model if isinstance(model, type) else None, arguments or {})  # noqa: SLF001 - the other half
     return loaded
 
@@ -86,15 +91,17 @@ class ModelUnderTest:
     Attributes:
         name: Its name.
         instance: The `TritonPythonModel` itself.
+        module: The module that its class is in, for `mock.patch.object(model.module, ...)`.
         config: The effective configuration, as `args["model_config"]` has it.
         logs: What the model logged, and what the server would have logged of its errors.
         control: What the model loaded and unloaded, in `control.actions`.
         metrics: The model's metrics, as `metrics.value_of("requests_total", language="en")`.
     """
 
-    def __init__(self, source: TestedModel, calls: FakeCalls, timeout: float) -> None:
+    def __init__(self, source: TestedModel, calls: FakeCalls, timeout: float, *, check_outputs: bool = False) -> None:
         self.name = source.message.name
         self.instance: Any = None
+        self.module: ModuleType | None = None
         self.config: dict[str, Any] = {}
         self.logs: list[LogRecord] = []
         self.control = RecordedControl(calls.models)
@@ -102,10 +109,12 @@ class ModelUnderTest:
         self._source = source
         self._calls = calls
         self._timeout = timeout
+        self._checks_outputs = check_outputs
         self._modules = ModelModules(str(source.version_dir), *_folders(source))
         self._config: ModelConfig = freeze(source.message)
         self._plan: RequestPlan | None = None
         self._states: SequenceStates | None = None
+        self._controls: Controls | None = None
         self._guest: Guest | None = None
         self._is_open = False
         self._runtime = runtime.Runtime(
@@ -261,7 +270,7 @@ class ModelUnderTest:
         runtime.install(self._runtime)
         self._is_open = True
         try:
-            with self._at_work(), _in_the_servers_words():
+            with ModelModules.loading(), self._at_work(), _in_the_servers_words():
                 self._initialize(model_class, given)
         except BaseException:
             self._is_open = False
@@ -274,14 +283,18 @@ class ModelUnderTest:
         if model_class is None:
             assert source.model_file is not None
             model_class = self._modules.load(source.model_file, source.model_dir, shared=source.shared)
+            self.module = self._modules.module
         else:
+            self.module = sys.modules.get(model_class.__module__)
             model_class = dialect.adapt(model_class)
         utils = __import__(_UTILS)
         message = complete(source.message, model_class, utils.ModelConfig)
         validate(message, with_io=source.model_file is not None)
         self._config = config = freeze(message)
         self._states = SequenceStates(config, source.model_dir)
-        if config.inputs or source.model_file is not None:
+        if config.message.HasField("sequence_batching"):
+            self._controls = Controls(config)
+        if config.inputs or (config.outputs and source.model_file is not None):
             self._plan = compile_plan(config, source.version)
         self.config = to_json(config.message)
         instance = model_class()
@@ -297,7 +310,14 @@ class ModelUnderTest:
             model_file=str(source.model_file or model_class.__name__),
             decoupled=config.decoupled,
             log=self._log_own,
+            outputs=self._declared_outputs() if self._checks_outputs else None,
         )
+
+    def _declared_outputs(self) -> dict[str, Datatype] | None:
+        """The datatypes of the outputs that the model may send; None if none is configured."""
+        states = self._config.message.sequence_batching.state
+        declared = {tensor.name: tensor.datatype for tensor in self._config.outputs}
+        return {**{each.output_name: Datatype(each.data_type) for each in states}, **declared} if declared else None
 
     # -- log ------------------------------------------------------------------------------------------------------
 
@@ -339,6 +359,11 @@ class ModelUnderTest:
         requested: Any = list(request.requested_outputs) or [tensor.name for tensor in self._config.outputs]
         requested = requested or AnyName()
         parameters = json.dumps(dict(request.parameters)) if request.parameters else ""
+        if self._controls is not None:
+            self._controls.check(request.correlation_id, self.name)
+            tensors += [
+                received_input(each) for each in self._controls.tensors_for(request.flags, request.correlation_id)
+            ]
         kept = None if self._states is None else self._states.state_of(request)
         make = received_request(request, tensors, requested, parameters, kept)
         if self._states is not None and isinstance(requested, list):

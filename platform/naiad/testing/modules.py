@@ -2,27 +2,38 @@
 
 A server gives each model a process. Here the modules of one model at a time are in `sys.modules`, and its folders at
 the end of `sys.path`; entering another model swaps them.
+
+Tests may use models in several threads. Loading a model, and each import by a file of a model, has the modules of that
+model for itself: one lock is held meanwhile. It is not held while a model executes, since that may wait for a model in
+another thread. So an `import` inside `execute` is recognised by the file that it is in (`_import`).
 """
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from naiad_stub import api, loader
 
 
 class ModelModules:
-    """The modules of one model."""
+    """The modules of one model.
+
+    Attributes:
+        module: That of the model's file; None before it is loaded.
+    """
 
     _lock: ClassVar[threading.RLock] = threading.RLock()
     _entered: ClassVar[ModelModules | None] = None
+    _open: ClassVar[list[ModelModules]] = []
+    module: ModuleType | None = None
 
     def __init__(self, version_dir: str, *folders: Path) -> None:
         """Modules from *folders*, of the model whose version is in *version_dir*.
@@ -35,17 +46,46 @@ class ModelModules:
         self._paths: list[str] = []
         self._others = dict(sys.modules)
         self._displaced: dict[str, ModuleType] = {}
+        self._is_closed = False
 
     def load(self, model_file: Path, model_dir: Path, *, shared: bool) -> type:
         """Import the model's file, as a guest does, and return its class."""
         importlib.invalidate_caches()
-        with self.entered(), self._alone(model_file, shared=shared):
+        with self._lock, self.entered(), self._alone(model_file, shared=shared):
+            self._follow_imports()
             before = len(sys.path)
             model_class = loader.load_model_class(
                 str(model_file), self._version_dir, str(model_dir), utils_dir(), shared
             )
             self._paths = sys.path[before:]
+            self.module = next(
+                (each for each in list(sys.modules.values()) if getattr(each, "__file__", None) == str(model_file)),
+                None,
+            )
         return model_class
+
+    @classmethod
+    @contextmanager
+    def loading(cls) -> Iterator[None]:
+        """Let no other thread load a model, or import by a file of a model, meanwhile."""
+        with cls._lock:
+            yield
+
+    def _follow_imports(self) -> None:
+        """From now on, files of this model import its modules, whichever model another thread has entered."""
+        if not ModelModules._open:
+            builtins.__import__ = _import
+        ModelModules._open.append(self)
+
+    def owns(self, file: str) -> bool:
+        """Whether a file is in the folders of the model."""
+        return any(file.startswith(f"{folder}/") for folder in self._folders)
+
+    @classmethod
+    def owner_of(cls, file: str) -> ModelModules | None:
+        """The open model that a file belongs to: the entered one, if several do."""
+        owners = [each for each in cls._open if each.owns(file)]
+        return cls._entered if cls._entered in owners else next(iter(owners), None)
 
     @contextmanager
     def _alone(self, model_file: Path, *, shared: bool) -> Iterator[None]:
@@ -65,8 +105,9 @@ class ModelModules:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Have this model's modules in `sys.modules`; afterwards those of the model that was entered before."""
-        before = ModelModules._entered
-        self.enter()
+        with self._lock:
+            before = ModelModules._entered
+            self.enter()
         try:
             with _without_bytecode():
                 yield
@@ -77,16 +118,21 @@ class ModelModules:
     def close(self) -> None:
         """Take the modules out of `sys.modules`."""
         with self._lock:
+            self._is_closed = True
             if ModelModules._entered is self:
                 self.leave()
                 ModelModules._entered = None
             self._modules.clear()
+            if self in ModelModules._open:
+                ModelModules._open.remove(self)
+                if not ModelModules._open:
+                    builtins.__import__ = _plain_import
 
     def enter(self) -> None:
         """Replace another model's modules by this model's."""
         with self._lock:
             entered = ModelModules._entered
-            if entered is not self:
+            if entered is not self and not self._is_closed:  # closed by another thread, which had entered it
                 if entered is not None:
                     entered.leave()
                 sys.path += self._paths
@@ -122,11 +168,49 @@ def utils_dir() -> str:
     return str(Path(api.__file__).resolve().parents[1])
 
 
-@contextmanager
-def _without_bytecode() -> Iterator[None]:
-    """Write no `__pycache__` into model repositories, like a server."""
-    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = before
+_plain_import = builtins.__import__
+
+
+def _import(
+    name: str,
+    globals: Mapping[str, Any] | None = None,  # noqa: A002 - the signature of `__import__`
+    locals: Mapping[str, Any] | None = None,  # noqa: A002 - the signature of `__import__`
+    fromlist: Sequence[str] | None = (),
+    level: int = 0,
+) -> ModuleType:
+    """As `__import__`, with the modules of the model that the importing file belongs to."""
+    file = (globals or {}).get("__file__")
+    if not isinstance(file, str) or ModelModules.owner_of(file) is None:
+        return _plain_import(name, globals, locals, fromlist or (), level)
+    with ModelModules.loading():
+        owner = ModelModules.owner_of(file)
+        if owner is None:
+            return _plain_import(name, globals, locals, fromlist or (), level)
+        with owner.entered():
+            return _plain_import(name, globals, locals, fromlist or (), level)
+
+
+class _Bytecode:
+    """Has no `__pycache__` written into model repositories, like a server, while any model is entered."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._before = False
+
+    @contextmanager
+    def forbidden(self) -> Iterator[None]:
+        with self._lock:
+            if not self._count:
+                self._before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._count -= 1
+                if not self._count:
+                    sys.dont_write_bytecode = self._before
+
+
+_without_bytecode = _Bytecode().forbidden

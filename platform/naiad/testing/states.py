@@ -15,11 +15,11 @@ from naiad.engine.serving.compile_plan import state_outputs
 from naiad.engine.serving.sequence_states import read_states
 from naiad.errors import InvalidRequestError
 from naiad.protocol.datatypes import Datatype
-from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, OutputTensor
+from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, InputTensor, OutputTensor
 from naiad.scheduling.sequences.states import SequenceState
 from naiad.testing.values import Request, Response
 
-__all__ = ["RequestState", "SequenceStates"]
+__all__ = ["RequestState", "SequenceStates", "received_input"]
 
 
 class SequenceStates:
@@ -91,10 +91,7 @@ class RequestState:
 
     def tensors(self) -> list[Tensor]:
         """The inputs that the model gets besides the client's."""
-        return [
-            Tensor._received(tensor.name, tensor.datatype, tensor.shape, memoryview(bytearray(tensor.data)))  # noqa: SLF001 - how the guest makes them
-            for tensor in self._state.inputs
-        ]
+        return [received_input(tensor) for tensor in self._state.inputs]
 
     def take(self, response: Response) -> Response | None:
         """Keep the states of a response; what the client gets of it; None if a decoupled model sent nothing else."""
@@ -106,6 +103,11 @@ class RequestState:
             del response.tensors[name]
         is_nothing = found and not response.tensors and not response.parameters
         return None if is_nothing and self._decoupled else response
+
+
+def received_input(tensor: InputTensor) -> Tensor:
+    """A tensor that the server adds to a request, as the model gets it: it may write to it."""
+    return Tensor._received(tensor.name, tensor.datatype, tensor.shape, memoryview(bytearray(tensor.data)))  # noqa: SLF001 - how the guest makes them
 
 
 def _output(name: str, tensor: Tensor) -> OutputTensor:
