@@ -116,7 +116,8 @@ def _owner_services(
     """What frontend processes may call beside the engine's door."""
     shared_log = SharedLog(log, lambda settings: pool.broadcast(FrameKind.LOG_SETTINGS, settings))
     registry = ClientRegions(is_allowed=options.general.allow_client_shm)
-    regions = SharedRegions(registry, lambda change: pool.broadcast(FrameKind.REGION, change))
+    regions = SharedRegions(registry, pool)
+    pool.first_messages = regions.messages
 
     def settled(change: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         """*change*, which returns once the other processes can know of it."""
@@ -140,7 +141,8 @@ def _owner_services(
         "adapters": services.adapters,
         "log_settings": shared_log.settings,
         "change_log": settled(shared_log.change),
-        "change_region": settled(regions.change),
+        "register_region": settled(regions.register),
+        "unregister_region": settled(regions.unregister),
         "load": settled(engine.load),
         "unload": settled(engine.unload),
     }

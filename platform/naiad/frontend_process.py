@@ -28,7 +28,7 @@ from naiad.errors import NaiadError
 from naiad.frontend_processes.link import Link
 from naiad.frontend_processes.messages import FrameKind, ProcessReport, error_fields, pack
 from naiad.frontend_processes.process_metrics import process_families
-from naiad.frontend_processes.remote_engine import RemoteEngine
+from naiad.frontend_processes.remote_engine import REGION_KINDS, RemoteEngine
 from naiad.frontend_processes.shared_log import RemoteLog
 from naiad.frontend_processes.shared_regions import RemoteRegions
 from naiad.frontend_processes.shared_responses import RemoteResponses
@@ -90,7 +90,8 @@ class _Commands:
         self.listeners: Listeners | None = None
         self.report: Callable[[], None] = lambda: None
         self.log: RemoteLog | None = None
-        self.regions: RemoteRegions | None = None
+        self._regions: RemoteRegions | None = None
+        self._early: list[tuple[int, Any]] = []
         self.tracer: RemoteTracer | None = None
 
     def on_command(self, kind: int, content: Any) -> None:
@@ -109,10 +110,23 @@ class _Commands:
             self.log.apply(content)
         elif kind == FrameKind.REOPEN and self.log is not None:
             self.log.reopen()
-        elif kind == FrameKind.REGION and self.regions is not None:
-            self.regions.apply(content)
+        elif kind in REGION_KINDS:
+            self._on_regions(kind, content)
         elif kind == FrameKind.TRACING and self.tracer is not None:
             self.tracer.is_on = content
+
+    def _on_regions(self, kind: int, content: Any) -> None:
+        if self._regions is None:
+            self._early.append((kind, content))
+        else:
+            self._regions.on_command(kind, content)
+
+    def use_regions(self, regions: RemoteRegions) -> None:
+        """Pass commands about regions on to *regions*, those that came before first."""
+        self._regions = regions
+        for kind, content in self._early:
+            regions.on_command(kind, content)
+        self._early.clear()
 
 
 def _report(engine: RemoteEngine, listeners: Listeners, process: str) -> None:
@@ -167,12 +181,13 @@ async def _serve(sock: socket.socket) -> None:
     with configure(configuration.log, is_queued=True) as log:
         async with AsyncExitStack() as stack:
             commands.log = RemoteLog(log, engine)
-            commands.regions = RemoteRegions(engine, is_allowed=options.general.allow_client_shm)
+            regions = RemoteRegions(engine, is_allowed=options.general.allow_client_shm)
+            commands.use_regions(regions)
             tracer = commands.tracer = RemoteTracer(engine)
             services = ListenerServices(
                 log=commands.log,
                 tracer=lambda: tracer,
-                regions=commands.regions,
+                regions=regions,
                 exit_seconds=lambda: commands.stop.result() if commands.stop.done() else 0.0,
                 model_metrics=_RemoteMetrics(engine),
                 console=(lambda _stack, _roles: _RemoteState(engine)) if options.http.ui else None,

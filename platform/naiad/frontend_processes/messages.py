@@ -17,7 +17,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from naiad_stub import wire
-from naiad_stub.segment import align
 
 from naiad import errors
 from naiad.errors import Code, ModelError, NaiadError, is_model_response
@@ -25,6 +24,7 @@ from naiad.frontends.metrics.families import Family
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import Parameter, StringScan
 from naiad.protocol.metadata import ModelMetadata
+from naiad.protocol.request_plan import offsets_of
 
 __all__ = ["MAX_FRAME"]
 
@@ -56,6 +56,7 @@ class FrameKind:
     TRACED_SENDING = 10
     CONFIRM = 11
     PONG = 12
+    USED_REGIONS = 13
     # owner to frontend process
     LAYOUT = 20
     RESPONSE = 21
@@ -77,6 +78,8 @@ class FrameKind:
     REOPEN = 37
     PING = 38
     FORGET_SEGMENT = 39
+    TAKE_REGIONS = 40
+    RETURN_REGIONS = 41
 
 
 TICKET = struct.Struct("<IIqHH")
@@ -118,6 +121,18 @@ class VersionRoute(NamedTuple):
     metadata: ModelMetadata
     config: Mapping[str, Any]
     inputs: int | None
+
+
+class UsedRegions(NamedTuple):
+    """The reply to TAKE_REGIONS.
+
+    Attributes:
+        number: Its number.
+        names: The regions that requests use.
+    """
+
+    number: int
+    names: Sequence[str]
 
 
 class PartAnnouncement(NamedTuple):
@@ -309,10 +324,5 @@ def unpack(payload: bytes) -> Any:
 
 def input_offsets(inputs: Sequence[TemplateInput]) -> tuple[tuple[int, ...], int]:
     """Where each input begins, and the bytes of all: as `RequestPlan.pack_inputs` lays them out."""
-    offsets = []
-    end = 0
-    for each in inputs:
-        offset = align(end)
-        offsets.append(offset)
-        end = offset + each.size
+    offsets, end = offsets_of([each.size for each in inputs])
     return tuple(offsets), end

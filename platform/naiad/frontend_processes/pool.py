@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from naiad.engine.engine import Engine
@@ -64,6 +65,7 @@ class FrontendPool:
     Attributes:
         services: See `FrontendSession`; to be complete before `start`.
         restart_count: How many processes were started in place of others.
+        first_messages: Returns the kinds and contents of what a process gets after its configuration.
     """
 
     def __init__(
@@ -100,6 +102,8 @@ class FrontendPool:
         self._received = [0] * count  # requests that the processes before the current ones have received
         self._watching: asyncio.TimerHandle | None = None
         self.restart_count = 0
+        self.first_messages: Callable[[], Sequence[tuple[int, Any]]] = tuple
+        self._region_calls = itertools.count(1)
         engine.on_routes_changed(self._on_routes_changed)
         memory.on_outputs_removed = self._on_outputs_removed
 
@@ -173,6 +177,23 @@ class FrontendPool:
         if waiting:
             await asyncio.wait(waiting, timeout=_CONFIRM_SECONDS)
 
+    async def take_regions(self, names: Sequence[str]) -> Sequence[str]:
+        """Have all processes take regions of shared memory out of their registries; those that one of them uses.
+
+        A process that does not respond may use all of them.
+        """
+        number = next(self._region_calls)
+        waiting = []
+        for each in self._processes:
+            if each is not None:
+                taken = each.session.take_regions(number, names)
+                if each.ready.done():
+                    waiting.append(taken)
+        if not waiting:
+            return ()
+        done, late = await asyncio.wait(waiting, timeout=_CONFIRM_SECONDS)
+        return names if late else [name for taken in done for name in taken.result()]
+
     def _on_routes_changed(self) -> None:
         for each in self._processes:
             if each is not None:
@@ -240,6 +261,8 @@ class FrontendPool:
         started = self._processes[slot] = _FrontendProcess(process, session, link)
         session.connect(link)
         session.send(FrameKind.CONFIGURATION, (slot, self._configuration))
+        for kind, message in self.first_messages():
+            session.send(kind, message)
         return started
 
     def _on_report(self, session: FrontendSession, report: ProcessReport) -> None:

@@ -80,6 +80,8 @@ logger = logging.getLogger("naiad.frontends")
 
 _MAX_TEMPLATES = 4096
 _NO_TOKEN = 0
+REGION_KINDS = frozenset({FrameKind.REGION, FrameKind.TAKE_REGIONS, FrameKind.RETURN_REGIONS})
+"""Commands about regions of clients' shared memory, which are carried out while a call blocks, too."""
 
 
 class _KnownTemplate(NamedTuple):
@@ -450,13 +452,21 @@ class RemoteEngine:
         self.receive()
         return self._routes.get((name, version)) or self._find_route(name, version)
 
-    def receive(self) -> None:
-        """Take in what the owner has sent so far; responses are passed on in a later turn."""
-        if self._link is None:
+    def receive(self, *, wait: bool = False) -> None:
+        """Take in what the owner has sent so far; responses are passed on in a later turn.
+
+        Args:
+            wait: Whether to block until something arrives.
+
+        Raises:
+            NotReadyError: If the owner has exited while this waited.
+        """
+        link = self._open_link() if wait else self._link
+        if link is None:
             return
         self._blocking += 1
         try:
-            self._link.receive()
+            link.receive(None if wait else 0.0)
         finally:
             self._blocking -= 1
             self._resume_later()
@@ -555,7 +565,7 @@ class RemoteEngine:
                 part.free(start)
         elif kind == FrameKind.ROUTES_CHANGED:
             self._on_routes_changed(unpack(payload))
-        elif kind == FrameKind.REGION:
+        elif kind in REGION_KINDS:
             self.on_command(kind, unpack(payload))
         elif kind == FrameKind.TRACED:
             self._on_traced(*NUMBER.unpack(payload))

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -42,6 +42,7 @@ from naiad.frontend_processes.messages import (
     ResponseLayout,
     SegmentAnnouncement,
     TracedArrival,
+    UsedRegions,
     VersionRoute,
     error_fields,
     input_offsets,
@@ -216,6 +217,7 @@ class FrontendSession:
         self._tracer = tracer
         self._traces: dict[int, TracedSink] = {}  # by the numbers of requests
         self._unconfirmed: deque[asyncio.Future[None]] = deque()
+        self._taking: dict[int, asyncio.Future[Sequence[str]]] = {}
         self._is_pinged = False
         self._on_report = on_report
         self._loop = asyncio.get_running_loop()
@@ -245,6 +247,7 @@ class FrontendSession:
             FrameKind.TRACED_SENDING: self._on_traced_sending,
             FrameKind.CONFIRM: self._on_confirm,
             FrameKind.PONG: self._on_pong,
+            FrameKind.USED_REGIONS: self._on_used_regions,
         }
 
     def connect(self, link: Link) -> None:
@@ -287,6 +290,10 @@ class FrontendSession:
         self._traces.clear()
         while self._unconfirmed:
             self._on_confirm(b"")
+        for taken in self._taking.values():
+            if not taken.done():
+                taken.set_result(())
+        self._taking.clear()
         for number, part in self._parts.items():
             shared = self._memory.inputs.get(number)
             if shared is not None:
@@ -313,6 +320,22 @@ class FrontendSession:
         confirmed = self._unconfirmed.popleft()
         if not confirmed.done():
             confirmed.set_result(None)
+
+    def take_regions(self, number: int, names: Sequence[str]) -> asyncio.Future[Sequence[str]]:
+        """Have the process take regions out of its registry; those of them that it uses."""
+        taken: asyncio.Future[Sequence[str]] = self._loop.create_future()
+        if self._link is None:
+            taken.set_result(())
+        else:
+            self._taking[number] = taken
+            self.send(FrameKind.TAKE_REGIONS, (number, names))
+        return taken
+
+    def _on_used_regions(self, payload: bytes) -> None:
+        used: UsedRegions = unpack(payload)
+        taken = self._taking.pop(used.number)
+        if not taken.done():
+            taken.set_result(used.names)
 
     def ping(self) -> bool:
         """Ask for a sign of life; whether the process has given the one that was asked for before."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from naiad.frontends.log_settings import NullLog, ServerLog
 from naiad.frontends.offload.background import Background
@@ -13,6 +15,13 @@ from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.tracing.request_tracer import RequestTracer
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.protocol.model_metrics import ModelMetricFamily
+
+
+class Resumable(Protocol):
+    """Work that waits for its turn."""
+
+    def resume(self) -> None:
+        """It is its turn."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,6 +36,7 @@ class Extensions:
         background: Runs what would hold the event loop for too long. The server closes it.
         memory: Budget and buffers of long bodies and messages.
         refusals: The wrong secrets that clients sent.
+        region_readings: What reads long inputs from regions; the first one reads, the others wait for it.
     """
 
     regions: RegionRegistry = field(default_factory=ClientRegions)
@@ -36,3 +46,4 @@ class Extensions:
     background: Background = field(default_factory=Background)
     memory: RequestMemory = field(default_factory=RequestMemory)
     refusals: Refusals = field(default_factory=Refusals)
+    region_readings: deque[Resumable] = field(default_factory=deque)

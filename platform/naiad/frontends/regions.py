@@ -1,12 +1,17 @@
 """Regions of shared memory that clients register, so that tensors need not pass through a socket.
 
-One registry serves all frontends. A region is mapped once. An input is a view of the mapping, from which the engine
-copies into the guest's segment; an output is copied into the mapping. The mapping is freed with its last view. So a
-region may be unregistered while a request uses it, and as in the reference stays listed until the request has ended.
+One registry serves all frontends. A region is a file that its client may truncate at any time. An access to a mapping
+behind the end of its file ends the process with SIGBUS, so regions are not mapped here: inputs are read with `preadv`,
+which reads less than was asked for, and outputs are written with `pwritev`. A write behind the end would make the file
+longer again, so the size is checked before each slice.
+
+Inputs are read before a request is checked, so a client that changes its region meanwhile changes nothing in the
+request (`frontends.region_inputs`). Outputs are written when the response is made. A region that a request uses cannot
+be unregistered until the last response to it is ready to be sent: nothing is written to a region after its client knows
+that it is unregistered.
 
 The feature is off unless the server was started with --allow-client-shm=true. A client that registers a region makes
-this process read and write that memory. If the client shrinks the file, an access behind its end kills the process with
-SIGBUS. The size is checked before each use, which leaves a short race.
+this process read and write that memory.
 
 Texts and codes: SRV src/shared_memory_manager.cc.
 """
@@ -15,20 +20,33 @@ from __future__ import annotations
 
 # The module below multiprocessing.shared_memory, which itself would unlink the clients' regions when the server ends.
 import _posixshmem  # type: ignore[import-not-found] # typeshed does not describe private modules
-import mmap
 import os
-import weakref
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from naiad.errors import Code, InvalidRequestError, NaiadError, UnsupportedRequestError
 from naiad.protocol.inference import Buffer
 
 SHARED_MEMORY_IS_OFF = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+WRITTEN_AT_ONCE = 1 << 20
+"""Bytes of an output that are written to a region without a pause: 0.2 to 0.4 ms."""
 
 _RESERVED = "triton_python_backend_shm_region_"
 _open_region: Callable[..., int] = _posixshmem.shm_open
+_SLICE = 256 << 10
+
+
+class _Descriptor:
+    """A file descriptor, closed with its last reference."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,33 +58,18 @@ class Region:
         key: Its name in the system, as `shm_open` takes it.
         offset: Where it begins in the system's object.
         byte_size: Its size in bytes.
+        uses: Number of parts of it that requests use.
     """
 
     name: str
     key: str
     offset: int
     byte_size: int
-    _map: Callable[[], mmap.mmap | None]
-    _start: int
+    uses: int = 0
+    _file: _Descriptor
 
-    @property
-    def is_unmapped(self) -> bool:
-        """Whether it was unregistered, and the last request that used it has ended."""
-        return self._map() is None
-
-    @property
-    def is_released(self) -> bool:
-        """Whether it was unregistered; requests may still use it."""
-        return isinstance(self._map, weakref.ref)
-
-    def release(self) -> None:
-        """Unmap it once no request uses it."""
-        mapping = self._map()
-        if mapping is not None:
-            self._map = weakref.ref(mapping)
-
-    def view(self, offset: int, byte_size: int) -> memoryview:
-        """A part of the region.
+    def part(self, offset: int, byte_size: int) -> RegionPart:
+        """A part of the region, which is in use until the part is released.
 
         Raises:
             InvalidRequestError: If the region does not contain that part, or its file has shrunk.
@@ -75,32 +78,105 @@ class Region:
             raise InvalidRequestError(f"Invalid offset for shared memory region: '{self.name}'")
         if offset + byte_size > self.byte_size:
             raise InvalidRequestError(f"Invalid offset + byte size for shared memory region: '{self.name}'")
-        mapping = self._map()
-        if mapping is None:
-            raise _unknown(self.name)
-        if mapping.size() < self.offset + offset + byte_size:
-            raise InvalidRequestError(
-                f"cannot use shared memory region '{self.name}': '{self.key}' has shrunk and ends before byte "
-                f"{self.offset + offset + byte_size}; unregister the region and register it again"
-            )
-        start = self._start + offset
-        return memoryview(mapping)[start : start + byte_size]
+        self.check_size(offset + byte_size)
+        return RegionPart(self, offset, byte_size)
 
-
-@dataclass(frozen=True, slots=True)
-class OutputRegion:
-    """The part of a region that an output is written to; its view keeps the region mapped."""
-
-    region: Region
-    offset: int
-    byte_size: int
-    view: memoryview = field(repr=False, compare=False)
-
-    def write(self, output: str, data: Buffer) -> None:
-        """Copy an output into the region.
+    def check_size(self, end: int) -> None:
+        """Reject a region whose file ends before the region's byte *end*.
 
         Raises:
-            NaiadError: If the output is larger than the region.
+            InvalidRequestError: If it does.
+        """
+        if os.fstat(self._file.number).st_size < self.offset + end:
+            raise self._shrunk(end)
+
+    def read(self, offset: int, target: memoryview) -> None:
+        """Fill *target* with the region's bytes from *offset* on.
+
+        Raises:
+            InvalidRequestError: If its file ends before that.
+        """
+        end = offset + len(target)
+        while target:
+            count = os.preadv(self._file.number, [target], self.offset + offset)
+            if not count:
+                raise self._shrunk(end)
+            target = target[count:]
+            offset += count
+
+    def write(self, offset: int, data: memoryview) -> None:
+        """Write *data* to the region from *offset* on.
+
+        Raises:
+            InvalidRequestError: If its file ends before that.
+            NaiadError: If the system has no memory for it.
+        """
+        self.check_size(offset + len(data))
+        while data:
+            try:
+                count = os.pwritev(self._file.number, [data], self.offset + offset)
+            except OSError as problem:  # the pages of a new region are allocated when they are written to
+                raise NaiadError(
+                    f"cannot write to shared memory region '{self.name}': {problem.strerror}; free memory of /dev/shm, "
+                    "or make it larger",
+                    code=Code.INTERNAL,
+                ) from None
+            data = data[count:]
+            offset += count
+
+    def _shrunk(self, end: int) -> InvalidRequestError:
+        return InvalidRequestError(
+            f"cannot use shared memory region '{self.name}': '{self.key}' has shrunk and ends before byte "
+            f"{self.offset + end}; unregister the region and register it again"
+        )
+
+
+class RegionPart:
+    """The part of a region that one tensor of a request is in. While it is not released, the region is in use.
+
+    Attributes:
+        region: The region.
+        offset: Where it begins in the region.
+        byte_size: Its size in bytes.
+    """
+
+    __slots__ = ("_is_released", "byte_size", "offset", "region")
+
+    def __init__(self, region: Region, offset: int, byte_size: int) -> None:
+        self.region = region
+        self.offset = offset
+        self.byte_size = byte_size
+        self._is_released = False
+        region.uses += 1
+
+    def __len__(self) -> int:
+        return self.byte_size
+
+    def __del__(self) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """The request does not use it any more. Further calls do nothing."""
+        if not self._is_released:
+            self._is_released = True
+            self.region.uses -= 1
+
+    def read_steps(self, target: memoryview) -> Generator[int, None, None]:
+        """Fill *target*, which is as long as this part, in steps of 0.1 ms; yields how many bytes each has read.
+
+        Raises:
+            InvalidRequestError: If the file has shrunk.
+        """
+        for start in range(0, len(target), _SLICE):
+            piece = target[start : start + _SLICE]
+            self.region.read(self.offset + start, piece)
+            yield len(piece)
+
+    def write_steps(self, output: str, data: Buffer) -> Generator[None, None, None]:
+        """Write an output, in steps of 0.1 ms.
+
+        Raises:
+            NaiadError: If the output is larger than this part, or the file has shrunk.
         """
         size = len(data)
         if size > self.byte_size:
@@ -109,18 +185,18 @@ class OutputRegion:
                 f"be at least {size} bytes to hold the results",
                 code=Code.INTERNAL,
             )
-        if size:
-            self.region.view(self.offset, size)[:] = data
+        view = memoryview(data)
+        for start in range(0, size, _SLICE):
+            if start:
+                yield
+            self.region.write(self.offset + start, view[start : start + _SLICE])
 
 
 class TensorRegions(Protocol):
     """What tensors of requests need of regions. Every method raises `NaiadError` for a region that cannot be used."""
 
-    def view(self, name: str, offset: int, byte_size: int) -> Buffer:
-        """The bytes of an input."""
-
-    def output_region(self, name: str, offset: int, byte_size: int) -> OutputRegion:
-        """Where to write an output."""
+    def part(self, name: str, offset: int, byte_size: int) -> RegionPart:
+        """The part of a region that a tensor is in."""
 
     def check(self, name: str) -> None:
         """Reject a region that is not registered."""
@@ -130,7 +206,7 @@ class RegionRegistry(TensorRegions, Protocol):
     """The regions of a server's clients. See `ClientRegions` for its methods."""
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Map a region of the system's shared memory."""
+        """Register a region of the system's shared memory."""
 
     def register_cuda(self, name: str) -> None:
         """Reject the region: the server does not use device memory."""
@@ -142,7 +218,7 @@ class RegionRegistry(TensorRegions, Protocol):
         """Reject the status of a single CUDA region, since none can be registered."""
 
     def unregister(self, name: str = "") -> None:
-        """Unregister one region, or all of them (no name)."""
+        """Unregister one region, or all of them (no name); reject those that requests use."""
 
     def check_allowed(self) -> None:
         """Reject every use of shared memory unless the server allows it."""
@@ -161,35 +237,27 @@ class ClientRegions:
         self._regions: dict[str, Region] = {}
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Map a region of the system's shared memory.
+        """Register a region of the system's shared memory.
 
         Raises:
-            NaiadError: If it cannot be mapped, or the name is in use.
+            NaiadError: If it cannot be opened, or the name is in use.
         """
         self.check_allowed()
         # `shm_open` ignores any number of leading slashes.
-        if name.lstrip("/").startswith(_RESERVED) or key.lstrip("/").startswith(_RESERVED):
+        if "\0" in name or name.lstrip("/").startswith(_RESERVED) or key.lstrip("/").startswith(_RESERVED):
             raise _invalid(name)
-        self._forget_unmapped()
-        # A client that has its response may use the name again, even while the server still drops the request.
-        if name in self._regions and not self._regions[name].is_released:
+        if name in self._regions:
             raise NaiadError(f"shared memory region '{name}' already in manager", code=Code.ALREADY_EXISTS)
+        # Some versions of Python pass the key to the system up to its first NUL.
+        if "\0" in key:
+            raise _not_openable(key)
         try:
-            descriptor = _open_region(key, os.O_RDWR, mode=0)
+            file = _Descriptor(_open_region(key, os.O_RDWR, mode=0))
         except (OSError, ValueError):
-            raise NaiadError(f"Unable to open shared memory region: '{key}'", code=Code.INTERNAL) from None
-        try:
-            if byte_size == 0 or offset + byte_size > os.fstat(descriptor).st_size:
-                raise _invalid(name)
-            start = offset % mmap.ALLOCATIONGRANULARITY
-            mapping = mmap.mmap(descriptor, start + byte_size, offset=offset - start)
-        except (OSError, ValueError, OverflowError) as problem:
-            raise InvalidRequestError(f"failed to register shared memory region '{name}': {problem}") from None
-        finally:
-            os.close(descriptor)
-        self._regions[name] = Region(
-            name=name, key=key, offset=offset, byte_size=byte_size, _map=lambda: mapping, _start=start
-        )
+            raise _not_openable(key) from None
+        if byte_size == 0 or offset + byte_size > os.fstat(file.number).st_size:
+            raise _invalid(name)
+        self._regions[name] = Region(name=name, key=key, offset=offset, byte_size=byte_size, _file=file)
 
     def register_cuda(self, name: str) -> None:
         """Reject the region: the server does not use device memory.
@@ -206,7 +274,6 @@ class ClientRegions:
         Raises:
             NaiadError: If *name* is not registered.
         """
-        self._forget_unmapped()
         if not name:
             return [region for _, region in sorted(self._regions.items())]
         if name not in self._regions:
@@ -228,34 +295,39 @@ class ClientRegions:
             raise NaiadError(f"Unable to find cuda shared memory region: '{name}'", code=Code.NOT_FOUND)
 
     def unregister(self, name: str = "") -> None:
-        """Unregister one region, or all of them (no name). An unknown name is not an error."""
-        for region in list(self._regions.values()):
-            if not name or region.name == name:
-                region.release()
-        self._forget_unmapped()
+        """Unregister one region, or all of them (no name). An unknown name is not an error.
 
-    def _forget_unmapped(self) -> None:
-        """Remove regions that were unregistered while requests used them, if these have ended."""
-        for region in list(self._regions.values()):
-            if region.is_unmapped:
-                del self._regions[region.name]
+        Raises:
+            NaiadError: If requests use it, or some of them; the others are unregistered.
+        """
+        used = [each for each in self.named(name) if self.take(each) is None]
+        if used:
+            raise in_use(name, used)
 
-    def view(self, name: str, offset: int, byte_size: int) -> memoryview:
-        """The bytes of an input.
+    def named(self, name: str = "") -> list[str]:
+        """The names of the registered regions that *name* means: all of them if it is empty."""
+        return sorted(self._regions) if not name else [name] if name in self._regions else []
+
+    def take(self, name: str) -> Region | None:
+        """Remove a region that no request uses; None if it is used, or not registered."""
+        region = self._regions.get(name)
+        return None if region is None or region.uses else self._regions.pop(name)
+
+    def discard(self, name: str) -> None:
+        """Remove a region, even if requests use it: they keep it until they end."""
+        self._regions.pop(name, None)
+
+    def put(self, region: Region) -> None:
+        """Add a region that `take` has removed."""
+        self._regions[region.name] = region
+
+    def part(self, name: str, offset: int, byte_size: int) -> RegionPart:
+        """The part of a region that a tensor is in.
 
         Raises:
             NaiadError: If the region is not registered, or does not contain that part.
         """
-        return self._find(name).view(offset, byte_size)
-
-    def output_region(self, name: str, offset: int, byte_size: int) -> OutputRegion:
-        """Where to write an output. It stays valid when the region is unregistered.
-
-        Raises:
-            NaiadError: If the region is not registered, or does not contain that part.
-        """
-        region = self._find(name)
-        return OutputRegion(region, offset, byte_size, region.view(offset, byte_size))
+        return self._find(name).part(offset, byte_size)
 
     def check(self, name: str) -> None:
         """Reject a region that cannot be used.
@@ -268,7 +340,7 @@ class ClientRegions:
     def _find(self, name: str) -> Region:
         self.check_allowed()
         region = self._regions.get(name)
-        if region is None or region.is_unmapped:
+        if region is None:
             raise _unknown(name)
         return region
 
@@ -284,6 +356,20 @@ class ClientRegions:
 
 def _unknown(name: str) -> NaiadError:
     return NaiadError(f"Unable to find shared memory region: '{name}'", code=Code.NOT_FOUND)
+
+
+def _not_openable(key: str) -> NaiadError:
+    return NaiadError(f"Unable to open shared memory region: '{key}'", code=Code.INTERNAL)
+
+
+def in_use(name: str, used: Sequence[str]) -> NaiadError:
+    """The error for regions that requests use: the one called *name*, or of all (no name) those in *used*."""
+    if name:
+        return NaiadError(
+            f"Cannot unregister shared memory region '{name}', it is currently in use.", code=Code.INTERNAL
+        )
+    names = " ,".join(used)
+    return NaiadError(f"Failed to unregister the following system shared memory regions: {names} ,", code=Code.INTERNAL)
 
 
 def _invalid(name: str) -> InvalidRequestError:

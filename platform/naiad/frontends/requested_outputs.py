@@ -1,4 +1,4 @@
-"""Outputs that a client wants in another form: as their top classes, or written to its shared memory.
+"""What a request asks for beside its model's outputs: classes in place of values, and tensors in shared memory.
 
 Texts and forms: SRV src/classification.cc, docs/protocol/extension_classification.md, extension_shared_memory.md.
 """
@@ -11,7 +11,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from naiad.errors import InvalidRequestError
-from naiad.frontends.regions import OutputRegion
+from naiad.frontends.regions import WRITTEN_AT_ONCE, RegionPart
+from naiad.frontends.request_budget import Charge
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 from naiad.protocol.metadata import ModelMetadata
@@ -36,22 +37,38 @@ _SELECTED_FROM = 4096
 
 @dataclass(slots=True)
 class RequestedOutputs:
-    """The special forms that one request asks for, by name of the output. An object without any is false.
+    """The special forms that one request asks for. An object without any is false.
 
     Attributes:
-        classes: Number of classes to return instead of the values.
-        regions: Where to write the output instead of sending it.
+        classes: Number of classes to return instead of the values, by name of the output.
+        regions: Where to write outputs instead of sending them, by name.
+        has_region_inputs: Whether inputs are in regions: their data is a `RegionPart`, which is yet to be read.
+        read: The regions that inputs were read from; they are in use until the request ends.
+        charge: What these inputs count in the budget; None without any.
         labels: Class names of the outputs that have a label file.
         is_batched: Whether the first dimension of each output is the batch.
     """
 
     classes: dict[str, int] = field(default_factory=dict)
-    regions: dict[str, OutputRegion] = field(default_factory=dict)
+    regions: dict[str, RegionPart] = field(default_factory=dict)
+    has_region_inputs: bool = False
+    read: list[RegionPart] = field(default_factory=list)
+    charge: Charge | None = None
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     is_batched: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.classes or self.regions)
+        return bool(self.classes or self.regions or self.has_region_inputs)
+
+    def __del__(self) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """The last response is ready to be sent, or none will be: nothing of it uses a region any more."""
+        for part in (*self.regions.values(), *self.read):
+            part.release()
+        if self.charge is not None:
+            self.charge.release()
 
     def set_model(self, metadata: ModelMetadata, config: Mapping[str, Any]) -> None:
         """Read labels and batching from the model, which the request alone does not tell."""
@@ -75,8 +92,15 @@ class RequestedOutputs:
         return replace(response, outputs=outputs, layout=None)
 
     def is_long(self, response: InferResponse) -> bool:
-        """Whether `apply` would take long: classes of long outputs are requested."""
-        return any(len(tensor.data) >= _LONG_OUTPUT and tensor.name in self.classes for tensor in response.outputs)
+        """Whether `apply` would take long: classes of long outputs are requested, or long outputs in regions."""
+        return any(self.is_long_output(tensor) for tensor in response.outputs)
+
+    def is_long_output(self, tensor: OutputTensor) -> bool:
+        """Whether bringing one output into its form would take long."""
+        size = len(tensor.data)
+        if tensor.name in self.regions:
+            return size > WRITTEN_AT_ONCE
+        return size >= _LONG_OUTPUT and tensor.name in self.classes
 
     def _apply_to(self, tensor: OutputTensor) -> Generator[None, None, OutputTensor]:
         count = self.classes.get(tensor.name, 0)
@@ -86,7 +110,7 @@ class RequestedOutputs:
         region = self.regions.get(tensor.name)
         if region is None:
             return tensor
-        region.write(tensor.name, tensor.data)
+        yield from region.write_steps(tensor.name, tensor.data)
         return OutputTensor(tensor.name, tensor.datatype, tensor.shape, b"")
 
 

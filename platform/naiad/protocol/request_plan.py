@@ -325,6 +325,16 @@ class RequestPlan:
         return InvalidRequestError(text)
 
 
+def offsets_of(sizes: Iterable[int]) -> tuple[list[int], int]:
+    """Where inputs of these sizes begin in a block, as guests expect them, and where the last one ends."""
+    offsets = []
+    end = 0
+    for size in sizes:
+        offsets.append(align(end))
+        end = offsets[-1] + size
+    return offsets, end
+
+
 def error_prefix(request: InferRequest) -> str:
     """How most errors about a request begin (CORE src/infer_request.h, `LogRequest`)."""
     return f"[request id: {request.request_id or '<id_unknown>'}] "

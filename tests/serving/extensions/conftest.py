@@ -27,6 +27,7 @@ class Both:
     loop: LoopThread
     http_port: int
     grpc_port: int
+    extensions: Extensions
 
     def http(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         """Status and JSON of a plain HTTP request."""
@@ -57,7 +58,7 @@ def serve(loop: LoopThread) -> Iterator[Callable[..., Both]]:
         )
         ports = [loop.run(frontend.start()) for frontend in made]
         frontends.extend(made)
-        return Both(engine, loop, *ports)
+        return Both(engine, loop, *ports, extensions)
 
     yield start
     for frontend in frontends:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gc
 import os
+import queue
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tritonclient.grpc
 import tritonclient.utils.shared_memory as shm
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.regions import ClientRegions
-from support.waiting import until
+from naiad.frontends.request_memory import RequestMemory
 from tritonclient.utils import InferenceServerException
 
 FOUR = np.array([1, 2, 4, 8], np.float32)
@@ -81,7 +84,7 @@ def test_tensors_go_through_the_clients_region_both_ways(client, api, region):
     assert (output["shape"] if isinstance(output, dict) else list(output.shape)) == [4]
 
 
-def test_an_input_is_read_where_it_lies_without_a_copy(client, api, both, region):
+def test_an_input_is_what_it_was_when_the_request_came(client, api, both, region):
     key, handle = region
     shm.set_shared_memory_region(handle, [FOUR])
     client.register_system_shared_memory("r", key, 8192)
@@ -90,7 +93,29 @@ def test_an_input_is_read_where_it_lies_without_a_copy(client, api, both, region
 
     shm.set_shared_memory_region(handle, [FOUR * 2])
 
-    np.testing.assert_array_equal(np.frombuffer(request.inputs[0].data, np.float32), FOUR * 2)
+    np.testing.assert_array_equal(np.frombuffer(request.inputs[0].data, np.float32), FOUR)
+
+
+@pytest.mark.parametrize("size", [1 << 10, 200 << 10, 5 << 20])
+def test_inputs_and_outputs_of_every_size_are_copied_whole(client, api, both, size):
+    """At once, and in slices; into the place that the engine gives for long ones, if it gives one."""
+    key = f"/naiad_test_{secrets.token_hex(6)}"
+    handle = shm.create_shared_memory_region("r", key, 2 * size)
+    try:
+        data = np.random.default_rng(size).random(size // 4, np.float32)
+        shm.set_shared_memory_region(handle, [data])
+        client.register_system_shared_memory("r", key, 2 * size)
+        given = api.InferInput("INPUT0", [size // 4], "FP32")
+        given.set_shared_memory("r", size)
+        for model in ("identity", "later"):
+            client.infer(model, [given], outputs=[tensor_out(api, offset=size, size=size)])
+            written = shm.get_contents_as_numpy(handle, np.float32, [size // 4], offset=size)
+            np.testing.assert_array_equal(written, data)
+            shm.set_shared_memory_region(handle, [np.zeros(size // 4, np.float32)], offset=size)
+        client.unregister_system_shared_memory("r")
+    finally:
+        shm.destroy_shared_memory_region(handle)
+    assert both.extensions.memory.budget.in_use == 0
 
 
 def test_a_part_of_what_the_key_names_is_registered_at_any_offset(client, api, region):
@@ -126,41 +151,120 @@ def test_regions_are_told_and_forgotten(client, api, both, region):
     assert status_is(error, 404, "NOT_FOUND")
 
 
-def test_a_request_keeps_its_region_though_it_is_unregistered(client, api, both, region):
+@pytest.mark.parametrize("place", ["input", "output"])
+def test_a_region_that_a_request_uses_cannot_be_unregistered(client, api, both, region, place):
     key, handle = region
     shm.set_shared_memory_region(handle, [FOUR])
     client.register_system_shared_memory("r", key, 8192)
+    client.register_system_shared_memory("other", key, 4096)
+    client.register_system_shared_memory("free", key, 4096)
     port = both.http_port if api.__name__.endswith("http") else both.grpc_port
 
     def infer():
         with contextlib.closing(api.InferenceServerClient(f"127.0.0.1:{port}")) as own:
-            return own.infer("held", [tensor_in(api)], outputs=[tensor_out(api, offset=64)])
+            used = {"input": {"region": "r"}, "output": {"region": "other"}}[place]
+            return own.infer("held", [tensor_in(api, **used)], outputs=[tensor_out(api, offset=64, **used)])
 
+    used = {"input": "r", "output": "other"}[place]
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(infer)
         both.loop.until(lambda: both.engine.held)
-        client.unregister_system_shared_memory("r")
-        assert [each["name"] for each in both.http("GET", "/v2/systemsharedmemory/status")[1]] == ["r"]
+        error = refusal(client.unregister_system_shared_memory, used)
+        assert error.message() == f"Cannot unregister shared memory region '{used}', it is currently in use."
+        assert status_is(error, 500, "INTERNAL")
+        error = refusal(client.unregister_system_shared_memory)
+        assert error.message() == f"Failed to unregister the following system shared memory regions: {used} ,"
+        assert status_is(error, 500, "INTERNAL")
+        assert [each["name"] for each in both.http("GET", "/v2/systemsharedmemory/status")[1]] == [used]
+        error = refusal(client.register_system_shared_memory, used, key, 100)
+        assert error.message() == f"shared memory region '{used}' already in manager"
         both.loop.call(both.engine.release)
         pending.result(10)
-    both.loop.call(both.engine.requests.clear)  # where this engine remembers them
-    until(lambda: both.http("GET", "/v2/systemsharedmemory/status") == (200, []), "the region to be unlisted", 10)
-
+    client.unregister_system_shared_memory(used)  # at once: the response was the last use
+    assert both.http("GET", "/v2/systemsharedmemory/status") == (200, [])
     np.testing.assert_array_equal(shm.get_contents_as_numpy(handle, np.float32, [4], offset=64), FOUR)
 
 
-def test_a_mapping_ends_with_its_last_use(client, both, region):
+@pytest.fixture
+def without_collector():
+    """No cycle is collected: what is in use because of one stays in use."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("without_collector")
+def test_no_failure_keeps_a_region_in_use(client, api, both, region):
+    """Requests that are rejected, that fail, whose output does not fit, and whose client has left."""
+    key, _ = region
+    client.register_system_shared_memory("r", key, 8192)
+    wrong = api.InferInput("NO_SUCH_INPUT", [4], "FP32")
+    wrong.set_shared_memory("r", 16)
+    missing = tensor_out(api, region="q")
+    for model, inputs, outputs in (
+        ("no_such_model", [tensor_in(api)], [tensor_out(api)]),
+        ("not_ready", [tensor_in(api)], [tensor_out(api)]),
+        ("failing", [tensor_in(api)], [tensor_out(api)]),
+        ("add_sub", [wrong], [tensor_out(api)]),
+        ("identity", [tensor_in(api)], [missing]),
+        ("identity", [tensor_in(api)], [tensor_out(api, size=15)]),
+        ("later", [tensor_in(api)], [tensor_out(api, size=15)]),
+    ):
+        refusal(client.infer, model, inputs, outputs=outputs)
+        client.unregister_system_shared_memory("r")
+        client.register_system_shared_memory("r", key, 8192)
+
+
+def test_a_client_that_leaves_frees_its_region(client, api, both, region):
+    key, _ = region
+    client.register_system_shared_memory("r", key, 8192)
+    port = both.http_port if api.__name__.endswith("http") else both.grpc_port
+    options = {"network_timeout": 0.2} if api.__name__.endswith("http") else {}
+    with contextlib.closing(api.InferenceServerClient(f"127.0.0.1:{port}", **options)) as own, pytest.raises(Exception):  # noqa: B017 - each client has its own
+        own.infer(
+            "held",
+            [tensor_in(api)],
+            outputs=[tensor_out(api)],
+            **({} if api.__name__.endswith("http") else {"client_timeout": 0.2}),
+        )
+    both.loop.until(lambda: both.engine.cancelled)
+    client.unregister_system_shared_memory("r")
+
+
+def test_a_stream_uses_its_region_until_the_last_response(both, region):
+    key, _ = region
+    with contextlib.closing(tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{both.grpc_port}")) as client:
+        client.register_system_shared_memory("r", key, 8192)
+        responses = queue.Queue()
+        client.start_stream(lambda result, error: responses.put((result, error)))
+        given = tritonclient.grpc.InferInput("IN", [1], "INT32")
+        given.set_shared_memory("r", 4)
+        client.async_stream_infer("repeat", [given])  # no response, and an end
+        client.async_stream_infer("held", [tensor_in(tritonclient.grpc)], outputs=[tensor_out(tritonclient.grpc)])
+        both.loop.until(lambda: both.engine.held)
+        error = refusal(client.unregister_system_shared_memory, "r")
+        assert error.message() == "Cannot unregister shared memory region 'r', it is currently in use."
+        both.loop.call(both.engine.release)
+        assert responses.get(timeout=10)[1] is None
+        client.unregister_system_shared_memory("r")
+        client.stop_stream()
+
+
+def test_a_region_is_open_as_long_as_it_is_registered(client, region):
     key, _ = region
 
-    def is_mapped():
-        return key.removeprefix("/") in Path("/proc/self/maps").read_text()
+    def opened():
+        found = []
+        for each in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                found.append(str(each.readlink()))
+        return found.count(f"/dev/shm{key}")
 
-    before = Path("/proc/self/maps").read_text().count(key)
+    before = opened()
     client.register_system_shared_memory("r", key, 8192)
-    assert is_mapped()
-    assert Path("/proc/self/maps").read_text().count(key) == before + 1
+    assert opened() == before + 1
     client.unregister_system_shared_memory("r")
-    assert Path("/proc/self/maps").read_text().count(key) == before
+    assert opened() == before
 
 
 @pytest.mark.parametrize(
@@ -168,6 +272,7 @@ def test_a_mapping_ends_with_its_last_use(client, both, region):
     [
         ("n", "/no_such_region", 0, 8, "Unable to open shared memory region: '/no_such_region'", (500, "INTERNAL")),
         ("n", "/../../etc/passwd", 0, 8, "Unable to open shared memory region: '/../../etc/passwd'", (500, "INTERNAL")),
+        ("n", "/a\0b", 0, 8, "Unable to open shared memory region: '/a\0b'", (500, "INTERNAL")),
         ("n", "", 0, 8, "Unable to open shared memory region: ''", (500, "INTERNAL")),
         ("n", None, 0, 8193, "failed to register shared memory region 'n': invalid args", (400, "INVALID_ARGUMENT")),
         ("n", None, 8192, 1, "failed to register shared memory region 'n': invalid args", (400, "INVALID_ARGUMENT")),
@@ -259,6 +364,44 @@ def test_a_region_that_shrank_is_an_error_and_no_crash(client, api, region):
     assert client.is_server_live()
 
 
+def test_a_region_that_shrank_while_its_request_was_computed_gets_no_output(client, api, both, region):
+    key, _ = region
+    client.register_system_shared_memory("r", key, 8192)
+    port = both.http_port if api.__name__.endswith("http") else both.grpc_port
+
+    def infer():
+        with contextlib.closing(api.InferenceServerClient(f"127.0.0.1:{port}")) as own:
+            return refusal(own.infer, "held", [tensor_in(api)], outputs=[tensor_out(api, offset=4096)])
+
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(infer)
+        both.loop.until(lambda: both.engine.held)
+        os.truncate(f"/dev/shm{key}", 100)
+        both.loop.call(both.engine.release)
+        error = pending.result(10)
+    assert error.message() == (
+        f"cannot use shared memory region 'r': '{key}' has shrunk and ends before byte 4112; "
+        "unregister the region and register it again"
+    )
+    assert Path(f"/dev/shm{key}").stat().st_size == 100
+    client.unregister_system_shared_memory("r")
+
+
+def test_inputs_longer_than_all_requests_may_be_are_refused(serve, connect, api, region):
+    key, _ = region
+    extensions = Extensions(regions=ClientRegions(is_allowed=True), memory=RequestMemory(limit=4096))
+    client = connect(serve(extensions))
+    client.register_system_shared_memory("r", key, 8192)
+    given = api.InferInput("INPUT0", [2048], "FP32")
+    given.set_shared_memory("r", 8192)
+    error = refusal(client.infer, "identity", [given])
+    assert error.message() == (
+        "input in shared memory of 8192 bytes exceeds the 4096 bytes that all requests in flight may use together; "
+        "send smaller requests, or set --memory-limit-requests"
+    )
+    client.unregister_system_shared_memory("r")
+
+
 def test_nothing_may_be_registered_or_used_unless_that_is_allowed(serve, connect, api, region):
     client = connect(serve(Extensions()))
     for error in (
@@ -340,15 +483,3 @@ def test_an_output_in_json_has_one_place_and_form(both, parameters, status, text
         "outputs": [{"name": "OUTPUT0", "parameters": parameters}],
     }
     assert both.http("POST", "/v2/models/identity/infer", body) == (status, {"error": text})
-
-
-def test_a_name_is_free_once_it_is_unregistered(region):
-    """A client that has its response may register again, though the server has not yet dropped the request."""
-    key, _ = region
-    regions = ClientRegions(is_allowed=True)
-    regions.register("r", key, 0, 8192)
-    used = regions.view("r", 0, 16)
-    regions.unregister("r")
-    regions.register("r", key, 64, 4096)
-    assert [(each.offset, each.byte_size) for each in regions.status()] == [(64, 4096)]
-    assert len(used) == 16

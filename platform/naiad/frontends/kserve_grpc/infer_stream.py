@@ -24,6 +24,7 @@ from naiad.frontends.kserve_grpc.request_codec import LONG_MESSAGE, InferMessage
 from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest
 from naiad.frontends.offload.background import has_long_strings
 from naiad.frontends.offload.exchanges import Cancellable
+from naiad.frontends.region_inputs import RegionReading
 from naiad.frontends.requested_outputs import RequestedOutputs
 from naiad.frontends.tensor_limits import NO_LIMITS, limits_of
 from naiad.protocol.inference import NO_HEADERS, InferRequest, InferResponse
@@ -195,8 +196,20 @@ class InferStream:
         enable_empty_final: bool,  # noqa: FBT001 - a part of what `decode_request` returns
         requested: RequestedOutputs | None,
     ) -> None:
-        """Submit a request that was read, after its strings are counted if they are many."""
+        """Submit a request that was decoded, after what it has in shared memory is read."""
         request.enable_empty_final, request.requested = enable_empty_final, requested
+        if requested is None or not requested.has_region_inputs:
+            self._check_strings(request, infer_request)
+            return
+        reading = RegionReading(infer_request, requested, self._engine, self._extensions)
+        if reading.is_short:
+            reading.read()
+            self._check_strings(request, infer_request)
+        else:
+            self._read_later(request, reading.start, lambda _: self._check_strings(request, infer_request))
+
+    def _check_strings(self, request: _StreamedRequest, infer_request: InferRequest) -> None:
+        """Submit a request that was read, after its strings are counted if they are many."""
         if has_long_strings(infer_request):
             self._read_later(
                 request,
@@ -260,6 +273,7 @@ class InferStream:
 
     def _reject(self, request: _StreamedRequest, error: NaiadError) -> None:
         """Respond with an error to a request that was not submitted."""
+        request.release_regions()
         if self._errors_end_stream:
             self.fail(error)
             return
@@ -379,6 +393,7 @@ class _StreamedRequest:
     def cancel(self) -> None:
         """Discard all responses that have not been sent."""
         self.is_complete = True
+        self.release_regions()
         job, self._job, self._waiting = self._job, None, None
         if job is not None:
             job.cancel()
@@ -406,7 +421,13 @@ class _StreamedRequest:
         else:
             self._send_in_order(response, requested, final=final)
         if final:
+            self.release_regions()
             self._stream.on_request_end(self)
+
+    def release_regions(self) -> None:
+        """Nothing is read or written any more. In the turn of the last message: its client may unregister them next."""
+        if self.requested is not None:
+            self.requested.release()
 
     def reject(self, error: NaiadError) -> None:
         """See `RejectableSink`."""

@@ -77,6 +77,11 @@ class ModelInfer:
                     self._job = job
                 return
             inference = self._inference = context.service.read(message)
+            if inference.requested is not None and inference.requested.has_region_inputs:
+                self._message_buffer = message
+                self._enter_gate()
+                self._on_read(inference)
+                return
             if context.forwarder is not None:
                 context.forwarder.forward(inference.request, self._call.head.metadata)
             self._message_buffer = message
@@ -88,9 +93,25 @@ class ModelInfer:
             self._call.fail(error)
 
     def _on_read(self, inference: Inference) -> None:
-        """The request of a long message was read."""
+        """The request of a long message, or one with inputs in shared memory, was decoded."""
         self._job = None
         self._inference = inference
+        requested = inference.requested
+        if requested is None or not requested.has_region_inputs:
+            self._on_inputs_read(None)
+            return
+        reading = self._context.service.region_reading(inference.request, requested)
+        if reading.is_short:
+            reading.read()
+            self._on_inputs_read(None)
+        else:
+            self._job = reading.start(self._on_inputs_read, self._on_failed)
+
+    def _on_inputs_read(self, _: None) -> None:
+        """The request has the bytes of all its inputs."""
+        self._job = None
+        inference = self._inference
+        assert inference is not None
         if has_long_strings(inference.request):
             self._job = self._context.service.count_strings(inference.request, self._on_counted, self._on_failed)
         else:
@@ -115,10 +136,18 @@ class ModelInfer:
         inference = self._inference
         assert inference is not None
         self._inference = Inference(inference.request, response_codec.encode_response)
+        self._release_regions(inference)
         self._complete()
+
+    def _release_regions(self, inference: Inference | None) -> None:
+        """Nothing is read or written any more. Before the response: its client may unregister a region next."""
+        if inference is not None and inference.requested is not None:
+            inference.requested.release()
 
     def _on_failed(self, error: Exception) -> None:
         self._job = self._ticket = None  # what has failed, or is complete, cannot be cancelled
+        inference, self._inference = self._inference, None
+        self._release_regions(inference)
         self._leave_gate()
         self._call.fail(error)
 
@@ -130,7 +159,10 @@ class ModelInfer:
         if self._response_count != 1:
             raise NaiadError(f"expected a single response, got {self._response_count}", code=Code.INTERNAL)
         assert inference is not None
-        return inference.encode(response)
+        try:
+            return inference.encode(response)
+        finally:
+            self._release_regions(inference)
 
     def _enter_gate(self) -> None:
         self._is_counted = True
@@ -144,7 +176,8 @@ class ModelInfer:
     def on_cancel(self) -> None:
         """Cancel the inference; its response is discarded."""
         self._leave_gate()
-        self._inference = None
+        inference, self._inference = self._inference, None
+        self._release_regions(inference)
         job, self._job = self._job, None
         if job is not None:
             job.cancel()

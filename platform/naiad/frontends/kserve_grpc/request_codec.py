@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from google.protobuf.message import DecodeError
 
@@ -180,18 +180,20 @@ def decode_request(
         request.priority = decoded.priority
         request.timeout_us = decoded.timeout_us
         enable_empty_final = decoded.enable_empty_final
-    request.inputs = _decode_inputs(body, message.raw, regions, limits)
-    requested = None
+    request.inputs, has_region_inputs = _decode_inputs(body, message.raw, regions, limits)
+    requested = RequestedOutputs(has_region_inputs=True) if has_region_inputs else None
     if body.outputs:
         if len(body.outputs) > _FEW_OUTPUTS:
             limits.check_outputs([output.name for output in body.outputs], body.model_name)
-        request.requested_outputs, requested = _decode_outputs(body, regions)
+        request.requested_outputs, requested = _decode_outputs(body, regions, requested)
     return request, enable_empty_final, requested
 
 
 def _decode_inputs(
     body: ModelInferRequest, raw: Any, regions: TensorRegions, limits: TensorLimits
-) -> list[InputTensor]:
+) -> tuple[list[InputTensor], bool]:
+    """The inputs, and whether some are in regions."""
+    has_region = False
     if limits is not NO_LIMITS:
         limits.check_inputs(len(body.inputs), body.model_name, body.id)
     inputs: list[InputTensor] = []
@@ -207,7 +209,9 @@ def _decode_inputs(
                     f"unexpected 'content' provided when using shared memory for input tensor '{tensor.name}' for "
                     f"model '{body.model_name}'"
                 )
-            data = regions.view(*region)
+            # Read before the request is checked (`frontends.region_inputs`).
+            data = cast("Buffer", regions.part(*region))
+            has_region = True
         elif tensor.HasField("contents"):
             if raw_count:
                 raise InvalidRequestError(
@@ -229,17 +233,19 @@ def _decode_inputs(
                 f"{MAX_DIMENSIONS} are supported"
             )
         inputs.append(InputTensor(tensor.name, datatype, tuple(shape), data))
-    return inputs
+    return inputs, has_region
 
 
-def _decode_outputs(body: ModelInferRequest, regions: TensorRegions) -> tuple[list[str], RequestedOutputs | None]:
-    """Names of the requested outputs, and the special forms they are requested in.
+def _decode_outputs(
+    body: ModelInferRequest, regions: TensorRegions, requested: RequestedOutputs | None
+) -> tuple[list[str], RequestedOutputs | None]:
+    """Names of the requested outputs, and the special forms they are requested in, added to those in *requested*.
 
     Raises:
         NaiadError: An output is named twice, or a parameter is invalid.
     """
     names: dict[str, None] = {}  # in order, and looked up for each output
-    requested = RequestedOutputs()
+    requested = requested or RequestedOutputs()
     for output in body.outputs:
         if output.name in names:
             raise InvalidRequestError(f"output '{output.name}' already exists in request")
@@ -263,7 +269,7 @@ def _decode_output(
             raise InvalidRequestError("output can't set both 'shared_memory_region' and 'classification'")
         requested.classes[name] = classification.int64_param
     elif region is not None:
-        requested.regions[name] = regions.output_region(*region)
+        requested.regions[name] = regions.part(*region)
 
 
 def _region_of(tensor: str, given: Mapping[str, InferParameter]) -> tuple[str, int, int] | None:

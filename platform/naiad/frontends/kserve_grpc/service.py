@@ -19,6 +19,7 @@ from naiad.frontends.kserve_grpc import service_pb2 as pb
 from naiad.frontends.kserve_grpc.patterns import MessagePatterns
 from naiad.frontends.kserve_grpc.server_settings import change_log_settings, change_trace_settings
 from naiad.frontends.offload.exchanges import Cancellable
+from naiad.frontends.region_inputs import RegionReading
 from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.requested_outputs import RequestedOutputs
 from naiad.frontends.tensor_limits import NO_LIMITS, limits_of
@@ -108,6 +109,14 @@ class InferenceService:
             lambda read: on_read(self._inference(read.request, read.requested)),
             on_failed,
         )
+
+    def region_reading(self, request: InferRequest, requested: RequestedOutputs) -> RegionReading:
+        """What reads the inputs of a request that are in shared memory.
+
+        Raises:
+            NaiadError: If they are too long.
+        """
+        return RegionReading(request, requested, self._engine, self._extensions)
 
     def count_strings(
         self, request: InferRequest, on_done: Callable[[None], None], on_failed: Callable[[Exception], None]

@@ -47,6 +47,7 @@ from naiad.frontends.kserve_http.shared_memory import shared_memory_response
 from naiad.frontends.offload.background import LONG_STRINGS, has_long_strings
 from naiad.frontends.offload.deferred import resolver
 from naiad.frontends.offload.exchanges import continue_later
+from naiad.frontends.region_inputs import RegionReading
 from naiad.frontends.tensor_limits import limits_of
 from naiad.protocol.documents import (
     index_document,
@@ -262,13 +263,36 @@ class Endpoints:
         return True
 
     def _check_infer(self, exchange: HttpExchange, route: Route, inference: InferRequest, form: ResponseFormat) -> None:
-        """Submit a request, after its strings are counted if they are many."""
+        """Submit a request, after what it has in shared memory is read."""
         if form.requested is not None:
             name, version = route.name, route.version
             form.requested.set_model(
                 self._engine.model_metadata(name, version), self._engine.model_config(name, version)
             )
-        if len(exchange.request.body) >= LONG_STRINGS and has_long_strings(inference):
+            if form.requested.has_region_inputs:
+                self._read_regions(exchange, inference, form)
+                return
+        self._check_strings(exchange, inference, form)
+
+    def _read_regions(self, exchange: HttpExchange, inference: InferRequest, form: ResponseFormat) -> None:
+        """Read inputs in shared memory, then check them."""
+        assert form.requested is not None
+        reading = RegionReading(inference, form.requested, self._engine, self._extensions)
+        if reading.is_short:
+            reading.read()
+            self._check_strings(exchange, inference, form)
+            return
+        continue_later(
+            exchange,
+            reading.start,
+            lambda _: self._check_strings(exchange, inference, form),
+            partial(_fail, exchange),
+        )
+
+    def _check_strings(self, exchange: HttpExchange, inference: InferRequest, form: ResponseFormat) -> None:
+        """Submit a request, after its strings are counted if they are many."""
+        is_long = form.requested is not None or len(exchange.request.body) >= LONG_STRINGS
+        if is_long and has_long_strings(inference):
             continue_later(
                 exchange,
                 partial(self._background.count_strings, inference),
@@ -412,35 +436,44 @@ class InferSink:
         if exchange is None:
             return  # a second response would be taken for that to the connection's next request
         if not exchange.is_connected:
+            self._release_regions()
             exchange.respond([])  # to nobody: it ends the exchange
             return
         if response is None:
-            exchange.respond(error(NaiadError("the model ended the request without a response")))
+            self._fail(exchange, NaiadError("the model ended the request without a response"))
             return
         if is_long(response, self._form):
             self._write_later(exchange, response)
             return
         try:
             if self._coding == "identity" or response.error is not None:
-                exchange.respond(self._write(response))
+                parts = self._write(response)
+                self._release_regions()
+                exchange.respond(parts)
             else:
                 self._encode(exchange, *infer_response(response, self._form))
-        except Exception as problem:
-            if isinstance(problem, NaiadError):
-                exchange.respond(error(problem))
-                return
-            logger.exception("cannot write the response of '%s'", response.model_name)
-            exchange.respond(error_text(500, INTERNAL_ERROR))
+        except Exception as problem:  # noqa: BLE001 - any error becomes the response
+            self._fail(exchange, problem)
+
+    def _release_regions(self) -> None:
+        """Nothing is read or written any more. Before the response: its client may unregister a region next."""
+        if self._form.requested is not None:
+            self._form.requested.release()
+
+    def _fail(self, exchange: HttpExchange, problem: Exception) -> None:
+        self._release_regions()
+        _fail(exchange, problem)
 
     def _write_later(self, exchange: HttpExchange, result: InferResponse) -> None:
         """Make a long response in slices; the client may disconnect meanwhile."""
         if not exchange.is_connected:
+            self._release_regions()
             return
         continue_later(
             exchange,
             partial(self._extensions.background.slices.start, infer_response_steps(result, self._form)),
             lambda made: self._encode(exchange, *made),
-            partial(_fail, exchange),
+            partial(self._fail, exchange),
         )
 
     def _write(self, result: InferResponse) -> Sequence[Buffer]:
@@ -448,6 +481,7 @@ class InferSink:
 
     def _encode(self, exchange: HttpExchange, body: list[Buffer], content_type: bytes, extra: bytes) -> None:
         """Respond with *body*, compressed where the client asked for that; a long one is compressed on a thread."""
+        self._release_regions()
         if self._coding == "identity":
             exchange.respond(response(_OK, body, content_type, extra))
             return

@@ -9,7 +9,7 @@ import codecs
 import json
 from collections.abc import Mapping
 from math import prod
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import orjson
 
@@ -20,6 +20,7 @@ from naiad.frontends.kserve_http.json_tensors import to_bytes
 from naiad.frontends.kserve_http.response_format import ResponseFormat, parse_outputs, parse_region
 from naiad.frontends.parameters import RequestParameters, parse_parameters
 from naiad.frontends.regions import ClientRegions, TensorRegions
+from naiad.frontends.requested_outputs import RequestedOutputs
 from naiad.frontends.tensor_limits import NO_LIMITS, TensorLimits
 from naiad.protocol.datatypes import BY_NAME, BYTE_SIZES, Datatype
 from naiad.protocol.inference import NO_PARAMETERS, Buffer, InferRequest, InputTensor
@@ -118,6 +119,9 @@ def read_document(
     if limits is not NO_LIMITS:
         limits.check_outputs(requested, model_name)
     inputs = _parse_inputs(document, body, json_size, model_name, regions, limits)
+    if any(_is_in_region(entry) for entry in document["inputs"]):
+        form.requested = form.requested or RequestedOutputs()
+        form.requested.has_region_inputs = True
     return (
         InferRequest(
             model_name,
@@ -133,6 +137,10 @@ def read_document(
         ),
         form,
     )
+
+
+def _is_in_region(entry: Mapping[str, Any]) -> bool:
+    return "shared_memory_region" in entry.get("parameters", {})
 
 
 def _is_response(document: Mapping[str, Any]) -> bool:
@@ -305,7 +313,9 @@ def _parse_input(
     if datatype is None:
         raise InvalidRequestError(f"invalid datatype for input {name}")
     if size is None and "data" not in entry:
-        return InputTensor(name, datatype, shape, regions.view(*parse_region(parameters, regions))), offset
+        # Read before the request is checked (`frontends.region_inputs`).
+        part = cast("Buffer", regions.part(*parse_region(parameters, regions)))
+        return InputTensor(name, datatype, shape, part), offset
     if size is None:
         return InputTensor(name, datatype, shape, to_bytes(name, datatype, shape, entry["data"])), offset
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:

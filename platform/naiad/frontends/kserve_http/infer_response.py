@@ -15,15 +15,13 @@ from naiad.frontends.http1.messages import BINARY, JSON, response
 from naiad.frontends.kserve_http import json_tensors
 from naiad.frontends.kserve_http.json_tensors import from_tensor, rendered_steps
 from naiad.frontends.kserve_http.response_format import ResponseFormat
-from naiad.frontends.regions import OutputRegion
+from naiad.frontends.regions import RegionPart
 from naiad.protocol.inference import Buffer, InferResponse, OutputTensor
 
 _OK = 200
-_NO_REGIONS: Mapping[str, OutputRegion] = {}
+_NO_REGIONS: Mapping[str, RegionPart] = {}
 _SHORT = 1 << 12
 """Bytes of all outputs below which nothing about them takes long."""
-_LONG_CLASSIFIED = 64 << 10
-"""Bytes of an output from which its classes are found in steps."""
 _HEADER = b"Inference-Header-Content-Length: %d\r\n"
 
 
@@ -63,17 +61,22 @@ def infer_response(result: InferResponse, form: ResponseFormat) -> tuple[list[Bu
 
 
 def is_long(result: InferResponse, form: ResponseFormat) -> bool:
-    """Whether making the body of a response would take long: it has long outputs in JSON, or as classes."""
+    """Whether making the body of a response would take long: of outputs in JSON, as classes, or in regions."""
     size = 0
     for tensor in result.outputs:
         size += len(tensor.data)
     if size < _SHORT:
         return False
     outputs = result.outputs
-    if form.requested is not None:
-        classes = form.requested.classes
-        if any(tensor.name in classes and len(tensor.data) >= _LONG_CLASSIFIED for tensor in outputs):
+    requested = form.requested
+    if requested is not None:
+        if requested.is_long(result):
             return True
+        outputs = [
+            tensor
+            for tensor in outputs
+            if tensor.name not in requested.regions and tensor.name not in requested.classes
+        ]
     return json_tensors.is_long([tensor for tensor in outputs if not form.is_binary(tensor.name)])
 
 

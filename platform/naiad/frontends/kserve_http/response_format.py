@@ -86,7 +86,7 @@ def _parse_output(name: str, parameters: Mapping[str, Any], form: ResponseFormat
         requested.classes[name] = count
     if has_region:
         _check_region_alone(is_binary=form.binary[name], has_classes=bool(count))
-        requested.regions[name] = regions.output_region(*parse_region(parameters, regions))
+        requested.regions[name] = regions.part(*parse_region(parameters, regions))
     form.requested = requested or None
 
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, cast
 
 from naiad.errors import InvalidRequestError
 from naiad.frontends.offload.messages import Deferred, long_buffer
-from naiad.frontends.regions import OutputRegion, TensorRegions
+from naiad.frontends.regions import RegionPart, TensorRegions
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InputTensor
 from naiad.protocol.strings import scan_strings
@@ -34,13 +34,9 @@ class DeferredBody:
 class DeferredRegions:
     """A placeholder for the regions, which only the host has."""
 
-    def view(self, name: str, offset: int, byte_size: int) -> Buffer:
-        """A placeholder for the bytes of an input."""
-        return cast("Buffer", Deferred(("region", name, offset, byte_size)))
-
-    def output_region(self, name: str, offset: int, byte_size: int) -> OutputRegion:
-        """A placeholder for the place of an output."""
-        return cast("OutputRegion", Deferred(("output region", name, offset, byte_size)))
+    def part(self, name: str, offset: int, byte_size: int) -> RegionPart:
+        """A placeholder for the part of a region that a tensor is in."""
+        return cast("RegionPart", Deferred(("region", name, offset, byte_size)))
 
     def check(self, name: str) -> None:
         """Leave the check to the host."""
@@ -85,8 +81,7 @@ def resolver(
     kinds: Mapping[str, Callable[..., Any]] = {
         "body": lambda start, end: memoryview(body)[start:end],
         "value": values.__getitem__,
-        "region": regions.view,
-        "output region": regions.output_region,
+        "region": regions.part,
     }
     return lambda key: kinds[key[0]](*key[1:])
 

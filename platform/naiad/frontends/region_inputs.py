@@ -1,0 +1,230 @@
+"""Reads the inputs of a request that are in regions of clients' shared memory, before the request is checked.
+
+Long inputs are read straight into the input segment of an instance (`EngineDoor.reserve_input`), so that they are
+copied once. What is read counts in the budget for requests, like bodies: a request of 200 bytes may name a region of
+gigabytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+
+from naiad.engine.door import EngineDoor
+from naiad.errors import InvalidRequestError, NaiadError, NotReadyError
+from naiad.frontends.extensions import Extensions
+from naiad.frontends.offload.slices import SlicedJob
+from naiad.frontends.regions import RegionPart
+from naiad.frontends.request_budget import Charge, too_long_for_budget
+from naiad.frontends.requested_outputs import RequestedOutputs
+from naiad.protocol.inference import InferRequest, InputTensor
+from naiad.protocol.request_plan import offsets_of
+
+__all__ = ["RegionReading"]
+
+_READ_AT_ONCE = 1 << 20
+"""Bytes that are read in one piece: 0.2 to 0.4 ms."""
+_RESERVED_FROM = 128 << 10
+"""Bytes of inputs from which they are read into the segment of an instance, as of bodies."""
+
+
+class RegionReading:
+    """Reads the inputs of one request: at once (`is_short`, `read`) or in slices (`start`).
+
+    Implements `Receiver` of the budget, and `Cancellable`.
+    """
+
+    __slots__ = (
+        "_charge",
+        "_engine",
+        "_extensions",
+        "_is_stopped",
+        "_job",
+        "_on_done",
+        "_on_failed",
+        "_parts",
+        "_request",
+        "_requested",
+        "_size",
+        "_steps",
+        "_tensors",
+    )
+
+    def __init__(
+        self, request: InferRequest, requested: RequestedOutputs, engine: EngineDoor, extensions: Extensions
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            request: The request; the data of some inputs is a `RegionPart`.
+            requested: Gets these parts and the charge, which it releases when the request ends.
+            engine: Has the memory of the model's instances.
+            extensions: Have the budget, and what runs slices.
+
+        Raises:
+            InvalidRequestError: If the inputs are longer than the whole budget.
+        """
+        self._request = request
+        self._requested = requested
+        self._engine = engine
+        self._extensions = extensions
+        self._tensors, self._parts = _parts_of(request)
+        self._size = sum([len(part) for part in self._parts])
+        self._charge: Charge | None = None
+        self._is_stopped = False  # by the budget
+        self._job: SlicedJob | None = None
+        self._steps: Generator[bool, None, None] | None = None
+        self._on_done: Callable[[None], None] = _ignore
+        self._on_failed: Callable[[Exception], None] = _ignore
+        limit = extensions.memory.budget.limit
+        if self._size > limit:
+            raise InvalidRequestError(too_long_for_budget("input in shared memory", self._size, limit))
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the inputs can be read at once."""
+        budget = self._extensions.memory.budget
+        return self._size <= _READ_AT_ONCE and budget.in_use + self._size <= budget.soft_limit
+
+    def read(self) -> None:
+        """Read the inputs at once.
+
+        Raises:
+            NaiadError: If a region cannot be read.
+        """
+        charge = self._requested.charge = self._extensions.memory.budget.open(self)
+        charge.add(self._size)
+        charge.complete()
+        targets = self._targets()
+        for part, target in zip(self._parts, targets, strict=True):
+            part.region.read(part.offset, target)
+        self._replace(targets)
+
+    def start(self, on_done: Callable[[None], None], on_failed: Callable[[Exception], None]) -> RegionReading:
+        """Read the inputs in slices.
+
+        Args:
+            on_done: Called when they are read.
+            on_failed: Called with the error if they cannot be.
+        """
+        self._on_done, self._on_failed = on_done, on_failed
+        self._charge = self._extensions.memory.budget.open(self)
+        self._steps = self._read_steps()
+        self._extensions.region_readings.append(self)
+        self.resume()
+        return self
+
+    def cancel(self) -> None:
+        """End the reading; neither callback is called any more."""
+        job, self._job, self._steps = self._job, None, None
+        self._on_done = self._on_failed = _ignore
+        charge, self._charge = self._charge, None
+        if job is not None:
+            job.cancel()
+        if charge is not None:
+            charge.release()
+        waiting = self._extensions.region_readings
+        if self in waiting:
+            was_first = waiting[0] is self
+            waiting.remove(self)
+            if was_first and waiting:
+                waiting[0].resume()
+
+    def resume_receiving(self) -> None:
+        """Continue: the budget has room again."""
+        if self._is_stopped:
+            self._is_stopped = False
+            self.resume()
+
+    def refuse(self, reason: str) -> None:
+        """Give up for want of memory."""
+        self._fail(NotReadyError(reason))
+
+    def resume(self) -> None:
+        """Read on, if it is this one's turn.
+
+        One reading follows the other: several that have each read a part of their inputs could fill the budget, and
+        none of them would ever end.
+        """
+        if self._steps is not None and self._job is None and self._extensions.region_readings[0] is self:
+            job = self._extensions.background.slices.start(self._until_stopped(self._steps), self._on_pause, self._fail)
+            self._job = job
+
+    def _until_stopped(self, steps: Generator[bool, None, None]) -> Generator[None, None, bool]:
+        """Read on; return True at the end, False where the budget is full."""
+        for may_continue in steps:
+            if self._steps is None:
+                return False  # refused
+            if not may_continue:
+                self._is_stopped = True
+                return False
+            yield
+        return True
+
+    def _on_pause(self, is_done: bool) -> None:  # noqa: FBT001 - a callback's only argument
+        self._job = None
+        if not is_done:
+            return
+        charge, self._charge = self._charge, None
+        on_done = self._on_done
+        if charge is not None:
+            charge.complete()
+            self._requested.charge = charge
+        self.cancel()
+        on_done(None)
+
+    def _fail(self, problem: Exception) -> None:
+        on_failed = self._on_failed
+        self._job = None
+        self.cancel()
+        on_failed(problem)
+
+    def _read_steps(self) -> Generator[bool, None, None]:
+        """Read all parts; yields whether to continue at once."""
+        charge = self._charge
+        assert charge is not None
+        targets = self._targets()
+        for part, target in zip(self._parts, targets, strict=True):
+            for count in part.read_steps(target):
+                yield charge.add(count)
+        self._replace(targets)
+
+    def _targets(self) -> Sequence[memoryview]:
+        """Memory for each part. In the segment of an instance, they are where its guest expects them."""
+        starts, end = offsets_of([len(part) for part in self._parts])
+        room = self._reserve(end) if end >= _RESERVED_FROM else memoryview(bytearray(end))
+        return [room[start : start + len(part)] for start, part in zip(starts, self._parts, strict=True)]
+
+    def _reserve(self, size: int) -> memoryview:
+        room = None
+        request = self._request
+        if len(self._parts) == len(request.inputs):  # otherwise they would be copied again
+            try:
+                room = self._engine.reserve_input(request.model_name, request.model_version, size, 0)
+            except NaiadError:
+                room = None  # the engine reports it when the request is submitted
+        if room is not None:
+            return room
+        import numpy as np  # imported late: see `protocol.numpy_types`
+
+        return memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type] # as in `memory.tracking`
+
+    def _replace(self, targets: Sequence[memoryview]) -> None:
+        """The inputs have their bytes; the regions stay in use until the request ends."""
+        for tensor, target in zip(self._tensors, targets, strict=True):
+            tensor.data = target
+        self._requested.read = self._parts
+
+
+def _parts_of(request: InferRequest) -> tuple[list[InputTensor], list[RegionPart]]:
+    """The inputs that are in regions, and where they are."""
+    tensors, parts = [], []
+    for tensor in request.inputs:
+        data: object = tensor.data  # a `Buffer` everywhere else
+        if isinstance(data, RegionPart):
+            tensors.append(tensor)
+            parts.append(data)
+    return tensors, parts
+
+
+def _ignore(_: object) -> None:
+    """Nothing is to be done."""
