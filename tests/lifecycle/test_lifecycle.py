@@ -41,11 +41,11 @@ def test_an_instance_that_was_given_up_is_tried_after_pauses_that_double():
     tracker = RestartTracker(RestartPolicy(limit=1, window=60))
     assert [tracker.on_exit(now) for now in (0, 1)] == [Restart(0.1), GiveUp(2, 30)]
     assert [tracker.on_exit(100 * n) for n in range(1, 7)] == [
-        GiveUp(1, pause) for pause in (60, 120, 240, 480, 600, 600)
+        GiveUp(1, pause, is_recovery=True) for pause in (60, 120, 240, 480, 600, 600)
     ]
 
 
-@pytest.mark.parametrize(("served", "decision"), [(59, GiveUp(1, 60)), (60, Restart(0.1))])
+@pytest.mark.parametrize(("served", "decision"), [(59, GiveUp(1, 60, is_recovery=True)), (60, Restart(0.1))])
 def test_recovery_has_succeeded_once_the_guest_has_served_for_a_window(served, decision):
     tracker = RestartTracker(RestartPolicy(limit=1, window=60))
     for now in (0, 1):

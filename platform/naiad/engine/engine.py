@@ -307,8 +307,14 @@ class Engine:
 
     async def repository_index(self) -> Sequence[IndexEntry]:
         """All models of the repositories; one that is slow to be listed, on a network, keeps no request waiting."""
-        stored = await asyncio.to_thread(self._repositories.known_models)
+        stored = await self._forget_removed()
         return self._registry.index(ready_only=False, stored=stored)
+
+    async def _forget_removed(self) -> Sequence[ModelFiles]:
+        """Forget models that no repository has any more, unless they serve; the models that they have."""
+        stored = await asyncio.to_thread(self._repositories.known_models)
+        self._order.forget_removed({files.key for files in stored})
+        return stored
 
     def is_decoupled(self, name: str, version: int = LATEST) -> bool:
         """Whether the model may answer a request any number of times."""
@@ -422,8 +428,11 @@ class Engine:
         """
         self._require_explicit()
         strict = self._settings.strict_config
-        sources = await asyncio.to_thread(find_sources, name, parameters, self._repositories, strict=strict)
-        return await self._order.load(sources, is_nested=is_nested)
+        try:
+            sources = await asyncio.to_thread(find_sources, name, parameters, self._repositories, strict=strict)
+            return await self._order.load(sources, is_nested=is_nested)
+        finally:
+            await self._forget_removed()
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Start to unload a model; unknown names are a success, as in the reference. See `LoadOrder.unload`."""

@@ -68,9 +68,10 @@ class ModelRecord:
         )
 
     @property
-    def is_known(self) -> bool:
-        """Whether its index entry says more than that it was unloaded."""
-        return bool(self.reason) or any(record.reason != UNLOADED for record in self.versions.values())
+    def is_at_rest(self) -> bool:
+        """Whether no version serves, or is being loaded or unloaded."""
+        resting = (ModelState.UNKNOWN, ModelState.UNAVAILABLE)
+        return all(record.state in resting for record in self.versions.values())
 
     def serving(self) -> list[ServedVersion]:
         """Its versions that serve."""
@@ -128,6 +129,11 @@ class Registry:
                 if record.state is ModelState.UNAVAILABLE and record.reason != UNLOADED:
                     del model.versions[number]
 
+    def forget(self, key: str) -> None:
+        """Remove a model that is at rest."""
+        del self._models[key]
+        self.changed(key)
+
     def name_of(self, key: str) -> str:
         """The name in a key; the model need not exist."""
         return key.rpartition("::")[2] if self.is_namespaced else key
@@ -170,14 +176,15 @@ class Registry:
 
         Args:
             ready_only: Include only versions that serve.
-            stored: The models in the repositories. They are included even if they were never loaded; unloaded models
-                that no repository has are left out. None includes exactly the models that were ever to be loaded.
+            stored: The models in the repositories. They are included even if they were never loaded; models that no
+                repository has are left out unless they serve. None includes exactly the models that were ever to be
+                loaded.
         """
         entries = []
         models = dict(self._models)
         if stored is not None:
             keys = {files.key for files in stored}
-            models = {key: model for key, model in models.items() if key in keys or model.is_known}
+            models = {key: model for key, model in models.items() if key in keys or not model.is_at_rest}
             for files in stored:
                 models.setdefault(files.key, ModelRecord(files.key, files.namespace, files.name))
         for model in sorted(models.values(), key=lambda model: (model.namespace, model.name)):

@@ -43,12 +43,14 @@ class GiveUp:
     """Decision: give the instance up.
 
     Attributes:
-        exits: How often its guests exited within the window; 1 if that was the guest with which recovery was tried.
+        exits: How often its guests exited within the window.
         pause: Seconds until one guest is to be tried; None for never.
+        is_recovery: Whether the guest was the one with which recovery was tried; it had not served for a window.
     """
 
     exits: int
     pause: float | None
+    is_recovery: bool = False
 
 
 class RestartTracker:
@@ -65,7 +67,7 @@ class RestartTracker:
         policy = self._policy
         if self._pause and (self._serves_since is None or now - self._serves_since < policy.window):
             self._exits = []
-            return GiveUp(1, self._next_pause(2 * self._pause))
+            return GiveUp(1, self._next_pause(2 * self._pause), is_recovery=True)
         self._pause = 0.0
         self._exits = [time for time in self._exits if now - time < policy.window]
         self._exits.append(now)

@@ -48,7 +48,8 @@ def test_a_model_that_was_given_up_is_tried_after_pauses_that_double_until_it_se
         assert index(server)["dies_mid_request"] == {"name": "dies_mid_request", "version": "1", "state": "READY"}
         # Until it has served for a while, one exit is enough.
         assert "was killed by SIGKILL" in infer(server, "dies_mid_request", -9).error
-        server.wait_log("it is tried again in 4 s;")
+        server.wait_log("recovery was tried; it is tried again in 4 s;")
+        assert "died 1 times" not in server.log
         assert server.get("/v2/health/live").status == 200
 
 

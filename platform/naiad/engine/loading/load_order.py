@@ -287,6 +287,22 @@ class LoadOrder:
                         if member in needs:
                             await asyncio.gather(*going)
 
+    def forget_removed(self, stored: Collection[str]) -> None:
+        """Forget the models that no repository has and that do not serve.
+
+        They failed to load, were unloaded, or lost their folders: clients choose the names of models whose files they
+        send, and each would stay for good.
+
+        Args:
+            stored: The keys of the models in the repositories.
+        """
+        for model in list(self._registry):
+            if model.key not in stored and model.is_at_rest and not self.is_changing(model.key):
+                self._forget(model.key)
+                self._after.pop(model.key, None)
+                self._loads.forget(model.key)
+                self._registry.forget(model.key)
+
     def _forget(self, name: str) -> None:
         self._requested.discard(name)
         self._suspended.discard(name)

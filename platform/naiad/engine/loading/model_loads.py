@@ -141,6 +141,10 @@ class ModelLoads:
             await asyncio.wait(ending, timeout=_FINISH_SECONDS)
         return False
 
+    def forget(self, key: str) -> None:
+        """Forget a model that does not serve and has no files any more."""
+        self._looks.pop(key, None)
+
     def unload(self, name: str) -> list[asyncio.Task[None]]:
         """Start to unload all versions of a model; tasks that end when these, and replaced ones, are stopped."""
         model = self._registry.known(name)

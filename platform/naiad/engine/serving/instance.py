@@ -168,14 +168,12 @@ class Instance:
 
     def _given_up_text(self, error: NaiadError, decision: GiveUp) -> str:
         problem = error.problem if isinstance(error, GuestExitedError) else error.message.splitlines()[0]
-        if self.reason:
+        if decision.is_recovery:
             count = "It was the process with which recovery was tried"
         else:
             policy = self._policy
-            count = (
-                f"It died {decision.exits} times within {policy.window:g} s, "
-                f"more than --stub-restart-limit={policy.limit} allows"
-            )
+            times = "once" if decision.exits == 1 else f"{decision.exits} times"
+            count = f"It died {times} within {policy.window:g} s, more than --stub-restart-limit={policy.limit} allows"
         following = "" if decision.pause is None else f"it is tried again in {decision.pause:g} s; "
         return f"{problem} {count}; {following}load the model again to retry{' at once' if following else ''}"
 
