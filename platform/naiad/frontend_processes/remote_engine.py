@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 from naiad_stub import wire
+from naiad_stub.memo import size_of
 from naiad_stub.segment import Segment
 
 from naiad.errors import NaiadError, NotReadyError, fresh, unexpected_error, without_frames
@@ -79,6 +80,8 @@ from naiad.turns import SHARE_SECONDS, turns_of
 logger = logging.getLogger("naiad.frontends")
 
 _MAX_TEMPLATES = 4096
+_MAX_TEMPLATE_BYTES = 1 << 20
+"""Bytes of the names in templates, of tensors that the model may not have."""
 _NO_TOKEN = 0
 REGION_KINDS = frozenset({FrameKind.REGION, FrameKind.TAKE_REGIONS, FrameKind.RETURN_REGIONS})
 """Commands about regions of clients' shared memory, which are carried out while a call blocks, too."""
@@ -168,7 +171,7 @@ class RemoteEngine:
         self._unsent = UnsentFrames(self._loop, self._on_copied, self._on_copy_failed)
         self._numbers = itertools.count(1)
         self._template_numbers = itertools.count(1)
-        self._template_count = 0
+        self._template_count = self._template_bytes = 0
         self._calls: dict[int, asyncio.Future[Any] | CallResult | None] = {}
         self._call_numbers = itertools.count(1)
         self._deferred: deque[tuple[int, bytes]] = deque()  # responses and commands, in the order of their arrival
@@ -492,9 +495,10 @@ class RemoteEngine:
         signature = inputs, outputs
         template = known.templates.get(signature)
         if template is None:
-            if self._template_count >= _MAX_TEMPLATES:
+            if self._template_count >= _MAX_TEMPLATES or self._template_bytes >= _MAX_TEMPLATE_BYTES:
                 self._forget_templates()
             self._template_count += 1
+            self._template_bytes += size_of(signature)
             offsets, size = input_offsets(inputs)
             template = _KnownTemplate(next(self._template_numbers), sizes, offsets, size, size == sum(sizes))
             route = known.route
@@ -520,7 +524,7 @@ class RemoteEngine:
     def _forget_templates(self) -> None:
         for known in self._routes.values():
             known.templates.clear()
-        self._template_count = 0
+        self._template_count = self._template_bytes = 0
         self.send(wire.frame(FrameKind.FORGET_TEMPLATES, b""))
 
     def trim(self) -> bool:
@@ -532,6 +536,8 @@ class RemoteEngine:
         Returns:
             Whether pages are left, after a few milliseconds: call it again in a later turn of the loop.
         """
+        if self._template_bytes >= _MAX_TEMPLATE_BYTES:  # one of them has the names of a whole request
+            self._forget_templates()
         is_idle = not self._pending and self._submitted == self._submitted_before
         self._submitted_before = self._submitted
         return is_idle and any(part.trim() for part in self._parts.values())

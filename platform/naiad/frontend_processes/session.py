@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 from naiad_stub import wire
+from naiad_stub.memo import size_of
 
 from naiad.engine.engine import Engine
 from naiad.engine.serving.forwarding import Forwarding
@@ -69,6 +70,7 @@ from naiad.workers.tensors import TensorLayout
 logger = logging.getLogger("naiad.frontends")
 
 _MAX_LAYOUTS = 1024
+_MAX_LAYOUT_BYTES = 1 << 20
 _MAX_ATTEMPTS = 3
 """After so many requests of a template, its layout is known if it ever will be."""
 _USUAL_ID = 1024
@@ -231,6 +233,7 @@ class FrontendSession:
         self._open: dict[int, int] = {}  # tickets of the engine by the numbers of requests; 0 while they are submitted
         self._layouts: dict[tuple[object, bool], int] = {}
         self._layout_count = 0
+        self._layout_bytes = 0  # of the names in `_layouts`
         self._segments: set[int] = set()
         self._lent: dict[int, InferResponse] = {}
         self._token = 0
@@ -658,8 +661,10 @@ class FrontendSession:
     ) -> int:
         assert self._link is not None
         self._layout_count += 1
-        if len(self._layouts) >= _MAX_LAYOUTS:
+        self._layout_bytes += size_of(outputs)
+        if len(self._layouts) >= _MAX_LAYOUTS or self._layout_bytes > _MAX_LAYOUT_BYTES:
             self._layouts.clear()
+            self._layout_bytes = size_of(outputs)
             self._link.send(wire.frame(FrameKind.FORGET_LAYOUTS, NUMBER.pack(self._layout_count)))
         message = ResponseLayout(self._layout_count, model_name, model_version, outputs)
         self._link.send(pack(FrameKind.LAYOUT, message))

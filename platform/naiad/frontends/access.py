@@ -6,8 +6,9 @@ import hmac
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import NamedTuple
+
+from naiad_stub.memo import Memo
 
 from naiad.config.server.access import Restrictions
 from naiad.errors import InvalidRequestError
@@ -75,7 +76,7 @@ class HeaderForwarder:
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         self._pattern = pattern
-        self._matches = lru_cache(_MAX_NAMES)(self._match)
+        self._known: Memo[str, bool] = Memo(_MAX_NAMES)
 
     def forward(self, request: InferRequest, headers: Iterable[tuple[str, str]]) -> None:
         """Add the headers whose names match. They replace parameters of the same name.
@@ -86,6 +87,12 @@ class HeaderForwarder:
         found = {name: value for name, value in headers if self._matches(name)}
         if found:
             request.parameters = {**request.parameters, **found}
+
+    def _matches(self, name: str) -> bool:
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = self._match(name)
+        return known
 
     def _match(self, name: str) -> bool:
         if self._pattern.search(name) is None:

@@ -34,6 +34,8 @@ _MAX_LENGTHS = 256
 _MAX_PATTERNS_PER_LENGTH = 8
 """Patterns of messages of one length. Each of them may be compared with a message, so there must be few."""
 _MAX_RESPONSE_LAYOUTS = 64
+_MAX_RESPONSE_BYTES = 16 << 10
+"""Bytes of the prefixes of responses that one pattern keeps. There may be two thousand patterns."""
 _MAX_HEAD = 4096
 """Bytes of the longest head that becomes a pattern."""
 _MAX_JOINED = 1 << 20
@@ -85,7 +87,7 @@ class MessagePattern:
         self._outputs = request.requested_outputs
         self._layout_key = request.layout_key = object()
         # For each layout of responses: the bytes before each of the tensors.
-        self._responses: Memo[object, list[bytes]] = Memo(_MAX_RESPONSE_LAYOUTS)
+        self._responses: Memo[object, list[bytes]] = Memo(_MAX_RESPONSE_LAYOUTS, _MAX_RESPONSE_BYTES)
 
     def matches(self, data: Message, id_start: int, id_end: int) -> bool:
         """Whether a message has this pattern. It must have the pattern's length, apart from its id.

@@ -15,6 +15,8 @@ from naiad.frontends.requested_outputs import RequestedOutputs
 
 _MAX_LAYOUTS = 64
 """Layouts of outputs whose JSON is kept for one form of request."""
+_MAX_BYTES = 16 << 10
+"""Bytes of that JSON. A frontend may know a thousand forms."""
 
 
 class RepeatedResponses:
@@ -28,8 +30,8 @@ class RepeatedResponses:
     __slots__ = ("heads", "texts")
 
     def __init__(self) -> None:
-        self.heads: Memo[Hashable, bytes] = Memo(_MAX_LAYOUTS)
-        self.texts: Memo[Hashable, bytes] = Memo(_MAX_LAYOUTS)
+        self.heads: Memo[Hashable, bytes] = Memo(_MAX_LAYOUTS, _MAX_BYTES)
+        self.texts: Memo[Hashable, bytes] = Memo(_MAX_LAYOUTS, _MAX_BYTES)
 
 
 @dataclass(slots=True)

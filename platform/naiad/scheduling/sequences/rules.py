@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Container
 
+from naiad_stub.memo import size_of
+
 from naiad.errors import InvalidRequestError, NotReadyError
 from naiad.protocol.inference import SEQUENCE_START
 from naiad.scheduling.interface import Schedulable
@@ -13,6 +15,8 @@ __all__ = ["SequenceRules"]
 
 _MAX_LOST = 1024
 """Number of lost sequences to remember, so that their clients get an error that names the cause."""
+_MAX_LOST_BYTES = 1 << 20
+"""Bytes of their ids, which clients choose."""
 
 _LOST = "the instance that held it ended; begin it again with the START flag"
 
@@ -27,7 +31,7 @@ class SequenceRules:
         lost_text: Error text for a request whose sequence was lost with its instance.
     """
 
-    __slots__ = ("_last_id", "_lost", "is_closed", "is_iterative", "lost_text", "model")
+    __slots__ = ("_last_id", "_lost", "_lost_bytes", "is_closed", "is_iterative", "lost_text", "model")
 
     def __init__(self, model: str, *, is_iterative: bool = False) -> None:
         self.model = model
@@ -36,6 +40,7 @@ class SequenceRules:
         self.lost_text = f"the sequence of this request to model '{model}' was lost: {_LOST}"
         self._last_id = 0
         self._lost: OrderedDict[int | str, None] = OrderedDict()
+        self._lost_bytes = 0
 
     def admit(self, item: Schedulable, known: Container[int | str]) -> tuple[int | str, int]:
         """Check a request; return its correlation id and flags. *known* are the sequences in progress.
@@ -61,7 +66,9 @@ class SequenceRules:
                 raise NotReadyError(
                     "Server is stopping, scheduler for model has stopped accepting new inference requests"
                 )
-            self._lost.pop(correlation_id, None)
+            if correlation_id in self._lost:
+                del self._lost[correlation_id]
+                self._lost_bytes -= size_of(correlation_id)
         elif correlation_id not in known:
             if correlation_id in self._lost:
                 raise self.lost_error(correlation_id)
@@ -73,9 +80,11 @@ class SequenceRules:
 
     def remember_lost(self, correlation_id: int | str) -> None:
         """Remember a sequence that was lost with its instance, for the error of its further requests."""
+        if correlation_id not in self._lost:
+            self._lost_bytes += size_of(correlation_id)
         self._lost[correlation_id] = None
-        if len(self._lost) > _MAX_LOST:
-            self._lost.popitem(last=False)
+        while len(self._lost) > _MAX_LOST or self._lost_bytes > _MAX_LOST_BYTES:
+            self._lost_bytes -= size_of(self._lost.popitem(last=False)[0])
 
     def lost_error(self, correlation_id: int | str) -> NotReadyError:
         """The error of a request of a lost sequence."""
