@@ -52,7 +52,12 @@ async def grpc() -> Listening:
     loop = asyncio.get_running_loop()
     server = GrpcServer(Application(), Http2Limits(), GrpcSettings(), None, LoopTurns(loop))
     await server.start("127.0.0.1", 0, reuse_port=False)
-    return server._connect, server._sweep, lambda: server.stop(0)
+    return server._connect, server._sweep, lambda: stop(server)
+
+
+async def stop(server: GrpcServer) -> None:
+    await server.close_listening()
+    await server.stop(0)
 
 
 @pytest.mark.parametrize("listen", [http, grpc])

@@ -35,32 +35,27 @@ async def close_listening(
     server: asyncio.Server,
     connect: Callable[[], asyncio.BaseProtocol],
     tls: ssl.SSLContext | None,
-    *,
-    is_shared: bool,
 ) -> None:
     """Close the sockets of *server*, and serve the connections that wait in their backlogs.
 
-    The kernel completes handshakes without the process and resets what a closed socket has not accepted. Where other
-    servers share the port (SO_REUSEPORT), the kernel also keeps choosing this socket until it is closed. So it drops
-    the SYN packets of new connections for a moment: their clients send them again after a second, and another server
-    gets them. Without that, some connections of each second would be reset.
+    The kernel completes handshakes without the process and resets what a closed socket has not accepted: behind a
+    proxy, a request that is not sent again. So the kernel drops the SYN packets of new connections for a moment. Their
+    clients send them again after a second. Then another server that shares the port (SO_REUSEPORT) gets them, or they
+    are refused, upon which a proxy asks another server.
 
     Args:
         server: The server; it accepts nothing afterwards.
         connect: Makes the protocol of a connection.
         tls: As for the server.
-        is_shared: Whether other servers listen at the same port.
     """
     listening = [socket.socket(fileno=os.dup(each.fileno())) for each in server.sockets]
     accepted: list[socket.socket] = []
     try:
         for each in listening:
             each.setblocking(False)
-            if is_shared:
-                _drop_new_connections(each)
+            _drop_new_connections(each)
         server.close()  # the duplicates still listen
-        if is_shared:
-            await asyncio.sleep(_HANDSHAKE_SECONDS)
+        await asyncio.sleep(_HANDSHAKE_SECONDS)
         for each in listening:
             accepted += _accept_all(each)
     finally:

@@ -43,7 +43,7 @@ class Transport:
         self.is_aborted = True
 
     def get_extra_info(self, name):
-        return (self.address, 1234)
+        return {"peername": (self.address, 1234)}.get(name)
 
     address = "10.0.0.1"
 

@@ -150,6 +150,7 @@ def test_stream_brings_each_response_as_an_event_and_the_connection_goes_on(serv
     head = client.read_head()
     assert (head.status, head.headers["Content-Type"]) == (200, "text/event-stream; charset=utf-8")
     assert head.headers["Transfer-Encoding"] == "chunked"
+    assert head.headers["X-Accel-Buffering"] == "no"
     assert client.read_chunks() == [out(n) for n in range(count)]
     client.send(LIVE)
     assert client.read().status == 200

@@ -212,21 +212,16 @@ class GrpcServer:
         for connection in self.connections:
             connection.drain()
 
-    async def close_listening(self, *, is_shared: bool) -> None:
-        """Accept no more connections but those that the kernel has accepted, and let these send a first request.
-
-        Args:
-            is_shared: Whether other servers may listen at the same port. If not, nothing is waited for.
-        """
+    async def close_listening(self) -> None:
+        """Accept no more connections but those that the kernel has accepted, and let these send a first request."""
         servers, self._servers = self._servers, []
         for server in servers:
             assert self._connect is not None
-            await close_listening(server, self._connect, self._tls, is_shared=is_shared)
-        if is_shared:
-            clock = asyncio.get_running_loop().time
-            deadline = clock() + _FIRST_REQUEST_SECONDS
-            while clock() < deadline and not all(connection.last_stream for connection in self.connections):
-                await asyncio.sleep(_LOOK_SECONDS)
+            await close_listening(server, self._connect, self._tls)
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _FIRST_REQUEST_SECONDS
+        while clock() < deadline and not all(connection.last_stream for connection in self.connections):
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def wait_drained(self, seconds: float) -> None:
         """Drain all connections, and wait up to *seconds* until each client knows its last request."""
@@ -237,13 +232,12 @@ class GrpcServer:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def stop(self, deadline: float) -> None:
-        """Accept no more connections, drain those that are open, and abort what is left at *deadline*.
+        """Drain all connections, and abort what is left at *deadline*. To be called after `close_listening`.
 
         Args:
             deadline: By the event loop's clock.
         """
         clock = asyncio.get_running_loop().time
-        await self.close_listening(is_shared=False)
         self.drain()
         deadline = max(deadline, clock() + _MIN_DRAIN_SECONDS)
         while self.connections and clock() < deadline:

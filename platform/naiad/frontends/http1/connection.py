@@ -14,6 +14,7 @@ from naiad.frontends.http1.timeouts import HttpTimeouts, Phase
 from naiad.frontends.open_connections import OpenConnections
 from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.timeouts import ProgressWatch
+from naiad.frontends.unread_bytes import has_unread_bytes
 from naiad.turns import LoopTurns
 
 _LINGER_SECONDS = 2.0
@@ -113,6 +114,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Whether the last response is written, and the client has time to read it."""
         return self._linger_timer is not None
 
+    @property
+    def has_unread_bytes(self) -> bool:
+        """Whether the client has sent bytes that were not read yet, so that the connection only seems to be idle."""
+        return has_unread_bytes(self._transport)
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Serve the client that connected."""
         # A cast, since uvloop's transports do not subclass asyncio.Transport.
@@ -205,6 +211,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         phase, progress = self.progress()
         limit = self._timeouts.of(phase)
         if self._watch.elapsed(phase, progress, now) < limit or not limit or self._transport is None:
+            return
+        if phase is not Phase.SEND and self.has_unread_bytes:
             return
         self._connections.count.timed_out[phase.value] += 1
         if phase is Phase.SEND:

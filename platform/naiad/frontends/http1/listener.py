@@ -176,7 +176,7 @@ class HttpListener:
         self.drain()
         if self._server is not None:
             server, self._server = self._server, None
-            await close_listening(server, self._connect, self._tls_context, is_shared=self._reuse_port)
+            await close_listening(server, self._connect, self._tls_context)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + grace
         watches: dict[HttpConnection, ProgressWatch] = {}
@@ -187,7 +187,8 @@ class HttpListener:
                 phase, progress = connection.progress()
                 elapsed = watches.setdefault(connection, ProgressWatch()).elapsed(phase, progress, loop.time())
                 is_idle = phase is Phase.IDLE or not connection.reader.received
-                if phase in _QUIET and elapsed >= (_QUIET_SECONDS if is_idle else _PART_SECONDS):
+                is_quiet = phase in _QUIET and elapsed >= (_QUIET_SECONDS if is_idle else _PART_SECONDS)
+                if is_quiet and not connection.has_unread_bytes:
                     connection.responses.close_when_idle()
             await asyncio.sleep(_LOOK_SECONDS)
         for connection in self._connections:

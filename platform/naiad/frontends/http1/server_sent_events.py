@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from naiad.frontends.http1.messages import HttpExchange, stream_head
 
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
+_UNBUFFERED = b"X-Accel-Buffering: no\r\n"
+"""Has nginx, and what follows its example, pass each event on at once. It collects responses otherwise."""
 _LAST_CHUNK = b"0\r\n\r\n"
 _WRITE_SIZE = 1 << 16
 """Bytes of queued events that are written at once instead of at the end of the loop's turn."""
@@ -105,7 +107,7 @@ class EventWriter:
         if not self._is_chunked:
             request.keep_alive = False  # without chunks, the end of the connection marks the end of the stream
         exchange.on_resume(self._write_now)
-        self._head = stream_head(status, EVENT_STREAM, extra, is_chunked=self._is_chunked)
+        self._head = stream_head(status, EVENT_STREAM, _UNBUFFERED + extra, is_chunked=self._is_chunked)
 
     def add(self, data: bytes, sent: SentCount) -> None:
         """Queue the events of one response of the model, to be counted by *sent*. `write` writes them."""

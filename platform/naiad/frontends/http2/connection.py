@@ -49,6 +49,7 @@ from naiad.frontends.http2.settings import server_preface
 from naiad.frontends.http2.stream import Stream, StreamHandler
 from naiad.frontends.open_connections import OpenConnections
 from naiad.frontends.refusals import client_address
+from naiad.frontends.unread_bytes import has_unread_bytes
 from naiad.turns import SHARE_SECONDS, LoopTurns
 
 logger = logging.getLogger("naiad.http2")
@@ -626,6 +627,11 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
     def is_reading(self) -> bool:
         """Whether the socket is read. If not, the server has a reason; the client may have sent more."""
         return not self._is_reading_paused
+
+    @property
+    def has_unread_bytes(self) -> bool:
+        """Whether the client has sent bytes that were not read yet."""
+        return has_unread_bytes(self._writer.transport)
 
     @property
     def sent_count(self) -> int:

@@ -61,6 +61,10 @@ class KeptConnection(Protocol):
         """Whether the client has sent HTTP/2's preface."""
 
     @property
+    def has_unread_bytes(self) -> bool:
+        """Whether the client has sent bytes that were not read yet."""
+
+    @property
     def sent_count(self) -> int:
         """How many field sections and pieces of data were sent."""
 
@@ -210,7 +214,14 @@ class GracefulShutdown:
         if self._connection.has_preface:
             self._announce()
         else:  # the client may have sent it, and a request, which were not read yet; no frame may precede our SETTINGS
-            self._ack_timer = self._loop.call_later(_PREFACE_SECONDS, self._connection.abort)
+            self._ack_timer = self._loop.call_later(_PREFACE_SECONDS, self._on_no_preface)
+
+    def _on_no_preface(self) -> None:
+        """Abort the connection, unless the preface is only waiting to be read."""
+        if self._connection.has_unread_bytes:
+            self._ack_timer = self._loop.call_later(_PREFACE_SECONDS, self._on_no_preface)
+        else:
+            self._connection.abort()
 
     def on_preface(self) -> None:
         """The client's preface has arrived, and ours is sent."""

@@ -27,9 +27,6 @@ _LOG_NAMES = {
 }
 """What the reference's log calls methods (SRV src/grpc/), where that is not their name."""
 
-_DRAINED_SECONDS = 1.0
-"""How long clients may take to confirm that they send no more."""
-
 
 class GrpcFrontend:
     """Serves KServe v2 with Triton's extensions over gRPC."""
@@ -98,16 +95,16 @@ class GrpcFrontend:
     async def stop(self, grace: float) -> None:
         """Answer what was sent before, wait at most *grace* seconds for running inferences, close all connections.
 
-        First the clients are told to send no more, and what they sent before they knew is accepted. Then new
-        inferences are rejected.
+        First the port is closed: a client that connects again, and a proxy that chose this server, finds another
+        one at once, where a rejection would be the response. The clients are told to send no more, and what they sent
+        before they knew is accepted. Then new inferences are rejected.
         """
         if self._server is None:
             return
         server, self._server = self._server, None
         deadline = asyncio.get_running_loop().time() + grace
-        if self._reuse_port:  # else the port stays open: clients that connect again are told why they are rejected
-            await server.close_listening(is_shared=True)
-        await server.wait_drained(min(grace, _DRAINED_SECONDS))
+        await server.close_listening()
+        await server.wait_drained(grace)
         await self._gate.close(max(deadline - asyncio.get_running_loop().time(), 0))
         await server.stop(deadline)
         if self._owns_extensions:
