@@ -22,7 +22,17 @@ from architecture.sources import Function, Source
 
 LAYERS = (
     # Every layer may import these. `naiad` itself has the version; `logs` is as low as `errors`, since everything logs.
-    {"naiad", "errors", "log_writer", "json_cache", "garbage_collection", "heap", "background_imports", "turns"},
+    {
+        "naiad",
+        "errors",
+        "log_writer",
+        "json_cache",
+        "garbage_collection",
+        "heap",
+        "background_imports",
+        "standard_streams",
+        "turns",
+    },
     {"logs", "gpus"},
     # Below `config`: tensors of a configuration have datatypes of the protocol.
     {"protocol"},

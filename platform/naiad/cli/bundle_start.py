@@ -9,6 +9,7 @@ from pathlib import Path
 from naiad.bundle.manifest import read_manifest
 from naiad.environments.archives.manifest import require_compatible_host
 from naiad.errors import NaiadError
+from naiad.standard_streams import open_standard_streams
 
 __all__ = ["main"]
 
@@ -17,6 +18,7 @@ _PROGRAM = "run"
 
 def main(arguments: Sequence[str]) -> int:
     """Serve the bundle in the folder `arguments[0]`, or run `doctor` on it; returns the exit code."""
+    open_standard_streams()
     folder = Path(arguments[0])
     try:
         manifest = read_manifest(folder)

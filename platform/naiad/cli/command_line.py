@@ -151,8 +151,6 @@ def run_command(
 
 def output_failure() -> OSError | None:
     """Why this program's output cannot be written; None if it can. BrokenPipeError: its reader is gone."""
-    if sys.stdout is None:  # the program was started without one
-        return None
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -169,9 +167,7 @@ def _is_of_output(error: OSError) -> bool:
     return isinstance(error, BrokenPipeError) and _has_lost_its_reader(sys.stdout)
 
 
-def _has_lost_its_reader(output: TextIO | None) -> bool:
-    if output is None:
-        return False
+def _has_lost_its_reader(output: TextIO) -> bool:
     poll = select.poll()
     poll.register(output, 0)
     return bool(poll.poll(0))  # POLLERR or POLLHUP, which are reported unasked

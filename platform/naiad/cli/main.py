@@ -12,12 +12,14 @@ import sys
 from collections.abc import Callable, Sequence
 
 from naiad.cli.flag_commands import FLAG_COMMANDS
+from naiad.standard_streams import open_standard_streams
 
 __all__ = ["main", "main_tritonserver"]
 
 
 def main_tritonserver(arguments: Sequence[str] | None = None) -> int:
     """Run the program `tritonserver`; returns the exit code."""
+    open_standard_streams()
     from naiad.cli.serve import serve
 
     return _until_output_closes(lambda: serve(sys.argv[1:] if arguments is None else arguments, "tritonserver"))
@@ -25,6 +27,7 @@ def main_tritonserver(arguments: Sequence[str] | None = None) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program `naiad`; returns the exit code. Flags without a sub-command are those of `naiad serve`."""
+    open_standard_streams()
     given = sys.argv[1:] if arguments is None else arguments
     return _until_output_closes(lambda: _run(given))
 

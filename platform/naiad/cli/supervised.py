@@ -30,6 +30,7 @@ from naiad.cli.serve import serve
 from naiad.engine.engine import Engine
 from naiad.errors import NaiadError
 from naiad.lifecycle.states import UNLOADED
+from naiad.standard_streams import open_standard_streams
 
 __all__ = ["SocketSupervisor", "main"]
 
@@ -99,6 +100,7 @@ class SocketSupervisor:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the server; *arguments* are the socket's file descriptor and the server's flags. Returns the exit code."""
+    open_standard_streams()
     channel = socket.socket(fileno=int(arguments[0]))
     return serve(arguments[1:], "naiad serve", SocketSupervisor(channel))
 

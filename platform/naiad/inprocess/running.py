@@ -32,6 +32,7 @@ from naiad.inprocess.options import Options, log_settings, server_options
 from naiad.listeners import metrics_frontend
 from naiad.logs import ActiveLog, configure
 from naiad.repository.repositories import local_repository
+from naiad.standard_streams import open_standard_streams
 
 __all__ = ["RunningServer", "register_repository", "unregister_repository"]
 
@@ -74,6 +75,7 @@ class RunningServer:
             TritonError: If an option is invalid, or a model cannot be loaded and the options say to exit on errors.
         """
         options = server_options(given)
+        open_standard_streams()  # or sockets of guests may get the numbers that these have as streams of the guests
         running = RunningServer(options, LoopThread("naiad-engine"), _open_log(given))
         try:
             failures = running.loop.run(running._start_engine())
