@@ -33,6 +33,26 @@ def test_http_is_served_until_the_block_ends(shared):
         ask(httpclient, f"127.0.0.1:{service.port}")
 
 
+def test_pages_of_other_sites_are_refused_unless_they_are_allowed(shared):
+    def status(port, **headers):
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+            connection.request("POST", "/v2/repository/index", headers=headers)
+            return connection.getresponse().status
+
+    with KServeHttp(shared, KServeHttp.Options(address="127.0.0.1", port=0)) as service:
+        assert status(service.port) == 200
+        assert status(service.port, Origin="http://evil.example") == 403
+        assert status(service.port, Host="evil.example") == 403
+    options = KServeHttp.Options(
+        address="127.0.0.1", port=0, allowed_hosts="a.example", allowed_origins="http://app.example"
+    )
+    with KServeHttp(shared, options) as service:
+        assert status(service.port, Origin="http://app.example", Host="a.example") == 200
+    options = KServeHttp.Options(address="127.0.0.1", port=0, allowed_hosts="http://a.example")
+    with pytest.raises(naiad.InvalidArgumentError, match=r"'http://a\.example' is not a name such as"):
+        KServeHttp(shared, options).start()
+
+
 def test_grpc_is_served(shared):
     options = KServeGrpc.Options(address="127.0.0.1", port=0, infer_compression_level="LOW")
     assert options.infer_compression_level == KServeGrpc.Grpc_compression_level.LOW

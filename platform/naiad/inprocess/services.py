@@ -15,8 +15,10 @@ from types import TracebackType
 from typing import Any, ClassVar, TypeAlias
 
 from naiad.config.server.access import TlsFiles, header_pattern
+from naiad.config.server.web_pages import read_hosts, read_origins
 from naiad.frontends.access import Access
 from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
+from naiad.frontends.http1.page_guard import PageRules
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 from naiad.frontends.kserve_http.server import HttpFrontend
 from naiad.inprocess.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
@@ -163,13 +165,19 @@ class KServeHttp(_Service):
 
     @dataclass
     class Options(_CheckedOptions):
-        """Options of the HTTP service; `thread_count` has no effect, because one event loop serves all connections."""
+        """Options of the HTTP service; `thread_count` has no effect, because one event loop serves all connections.
+
+        `allowed_hosts` and `allowed_origins` are naiad's own, with the values of `--http-allowed-hosts` and
+        `--http-allowed-origins`.
+        """
 
         address: str = "0.0.0.0"  # noqa: S104 - the package's default
         port: int = 8000
         reuse_port: bool = False
         thread_count: int = 8
         header_forward_pattern: str = ""
+        allowed_hosts: str = ""
+        allowed_origins: str = ""
 
     def _frontend_calls(self, running: RunningServer) -> _FrontendCalls:
         options = self._options
@@ -183,6 +191,10 @@ class KServeHttp(_Service):
                 reuse_port=options.reuse_port,
                 extensions=running.extensions,
                 access=_access(options.header_forward_pattern),
+                pages=PageRules(
+                    hosts=read_hosts(options.allowed_hosts) if options.allowed_hosts else None,
+                    origins=read_origins(options.allowed_origins),
+                ),
             )
             return await self._frontend.start()
 

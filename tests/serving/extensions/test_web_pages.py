@@ -7,6 +7,7 @@ import json
 import socket
 
 import pytest
+from frontends.http2.peer import Peer
 from serving.written import write_model
 from support.server import ServerProcess, free_ports
 
@@ -80,7 +81,7 @@ def test_a_page_of_another_site_changes_nothing_on_any_port(served, headers):
                 assert f"cannot accept POST {path} from a page of " in json.loads(body)["error"]
     assert not (server.work / "loaded").exists(), "no code has run"
     assert not [entry for entry in server.post("/v2/repository/index").json() if entry.get("state") == "READY"]
-    server.wait_log("(header Origin): it may change something or run a model; add its origin to --")
+    server.wait_log("): it may change something or run a model; add its origin to --")
     assert server.log.count("cannot accept POST") < 30, "the log is bounded"
 
 
@@ -167,3 +168,30 @@ def test_a_value_that_would_never_match_is_an_error_of_the_command_line(tmp_path
     with ServerProcess(tmp_path / "models", flag, work=tmp_path, wait="") as server:
         assert server.wait_exit() == 1
     assert problem in server.log
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "application/grpc-web", ""]
+)
+def test_grpcs_port_refuses_what_a_page_may_send(served, content_type):
+    """`application/grpc` is not among the content types that a page may send without asking the server first."""
+    server, _ = served
+    (server.work / "loaded").unlink(missing_ok=True)
+    peer = Peer(server.grpc_port)
+    fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/inference.GRPCInferenceService/RepositoryModelLoad"),
+        (":authority", "localhost"),
+        ("origin", EVIL),
+    ]
+    peer.request(1, fields=[*fields, *([("content-type", content_type)] if content_type else [])], ends=True)
+    received, _, _ = peer.response(1)
+    assert received[":status"] == "415"
+    peer.close()
+    with socket.create_connection(("127.0.0.1", server.grpc_port), 30) as connection:
+        connection.sendall(
+            b"POST /inference.GRPCInferenceService/RepositoryModelLoad HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
+        assert b"200" not in connection.recv(1 << 12)
+    assert not (server.work / "loaded").exists()

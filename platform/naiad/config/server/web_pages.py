@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from naiad.config.server.flag_values import FlagValues
+from naiad.errors import OptionError
 
-__all__ = ["parse_allowed_hosts", "parse_allowed_origins"]
+__all__ = ["parse_allowed_hosts", "parse_allowed_origins", "read_hosts", "read_origins"]
 
 _ANY = "*"
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
@@ -21,13 +22,10 @@ def parse_allowed_hosts(values: FlagValues, flag: str) -> tuple[str, ...] | None
     """
     if not values.has(flag):
         return None
-    hosts = tuple(each.lower().rstrip(".") for each in _items(values, flag))
-    for host in hosts:
-        if host != _ANY and _HOST.fullmatch(host) is None:
-            raise values.invalid(
-                flag, f"'{host}' is not a name such as models.example.com, *.example.com or *, without scheme and port"
-            )
-    return hosts
+    try:
+        return read_hosts(values.text(flag))
+    except OptionError as error:
+        raise values.invalid(flag, error.message) from None
 
 
 def parse_allowed_origins(values: FlagValues, flag: str) -> tuple[str, ...]:
@@ -36,14 +34,41 @@ def parse_allowed_origins(values: FlagValues, flag: str) -> tuple[str, ...]:
     Raises:
         UsageError: If one is not an origin.
     """
-    origins = tuple(each.lower().rstrip("/") for each in _items(values, flag))
+    try:
+        return read_origins(values.text(flag))
+    except OptionError as error:
+        raise values.invalid(flag, error.message) from None
+
+
+def read_hosts(text: str) -> tuple[str, ...]:
+    """The names in a list with commas, in lower case.
+
+    Raises:
+        OptionError: If one is not a name.
+    """
+    hosts = tuple(each.lower().rstrip(".") for each in _items(text))
+    for host in hosts:
+        if host != _ANY and _HOST.fullmatch(host) is None:
+            raise OptionError(
+                f"'{host}' is not a name such as models.example.com, *.example.com or *, without scheme and port"
+            )
+    return hosts
+
+
+def read_origins(text: str) -> tuple[str, ...]:
+    """The origins in a list with commas, in lower case.
+
+    Raises:
+        OptionError: If one is not an origin.
+    """
+    origins = tuple(each.lower().rstrip("/") for each in _items(text))
     for origin in origins:
         if origin not in {_ANY, "null"} and _ORIGIN.fullmatch(origin) is None:
-            raise values.invalid(
-                flag, f"'{origin}' is not an origin such as https://app.example.com or http://localhost:3000, or *"
+            raise OptionError(
+                f"'{origin}' is not an origin such as https://app.example.com or http://localhost:3000, or *"
             )
     return origins
 
 
-def _items(values: FlagValues, flag: str) -> list[str]:
-    return [each for each in map(str.strip, values.text(flag).split(",")) if each]
+def _items(text: str) -> list[str]:
+    return [each for each in map(str.strip, text.split(",")) if each]
