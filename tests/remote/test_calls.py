@@ -44,6 +44,8 @@ def caller(target: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> I
         "max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 6 ] max_queue_delay_microseconds: 30000000 }"
     )
     models.add_remote(repository, "batched", {"url": http, "model": "rows"}, batching)
+    models.add_remote(repository, "small_http", {"url": http, "model": "rows", "max_response_mib": "1"})
+    models.add_remote(repository, "small_grpc", {"url": grpc, "model": "rows", "max_response_mib": "1"})
     models.add_remote(repository, "count", {"url": grpc})
     models.add_remote(repository, "fail_http", {"url": http, "model": "fail"})
     models.add_remote(repository, "fail_grpc", {"url": grpc, "model": "fail"})
@@ -101,6 +103,28 @@ def test_a_call_carries_tensors_parameters_and_ids_there_and_back(caller, model)
     assert (seen["rows"], seen["id"], seen["timeout"]) == (2, "seven", 9_000_000)
     assert seen["parameters"] == {"mode": "fast"}  # the header x-user is sent as a header, which is not forwarded there
     assert (reply.json()["model_name"], reply.json()["parameters"]) == (model, {"answered": True})
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-user": "Ada"}])
+@pytest.mark.parametrize("name", ["X-User", "X-USER"])
+def test_a_parameter_does_not_become_a_header(caller, name, headers):
+    """A proxy that sets the header after a login has not seen the parameter."""
+    reply = infer(caller, "by_http", rows_request("a", **{name: "admin"}), headers)
+
+    assert reply.status == 400
+    assert reply.error == (
+        "cannot forward the header 'x-user': it came as a parameter of the request; send it as a header that the server "
+        "forwards, and in calls between models pass the request's trace"
+    )
+
+
+@pytest.mark.parametrize("model", ["small_http", "small_grpc"])
+def test_a_response_that_is_longer_than_the_model_accepts_is_an_error(caller, model):
+    reply = infer(caller, model, rows_request("x" * 1_500_000))
+
+    assert reply.status == 500
+    assert "its response has more than 1048576 bytes; ask it for fewer outputs, or raise the parameter" in reply.error
+    assert infer(caller, model, rows_request("x")).status == 200
 
 
 def test_only_the_requested_outputs_are_asked_for(caller):

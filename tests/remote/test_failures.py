@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import gc
 import ipaddress
 import itertools
 import random
 import socket
 import ssl
 import threading
+import tracemalloc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +44,9 @@ class Calls:
 
     def __call__(self, **options: object) -> list[WireResponse]:
         return list(self._caller.call(REQUEST, **{"clients": [], **options}))
+
+    def of(self, request: WireRequest) -> Iterator[WireResponse]:
+        return self._caller.call(request, clients=[])
 
     def error(self, **options: object) -> CallError:
         with pytest.raises(CallError) as error:
@@ -488,3 +494,101 @@ def secure_server(tmp_path_factory) -> Iterator[tuple[str, Path]]:
     options = ("--grpc-use-ssl=true", f"--grpc-server-cert={certificate}", f"--grpc-server-key={key}")
     with ServerProcess(folder / "repository", *options, work=folder / "work") as server:
         yield server.grpc_url, authority.path
+
+
+def announce_much(connection: socket.socket, _: bytes) -> bool:
+    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 5000000000\r\n\r\n{")
+    return True
+
+
+def send_without_end(connection: socket.socket, _: bytes) -> bool:
+    connection.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+    while True:
+        connection.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+
+
+def send_half(connection: socket.socket, _: bytes) -> bool:
+    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 8000000\r\n\r\n" + b" " * 4_000_000)
+    return False
+
+
+def send_half_in_chunks(connection: socket.socket, _: bytes) -> bool:
+    connection.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3d0900\r\n" + b" " * 4_000_000)
+    return False
+
+
+@pytest.mark.parametrize("handler", [announce_much, send_without_end])
+def test_a_response_that_is_too_long_is_an_error_and_says_nothing_about_the_target(handler):
+    with scripted(handler) as target, calls_of(url(target), max_response_mib="2", breaker_failures="1") as call:
+        error = call.error()
+
+        assert error.text == (
+            f"cannot call {url(target)}/v2/models/m: its response has more than 2097152 bytes; ask it for fewer outputs, "
+            "or raise the parameter 'max_response_mib'"
+        )
+        assert (error.cause, error.code) == (Cause.ERROR, "INTERNAL")
+        assert call.is_ready()
+
+
+def test_a_response_that_never_ends_is_ended_by_the_time_limit():
+    with scripted(send_without_end) as target, calls_of(url(target), timeout_seconds="0.3") as call:
+        error = call.error()
+
+    assert error.text == f"cannot call {url(target)}/v2/models/m: no response within 0.3 s"
+    assert error.cause is Cause.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "problem"),
+    [
+        ("inference-header-content-length: 1_0\r\n", b'{"outputs": []}',
+         "its header inference-header-content-length is '1_0', and its body has 15 bytes"),
+        ("inference-header-content-length: -5\r\n", b'{"outputs": []}', "is '-5', and its body has 15 bytes"),
+        ("inference-header-content-length: 16\r\n", b'{"outputs": []}', "is '16', and its body has 15 bytes"),
+        ("", b'{"outputs": [{"name": "Y", "datatype": "INT8", "shape": [1], "parameters": {"binary_data_size": -1}}]}',
+         "output 'Y' has the binary_data_size -1"),
+        ("", b"[" * 100_000, "recursion"),
+    ],
+)  # fmt: skip
+def test_a_response_with_impossible_sizes_or_depth_is_malformed(head, body, problem):
+    def send(connection: socket.socket, _: bytes) -> bool:
+        connection.sendall(f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\n{head}\r\n".encode() + body)
+        return True
+
+    with scripted(send) as target, calls_of(url(target)) as call:
+        error = call.error()
+
+    assert error.cause is Cause.MALFORMED
+    assert problem in error.text
+
+
+@pytest.mark.parametrize("handler", [send_half, send_half_in_chunks, send_without_end])
+def test_a_failed_call_keeps_nothing_of_what_it_received(handler):
+    with scripted(handler) as target, calls_of(url(target), max_response_mib="8", retries="0") as call:
+        call.error()
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for _ in range(10):
+                call.error()
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+
+    assert kept < 2_000_000  # of 40 MB or more
+
+
+def test_a_failed_call_leaves_no_cycle_that_keeps_its_request():
+    request = REQUEST.copy()
+    kept = weakref.ref(request)
+    with scripted(lose) as target, calls_of(url(target)) as call:
+        gc.disable()
+        try:
+            with contextlib.suppress(CallError):
+                list(call.of(request))
+            del request
+            assert kept() is None
+        finally:
+            gc.enable()

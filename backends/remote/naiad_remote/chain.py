@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import List, Tuple
+from typing import FrozenSet, List, Tuple
 from urllib.parse import quote, unquote
 
 from naiad_remote.errors import CallError, Cause
 
 HEADER = "naiad-call-chain"
+FORWARDED = "naiad-forwarded-headers"
+"""Key of the context with the names of parameters that the server made from headers, separated by commas."""
 _SEPARATOR = ","
 _SHOWN = " -> "
 _SAFE = "-._~/:"
@@ -47,12 +49,17 @@ def _rejection(problem: str) -> CallError:
     return CallError(Cause.BLOCKED, f"cannot call the remote model: {problem}", "INVALID_ARG")
 
 
-def read_context(text: str) -> Tuple[str, List[Tuple[str, str]]]:
-    """The received chain and the headers of the trace, from the context of a request's trace (JSON)."""
+def read_context(text: str) -> Tuple[str, FrozenSet[str], List[Tuple[str, str]]]:
+    """What is in the context of a request's trace (JSON).
+
+    Returns:
+        The received chain, the names of the parameters that the server made from headers, and the headers of the trace.
+    """
     import json
 
     context = json.loads(text)
     if not isinstance(context, dict):
-        return "", []
+        return "", frozenset(), []
     chain = str(context.pop(HEADER, ""))
-    return chain, [(str(name), str(value)) for name, value in context.items()]
+    forwarded = frozenset(filter(None, str(context.pop(FORWARDED, "")).split(_SEPARATOR)))
+    return chain, forwarded, [(str(name), str(value)) for name, value in context.items()]

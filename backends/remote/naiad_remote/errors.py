@@ -38,6 +38,15 @@ _UNHEALTHY = frozenset(
 _NEUTRAL = frozenset({Cause.CANCELLED, Cause.REQUEST_TIMEOUT, Cause.BLOCKED})
 
 
+def too_long(target: object, most: int) -> CallError:
+    """The error for a response that is longer than the model accepts."""
+    text = (
+        f"cannot call {target}: its response has more than {most} bytes; ask it for fewer outputs, or raise the "
+        "parameter 'max_response_mib'"
+    )
+    return CallError(Cause.ERROR, text, "INTERNAL")
+
+
 class CallError(Exception):
     """A call that failed.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Deque, Dict, Iterator, List, Optional, Tuple
 
 from naiad_remote import protobuf
-from naiad_remote.errors import CallError, Cause
+from naiad_remote.errors import CallError, Cause, too_long
 from naiad_remote.settings import Settings, Target
 from naiad_remote.watch import Limit
 from naiad_remote.wire import Description, WireRequest, WireResponse
@@ -44,6 +44,8 @@ _SYSTEM_ERRORS = tuple(
 )
 _PREFIXES = re.compile(r"(.*last error: )?([A-Z_]+: )?(ipv[46]:\S+: )?")
 """What gRPC's library writes before a cause: `failed to connect to all addresses; last error: UNKNOWN: ipv4:...: `."""
+_TOO_LONG = "received message larger than max"
+_LARGEST_MESSAGE = 2**31 - 1
 _BACKOFF_MS = 100
 """Pause of a channel after a failed connection: the breaker decides about longer ones."""
 
@@ -85,10 +87,11 @@ class GrpcTarget:
         self._grpc = grpc
         self._target = target
         self._max_idle = settings.max_in_flight
+        self._max_response = settings.max_response
         self._idle: Deque[_Connection] = deque()
         self._options: List[Tuple[str, Any]] = [
             ("grpc.max_send_message_length", -1),
-            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_receive_message_length", min(settings.max_response, _LARGEST_MESSAGE)),
             ("grpc.initial_reconnect_backoff_ms", _BACKOFF_MS),
             # It also limits how long one attempt to connect may take.
             ("grpc.min_reconnect_backoff_ms", max(_BACKOFF_MS, int(settings.connect_timeout * 1000))),
@@ -203,6 +206,8 @@ class GrpcTarget:
                 what = {Cause.TLS: "TLS failed: ", Cause.LOST: "the connection was lost: "}.get(cause, "")
                 hint = "; see tls_ca, tls_certificate and tls_server_name" if cause is Cause.TLS else ""
                 return CallError(cause, f"cannot call {self._target}: {what}{shorten(details)}{hint}")
+        if code == "RESOURCE_EXHAUSTED" and _TOO_LONG in details.lower():
+            return too_long(self._target, self._max_response)
         cause = Cause.UNAVAILABLE if _CODES.get(code) == "UNAVAILABLE" else Cause.ERROR
         text = details or f"gRPC status {code}"
         return CallError(cause, f"{text} (from {self._target})", _CODES.get(code, "UNKNOWN"))

@@ -13,7 +13,7 @@ from typing import Any, Deque, Iterator, List, Mapping, Optional, Tuple
 from urllib.parse import quote
 
 from naiad_remote import kserve_json
-from naiad_remote.errors import CallError, Cause
+from naiad_remote.errors import CallError, Cause, too_long
 from naiad_remote.settings import Settings, Target
 from naiad_remote.watch import Limit
 from naiad_remote.wire import Buffer, Description, WireRequest, WireResponse
@@ -36,6 +36,17 @@ _UNAVAILABLE = frozenset({429, 502, 503, 504})
 # X509_V_ERR_... of OpenSSL's x509_vfy.h for rules that only VERIFY_X509_STRICT checks, which Python 3.13 has set.
 _STRICT_CERTIFICATE_ERRORS = range(78, 95)
 _OK = 200
+_DOCUMENT_BYTES = 16 << 20
+"""Most bytes of a configuration, of metadata and of an error."""
+_PIECE = 1 << 20
+
+
+class _TooLongError(ValueError):
+    """A response is longer than accepted."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self.most = most
 
 
 class HttpTarget:
@@ -49,6 +60,7 @@ class HttpTarget:
         self._target = target
         self._connect_seconds = settings.connect_timeout
         self._max_idle = settings.max_in_flight
+        self._max_response = settings.max_response
         self._idle: Deque[socket.socket] = deque()
         self._server_name = settings.tls.server_name or target.host
         self._context = _context(settings) if target.is_secure else None
@@ -66,14 +78,18 @@ class HttpTarget:
         document, buffers = kserve_json.encode_request(request)
         headers = [*request.headers, ("content-type", "application/octet-stream")]
         headers.append(("inference-header-content-length", str(len(document))))
-        status, received, body = self._exchange("POST", f"{self._path}/infer", headers, [document, *buffers], limit)
+        content, most = [document, *buffers], self._max_response
+        status, received, body = self._exchange("POST", f"{self._path}/infer", headers, content, limit, most)
         if status != _OK:
             raise self._rejection(status, body)
         size = received.get("inference-header-content-length", "")
         try:
-            yield kserve_json.decode_response(body, int(size) if size else len(body))
-        except (ValueError, OverflowError) as error:
+            response = kserve_json.decode_response(body, _header_size(size, len(body)))
+        except (ValueError, OverflowError, RecursionError) as error:
             raise self._malformed(str(error)) from None
+        if limit.rest() <= 0:  # reading it took the time
+            raise self._ended(limit)
+        yield response
 
     def describe(self, headers: List[Tuple[str, str]], limit: Limit) -> Description:
         """The interface of the model; without Triton's extension for configurations that of its metadata.
@@ -81,16 +97,16 @@ class HttpTarget:
         Raises:
             CallError: If the target cannot be asked.
         """
-        status, _, body = self._exchange("GET", f"{self._path}/config", headers, [], limit)
+        status, _, body = self._exchange("GET", f"{self._path}/config", headers, [], limit, _DOCUMENT_BYTES)
         read = kserve_json.describe_config
         if status != _OK:  # a server without the extension has no such path, or none for the method
-            status, _, body = self._exchange("GET", self._path, headers, [], limit)
+            status, _, body = self._exchange("GET", self._path, headers, [], limit, _DOCUMENT_BYTES)
             read = kserve_json.describe_metadata
         if status != _OK:
             raise self._rejection(status, body)
         try:
             return read(json.loads(body))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise self._malformed(repr(error)) from None
 
     def close(self) -> None:
@@ -101,15 +117,16 @@ class HttpTarget:
     # -- connections --------------------------------------------------------------------------------------------
 
     def _exchange(
-        self, method: str, path: str, headers: List[Tuple[str, str]], buffers: List[Buffer], limit: Limit
-    ) -> Tuple[int, Mapping[str, str], bytes]:
-        """Send one request and read its response: status, headers and body."""
+        self, method: str, path: str, headers: List[Tuple[str, str]], buffers: List[Buffer], limit: Limit, most: int
+    ) -> Tuple[int, Mapping[str, str], bytearray]:
+        """Send one request and read its response of at most *most* bytes: status, headers and body."""
         size = sum(len(buffer) for buffer in buffers)
         lines = [f"{method} {path} HTTP/1.1", f"host: {self._target.address}", f"content-length: {size}"]
         lines += [f"{name}: {value}" for name, value in headers]
         head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
         connection = self._take_idle() or self._connect(limit)
         keep = False
+        failure: CallError
         try:
             # Not the method of TLS sockets: it drops the state that a thread in `recv` uses.
             limit.attach(lambda: _abort(connection))
@@ -117,7 +134,7 @@ class HttpTarget:
                 _send(connection, head, buffers, size)
                 with contextlib.closing(http.client.HTTPResponse(connection, method=method)) as response:
                     response.begin()
-                    body = response.read()
+                    body = _read_body(response, most if response.status == _OK else min(most, _DOCUMENT_BYTES), limit)
                     keep = not response.will_close
                     found = {name.lower(): value for name, value in response.getheaders()}
                     return response.status, found, body
@@ -125,12 +142,17 @@ class HttpTarget:
                 limit.detach()
         except (OSError, http.client.HTTPException, ValueError) as error:
             keep = False
-            raise self._failure(error, limit) from None
+            failure = self._failure(error, limit)
         finally:
             if keep and limit.ended_by is None:
                 self._give_back(connection)
             else:
                 connection.close()
+        try:
+            # Outside of the handler: as the error's context, the cause would keep what was received so far.
+            raise failure
+        finally:
+            del failure  # its traceback has this frame: a cycle
 
     def _take_idle(self) -> Optional[socket.socket]:
         """A connection that the target has not closed."""
@@ -174,8 +196,10 @@ class HttpTarget:
     # -- errors -------------------------------------------------------------------------------------------------
 
     def _failure(self, error: Exception, limit: Limit) -> CallError:
-        if limit.ended_by is not None:
+        if limit.ended_by is not None or limit.rest() <= 0:
             return self._ended(limit)
+        if isinstance(error, _TooLongError):
+            return too_long(self._target, error.most)
         if isinstance(error, ssl.SSLError) and "ALERT" in str(error).upper():
             # With TLS 1.3 a server rejects the client's certificate after the handshake.
             return CallError(Cause.TLS, self._text(f"TLS failed: {_reason(error)}; see tls_certificate"))
@@ -221,6 +245,44 @@ def _send(connection: socket.socket, head: bytes, buffers: List[Buffer], size: i
     connection.sendall(head)
     for buffer in buffers:
         connection.sendall(buffer)
+
+
+def _read_body(response: http.client.HTTPResponse, most: int, limit: Limit) -> bytearray:
+    """The body of a response, in one piece of memory; a short one ends with `IncompleteRead`."""
+    announced = response.length
+    if announced is not None and announced > most:
+        raise _TooLongError(most)
+    body = bytearray(announced or 0)
+    size = 0
+    while announced is None or size < announced:
+        if size == len(body):
+            body += bytes(_PIECE)
+        with memoryview(body) as view:
+            count = response.readinto(view[size : size + _PIECE])
+        if not count:
+            break
+        size += count
+        if size > most:
+            raise _TooLongError(most)
+        if limit.rest() <= 0:  # a target that never ends a response is not ended by a pause between two pieces
+            raise TimeoutError
+    if announced is not None and size < announced:
+        raise http.client.IncompleteRead(b"", announced - size)
+    del body[size:]
+    return body
+
+
+def _header_size(text: str, size: int) -> int:
+    """Bytes of JSON at the beginning of a body of *size* bytes.
+
+    Raises:
+        ValueError: If the header has another value.
+    """
+    if not text:
+        return size
+    if not (text.isascii() and text.isdigit()) or int(text) > size:
+        raise ValueError(f"its header inference-header-content-length is {text!r}, and its body has {size} bytes")
+    return int(text)
 
 
 def _abort(connection: socket.socket) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Tuple, Union
 
 import numpy as np
 
 from naiad_remote.wire import CODES, Buffer, Description, TensorDescription, WireRequest, WireResponse, WireTensor
 
+_JSON_BYTES = 64 << 20
+"""Most bytes of JSON in a response: it takes about ten times the memory once it is parsed."""
 _NUMPY = {
     "BOOL": "?",
     "UINT8": "u1",
@@ -50,12 +52,14 @@ def encode_request(request: WireRequest) -> Tuple[bytes, List[Buffer]]:
     return json.dumps(document, separators=(",", ":")).encode(), buffers
 
 
-def decode_response(body: bytes, json_size: int) -> WireResponse:
+def decode_response(body: Union[bytes, bytearray], json_size: int) -> WireResponse:
     """The response in a body whose first *json_size* bytes are JSON.
 
     Raises:
         ValueError: If the body is malformed.
     """
+    if json_size > _JSON_BYTES:
+        raise ValueError(f"its JSON has {json_size} bytes, more than {_JSON_BYTES}")
     document = json.loads(body[:json_size])
     if not isinstance(document, dict) or not isinstance(document.get("outputs", []), list):
         raise ValueError("it is not a JSON object with outputs")
@@ -71,8 +75,10 @@ def decode_response(body: bytes, json_size: int) -> WireResponse:
             if size is None:
                 data = _encode_json_data(datatype, output["data"])
             else:
-                data = view[position : position + int(size)]
-                position += int(size)
+                if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+                    raise ValueError(f"output '{name}' has the binary_data_size {size!r}")
+                data = view[position : position + size]
+                position += size
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"an output is malformed: {error!r}") from None
         tensor = WireTensor(name, datatype, shape, [data])
@@ -106,7 +112,7 @@ def _flatten(data: Any) -> List[Any]:
     return [element for each in data for element in _flatten(each)]
 
 
-def error_text(body: bytes) -> str:
+def error_text(body: Union[bytes, bytearray]) -> str:
     """The text of an error's body: that of JSON's `error` or `detail`, else the beginning of the body."""
     try:
         document = json.loads(body)
@@ -114,7 +120,7 @@ def error_text(body: bytes) -> str:
             for key in ("error", "detail", "message"):
                 if isinstance(document.get(key), str):
                     return str(document[key])
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     return body[:500].decode("utf-8", "replace").strip()
 

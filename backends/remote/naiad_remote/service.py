@@ -136,12 +136,14 @@ class Service:
         """
         parameters: Dict[str, Parameter] = json.loads(request.parameters())
         headers = dict(self._settings.headers)
-        for name in self._settings.forward_headers:
-            _forward(name, parameters, headers)
-        received = ""
+        received, forwarded = "", frozenset()
+        traced: List[Tuple[str, str]] = []
         context = request.trace().get_context()
         if context:
-            received, traced = chain.read_context(context)
+            received, forwarded, traced = chain.read_context(context)
+        for name in self._settings.forward_headers:
+            _forward(name, parameters, forwarded, headers)
+        if traced:
             headers.update({name.lower(): value for name, value in traced if settings.is_header(name, value)})
         headers[chain.HEADER] = chain.extend(received, self._link, self._settings.max_chain)
         if request.correlation_id():
@@ -224,13 +226,26 @@ def _server_id() -> str:
     return os.environ.get("NAIAD_SERVER_ID") or f"{socket.gethostname()}-{secrets.token_hex(3)}"
 
 
-def _forward(name: str, parameters: Dict[str, Parameter], headers: Dict[str, str]) -> None:
+def _forward(name: str, parameters: Dict[str, Parameter], forwarded: Collection[str], headers: Dict[str, str]) -> None:
     """Send a parameter that the server made from a header as a header again.
 
+    Args:
+        name: Name of the header, in lower case.
+        parameters: The request's parameters; that one leaves them.
+        forwarded: Names of those that the server made from headers.
+        headers: The headers to send.
+
     Raises:
-        CallError: If the value cannot be in a header.
+        CallError: If the value cannot be in a header, or the client sent it as a parameter: a proxy that sets or checks
+            headers, for example after a login, has not seen it.
     """
     for given in [each for each in parameters if each.lower() == name]:
+        if given not in forwarded:
+            text = (
+                f"cannot forward the header '{name}': it came as a parameter of the request; send it as a header that "
+                "the server forwards, and in calls between models pass the request's trace"
+            )
+            raise CallError(Cause.BLOCKED, text, "INVALID_ARG")
         value = str(parameters.pop(given))
         if not settings.is_header(name, value):
             raise CallError(Cause.BLOCKED, f"cannot forward the header '{name}': its value is invalid", "INVALID_ARG")

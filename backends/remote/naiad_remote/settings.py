@@ -53,6 +53,7 @@ KEYS = (
     "headers",
     "forward_headers",
     "max_chain",
+    "max_response_mib",
 )
 
 
@@ -123,6 +124,7 @@ class Settings:
         servers_port: The port of listed servers that is called: `http`, `grpc` or `grpcs`.
         model: The model's name at targets that do not name one.
         version: Its version there; empty for the one that the server chooses.
+        max_response: Most bytes of a response.
     """
 
     servers: str
@@ -145,6 +147,7 @@ class Settings:
     headers: Tuple[Tuple[str, str], ...]
     forward_headers: Tuple[str, ...]
     max_chain: int
+    max_response: int
 
 
 def read(config: Mapping[str, Any], directory: str) -> Settings:
@@ -196,6 +199,7 @@ def read(config: Mapping[str, Any], directory: str) -> Settings:
         headers=_headers(values.get("headers", "")),
         forward_headers=tuple(each.lower() for each in _split(values.get("forward_headers", ""))),
         max_chain=get.count("max_chain", 8, least=1),
+        max_response=get.count("max_response_mib", 1024, least=1) << 20,
     )
 
 

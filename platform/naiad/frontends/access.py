@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from naiad_stub.memo import Memo
 
 from naiad.config.server.access import Restrictions
 from naiad.errors import InvalidRequestError
-from naiad.protocol.inference import CALL_CHAIN, InferRequest
+from naiad.protocol.inference import CALL_CHAIN, FORWARDED_HEADERS, InferRequest
 
 PROPAGATED_HEADERS = ("traceparent", "tracestate", CALL_CHAIN)
 """Headers that every request caused by this one carries on, in lower case.
@@ -78,8 +78,13 @@ class HeaderForwarder:
         self._pattern = pattern
         self._known: Memo[str, bool] = Memo(_MAX_NAMES)
 
-    def forward(self, request: InferRequest, headers: Iterable[tuple[str, str]]) -> None:
-        """Add the headers whose names match. They replace parameters of the same name.
+    def forward(
+        self, request: InferRequest, headers: Iterable[tuple[str, str]], propagated: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """Add the headers whose names match to the parameters. They replace parameters of the same name.
+
+        Returns:
+            *propagated* with the names of these parameters: a client may send parameters of such names, too.
 
         Raises:
             InvalidRequestError: If one has the name of a parameter that the server itself reads.
@@ -87,6 +92,8 @@ class HeaderForwarder:
         found = {name: value for name, value in headers if self._matches(name)}
         if found:
             request.parameters = {**request.parameters, **found}
+            return {**propagated, FORWARDED_HEADERS: ",".join(found)}
+        return propagated
 
     def _matches(self, name: str) -> bool:
         known = self._known.get(name)

@@ -22,6 +22,8 @@ Parameter: TypeAlias = bool | int | float | str
 NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 CALL_CHAIN = "naiad-call-chain"
+FORWARDED_HEADERS = "naiad-forwarded-headers"
+"""Key of `InferRequest.propagated` with the names of parameters that were made from headers, separated by commas."""
 """Header with the servers that a request came through, in lower case; see `backends/remote`."""
 
 

@@ -252,6 +252,7 @@ class InferStream:
             name, version = infer_request.model_name, infer_request.model_version
             metadata, config = self._engine.model_metadata(name, version), self._engine.model_config(name, version)
             request.requested.set_model(metadata, config)
+        infer_request.propagated = self._headers
         if self._prepare is not None:
             self._prepare(infer_request)
         # Queued before it is submitted: the engine may respond before `submit` returns.
@@ -259,7 +260,6 @@ class InferStream:
             self._in_order.append(request)
         self._in_flight.add(request)
         self._gate.enter()
-        infer_request.propagated = self._headers
         try:
             if self._tracer.is_on:
                 request.ticket = self._tracer.submit(self._engine, infer_request, request, "GRPC", self._headers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from naiad.errors import Code, NaiadError
 from naiad.frontends.grpc.calls import GrpcCall
 from naiad.frontends.kserve_grpc import response_codec
@@ -82,12 +84,11 @@ class ModelInfer:
                 self._enter_gate()
                 self._on_read(inference)
                 return
-            if context.forwarder is not None:
-                context.forwarder.forward(inference.request, self._call.head.metadata)
+            propagated = self._propagated(inference)
             self._message_buffer = message
             self._is_counted = True
             context.gate.enter()
-            self._ticket = context.service.submit(inference.request, self, self._call.head.propagated)
+            self._ticket = context.service.submit(inference.request, self, propagated)
         except Exception as error:  # noqa: BLE001 - any error becomes the call's status
             self._leave_gate()
             self._call.fail(error)
@@ -123,11 +124,16 @@ class ModelInfer:
         context, inference = self._context, self._inference
         assert inference is not None
         try:
-            if context.forwarder is not None:
-                context.forwarder.forward(inference.request, self._call.head.metadata)
-            self._ticket = context.service.submit(inference.request, self, self._call.head.propagated)
+            self._ticket = context.service.submit(inference.request, self, self._propagated(inference))
         except Exception as error:  # noqa: BLE001 - any error becomes the call's status
             self._on_failed(error)
+
+    def _propagated(self, inference: Inference) -> Mapping[str, str]:
+        """The metadata that requests caused by this one carry on; those that are forwarded become parameters."""
+        head, forwarder = self._call.head, self._context.forwarder
+        if forwarder is None:
+            return head.propagated
+        return forwarder.forward(inference.request, head.metadata, head.propagated)
 
     def _on_applied(self, response: InferResponse) -> None:
         """A long response has the requested forms."""

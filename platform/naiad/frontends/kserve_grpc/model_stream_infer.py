@@ -188,7 +188,7 @@ class ModelStreamInfer:
 
     def _forward_metadata(self, request: InferRequest) -> None:
         if self._context.forwarder is not None:
-            self._context.forwarder.forward(request, self._call.head.metadata)
+            request.propagated = self._context.forwarder.forward(request, self._call.head.metadata, request.propagated)
 
     def _detach(self) -> None:
         """Drop the references to this object, which are cycles: the call is over."""

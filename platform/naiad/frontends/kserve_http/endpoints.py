@@ -305,12 +305,14 @@ class Endpoints:
     def _submit_infer(
         self, exchange: HttpExchange, request: HttpRequest, inference: InferRequest, form: ResponseFormat
     ) -> None:
+        inference.propagated = propagated_headers(request.headers)
         if self._forwarder is not None:
-            self._forwarder.forward(inference, original_headers(request.headers))
+            inference.propagated = self._forwarder.forward(
+                inference, original_headers(request.headers), inference.propagated
+            )
         accepted = request.headers.get(b"accept-encoding")
         response_coding = compression.preferred_coding(accepted) if accepted else "identity"
         sink: Sink = InferSink(exchange, form, response_coding, self._extensions)
-        inference.propagated = propagated_headers(request.headers)
         if self._tracer.is_on:
             ticket = self._tracer.submit(self._engine, inference, sink, "HTTP", inference.propagated)
         else:
