@@ -418,3 +418,29 @@ def test_a_password_in_a_reference_is_refused_and_never_repeated(naiad, models, 
     )  # fmt: skip
     assert "started with --model-repository=oci://127.0.0.1:1/shop:1" in served.stdout + served.stderr
     assert "ter2" not in out + err + served.stdout + served.stderr
+
+
+@pytest.mark.parametrize("depth", [300, 3000])
+def test_a_member_that_is_too_deep_is_refused(registry, naiad, models, tmp_path, depth):
+    naiad.push(registry.uri("shop", "1"), models)
+    deep = "models/plain/" + "d/" * depth + "model.py"
+    replace_layer(registry, "shop", "1", "model/plain", [(makers.member(deep), b"pass")], tmp_path)
+
+    error = naiad.fail("pull", registry.uri("shop", "1"))
+
+    assert "is refused: its member 'models/plain/d/d/d" in error
+    assert "is more than 256 folders deep" in error
+    assert len(error) < 1000
+
+
+@pytest.mark.parametrize("size", [-5, True, "7", 1.5, None])
+def test_a_layer_of_an_impossible_size_is_malformed(registry, naiad, models, size):
+    naiad.push(registry.uri("shop", "1"), models)
+    manifest = registry.manifest("shop", "1")
+    manifest["layers"][0]["size"] = size
+    registry.put("shop", "1", manifest)
+
+    error = naiad.fail("pull", registry.uri("shop", "1"))
+
+    assert "cannot read the manifest of oci://" in error
+    assert f"{size!r} is not the size of a layer" in error

@@ -20,6 +20,7 @@ class Web:
         tags: Whether it says which state of a file it sends.
         statuses: Answers with these, one a request, before anything else.
         requests: Paths and ranges that were asked for.
+        login: The Authorization header that is required; empty for none.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -29,6 +30,7 @@ class Web:
         self.tags = True
         self.statuses: list[int] = []
         self.requests: list[tuple[str, str]] = []
+        self.login = ""
         self.address = ""
 
     def uri(self, name: str) -> str:
@@ -47,6 +49,9 @@ def serving(folder: Path) -> Iterator[Web]:
             name = self.path.partition("?")[0].lstrip("/")
             asked = self.headers.get("Range", "")
             web.requests.append((name, asked))
+            if web.login and self.headers.get("Authorization") != web.login:
+                self._answer(401, b"", {})
+                return
             path = web.folder / name
             if web.statuses or not path.is_file():
                 self._answer(web.statuses.pop(0) if web.statuses else 404, b"", {})

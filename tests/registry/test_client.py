@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import errno
+import io
 import json
 import shutil
 from pathlib import Path
@@ -11,7 +13,8 @@ from types import SimpleNamespace
 import pytest
 from naiad.errors import Code, RegistryError
 from naiad.registry import client as client_module
-from naiad.registry.client import RegistryClient, sha256_of
+from naiad.registry.authorization import Authorization
+from naiad.registry.client import RegistryClient, open_registry, sha256_of
 from naiad.registry.credentials import RegistryCredentials
 from naiad.registry.references import parse_reference
 from naiad.registry.transport import RegistryTransport
@@ -250,6 +253,95 @@ def test_an_identity_token_is_exchanged(registry):
 
     assert not open_client(registry, credentials=credentials).has_blob(DIGEST)
     assert registry.requests("POST", "^/token")
+
+
+TOKEN_SERVERS = [
+    ("registry.example:5000", "https://registry.example/token", ()),
+    ("registry.example", "https://auth.registry.example/token", ()),
+    ("registry.gitlab.com", "https://gitlab.com/jwt/auth", ()),
+    ("docker.io", "https://auth.docker.io/token", ()),
+    ("index.docker.io", "https://auth.docker.io/token", ()),
+    ("127.0.0.1:5000", "http://127.0.0.1:5001/token", ()),
+    ("registry.example", "https://tokens.other:8443/", ("tokens.other:8443",)),
+]
+FOREIGN_SERVERS = [
+    ("registry.example", "https://evil.test/token", "'evil.test' is not a host of the registry, and gets no password"),
+    ("registry.example", "https://example.evil.test/", "'example.evil.test' is not a host of the registry"),
+    ("registry.example", "https://registry.example@evil.test/", "'evil.test' is not a host of the registry"),
+    ("a.azurecr.io", "https://b.azurecr.io/token", "set NAIAD_REGISTRY_TOKEN_SERVERS=b.azurecr.io"),
+    ("notexample.com", "https://example.com/token", "'example.com' is not a host of the registry"),
+    ("registry.example", "http://registry.example/token", "it is not encrypted, and gets no password; use https"),
+    ("registry.example", "http://127.0.0.1/token", "'127.0.0.1' is not a host of the registry"),
+    ("registry.example", "https:///token", "'' is not a host of the registry"),
+]  # fmt: skip
+
+
+def ask_for_token(registry, realm, credentials, allowed=()):
+    """The requests for tokens that a challenge leads to."""
+    asked = []
+
+    def answer(request):
+        asked.append(request)
+        return io.BytesIO(b'{"token": "t"}')
+
+    Authorization(registry, "shop", credentials, answer, allowed).answer(f'Bearer realm="{realm}"', "")
+    return asked
+
+
+@pytest.mark.parametrize(("registry", "realm", "allowed"), TOKEN_SERVERS)
+def test_a_password_is_sent_to_servers_of_tokens_of_the_registry(registry, realm, allowed):
+    (request,) = ask_for_token(registry, realm, ANN, allowed)
+
+    assert request.unredirected_hdrs["Authorization"] == ANN.basic
+
+
+@pytest.mark.parametrize(("registry", "realm", "problem"), FOREIGN_SERVERS)
+@pytest.mark.parametrize("credentials", [ANN, RegistryCredentials(identity_token="again", origin="config.json")])
+def test_no_password_is_sent_to_a_foreign_server_of_tokens(registry, realm, problem, credentials):
+    with pytest.raises(RegistryError) as failed:
+        ask_for_token(registry, realm, credentials)
+
+    start = f"cannot get a token for 'shop' of the registry {registry} from {realm}: "
+    assert failed.value.message.startswith(start)
+    assert problem in failed.value.message
+
+
+def test_an_anonymous_client_has_no_password_to_lose():
+    (request,) = ask_for_token("registry.example", "https://evil.test/token", None)
+
+    assert "Authorization" not in request.unredirected_hdrs
+
+
+def test_the_operator_names_a_server_of_tokens_by_a_variable(registry, tmp_path):
+    registry.login = ("ann", "secret")
+    config = {"auths": {registry.host: {"auth": base64.b64encode(b"ann:secret").decode()}}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    port = registry.host.rpartition(":")[2]
+    challenge = f'Bearer realm="http://localhost:{port}/token",service="tests",scope="repository:shop:pull"'
+    reference, environ = parse_reference(registry.uri("shop", "1")), {"DOCKER_CONFIG": str(tmp_path)}
+
+    def has_blob(**more):
+        registry.faults.append(Fault("HEAD", "", status=401, headers={"WWW-Authenticate": challenge}))
+        return open_registry(reference, environ | more).has_blob(DIGEST)
+
+    with pytest.raises(RegistryError, match=rf"set NAIAD_REGISTRY_TOKEN_SERVERS=localhost:{port}"):
+        has_blob()
+    assert not registry.requests("GET", "^/token")
+    assert not has_blob(NAIAD_REGISTRY_TOKEN_SERVERS=f"other, LOCALHOST:{port}")
+
+
+@pytest.mark.parametrize("login", [None, ("ann", "secret")])
+def test_a_storage_that_a_download_is_redirected_to_cannot_ask_for_the_password(registry, tmp_path, login):
+    registry.login, registry.redirects = login, True
+    give(registry)
+    challenge = f'Bearer realm="http://{registry.host}/token?stolen=1",scope="repository:shop:pull"'
+    registry.faults.append(Fault("GET", "^/storage/", status=401, headers={"WWW-Authenticate": challenge}, times=9))
+    client = open_client(registry, credentials=ANN)
+
+    with pytest.raises(RegistryError, match=r"which refuses it \(401\); ask the registry's owner"):
+        client.download_blob(DIGEST, len(DATA), tmp_path / "part", "layer", ignore)
+
+    assert not registry.requests("GET", "stolen")
 
 
 def test_anonymous_clients_pull_from_public_repositories_and_may_not_push(registry):

@@ -124,7 +124,7 @@ def basic_authorization(file: Path) -> dict[str, str]:
         OptionError: If the file cannot be read.
     """
     try:
-        password = (file.read_text(encoding="utf-8").splitlines() or [""])[0]
+        password = (file.read_text(encoding="utf-8-sig").splitlines() or [""])[0].strip()
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"cannot read the password of --ui-password={file}: {error}") from None
     return {"Authorization": f"Basic {base64.b64encode(f'naiad:{password}'.encode()).decode()}"}

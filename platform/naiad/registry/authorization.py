@@ -7,23 +7,27 @@ Basic: RFC 7617. Bearer: the token is requested from the `realm` of the challeng
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 import threading
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from naiad.errors import Code, RegistryError
 from naiad.registry.credentials import RegistryCredentials
 
-__all__ = ["Authorization", "parse_challenge"]
+__all__ = ["TOKEN_SERVERS_VARIABLE", "Authorization", "parse_challenge"]
 
 _PARAMETER = re.compile(r'([a-zA-Z_]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s,]+))')
 _LARGEST_TOKEN = 1 << 20
 _CLIENT = "naiad"
+TOKEN_SERVERS_VARIABLE = "NAIAD_REGISTRY_TOKEN_SERVERS"  # noqa: S105 - the name of a variable
+"""Hosts to which a registry's password may be sent for a token, separated by commas, besides the registry's own."""
+_TOKEN_SERVERS = {"docker.io": "auth.docker.io", "index.docker.io": "auth.docker.io"}
 
 Opener = Callable[[urllib.request.Request], Any]
 """Sends a request and returns the response; raises as `urllib.request.urlopen`."""
@@ -37,13 +41,22 @@ class Authorization:
         name: Name of the repository, for messages.
         credentials: The user's credentials; None for anonymous access.
         opener: Sends the requests for tokens.
+        token_servers: Further hosts, with their ports if these are given in URLs, to which the credentials may be sent.
     """
 
-    def __init__(self, registry: str, name: str, credentials: RegistryCredentials | None, opener: Opener) -> None:
+    def __init__(
+        self,
+        registry: str,
+        name: str,
+        credentials: RegistryCredentials | None,
+        opener: Opener,
+        token_servers: Collection[str] = (),
+    ) -> None:
         self._registry = registry
         self._name = name
         self._credentials = credentials
         self._opener = opener
+        self._token_servers = frozenset(token_servers)
         self._lock = threading.Lock()
         self._header = ""
 
@@ -117,6 +130,8 @@ class Authorization:
             raise self._token_error(challenge, "its address is not a URL of http or https")
         asked = {key: challenge[key] for key in ("service", "scope") if challenge.get(key)}
         credentials = self._credentials
+        if credentials is not None and (why := self._distrust(realm)):
+            raise self._token_error(challenge, why)
         if credentials is not None and credentials.identity_token:
             form = {
                 **asked,
@@ -133,12 +148,44 @@ class Authorization:
             request.add_unredirected_header("Authorization", credentials.basic)
         return request
 
+    def _distrust(self, realm: str) -> str:
+        """Why the user's password does not go to a server of tokens; empty if it does.
+
+        The realm is the word of whoever answers in the registry's place.
+        """
+        parts = urllib.parse.urlsplit(realm)
+        server = parts.netloc.rpartition("@")[2].lower()
+        if server in self._token_servers:
+            return ""
+        host, own = parts.hostname or "", _host(self._registry)
+        # gitlab.com for registry.gitlab.com, and auth.registry.example for registry.example.
+        is_above = "." in host and own.endswith(f".{host}")
+        if host not in {own, _TOKEN_SERVERS.get(own, own)} and not is_above and not host.endswith(f".{own}"):
+            return (
+                f"'{server}' is not a host of the registry, and gets no password; if it is the registry's server of "
+                f"tokens, set {TOKEN_SERVERS_VARIABLE}={server}"
+            )
+        if parts.scheme == "http" and not _is_loopback(host):
+            return f"it is not encrypted, and gets no password; use https, or set {TOKEN_SERVERS_VARIABLE}={server}"
+        return ""
+
     def _token_error(self, challenge: Mapping[str, str], cause: str) -> RegistryError:
         return RegistryError(
             f"cannot get a token for '{self._name}' of the registry {self._registry} from "
             f"{challenge['realm']}: {cause}",
             code=Code.UNAVAILABLE,
         )
+
+
+def _host(registry: str) -> str:
+    return (urllib.parse.urlsplit(f"//{registry}").hostname or "").lower()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def parse_challenge(text: str) -> tuple[str, dict[str, str]]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from naiad.errors import Code, RegistryError, without_frames
+from naiad.registry.authorization import TOKEN_SERVERS_VARIABLE
 from naiad.registry.credentials import find_credentials
 from naiad.registry.references import Reference
 from naiad.registry.transport import InterruptedTransferError, RegistryTransport, UploadBody
@@ -53,8 +54,11 @@ def open_registry(
     Raises:
         RegistryError: If the credentials cannot be read.
     """
-    credentials = find_credentials(reference, os.environ if environ is None else environ)
-    return RegistryClient(reference, RegistryTransport(reference, credentials, pauses))
+    environ = os.environ if environ is None else environ
+    credentials = find_credentials(reference, environ)
+    given = environ.get(TOKEN_SERVERS_VARIABLE, "").lower().split(",")
+    servers = [server.strip() for server in given if server.strip()]
+    return RegistryClient(reference, RegistryTransport(reference, credentials, pauses, servers))
 
 
 def sha256_of(data: bytes) -> str:

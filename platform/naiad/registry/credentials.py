@@ -57,7 +57,7 @@ def find_credentials(reference: Reference, environ: Mapping[str, str]) -> Regist
     """
     for path in _files(environ):
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8-sig")
         except OSError:
             continue
         try:

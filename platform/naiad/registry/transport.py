@@ -12,8 +12,9 @@ import logging
 import ssl
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from email.message import Message
 from typing import IO, cast
@@ -67,10 +68,15 @@ class RegistryTransport:
         reference: Registry and repository.
         credentials: The user's credentials; None for anonymous access.
         pauses: Seconds before repetitions; `PAUSES` unless given.
+        token_servers: Further hosts to which the credentials may be sent for a token.
     """
 
     def __init__(
-        self, reference: Reference, credentials: RegistryCredentials | None, pauses: Sequence[float] | None = None
+        self,
+        reference: Reference,
+        credentials: RegistryCredentials | None,
+        pauses: Sequence[float] | None = None,
+        token_servers: Collection[str] = (),
     ) -> None:
         self._reference = reference
         self.pauses = PAUSES if pauses is None else pauses
@@ -82,6 +88,7 @@ class RegistryTransport:
             reference.name,
             credentials,
             lambda request: self._opener.open(request, timeout=_TIME_LIMIT),
+            token_servers,
         )
 
     def url(self, path: str) -> str:
@@ -133,6 +140,7 @@ class RegistryTransport:
         if status == _UNAUTHORIZED:
             challenge = reply.headers.get("WWW-Authenticate", "")
             reply.close()
+            self._require_own(reply, method, url)
             # The second attempt's rejection is final: its token is fresh.
             sent = self._authorization.answer(challenge, sent)
             status, reply = self._exchange(method, url, headers or {}, body, sent)
@@ -142,6 +150,7 @@ class RegistryTransport:
             if status in _TEMPORARY_ERRORS:
                 raise InterruptedTransferError(_status_text(status, reply), _retry_after(reply.headers))
             if status in {_UNAUTHORIZED, _FORBIDDEN}:
+                self._require_own(reply, method, url)
                 raise self._authorization.refused(sent, status)
             raise RegistryError(
                 f"the registry {self._reference.registry} rejects {method} {url}: {_status_text(status, reply)}",
@@ -189,6 +198,19 @@ class RegistryTransport:
                 ) from error
             raise InterruptedTransferError(str(cause) or type(cause).__name__) from error
         return reply.status, cast("http.client.HTTPResponse", reply)
+
+    def _require_own(self, reply: http.client.HTTPResponse, method: str, url: str) -> None:
+        """Raise if a refusal is not by the registry but by a storage that it sent the request to.
+
+        The storage has no say in where the registry's password goes.
+        """
+        if not self._is_own(reply.url or url):
+            raise RegistryError(
+                f"the registry {self._reference.registry} sends {method} {urllib.parse.urlsplit(url).path} to "
+                f"{urllib.parse.urlsplit(reply.url).netloc}, which refuses it ({reply.status}); ask the registry's "
+                "owner to correct its storage",
+                code=Code.UNAVAILABLE,
+            )
 
     def _is_own(self, url: str) -> bool:
         # The location of an upload may be elsewhere, such as an object store with a signed URL.

@@ -321,20 +321,26 @@ def local_repository(directory: Path, policy: ArtifactPolicy | None) -> Reposito
 def directory_signature(directory: Path) -> Signature | None:
     """The signature of a model's directory; None if a file vanished during the walk or cannot be read."""
     signature: dict[str, tuple[object, ...]] = {}
+    # A stack in place of recursion: there may be more folders than frames.
+    waiting: list[tuple[Path, str, frozenset[tuple[int, int]]]] = [(directory, "", frozenset())]
     try:
-        _collect(directory, "", signature, frozenset())
+        while waiting:
+            here, prefix, parents = waiting.pop()
+            status = here.stat()
+            identity = status.st_dev, status.st_ino
+            # Following a link to a parent directory would never end.
+            if identity not in parents:
+                below = parents | {identity}
+                folders = _collect(here, prefix, signature)
+                waiting += [(folder, f"{prefix}{folder.name}/", below) for folder in folders]
     except OSError:
         return None
     return signature
 
 
-def _collect(
-    directory: Path, prefix: str, signature: dict[str, tuple[object, ...]], parents: frozenset[tuple[int, int]]
-) -> None:
-    status = directory.stat()
-    identity = status.st_dev, status.st_ino
-    if identity in parents:
-        return  # a link to a parent directory; following it would never end
+def _collect(directory: Path, prefix: str, signature: dict[str, tuple[object, ...]]) -> list[Path]:
+    """Add the entries of a directory to a signature; returns its directories."""
+    folders = []
     for entry in directory.iterdir():
         is_directory = entry.is_dir()
         if is_ignored(entry.name, is_directory=is_directory):
@@ -342,9 +348,10 @@ def _collect(
         if is_directory:
             # Without its modification time, which also changes with bytecode and files of editors.
             signature[f"{prefix}{entry.name}/"] = ()
-            _collect(entry, f"{prefix}{entry.name}/", signature, parents | {identity})
+            folders.append(entry)
         elif entry.is_symlink() and not entry.exists():
             signature[prefix + entry.name] = ("dangling", str(entry.readlink()))
         else:
             status = entry.stat()
             signature[prefix + entry.name] = (status.st_mtime_ns, status.st_size)
+    return folders

@@ -191,7 +191,7 @@ def read_script(path: Path, files: Files) -> Script | None:
         ResolutionError: If the block is invalid.
     """
     try:
-        text = files.read(path).decode()
+        text = files.read(path).decode("utf-8-sig")
         if "# ///" not in text:
             return None
         # Imported here: most models have no block.
@@ -391,7 +391,7 @@ def _remote(
     if not look.found:
         return EnvironmentSource(uri=uri), (look,)
     try:
-        pins = parse_pins(files.read(file).decode(), str(file))
+        pins = parse_pins(files.read(file).decode("utf-8-sig"), str(file))
     except ConfigError as error:
         raise ResolutionError(error.message) from None
     except (OSError, UnicodeDecodeError) as error:

@@ -110,7 +110,7 @@ def read_stub_manifest(directory: Path, files: Files) -> SpecifierSet | None:
 
 def _read(path: Path, files: Files, known: set[str]) -> Mapping[str, object]:
     try:
-        content: Mapping[str, object] = tomllib.loads(files.read(path).decode())
+        content: Mapping[str, object] = tomllib.loads(files.read(path).decode("utf-8-sig"))
     except OSError as error:
         raise ResolutionError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -233,3 +233,10 @@ def test_without_the_library_it_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cryptography.hazmat.primitives.asymmetric", None)
     with pytest.raises(ExecutionEnvironmentError, match=r"pip install 'naiad\[sign\]'"):
         read_trusted_keys(tmp_path / "keys.toml")
+
+
+def test_a_file_of_trusted_keys_may_begin_with_a_byte_order_mark(tmp_path):
+    public = create_key(tmp_path / "key.pem")
+    (tmp_path / "keys.toml").write_text(f'[[keys]]\nname = "a"\npublic = "{public}"\n', encoding="utf-8-sig")
+
+    assert list(read_trusted_keys(tmp_path / "keys.toml").names.values()) == ["a"]

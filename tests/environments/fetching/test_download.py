@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import os
 import socket
@@ -241,3 +242,14 @@ def test_a_page_in_place_of_an_archive_is_named_as_such(tmp_path, manager):
         f"cannot use the execution environment {web.uri('e.tgz')}: the server sent a web page, not an archive; check "
         "the address, and whether it needs a login"
     )
+
+
+def test_a_user_and_a_password_in_an_address_are_a_login(web, tmp_path, recorder):
+    web.login = f"Basic {base64.b64encode(b'ann:a/b@c').decode()}"
+    address = web.uri("e.tgz").replace("http://", "http://ann:a%2Fb%40c@")
+
+    assert fetch(address, tmp_path / "e.part", recorder) == CONTENT
+    assert "ann" not in metadata_path(tmp_path / "e.part").read_text()
+    wrong = refusal(address.replace("ann", "bob"), tmp_path / "f.part", recorder)
+    assert "the server answered 401" in wrong
+    assert "bob" not in wrong

@@ -26,6 +26,12 @@ def test_keys_of_a_file_are_those_that_it_contains_now(tmp_path, caplog):
     assert "which has changed" not in caplog.text, "an event, not a warning"
 
 
+def test_a_byte_order_mark_is_not_part_of_the_first_key(tmp_path):
+    (tmp_path / "keys").write_text("a\nb\n", encoding="utf-8-sig")
+
+    assert accepted(ApiKeys([], tmp_path / "keys")) == "ab"
+
+
 @pytest.mark.parametrize("spoil", [lambda file: file.write_text("# none\n"), lambda file: file.unlink()])
 def test_a_file_without_keys_changes_nothing_and_opens_nothing(tmp_path, caplog, spoil):
     file = tmp_path / "keys"

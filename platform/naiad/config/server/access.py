@@ -182,7 +182,7 @@ def read_api_keys(file: Path) -> tuple[str, ...]:
         OptionError: If the file cannot be read or contains no key.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"cannot read the keys of --{_API_KEYS_FLAG}={file}: {error}") from None
     found = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]

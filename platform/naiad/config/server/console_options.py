@@ -26,7 +26,7 @@ def parse_ui_password(values: FlagValues, name: str) -> str:
         return ""
     _require_page(values, name)
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         problem = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise OptionError(

@@ -19,7 +19,7 @@ _CLASS = "TritonPythonModel"
 def may_auto_complete(model_file: Path) -> bool:
     """False only if the model's class has no base class and the hook's name is not in the file."""
     try:
-        text = model_file.read_text(encoding="utf-8")
+        text = model_file.read_text(encoding="utf-8-sig")
         if _HOOK in text:
             return True
         with _one_at_a_time:

@@ -44,6 +44,7 @@ _INTERPRETER_NAME = re.compile(r"python(3(\.\d+)?)?")
 _INTERPRETER_LINK = re.compile(r"(/[^/]+)?/bin/python(3(\.\d+)?)?")
 """Paths that `venv` makes links to the interpreter it was made from, in an archive or the one folder in it."""
 _CHUNK = 1024 * 1024
+_NAME_SHOWN = 200
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # Below this much content the ratio is not checked: small files of zeros compress a thousandfold and are harmless.
 _RATIO_FROM = 1 << 30
@@ -59,11 +60,13 @@ class ExtractionLimits:
         entries: Number of members.
         total_bytes: Size of the content of all files.
         ratio: Content size divided by packed size; checked above one gigabyte of content.
+        depth: Number of folders above a member. Removing and copying folders takes a stack frame for each.
     """
 
     entries: int = 1_000_000
     total_bytes: int = 256 << 30
     ratio: int = 200
+    depth: int = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +270,8 @@ class _Unpacker:
         if name.startswith("/"):
             raise self._unsafe_error(member, f"links to '{name}'")
         parts = [part for part in name.split("/") if part not in ("", ".")]
+        if len(parts) > self._limits.depth:
+            raise self._unsafe_error(member, f"is more than {self._limits.depth} folders deep")
         if ".." in parts or "\0" in name:
             raise self._unsafe_error(member, f"links out of the archive, to '{name}'")
         return os.path.join(self._root, *parts)  # noqa: PTH118 - called for each of 100,000 members
@@ -360,7 +365,8 @@ class _Unpacker:
         )
 
     def _unsafe_error(self, member: Member, why: str) -> ExecutionEnvironmentError:
-        return ExecutionEnvironmentError(f"{self._what} is refused: its member '{member.name}' {why}; {_REPACK}")
+        name = member.name if len(member.name) <= _NAME_SHOWN else f"{member.name[:_NAME_SHOWN]}..."
+        return ExecutionEnvironmentError(f"{self._what} is refused: its member '{name}' {why}; {_REPACK}")
 
     def _limit_error(self, what: str) -> ExecutionEnvironmentError:
         return ExecutionEnvironmentError(

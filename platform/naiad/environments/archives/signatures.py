@@ -132,7 +132,7 @@ def read_trusted_keys(path: Path) -> TrustedKeys:
     """
     _library()
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ExecutionEnvironmentError(f"cannot read the trusted keys in {path}: {error.strerror or error}") from error
     except ValueError as error:

@@ -80,7 +80,7 @@ def _reject_editable(file: Path, seen: set[Path]) -> None:
     """Reject requirements with `--editable`, also in included files: their code would stay outside the environment."""
     seen.add(file)
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError):
         return  # the installer reports it
     for number, line in enumerate(lines, 1):

@@ -98,7 +98,7 @@ def read_declaration(file: Path, text: str | None = None) -> Declaration:
         ExecutionEnvironmentError: If it cannot be read, or is invalid, or is a script without dependencies.
     """
     try:
-        text = file.read_text(encoding="utf-8") if text is None else text
+        text = file.read_text(encoding="utf-8-sig") if text is None else text
         if file.name.endswith(".py"):
             return _of_script(file, text)
         if file.name == "pyproject.toml":
@@ -299,7 +299,7 @@ def _included_lines(file: Path, text: str, seen: set[Path], *, is_constraint: bo
         for name, value in parse_options(line):
             included = file.parent / value
             if name in _INCLUDED | _CONSTRAINTS and "://" not in value and included not in seen:
-                content = included.read_text(encoding="utf-8")
+                content = included.read_text(encoding="utf-8-sig")
                 constrains = is_constraint or name in _CONSTRAINTS
                 yield from _included_lines(included, content, seen, is_constraint=constrains)
 

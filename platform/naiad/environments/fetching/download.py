@@ -9,6 +9,7 @@ only if both match; otherwise it starts at byte 0.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import io
@@ -24,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, cast
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from naiad import json_cache
 from naiad.config.model.environment_source import redact
@@ -212,7 +213,10 @@ def _open_http(uri: str, offset: int, version: str) -> _OpenFile:
     headers = {"Accept-Encoding": "identity", "User-Agent": "naiad"}
     if offset:
         headers |= {"Range": f"bytes={offset}-", "If-Range": version}
-    request = urllib.request.Request(uri, headers=headers)  # noqa: S310 - http and https alone come here
+    address, authorization = split_login(uri)
+    request = urllib.request.Request(address, headers=headers)  # noqa: S310 - http and https alone come here
+    if authorization:
+        request.add_unredirected_header("Authorization", authorization)  # not for the server of a redirect
     try:
         reply = urllib.request.urlopen(request, timeout=_TIME_LIMIT)  # noqa: S310 - closed by the caller
     except urllib.error.HTTPError as error:
@@ -238,6 +242,17 @@ def _open_http(uri: str, offset: int, version: str) -> _OpenFile:
     tag = reply.headers.get("ETag", "")
     version = tag if tag and not tag.startswith("W/") else reply.headers.get("Last-Modified", "")
     return _OpenFile(cast("IO[bytes]", reply), start, int(length) + start if length else None, version)
+
+
+def split_login(uri: str) -> tuple[str, str]:
+    """A URI of HTTP without its user and password, and the Authorization header that they make; empty without any."""
+    parts = urlsplit(uri)
+    login, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return uri, ""
+    user, _, password = login.partition(":")
+    given = f"{unquote(user)}:{unquote(password)}".encode()
+    return urlunsplit(parts._replace(netloc=host)), f"Basic {base64.b64encode(given).decode()}"
 
 
 def _is_final(reason: object) -> bool:
