@@ -108,7 +108,7 @@ class LoaderFacts:
 
     async def details(self, key: str, version: str) -> Mapping[str, Any]:
         """How a version is run."""
-        number = int(version) if version.isdecimal() else LATEST
+        number = int(version) if version.isascii() and version.isdecimal() else LATEST
         resolution = self._loader.resolutions.get((key, number))
         steps = self._loader.steps.get((key, number), ())
         guest = self._guest(key, number)
@@ -116,7 +116,7 @@ class LoaderFacts:
 
     async def packages(self, key: str, version: str) -> Sequence[Mapping[str, str]]:
         """The packages that are installed in a version's environment."""
-        guest = self._guest(key, int(version) if version.isdecimal() else LATEST)
+        guest = self._guest(key, int(version) if version.isascii() and version.isdecimal() else LATEST)
         if guest is None:
             return []
         found = await asyncio.to_thread(list_packages, guest.python.parent.parent)

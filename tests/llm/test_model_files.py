@@ -282,6 +282,11 @@ def test_sampling_parameters_are_cast(given: dict, made: dict):
     [
         ({"n": 1.5}, "sampling parameter 'n' must be an integer, not 1.5"),
         ({"n": 0}, "sampling parameter 'n' must be between 1 and 128, got 0"),
+        ({"n": "1_0"}, "sampling parameter 'n' must be an integer, not \"1_0\""),
+        ({"n": " 2"}, "sampling parameter 'n' must be an integer, not \" 2\""),
+        ({"temperature": "1_0.5"}, "sampling parameter 'temperature' must be a number, not \"1_0.5\""),
+        ({"temperature": "nan"}, "sampling parameter 'temperature' must be a number, not \"nan\""),
+        ({"logit_bias": {"1_0": 1}}, "sampling parameter 'logit_bias' must be an object of numbers by token"),
         ({"max_tokens": 0}, "sampling parameter 'max_tokens' must be at least 1, got 0"),
         ({"stop": [1]}, "sampling parameter 'stop' must be a string or a list of strings, not [1]"),
         ({"ignore_eos": "maybe"}, "sampling parameter 'ignore_eos' must be true or false"),

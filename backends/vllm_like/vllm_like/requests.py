@@ -178,7 +178,7 @@ def _embedding(text: str, request_id: str, *, counts: bool) -> EmbeddingRequest:
         raise CallerError("'embedding_request' must be a JSON object with 'input'")
     pooling = given.get("pooling_params") or {}
     dimensions = pooling.get("dimensions") if isinstance(pooling, dict) else None
-    if isinstance(dimensions, str) and dimensions.isdecimal():  # vLLM's frontend sends strings
+    if isinstance(dimensions, str) and dimensions.isascii() and dimensions.isdecimal():  # vLLM's frontend sends strings
         dimensions = int(dimensions)
     if dimensions is not None and (not isinstance(dimensions, int) or dimensions < 1):
         raise CallerError("'dimensions' must be an integer of 1 or more")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from vllm_like import keys
 from vllm_like.engines.base import CallerError
 
+# Python also reads underscores, spaces and the digits of all scripts.
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+_DECIMAL = re.compile(r"-?[0-9]{1,400}(\.[0-9]{0,400})?([eE][+-]?[0-9]{1,4})?")
 _TRUE = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -19,7 +23,15 @@ def _boolean(value: Any) -> bool:
     raise ValueError
 
 
+def _decimal(value: Any) -> float:
+    if isinstance(value, str) and not _DECIMAL.fullmatch(value):
+        raise ValueError
+    return float(value)
+
+
 def _integer(value: Any) -> int:
+    if isinstance(value, str) and not _INTEGER.fullmatch(value):
+        raise ValueError
     number = int(value)
     if isinstance(value, float) and number != value:
         raise ValueError
@@ -51,7 +63,7 @@ def _integers(value: Any) -> List[int]:
 
 
 def _biases(value: Any) -> Dict[int, float]:
-    return {int(token): float(bias) for token, bias in _parsed(value).items()}
+    return {_integer(token): _decimal(bias) for token, bias in _parsed(value).items()}
 
 
 def _object(value: Any) -> Dict[str, Any]:
@@ -68,7 +80,7 @@ _KINDS: Mapping[str, Tuple[Callable[[Any], Any], Tuple[str, ...]]] = {
          "truncate_prompt_tokens", "thinking_token_budget", "stream_interval"),
     ),
     "a number": (
-        float,
+        _decimal,
         ("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "min_p",
          "length_penalty"),
     ),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.errors import Code, RepositoryError
+from naiad.repository.layout import is_inside
 
 __all__ = ["read_labels"]
 
@@ -29,7 +30,7 @@ def read_labels(config: ModelConfig, directory: Path) -> Mapping[str, tuple[str,
 
 
 def _read(path: Path, directory: Path, output: str) -> tuple[str, ...]:
-    if not path.resolve().is_relative_to(directory.resolve()):
+    if not is_inside(path, directory):
         raise RepositoryError(
             f"label file path '{path}' for output {output} is outside model directory", code=Code.UNSUPPORTED
         )

@@ -19,6 +19,7 @@ __all__ = [
     "RepositoryScan",
     "available_versions",
     "combine",
+    "is_inside",
     "make_temporary_directory",
     "model_directories",
     "models_named",
@@ -186,6 +187,11 @@ def model_directories(repository: Path) -> list[Path]:
         return [entry for entry in subdirectories(repository) if not entry.name.startswith(".")]
     except OSError as error:
         raise RepositoryError(f"failed to poll model repository '{repository}': {error.strerror}") from error
+
+
+def is_inside(path: Path, directory: Path) -> bool:
+    """Whether a path that a configuration names is in a model's directory, links followed; blocks."""
+    return path.resolve().is_relative_to(directory.resolve())
 
 
 def make_temporary_directory(prefix: str, parent: str | None = None) -> Path:

@@ -127,7 +127,13 @@ def _own_code(config: ModelConfig, search: _SearchPath, files: Files) -> Backend
     filename = config.default_model_filename or MODEL_FILENAME
     if not filename.endswith(".py"):
         raise ResolutionError(f"Model name must end with '.py'. Model name is \"{filename}\".")
+    # As for backends above. A link is followed: it is in the repository, which a load request does not change.
     path = search.version_dir / filename
+    if not os.path.normpath(path).startswith(os.path.normpath(search.version_dir) + os.sep):
+        raise ResolutionError(
+            f"cannot use default_model_filename '{filename}' of model '{config.name}': it leaves "
+            f"'{search.version_dir}'; name a file in the version's directory"
+        )
     look = SearchedPath(path, files.exists(path))
     if not look.found:
         raise ResolutionError(

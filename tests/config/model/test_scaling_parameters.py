@@ -29,6 +29,18 @@ def test_the_count_of_the_group_is_the_least_number_unless_another_is_given(para
     assert scaling_policy(config(**parameters)) == ScalingPolicy(least=least, most=most, wait=0.1, idle=60)
 
 
+@pytest.mark.parametrize("text", ["4_0", "+4", "٤", "0", "4097", "nan"])
+def test_a_number_of_instances_is_in_ascii_digits(text):
+    with pytest.raises(ConfigError, match=r"give a number of instances from 1 to 4096$"):
+        scaling_policy(config(max_instances=text))
+
+
+@pytest.mark.parametrize("text", ["1_0", "+1", "nan", "inf", "1e999", "0", "-1"])
+def test_a_number_of_seconds_is_in_ascii_digits(text):
+    with pytest.raises(ConfigError, match=r"give a number of seconds above 0$"):
+        scaling_policy(config(max_instances="4", scale_idle_seconds=text))
+
+
 def test_a_model_without_a_range_is_not_scaled():
     assert scaling_policy(config()) is None
 

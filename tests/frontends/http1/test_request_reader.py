@@ -425,6 +425,34 @@ def test_heads_that_programs_may_read_differently_are_rejected(head, status, mes
 
 
 @pytest.mark.parametrize(
+    ("headers", "named"),
+    [
+        (b"Transfer-Encoding: gzip, chunked", "gzip, chunked"),
+        (b"Transfer-Encoding: identity, chunked", "identity, chunked"),
+        (b"transfer-encoding: xchunked, chunked", "xchunked, chunked"),
+        (b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked", "chunked"),
+    ],
+)
+def test_a_body_in_another_transfer_coding_is_not_taken_for_its_content(headers, named):
+    recorder = read_whole([plain("/first"), b"POST / HTTP/1.1\r\nHost: h\r\n%b\r\n\r\n2\r\nab\r\n0\r\n\r\n" % headers])
+
+    assert [request.path for request in recorder.requests] == [b"/first"]
+    message = (
+        f"cannot read a body with 'Transfer-Encoding: {named}': send this header once, as 'chunked'; "
+        "Content-Encoding says how a body is compressed"
+    )
+    assert recorder.rejected == [(501, message)]
+
+
+@pytest.mark.parametrize("coding", [b"chunked", b"Chunked", b" CHUNKED"])
+def test_chunked_is_read_in_any_case(coding):
+    recorder = read_whole([b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding:%b\r\n\r\n2\r\nab\r\n0\r\n\r\n" % coding])
+
+    assert [bytes(request.body) for request in recorder.requests] == [b"ab"]
+    assert recorder.rejected == []
+
+
+@pytest.mark.parametrize(
     "head",
     [b"GET / HTTP/1.0", b"GET / HTTP/1.0\r\nConnection: keep-alive", b"GET / HTTP/1.0\r\nHost: a", b"GET / HTTP/1.1\r\nHost:"],
     ids=["curl --http1.0", "ab -k", "with Host", "empty Host"],

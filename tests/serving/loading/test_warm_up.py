@@ -93,6 +93,11 @@ BROKEN = {
         "failed to run warmup sample 'r': Failed to process the request(s) for model 'raises_0_0', message: RuntimeError: cold",
     ),
     "absent": (sample("f", 'input_data_file: "none"'), "failed to open text file for read "),
+    "outside": (
+        sample("f", 'input_data_file: "../../warm/warmup/raw"'),
+        "cannot read input_data_file of warmup input 'IN': ",
+    ),
+    "absolute": (sample("f", 'input_data_file: "/etc/hostname"'), "cannot read input_data_file of warmup input 'IN': "),
 }
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import ModelConfig
 from naiad.errors import ConfigError
+from naiad.protocol.numbers import decimal, integer
 
 __all__ = ["IDLE", "MAX", "MIN", "WAIT", "ScalingPolicy", "scaling_policy", "with_count"]
 
@@ -93,21 +93,19 @@ def with_count(message: pb.ModelConfig, count: int) -> pb.ModelConfig:
 
 
 def _number(model: str, name: str, text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST:
+    count = integer(text)
+    if count is None or not 1 <= count <= _MOST:
         raise ConfigError(
             f"parameter {name} of model '{model}' is '{text}': give a number of instances from 1 to {_MOST}"
         )
-    return int(text)
+    return count
 
 
 def _seconds(model: str, name: str, text: str, default: float) -> float:
     if not text:
         return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
+    value = decimal(text)
+    if value is None or value <= 0:
         unit = "milliseconds" if name == WAIT else "seconds"
         raise ConfigError(f"parameter {name} of model '{model}' is '{text}': give a number of {unit} above 0")
     return value

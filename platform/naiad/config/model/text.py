@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import json_format, text_format
+from google.protobuf.message import Message
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.json_form import prepare
@@ -52,6 +53,7 @@ def parse_text(text: str, source: str | Path) -> pb.ModelConfig:
     except ValueError as error:
         # protobuf's parser does not catch numbers of enum values beyond 32 bits.
         raise ConfigError(f"{source}: {error}") from error
+    _reject_nul(message, source)
     return message
 
 
@@ -111,7 +113,42 @@ def parse_mapping(fields: Mapping[str, Any], source: str | Path) -> pb.ModelConf
         raise ConfigError(f"{source}: {problem}") from error
     except json_format.ParseError as error:
         raise ConfigError(f"{source}: {_clarify_json(str(error))}") from error
+    _reject_nul(message, source)
     return message
+
+
+def _reject_nul(message: Message, source: str | Path) -> None:
+    """Reject a text with a NUL: names, paths and variables of the system end there.
+
+    Raises:
+        ConfigError: With the path of the first such field.
+    """
+    path = _path_to_nul(message)
+    if path:
+        raise ConfigError(f"{source}: {path} contains a NUL character; remove it")
+
+
+def _path_to_nul(message: Message) -> str:
+    """The path of the first field of a message whose text contains a NUL; empty without one."""
+    for field, value in message.ListFields():
+        entries: Iterable[tuple[str, Any]]
+        if isinstance(value, Mapping):
+            if any(isinstance(key, str) and "\0" in key for key in value):
+                return f"a key of {field.name}"
+            entries = ((f"{field.name}[{key}]", each) for key, each in value.items())
+        elif isinstance(value, (str, bytes, Message)):
+            entries = ((field.name, value),)
+        elif isinstance(value, Iterable):
+            entries = ((f"{field.name}[{index}]", each) for index, each in enumerate(value))
+        else:
+            continue
+        for path, each in entries:
+            if isinstance(each, str) and "\0" in each:
+                return path
+            inner = _path_to_nul(each) if isinstance(each, Message) else ""
+            if inner:
+                return f"{path}.{inner}"
+    return ""
 
 
 def _clarify_text(problem: str) -> str:

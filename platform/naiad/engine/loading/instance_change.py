@@ -100,7 +100,7 @@ def has_other_changes(before: Signature | None, now: Signature | None, config_fi
         return True
     changed = {path for path in {*before, *now} if before.get(path) != now.get(path)} - {config_file}
     parts = {path.partition("/")[0] for path in changed}
-    return any(not part.isdecimal() or int(part) == version for part in parts)
+    return any(not (part.isascii() and part.isdecimal()) or int(part) == version for part in parts)
 
 
 def _without_instances(message: pb.ModelConfig) -> pb.ModelConfig:

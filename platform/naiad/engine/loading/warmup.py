@@ -21,6 +21,7 @@ from naiad.errors import Code, ConfigError, GuestExitedError, ModelError, NaiadE
 from naiad.protocol.datatypes import BYTE_SIZES, Datatype, zeros
 from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.request_plan import RequestPlan
+from naiad.repository.layout import is_inside
 from naiad.workers.exchange import GuestResponse
 from naiad.workers.worker import Worker
 
@@ -96,7 +97,8 @@ def _tensor(name: str, message: pb.ModelWarmup.Input, leading: tuple[int, ...], 
         raise ConfigError(f"{_PREFIX}warmup setting expects input '{name}' to have input_data_type set")
     data: bytes
     if kind == "input_data_file":
-        data = read_data_file(directory / _FOLDER / message.input_data_file)
+        path = directory / _FOLDER / message.input_data_file
+        data = read_data_file(path, directory, f"input_data_file of warmup input '{name}'")
         if width and len(data) < elements * width:
             raise ConfigError(
                 f"{_PREFIX}warmup setting expects {elements * width} bytes, but the data provided from "
@@ -111,12 +113,22 @@ def _tensor(name: str, message: pb.ModelWarmup.Input, leading: tuple[int, ...], 
     return InputTensor(name, datatype, shape, data)
 
 
-def read_data_file(path: Path) -> bytes:
+def read_data_file(path: Path, directory: Path, what: str) -> bytes:
     """The bytes of a tensor in a file of a model; blocks.
 
+    Args:
+        path: The file.
+        directory: The model's directory. A load request may name any path, also one through a link.
+        what: The field that names the file, for errors.
+
     Raises:
-        RepositoryError: If the file cannot be read.
+        RepositoryError: If the file is outside of the directory, or cannot be read.
     """
+    if not is_inside(path, directory):
+        raise RepositoryError(
+            f"cannot read {what}: '{path}' is outside of the model's directory; put the file there",
+            code=Code.UNSUPPORTED,
+        )
     try:
         return path.read_bytes()
     except OSError as error:

@@ -118,14 +118,16 @@ def _initial(config: ModelConfig, state: pb.ModelSequenceBatching.State, directo
         # The missing space is the reference's, as is the one below.
         raise ConfigError(f"initial_state setting expects state'{state.input_name}' to have state_data set")
     if initial is not None and kind == "data_file":
-        data = _read(config.name, state.input_name, datatype, shape, directory / _FOLDER / initial.data_file)
+        path = directory / _FOLDER / initial.data_file
+        content = read_data_file(path, directory, f"data_file of the initial state of '{state.input_name}'")
+        data = _checked(config.name, state.input_name, datatype, shape, path, content)
     else:
         data = _zeros(state.input_name, datatype, shape)
     return InputTensor(state.input_name, datatype, shape, data)
 
 
-def _read(model: str, name: str, datatype: Datatype, shape: tuple[int, ...], path: Path) -> bytes:
-    data = read_data_file(path)
+def _checked(model: str, name: str, datatype: Datatype, shape: tuple[int, ...], path: Path, data: bytes) -> bytes:
+    """The state's elements at the beginning of *data*, which was read from *path*."""
     if datatype is Datatype.BYTES:
         check_strings(name, model, data, prod(shape), f"{path}: ")
         return data

@@ -19,6 +19,7 @@ from naiad.logs import LogLine
 from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelMetadata, ModelStatistics, TensorMetadata
 from naiad.protocol.model_metrics import ModelMetricFamily
 from naiad.protocol.model_names import LATEST, model_key
+from naiad.protocol.numbers import decimal, integer
 
 _REASON_CHARACTERS = 300
 
@@ -247,7 +248,9 @@ class ConsoleState:
         entry = next((each for each in entries if (model_key(each.namespace, each.name), each.version) == wanted), None)
         if entry is None:
             raise InvalidRequestError(f"there is no version '{version}' of a model '{key}'")
-        number = int(version) if version.isdecimal() else LATEST
+        number = integer(version)
+        if number is None:
+            number = LATEST
         metadata = self._metadata(key, number)
         config: Mapping[str, Any] | None = None
         with suppress(NaiadError):
@@ -323,10 +326,10 @@ def _known(figures: Mapping[str, float]) -> dict[str, float]:
 
 
 def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InvalidRequestError(f"'{text}' is not a number") from None
+    number = decimal(text)
+    if number is None:
+        raise InvalidRequestError(f"'{text}' is not a number")
+    return number
 
 
 def _counts(statistics: ModelStatistics | None) -> dict[str, int]:

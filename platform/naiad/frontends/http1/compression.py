@@ -6,6 +6,7 @@ Accept-Encoding (SRV src/data_compressor.h, src/http_server.cc).
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable
 
@@ -13,6 +14,8 @@ from naiad.errors import UnsupportedRequestError
 from naiad.frontends.decompression import Decompression
 from naiad.protocol.inference import Buffer
 
+_QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
+"""RFC 9110, 12.4.2."""
 _GZIP = 16 + zlib.MAX_WBITS
 LONG_BODY = 1 << 18
 """Bytes from which a body is compressed on a thread: about 5 ms."""
@@ -110,7 +113,4 @@ def _quality(parameters: str) -> float:
     name, _, value = parameters.strip().partition("=")
     if name.strip() != "q":
         return 1.0
-    try:
-        return float(value)
-    except ValueError:
-        return 0.0
+    return float(value) if _QUALITY.fullmatch(value.strip()) else 0.0

@@ -27,9 +27,11 @@ _PROPAGATED = frozenset(name.encode() for name in PROPAGATED_HEADERS)
 _MAX_HEADS = 1024
 _MAX_HEAD_SIZE = 4096
 """Longer heads are not kept, which bounds the memory of a cache to 4 MiB."""
+_MAX_DIGITS = 19  # Python rejects numbers of more than 4300 digits
 _PARSED_EVERY_TIME = (b"transfer-encoding", b"expect")
 _VERSIONS = ("1.1", "1.0")
 _BAD_REQUEST = 400
+_NOT_IMPLEMENTED = 501
 _VERSION_NOT_SUPPORTED = 505
 _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 
@@ -64,7 +66,7 @@ def is_repeated(headers: Mapping[bytes, bytes], name: bytes) -> bool:
 
 
 def head_problem(version: str, headers: Headers) -> tuple[int, str] | None:
-    """Status and message for a request that is rejected because of its version or its Host; None if it is not.
+    """Status and message for a request that is rejected because of its version, Host or coding; None if it is not.
 
     Args:
         version: The HTTP version of the request line, such as `1.1`.
@@ -78,6 +80,12 @@ def head_problem(version: str, headers: Headers) -> tuple[int, str] | None:
         return _BAD_REQUEST, "malformed HTTP request: the header Host is repeated; send it once"
     if version == "1.1" and b"host" not in headers:
         return _BAD_REQUEST, "malformed HTTP request: the header Host is missing, which HTTP/1.1 requires"
+    coding = headers.get(b"transfer-encoding")
+    if coding is not None and (coding.strip(b" \t").lower() != b"chunked" or b"transfer-encoding" in headers.repeated):
+        return _NOT_IMPLEMENTED, (
+            f"cannot read a body with 'Transfer-Encoding: {coding[:80].decode('latin-1')}': send this header once, as "
+            "'chunked'; Content-Encoding says how a body is compressed"
+        )
     return None
 
 
@@ -97,7 +105,7 @@ def propagated_headers(headers: Mapping[bytes, bytes]) -> Mapping[str, str]:
 def json_length(headers: Mapping[bytes, bytes]) -> int:
     """Bytes of JSON at the beginning of the body, before its tensors; 0 without Inference-Header-Content-Length."""
     length = headers.get(b"inference-header-content-length", b"")
-    return int(length) if length.isdigit() else 0
+    return int(length) if length.isdigit() and len(length) <= _MAX_DIGITS else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ _FEW_OUTPUTS = 16
 _CHUNK = 1 << 16
 """Strings that are converted at once, so that what many of them need meanwhile is bounded."""
 # Python refuses to convert more than 4,300 digits, and needs quadratic time for fewer.
-_INTEGER = re.compile(r"\s*[+-]?[0-9]{1,100}\s*")
+_INTEGER = re.compile(r"\s*[+-]?[0-9]{1,100}\s*", re.ASCII)
 """What C's `stol` accepts, with which the reference parses versions."""
 _INT64_MAX = 2**63 - 1
 

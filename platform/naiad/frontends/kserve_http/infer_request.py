@@ -25,6 +25,7 @@ from naiad.frontends.tensor_limits import NO_LIMITS, TensorLimits
 from naiad.protocol.datatypes import BY_NAME, BYTE_SIZES, Datatype
 from naiad.protocol.inference import NO_PARAMETERS, Buffer, InferRequest, InputTensor
 from naiad.protocol.metadata import ModelMetadata
+from naiad.protocol.numbers import integer
 
 _MAX_DIMENSIONS = 32
 _NO_ID = "[request id: <id_unknown>] "  # of a raw request, which has no id
@@ -200,11 +201,10 @@ def parse_header_length(value: bytes, size: int) -> int:
     Raises:
         InvalidRequestError: If it is not a number, or greater than *size*, the length of the body.
     """
-    text = value.decode("latin-1").strip()
-    try:
-        length = int(text)
-    except ValueError:
-        raise InvalidRequestError(f"Unable to parse Inference-Header-Content-Length, got: {text}") from None
+    text = value.decode("latin-1").strip(" \t")
+    length = integer(text)
+    if length is None:
+        raise InvalidRequestError(f"Unable to parse Inference-Header-Content-Length, got: {text}")
     if not 0 <= length <= size:
         raise InvalidRequestError(f"inference header size should be in range (0, {size}), got: {text}")
     return length

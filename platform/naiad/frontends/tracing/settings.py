@@ -16,7 +16,7 @@ NUMBERS = {"trace_rate": "rate", "trace_count": "count", "log_frequency": "log_f
 """Numeric settings, and their fields of `TraceConfig`."""
 
 _MAX_DIGITS = 100
-_LEADING = re.compile(r"\s*([+-]?[0-9]+)")
+_LEADING = re.compile(r"\s*([+-]?[0-9]+)", re.ASCII)
 _UINT32 = (1 << 32) - 1
 _INT32 = (1 << 31) - 1
 

@@ -1,0 +1,198 @@
+"""Names and paths of load requests and configurations that end elsewhere than they seem to: NUL, `..`, links."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+from serving.written import CONFIG, write_model
+from support.server import ServerProcess
+from tritonclient.utils import InferenceServerException
+
+CODE = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", r.inputs()[0].as_numpy())]) for r in requests]
+"""
+TENSORS = {
+    "input": [{"name": "CODE", "data_type": "TYPE_STRING", "dims": [1]}],
+    "output": [{"name": "OUT", "data_type": "TYPE_STRING", "dims": [1]}],
+}
+BASIC = {"backend": "python", **TENSORS}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hostile")
+    write_model(folder / "models", "good")
+    write_model(folder / "models", "steady")
+    (folder / "secret").write_bytes(bytes(4) + b"secret")
+    (folder / "models" / "good" / "warmup").mkdir()
+    (folder / "models" / "good" / "warmup" / "link").symlink_to(folder / "secret")
+    (folder / "models" / "good" / "initial_state").symlink_to(folder)
+    (folder / "models" / "good" / "1" / "linked.py").symlink_to(folder / "models" / "good" / "1" / "model.py")
+    with ServerProcess(
+        folder / "models", "--model-control-mode=explicit", "--load-model=steady", work=folder
+    ) as process:
+        yield process
+        assert "Traceback" not in process.log
+
+
+def load(server: ServerProcess, name: str, config: object, files: dict[str, str] | None = None, path: str = ""):
+    """The status and the text of the answer to a load."""
+    parameters = {"config": config if isinstance(config, str) else json.dumps(config)}
+    for file, content in (files or {}).items():
+        parameters[f"file:{file}"] = base64.b64encode(content.encode()).decode()
+    reply = server.post(f"/v2/repository/models/{path or name}/load", {"parameters": parameters})
+    # Every failed load has the status 500, as in the reference; its reason ends with a semicolon.
+    return reply.status, reply.error.removesuffix(";\n") if reply.body else ""
+
+
+def test_a_name_with_a_nul_is_no_name_of_a_model_with_files(server):
+    status, text = load(server, "a\0b", BASIC, {"1/model.py": CODE}, path="a%00b")
+    assert status == 400
+    assert text == "invalid model name 'a\\0b', model name must not contain path traversal characters"
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+        with pytest.raises(InferenceServerException, match="must not contain path traversal characters"):
+            client.load_model("a\0b", config=json.dumps(BASIC), files={"file:1/model.py": CODE.encode()})
+        with pytest.raises(InferenceServerException):
+            client.load_model("a\0b")
+
+
+@pytest.mark.parametrize("path", ["", "/ready", "/config", "/infer", "/generate"])
+def test_a_name_with_a_nul_is_an_unknown_model_everywhere(server, path):
+    url = f"/v2/models/good%00x{path}"
+    reply = server.post(url, {"inputs": []}) if path in {"/infer", "/generate"} else server.get(url)
+    assert (reply.status, reply.error) == (404, "Request for unknown model: 'good\0x' is not found")
+    assert server.post("/v2/repository/models/good%00x/unload").status in {200, 400}
+
+
+@pytest.mark.parametrize("file", ["1/model.py\0.txt", "1\0/model.py", "\0"])
+def test_a_file_with_a_nul_in_its_name_is_refused(server, file):
+    status, text = load(server, "sent", BASIC, {file: CODE})
+    assert status == 500
+    assert "must stay within model directory" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"backend": "python\0x"}, "backend"),
+        ({"default_model_filename": "model.py\0.py"}, "default_model_filename"),
+        ({"runtime": "a\0b"}, "runtime"),
+        ({"parameters": {"EXECUTION_ENV_PATH": {"string_value": "/tmp\0/x"}}}, "parameters[EXECUTION_ENV_PATH].string_value"),
+        ({"parameters": {"A\0B": {"string_value": "x"}}}, "a key of parameters"),
+        (
+            {"output": [{**TENSORS["output"][0], "label_filename": "labels\0.txt"}]},
+            "output[0].label_filename",
+        ),
+        (
+            {"model_warmup": [{"name": "w", "batch_size": 1, "inputs": {"CODE": {"data_type": "TYPE_STRING", "dims": [1],
+              "input_data_file": "a\0b"}}}]},
+            "model_warmup[0].inputs[CODE].input_data_file",
+        ),
+        ({"instance_group": [{"name": "g\0", "count": 1}]}, "instance_group[0].name"),
+        ({"cc_model_filenames": {"8.0": "a\0"}}, "cc_model_filenames[8.0]"),
+    ],
+)  # fmt: skip
+def test_no_text_of_a_configuration_contains_a_nul(server, change, path):
+    for name, files in (("good", None), ("sent", {"1/model.py": CODE})):
+        status, text = load(server, name, {**BASIC, **change}, files)
+        assert status == 500
+        assert text.endswith(f"Invalid config override: {path} contains a NUL character; remove it)")
+
+
+def test_neither_does_one_in_a_file(server):
+    path = Path(server.work) / "models" / "nul" / "1"
+    path.mkdir(parents=True)
+    (path / "model.py").write_text(CODE)
+    (path.parent / "config.pbtxt").write_text(CONFIG + 'default_model_filename: "model.py\\000x"')
+    reply = server.post("/v2/repository/models/nul/load")
+    assert reply.status in {400, 500}
+    assert reply.error.removesuffix(";\n").endswith(
+        "config.pbtxt: default_model_filename contains a NUL character; remove it"
+    )
+
+
+@pytest.mark.parametrize("filename", ["../../secret.py", "/tmp/x.py", "../1/../../x.py", "sub/../../x.py"])
+def test_the_file_of_a_model_is_in_its_versions_directory(server, filename):
+    status, text = load(server, "good", {**BASIC, "default_model_filename": filename})
+    assert status == 400
+    assert f"cannot use default_model_filename '{filename}' of model 'good': it leaves '" in text
+    assert text.endswith("name a file in the version's directory")
+
+
+def test_a_link_in_the_repository_may_be_the_file_of_a_model(server):
+    assert load(server, "good", {**BASIC, "default_model_filename": "linked.py"}) == (200, "")
+
+
+def warmup(file: str) -> dict[str, object]:
+    tensor = {"data_type": "TYPE_STRING", "dims": [1], "input_data_file": file}
+    return {**BASIC, "model_warmup": [{"name": "w", "batch_size": 1, "inputs": {"CODE": tensor}}]}
+
+
+@pytest.mark.parametrize("file", ["../../../secret", "/etc/hostname", "link", "../../../../../../../etc/hostname"])
+def test_a_sample_of_warm_up_is_in_the_models_directory(server, file):
+    status, text = load(server, "good", warmup(file))
+    assert status == 400
+    assert "cannot read input_data_file of warmup input 'CODE': '" in text
+    assert text.endswith("is outside of the model's directory; put the file there")
+
+
+@pytest.mark.parametrize("file", ["secret", "../../../secret", "/etc/hostname"])
+def test_an_initial_state_is_in_the_models_directory(server, file):
+    state = {
+        "input_name": "S",
+        "output_name": "T",
+        "data_type": "TYPE_UINT8",
+        "dims": [4],
+        "initial_state": [{"name": "s", "data_type": "TYPE_UINT8", "dims": [4], "data_file": file}],
+    }
+    status, text = load(server, "good", {**BASIC, "sequence_batching": {"state": [state]}})
+    assert status == 400
+    assert "cannot read data_file of the initial state of 'S': '" in text
+    assert text.endswith("is outside of the model's directory; put the file there")
+
+
+@pytest.mark.parametrize("file", ["../../secret", "/etc/hostname", "warmup/link"])
+def test_labels_are_in_the_models_directory(server, file):
+    config = {**BASIC, "output": [{**TENSORS["output"][0], "label_filename": file}]}
+    status, text = load(server, "good", config)
+    assert status == 400
+    assert text.endswith("is outside model directory")
+
+
+def test_the_model_serves_as_before(server):
+    assert load(server, "good", BASIC) == (200, "")
+    reply = server.post(
+        "/v2/models/good/infer", {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": ["1+1"]}]}
+    )
+    assert np.array_equal(reply.json()["outputs"][0]["data"], ["2"])
+
+
+HEADER = "Inference-Header-Content-Length"
+
+
+@pytest.mark.parametrize("given", ["{}_{}", "+{}{}", "\xa0{}{}", "0x{}{}", "{}{}.0"])
+def test_the_length_of_a_requests_json_is_in_ascii_digits(server, given):
+    document = json.dumps({"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": ["1"]}]}).encode()
+    assert 10 <= len(document) < 100
+    text = given.format(*str(len(document)))
+    reply = server.request("POST", "/v2/models/steady/infer", document, {HEADER: text})
+    assert reply.status == 400
+    assert reply.error == f"Unable to parse {HEADER}, got: {text}"
+
+
+@pytest.mark.parametrize("digits", [20, 5000])
+@pytest.mark.parametrize("size", [100, 300_000])
+def test_a_length_of_many_digits_is_no_number(server, digits, size):
+    reply = server.request("POST", "/v2/models/steady/infer", b" " * size, {HEADER: "9" * digits})
+    assert reply.status == 400
+    assert reply.error.startswith(f"Unable to parse {HEADER}, got: 999")
