@@ -230,7 +230,7 @@ def _open_http(uri: str, offset: int, version: str) -> _OpenFile:
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         if _is_final(reason):
-            code = reason.verify_code if isinstance(reason, ssl.SSLCertVerificationError) else 0
+            code = getattr(reason, "verify_code", 0)
             remedy = certificate_remedy(code, "check the address, and the certificates and the network of this machine")
             raise ExecutionEnvironmentError(
                 f"cannot download the execution environment {redact(uri)}: {reason}; {remedy}"
