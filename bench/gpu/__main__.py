@@ -39,6 +39,8 @@ MODELS = Path(__file__).parent / "models"
 STAND_IN = ROOT / "tests" / "support" / "cuda_driver.c"
 FRAMEWORKS = ("torch", "jax", "cupy")
 SIZES = {"1 KiB": 1 << 10, "1 MiB": 1 << 20, "64 MiB": 1 << 26}
+_SMALL_BYTES = 64 << 10
+"""Tensors of up to so many bytes go through the CPU."""
 _START_SECONDS = 60
 _REQUEST_SECONDS = 40
 _STOP_SECONDS = 15
@@ -247,7 +249,9 @@ def _try_framework(table: Table, client: Connection, framework: str) -> None:
             framework, f"output to HTTP: {form}", lambda form=form: _outputs(client, f"doubles_{framework}", form)
         )  # type: ignore[misc]
     for name, size in SIZES.items():
-        probe(f"call of echo, {name}", "call", model="echo", framework=framework, size=size, count=30, where="gpu")
+        place = "GPU" if size > _SMALL_BYTES else "CPU"
+        arguments = {"model": "echo", "framework": framework, "size": size, "count": 30, "where": "gpu"}
+        probe(f"call of echo, {name}", "call", **arguments, expected=place)
     probe(
         "call of echo with inputs on the CPU",
         "call",
@@ -265,6 +269,7 @@ def _try_framework(table: Table, client: Connection, framework: str) -> None:
         size=1 << 20,
         count=5,
         where="cpu",
+        expected="CPU",
     )
     probe("eight calls by async_exec", "call_async", model="echo", framework=framework, size=1 << 20, count=8)
     probe("a call with three responses", "call_decoupled", model="streams", framework=framework, size=1 << 20)

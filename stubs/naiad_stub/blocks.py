@@ -27,6 +27,7 @@ from naiad_stub.exceptions import TritonModelException
 from naiad_stub.messages import ReleaseOutputs, WantRelease, pack
 from naiad_stub.segment import Segment, block_size
 from naiad_stub.tensor import Tensor
+from naiad_stub.wire import DEVICE_BLOCK
 
 if TYPE_CHECKING:
     from naiad_stub.cuda.memory import DeviceMemory
@@ -73,6 +74,7 @@ class OutputBlocks:
             deque()
         )  # the model's last reference is gone; filled by callbacks, which cannot lock
         self._pinned: Any = None  # PinnedBlocks once a tensor in GPU memory was sent
+        self._exports: Any = None  # Exports once one was sent to be read there
         channel.add_handler(ReleaseOutputs, self._on_release)
 
     def allocate(self, size: int) -> int:
@@ -133,6 +135,9 @@ class OutputBlocks:
     def _on_release(self, message: ReleaseOutputs) -> None:
         with self._lock:
             for offset in message.blocks:
+                if offset < 0:  # in GPU memory
+                    self._exports.release(offset + DEVICE_BLOCK)
+                    continue
                 if offset in self._sent:
                     self._sent.discard(offset)
                     if offset in self._model_blocks:
@@ -143,10 +148,13 @@ class OutputBlocks:
             self._channel.finish(waiter)
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Free *blocks*, which were allocated and are not sent."""
+        """Free *blocks*, which were allocated or exported and are not sent."""
         with self._lock:
             for offset in blocks:
-                self._segment.release(offset)
+                if offset >= DEVICE_BLOCK:
+                    self._exports.release(offset - DEVICE_BLOCK)
+                else:
+                    self._segment.release(offset)
             waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             self._channel.finish(waiter)
@@ -163,11 +171,29 @@ class OutputBlocks:
             if self._pinned is not None:
                 self._pinned.drop_free(self._segment.has_block)
             self._segment.trim()
+        if self._exports is not None:
+            self._exports.trim()
         self._channel.post(b"")
 
     def copy_from_device(self, memory: DeviceMemory, block: int) -> None:
         """Copy GPU memory into the block at *block*, which was allocated for its size."""
         (self._pinned or self._create_pinned()).copy(memory, block, block_size(memory.size))
+
+    def export(self, memory: DeviceMemory) -> Optional[tuple[int, bytes]]:
+        """Copy GPU memory to where other processes can read it: its block and packed DEVICE_HANDLE.
+
+        None if it has to be copied to the CPU.
+        """
+        exported: Optional[tuple[int, bytes]] = (self._exports or self._create_exports()).add(memory)
+        return None if exported is None else (exported[0] + DEVICE_BLOCK, exported[1])
+
+    def _create_exports(self) -> Any:
+        from naiad_stub.cuda.sharing import Exports
+
+        with self._lock:
+            if self._exports is None:  # no other thread has exported its first tensor meanwhile
+                self._exports = Exports()
+            return self._exports
 
     def _create_pinned(self) -> Any:
         from naiad_stub.cuda.pinning import PinnedBlocks

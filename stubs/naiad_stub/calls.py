@@ -18,18 +18,28 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from naiad_stub import layout, wire
 from naiad_stub.blocked_threads import are_all_blocked
 from naiad_stub.blocks import BorrowedBlock, KeptBlocks, OutputBlocks
 from naiad_stub.channel import Channel, Waiter, running_loop
 from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
-from naiad_stub.exchange import TensorWriter, Written
+from naiad_stub.exchange import DevicePlace, TensorWriter, Written, place_on_device, read_device_places
 from naiad_stub.memo import Memo
-from naiad_stub.messages import BlockedQuery, CancelCalls, DiscardResults, Notification, ResultsConsumed, pack
+from naiad_stub.messages import (
+    BlockedQuery,
+    CancelCalls,
+    DiscardResults,
+    ExportersEnded,
+    Notification,
+    ResultsConsumed,
+    TakesDevice,
+    pack,
+)
 from naiad_stub.request import InferenceRequest
 from naiad_stub.response import InferenceResponse
 from naiad_stub.runtime import ModelCalls
@@ -40,6 +50,8 @@ if TYPE_CHECKING:
 
 _COPY_LIMIT = 32 << 10
 """Results up to this many bytes are copied out of their block, which is then free at once."""
+_DRIVER = "naiad_stub.cuda.driver"
+"""Imported once the process has used a tensor in GPU memory."""
 _REPORT_RESULTS = 64
 _REPORT_BYTES = 1 << 20
 """Consumed results, and bytes of them, after which the host is sent RESULTS_CONSUMED."""
@@ -86,7 +98,10 @@ class HostCalls(ModelCalls):
         self._main = threading.main_thread().ident
         self._waiting: Dict[int, PendingCall] = {}  # by the thread that waits for it
         channel.handlers[wire.Kind.RESULT] = self._on_result  # as bytes: it is on the request path
+        self._takers: Set[Tuple[str, int]] = set()  # models that take inputs in GPU memory, by name and version
         channel.add_handler(BlockedQuery, self._on_blocked_query)
+        channel.add_handler(TakesDevice, self._on_takes_device)
+        channel.add_handler(ExportersEnded, _on_exporters_ended)
 
     def exec(self, request: InferenceRequest, decoupled: bool) -> Any:  # noqa: FBT001 - the API's signature
         """Run *request* on its model and wait for the response; an iterator over responses if *decoupled*."""
@@ -216,8 +231,19 @@ class HostCalls(ModelCalls):
         flags = wire.CALL_DECOUPLED if decoupled else 0
         if threading.get_ident() == self._main:
             flags |= waiting
+        preferred = request._preferred_memory
+        if preferred is not None:
+            if preferred._is_gpu:
+                flags |= wire.CALL_USES_DEVICE | wire.CALL_DEVICE_OUTPUTS
+            elif _DRIVER in sys.modules:
+                flags |= wire.CALL_USES_DEVICE
+        elif _DRIVER in sys.modules:
+            flags |= wire.CALL_USES_DEVICE | wire.CALL_DEVICE_OUTPUTS
         texts = CallTexts(request)
-        written = self._tensors.write(request._inputs)
+        written = self._tensors.write(
+            request._inputs,
+            keeps_on_device=bool(self._takers) and (request._model_name, request._model_version) in self._takers,
+        )
         if prepare is not None:
             prepare(call)
         self._calls[call.number] = call
@@ -255,6 +281,13 @@ class HostCalls(ModelCalls):
         fields = {"number": str(query.number), "is_so": str(int(is_blocked))}
         self._channel.post(pack(Notification("standstill", fields)))
 
+    def _on_takes_device(self, message: TakesDevice) -> None:
+        model = message.model, message.version[0]
+        if message.takes:
+            self._takers.add(model)
+        else:
+            self._takers.discard(model)
+
     def _release_results(self, call: PendingCall) -> None:
         with contextlib.suppress(IndexError):
             while True:
@@ -274,11 +307,16 @@ class HostCalls(ModelCalls):
             return InferenceResponse._received([], TritonError._received(text, code), ""), 0
         if flags & wire.EMPTY:
             return InferenceResponse._received([], None, None), 0
+        devices: Sequence[DevicePlace] = ()
+        if flags & wire.DEVICE:
+            devices, middle = read_device_places(payload, middle)
         end = middle + layout_size
-        tensors, size = self._tensors_of(payload[middle:end], block, payload[end:])
+        tensors, size = self._tensors_of(payload[middle:end], block, payload[end:], devices)
         return InferenceResponse._received(tensors, None, text), size
 
-    def _tensors_of(self, data: bytes, block: int, inline: bytes) -> Tuple[List[Tensor], int]:
+    def _tensors_of(
+        self, data: bytes, block: int, inline: bytes, devices: Sequence[DevicePlace]
+    ) -> Tuple[List[Tensor], int]:
         """The tensors of a layout in *block*, or in *inline* without a block; and the sum of their bytes."""
         places = self._layouts.get(data)
         if places is None:
@@ -297,10 +335,18 @@ class HostCalls(ModelCalls):
             Tensor._received(name, code, shape, view[offset : offset + length])
             for _, name, code, shape, offset, length in places
         ]
+        if devices:  # these have more bytes than are copied, so their block is borrowed
+            place_on_device(tensors, devices, view)
         if borrowed is not None:
             view = memoryview(b"")  # ours must not count as a reference of the model's
             self._kept.add(block, borrowed.drop())
         return tensors, size
+
+
+def _on_exporters_ended(message: ExportersEnded) -> None:
+    sharing = sys.modules.get("naiad_stub.cuda.sharing")
+    if sharing is not None:
+        sharing.imports.end(message.numbers)
 
 
 class CallTexts:
@@ -331,7 +377,7 @@ class CallTexts:
 
 def pack_call(request: InferenceRequest, texts: CallTexts, number: int, flags: int, written: Written) -> bytes:
     """The CALL frame of *request*, whose tensors `TensorWriter.write` has written."""
-    own, blocks, data, inline, _ = written
+    own, count, blocks, data, inline, _ = written
     given = request._trace
     trace = b""
     if given is not None and given._key is not None:
@@ -345,7 +391,7 @@ def pack_call(request: InferenceRequest, texts: CallTexts, number: int, flags: i
         request._model_version,
         flags,
         own,
-        len(blocks) >> 3,
+        count,
         len(texts.request_id),
         texts.correlation_size,
         len(texts.parameters),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from naiad_stub import layout, wire
 from naiad_stub.blocks import BorrowedBlock, OutputBlocks
@@ -25,9 +25,11 @@ _Input = Tuple[str, int, Tuple[int, ...], int, int]
 """Name, datatype, shape, start and end within the block of an input."""
 _Output = Tuple[str, int, Tuple[int, ...], int]
 """Name, datatype, shape and bytes of an output."""
-Written = Tuple[int, bytes, bytes, bytes, int]
-"""Tensors written for the host: OWN_BLOCKS or 0, their blocks as u64 each, their layout, their bytes unless they are in
-blocks, and the number of bytes."""
+DevicePlace = Tuple[int, bytes, bytes, int]
+"""Position in the layout, UUID of the GPU, handle, and number of the process, of a tensor in GPU memory."""
+Written = Tuple[int, int, bytes, bytes, bytes, int]
+"""Tensors written for the host: OWN_BLOCKS and DEVICE or 0, the number of their blocks, these as u64 each and the
+handles of those in GPU memory, their layout, their bytes unless they are in blocks, and the number of bytes."""
 
 _ONE_BLOCK = struct.Struct("<Q")
 _NO_BYTES = memoryview(b"")
@@ -46,6 +48,7 @@ class Ticket:
         key: The host's key of the request.
         requested: Names of the outputs to send: the requested ones, and states.
         is_cancelled: Whether the host has said that the client cancelled the request or disconnected.
+        keeps_on_device: Whether outputs in GPU memory may stay there.
         has_sender: Whether the model has asked for its sender.
         closed_after: Number of responses that `execute` returned for it; None before it returned or raised.
         batch: The batch it came in.
@@ -58,6 +61,7 @@ class Ticket:
         "closed_after",
         "has_sender",
         "is_cancelled",
+        "keeps_on_device",
         "key",
         "requested",
         "sender_state",
@@ -67,7 +71,7 @@ class Ticket:
         self.key = key
         self.requested = requested
         self.batch = batch
-        self.is_cancelled = self.has_sender = False
+        self.is_cancelled = self.has_sender = self.keeps_on_device = False
         self.closed_after: Optional[int] = None
         self.sender_state: Any = None
 
@@ -171,6 +175,8 @@ class BatchReader:
             parameters = str(payload[position : position + parameters_size], "utf-8")
             position += parameters_size
         trace = None
+        devices: Sequence[DevicePlace] = ()
+        keeps_on_device = False
         if flags >> _HOST_FLAGS:
             if flags & wire.TRACED:
                 trace, position = _read_trace(key, payload, position)
@@ -178,6 +184,9 @@ class BatchReader:
                 if batch.shared is None:
                     batch.shared = BorrowedBlock(self._shared)
                 segment = batch.shared.view
+            if flags & wire.DEVICE_INPUTS:
+                devices, position = read_device_places(payload, position)
+            keeps_on_device = bool(flags & wire.DEVICE_OUTPUTS)
             flags &= _MODEL_FLAGS
         end = position + layout_size
         data = payload[position:end]
@@ -188,7 +197,11 @@ class BatchReader:
             Tensor._received(name, code, shape, segment[base + start : base + stop])
             for name, code, shape, start, stop in tensors
         ]
+        if devices:
+            place_on_device(inputs, devices, segment)
         ticket = Ticket(key, sent, batch)
+        if keeps_on_device:
+            ticket.keeps_on_device = True
         request = InferenceRequest._received(
             request_id, correlation, flags, timeout, inputs, requested, parameters, ticket
         )
@@ -221,6 +234,25 @@ def _read_trace(key: int, payload: bytes, position: int) -> tuple[InferenceTrace
     return InferenceTrace._received(key, str(payload[start:end], "utf-8")), end
 
 
+def read_device_places(payload: bytes, position: int) -> tuple[Sequence[DevicePlace], int]:
+    """Where tensors in GPU memory are, from *position* in a message on; and the position after that."""
+    (count,) = wire.DEVICE_COUNT.unpack_from(payload, position)
+    position += wire.DEVICE_COUNT.size
+    end = position + count * wire.DEVICE_PLACE.size
+    return list(wire.DEVICE_PLACE.iter_unpack(payload[position:end])), end
+
+
+def place_on_device(tensors: List[Tensor], places: Sequence[DevicePlace], lease: object) -> None:
+    """Replace the *tensors* that are in GPU memory; each keeps *lease* as long as it or its memory is in use."""
+    from naiad_stub.cuda.sharing import imported
+
+    for position, uuid, handle, exporter in places:
+        hole = tensors[position]
+        assert hole._view is not None
+        memory = imported(uuid, handle, exporter, len(hole._view), lease)
+        tensors[position] = Tensor._on_device(hole._name, hole._code, hole._shape, memory)
+
+
 class TensorWriter:
     """Writes tensors to the output segment, or to the message if they have few bytes, and packs their layout.
 
@@ -234,8 +266,8 @@ class TensorWriter:
         self._indices = {name: index for index, name in enumerate(names)}
         self._layouts: Memo[Any, tuple[bytes, list[int], int, bool]] = Memo(layout.KEPT)
 
-    def write(self, tensors: Sequence[Tensor]) -> Written:
-        """Write *tensors*, by a copy unless they are in the segment already.
+    def write(self, tensors: Sequence[Tensor], *, keeps_on_device: bool = False) -> Written:
+        """Write *tensors*, by a copy unless they are in the segment already; GPU memory is copied there or to the CPU.
 
         Raises:
             TritonModelException: If they cannot be sent.
@@ -246,7 +278,7 @@ class TensorWriter:
         # rare, and the work so far is thrown away.
         for tensor in tensors:
             if tensor._place is not None:
-                return self._write_each(tensors)
+                return self._write_each(tensors, keeps_on_device=keeps_on_device)
             code, shape, buffer, size = tensor._payload_to_copy()
             described.append((tensor._name, code, shape, size))
             buffers.append(buffer)
@@ -254,15 +286,15 @@ class TensorWriter:
         data, offsets, total, is_dense = self._layouts.get(key) or self._pack(key)
         # A few bytes cost less in the message than in a block: no page is touched, and no release has to come back.
         if total <= wire.INLINE_LIMIT:
-            return 0, b"", data, b"".join(buffers) if is_dense else _laid_out(buffers, offsets, total), total
+            return 0, 0, b"", data, b"".join(buffers) if is_dense else _laid_out(buffers, offsets, total), total
         block = self._blocks.allocate(total)
         segment = self._blocks.view
         for buffer, offset in zip(buffers, offsets):
             start = block + offset
             segment[start : start + len(buffer)] = buffer
-        return 0, _ONE_BLOCK.pack(block), data, b"", total
+        return 0, 1, _ONE_BLOCK.pack(block), data, b"", total
 
-    def _write_each(self, tensors: Sequence[Tensor]) -> Written:
+    def _write_each(self, tensors: Sequence[Tensor], *, keeps_on_device: bool) -> Written:
         """The same with a block for each tensor, since some are in a block (`Tensor.allocate`) or in GPU memory."""
         tensors = [_on_cpu_if_small(tensor) for tensor in tensors]
         if all(tensor._place is None for tensor in tensors):
@@ -271,6 +303,7 @@ class TensorWriter:
         payloads: List[Optional[Buffer]] = []  # None for GPU memory
         sizes = []  # of the blocks to allocate
         placed: List[bool] = []  # whether the tensor's own block is handed over
+        exports = self._export_each(tensors) if keeps_on_device else {}
         for position, tensor in enumerate(tensors):
             memory = tensor._device_memory()
             if memory is None:
@@ -283,25 +316,44 @@ class TensorWriter:
             # A model may return one tensor under two names. Its block can be handed over once; for the second name the
             # bytes are copied.
             is_placed = isinstance(tensor._place, int) and not any(other is tensor for other in tensors[:position])
-            placed.append(is_placed and size > 0)
-            if size and not is_placed:
+            placed.append((is_placed and size > 0) or position in exports)
+            if size and not placed[-1]:
                 sizes.append(size)
         key = tuple(described)
-        data, *_ = self._layouts.get((key, True)) or self._pack(key, apart=True)
-        copies = self._blocks.allocate_each(sizes)
+        copies: List[int] = []
         try:
+            data, *_ = self._layouts.get((key, True)) or self._pack(key, apart=True)
+            copies = self._blocks.allocate_each(sizes)
             self._copy_each(tensors, payloads, placed, copies)
         except BaseException:  # a GPU that failed
-            self._blocks.release(copies)
+            self._blocks.release([*copies, *[block for block, _ in exports.values()]])
             raise
         # Only now, as from here on nothing fails.
         own = iter(copies)
         blocks = []
-        for tensor, is_placed, (_, _, _, size) in zip(tensors, placed, described):
-            if size:
+        for position, (tensor, is_placed, (_, _, _, size)) in enumerate(zip(tensors, placed, described)):
+            if position in exports:
+                blocks.append(exports[position][0])
+            elif size:
                 blocks.append(self._blocks.hand_over(tensor) if is_placed else next(own))
         total = sum([size for _, _, _, size in described])
-        return wire.OWN_BLOCKS, struct.pack(f"<{len(blocks)}Q", *blocks), data, b"", total
+        packed = struct.pack(f"<{len(blocks)}Q", *blocks) + b"".join([handle for _, handle in exports.values()])
+        flags = wire.OWN_BLOCKS | wire.DEVICE if exports else wire.OWN_BLOCKS
+        return flags, len(blocks), packed, data, b"", total
+
+    def _export_each(self, tensors: Sequence[Tensor]) -> Dict[int, tuple[int, bytes]]:
+        """Export what is in GPU memory, as far as possible: blocks and handles by position, in order."""
+        exports: Dict[int, tuple[int, bytes]] = {}
+        try:
+            for position, tensor in enumerate(tensors):
+                memory = tensor._device_memory()
+                exported = None if memory is None or not memory.size else self._blocks.export(memory)
+                if exported is not None:
+                    exports[position] = exported
+        except BaseException:  # a GPU that failed
+            self._blocks.release([block for block, _ in exports.values()])
+            raise
+        return exports
 
     def _copy_each(
         self,
@@ -374,8 +426,8 @@ class ResponseWriter:
         # Dropped before they are written: an output that was not requested would cost a copy and a block.
         requested = ticket.requested
         tensors = [tensor for tensor in response._outputs if tensor._name in requested]
-        own, blocks, data, inline, size = self._tensors.write(tensors)
-        head = wire.RESPONSE_HEAD.pack(ticket.key, flags | own, 0, len(blocks) >> 3, len(text), len(data))
+        own, count, blocks, data, inline, size = self._tensors.write(tensors, keeps_on_device=ticket.keeps_on_device)
+        head = wire.RESPONSE_HEAD.pack(ticket.key, flags | own, 0, count, len(text), len(data))
         return head + blocks + text + data + inline, size
 
 

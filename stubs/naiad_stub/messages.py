@@ -334,7 +334,7 @@ class ReleaseOutputs(Message):
     """The host no longer refers to these output blocks; the guest may free them.
 
     Attributes:
-        blocks: Offsets in the output segment.
+        blocks: Offsets in the output segment; less than 0 for GPU memory (its block as a signed number).
     """
 
     __slots__ = ("blocks",)
@@ -425,6 +425,40 @@ class LogLevels(Message):
 
     def __init__(self, levels: int) -> None:
         self.levels = levels
+
+
+class TakesDevice(Message):
+    """Whether a model that the guest has called takes inputs in GPU memory; unless told, it does not.
+
+    Attributes:
+        model: Name of the model.
+        version: The version as the guest asked for it, in a list of one.
+        takes: Whether it does.
+    """
+
+    __slots__ = ("model", "version", "takes")
+    kind = Kind.TAKES_DEVICE
+    format = "sqb"
+
+    def __init__(self, model: str, version: List[int], takes: bool) -> None:
+        self.model = model
+        self.version = version
+        self.takes = takes
+
+
+class ExportersEnded(Message):
+    """Processes have ended whose GPU memory the guest has read: it keeps that memory occupied if it does not close it.
+
+    Attributes:
+        numbers: Numbers of the processes, as in DEVICE_PLACE.
+    """
+
+    __slots__ = ("numbers",)
+    kind = Kind.EXPORTERS_ENDED
+    format = "q"
+
+    def __init__(self, numbers: List[int]) -> None:
+        self.numbers = numbers
 
 
 class ReadinessQuery(Message):
@@ -626,7 +660,7 @@ TO_MAIN_THREAD: Dict[int, Type[ToMainThread]] = {
         Finalize,
     )
 }
-ToAnyThread = Union[ReleaseOutputs, CancelRequests, Credit, Reply, BlockedQuery, LogLevels]
+ToAnyThread = Union[ReleaseOutputs, CancelRequests, Credit, Reply, BlockedQuery, LogLevels, TakesDevice, ExportersEnded]
 """What whichever thread of the guest reads it handles at once, beside RESULT."""
 TO_ANY_THREAD: Dict[int, Type[ToAnyThread]] = {
     message.kind: message
@@ -637,6 +671,8 @@ TO_ANY_THREAD: Dict[int, Type[ToAnyThread]] = {
         Reply,
         BlockedQuery,
         LogLevels,
+        TakesDevice,
+        ExportersEnded,
     )
 }
 READINESS_QUERIES: Dict[int, Type[ReadinessQuery]] = {ReadinessQuery.kind: ReadinessQuery}

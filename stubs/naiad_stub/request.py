@@ -23,7 +23,11 @@ class MemoryType(NamedNumber):
 
 
 class PreferredMemory:
-    """Where the outputs of a call should be. Accepted without effect: there is only CPU memory."""
+    """Where the outputs of a call should be.
+
+    With GPU, or without a preference in a process that uses GPU memory, outputs stay in GPU memory if the called model
+    made them there. Other outputs are on the CPU.
+    """
 
     __slots__ = ("__weakref__", "_device", "_kind")
     __module__ = API_MODULE
@@ -34,6 +38,11 @@ class PreferredMemory:
             raise TypeError(f"PreferredMemory takes {expected}, got {preferred_memory_type!r}")
         self._kind = preferred_memory_type
         self._device = integer("preferred_device_id", preferred_device_id, 0, 64)
+
+    @property
+    def _is_gpu(self) -> bool:
+        """Whether it is GPU memory."""
+        return self._kind is MemoryType.TRITONSERVER_MEMORY_GPU
 
 
 class InferenceTrace:

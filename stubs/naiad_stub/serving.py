@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, Set, Tuple
 
@@ -149,6 +150,9 @@ class ModelServer:
         message = unpack(TO_MAIN_THREAD, kind, payload)
         if isinstance(message, Trim):
             self.blocks.trim()
+            sharing = sys.modules.get("naiad_stub.cuda.sharing")
+            if sharing is not None:
+                sharing.imports.trim()
             return False
         if isinstance(message, Finalize):
             return True

@@ -18,7 +18,7 @@ import signal
 import struct
 from typing import Mapping, Optional
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 FRAME = struct.Struct("<IHH")
 MAX_FRAME = 256 << 20
@@ -74,6 +74,8 @@ class Kind:
     READINESS_QUERY = 29
     BLOCKED_QUERY = 30
     LOG_LEVELS = 31
+    TAKES_DEVICE = 32
+    EXPORTERS_ENDED = 33
     # fork server to host
     FORK_SERVER_READY = 40
     FORK_SERVER_FAILED = 41
@@ -92,8 +94,9 @@ That is cheaper than a block, which must be allocated and released, and touches 
 into the socket and out of it cost more (measured: no gain at 4 KiB, a loss at 16 KiB)."""
 
 # EXECUTE: head; bytes of the inputs unless they are in a block; then each request: head, request id, correlation id
-# if it is a string, parameters as JSON, its trace if TRACED (u32 length and the context as JSON, may be empty), layout
-# of its inputs (`naiad_stub.layout`).
+# if it is a string, parameters as JSON, its trace if TRACED (u32 length and the context as JSON, may be empty), where
+# its inputs in GPU memory are if DEVICE_INPUTS (u16 count and DEVICE_PLACE each), layout of its inputs
+# (`naiad_stub.layout`). The layout leaves room in the block for inputs in GPU memory, and nothing is written there.
 EXECUTE_HEAD = struct.Struct("<IHq")  # batch, requests, input block (-1 - n: none, and n bytes of inputs follow)
 EXECUTE_FRAME = struct.Struct(FRAME.format + EXECUTE_HEAD.format[1:])
 """The head of the frame and the one of the message, packed in one step."""
@@ -106,12 +109,24 @@ TRACED = 1 << 32
 """Flag of a request beside the 32 that models see: its calls belong to its trace."""
 SHARED_INPUTS = 1 << 33
 """Flag of a request beside them: its inputs are in the segment that frontend processes write to, at its offset."""
+DEVICE_INPUTS = 1 << 34
+"""Flag of a request beside them: some of its inputs are in GPU memory."""
+DEVICE_OUTPUTS = 1 << 35
+"""Flag of a request beside them: its outputs may stay in GPU memory."""
+DEVICE_COUNT = struct.Struct("<H")
+DEVICE_PLACE = struct.Struct("<H16s64sQ")
+"""Position of a tensor in its layout, UUID of the GPU, the driver's handle of the memory, number of the process whose
+memory it is."""
+DEVICE_HANDLE = struct.Struct("<16s64s")
+"""The same as the process itself sends it: UUID and handle."""
+DEVICE_BLOCK = 1 << 63
+"""Added to the number of a region of GPU memory where the number of an output block is expected."""
 TRACE_SIZE = struct.Struct("<I")
 MAX_ID_BYTES = 0xFFFE
 
-# RESPONSES: head, then each response: head, its blocks (u64 each), parameters as JSON or the error's message, layout of
-# its outputs, and their bytes unless they are in blocks. A response that a sender sends names the batch of its request
-# and has no DONE.
+# RESPONSES: head, then each response: head, its blocks (u64 each) and DEVICE_HANDLE of each in GPU memory, parameters
+# as JSON or the error's message, layout of its outputs, and their bytes unless they are in blocks. A response that a
+# sender sends names the batch of its request and has no DONE.
 RESPONSES_HEAD = struct.Struct("<IHHQQ")  # batch, responses, flags, start and end of execute (monotonic ns)
 RESPONSES_FRAME = struct.Struct(FRAME.format + RESPONSES_HEAD.format[1:])
 """The head of the frame and the one of the message, packed in one step."""
@@ -126,6 +141,7 @@ EMPTY = 4  # no response: a final mark, or RESCHEDULE
 OWN_BLOCKS = 8  # each output has a separate block, at which its offset begins; else all are in one block
 RESCHEDULE = 16  # the model asks for the request to be scheduled again
 ANSWERED = 32  # with ERROR: the model returned the error as its response, nothing failed
+DEVICE = 64  # with OWN_BLOCKS: some blocks are in GPU memory; in RESULT: some outputs are
 
 # REPORTS: what a native backend reports for the statistics, any number of records. Sent before RESPONSES of the same
 # requests where the backend reports in time.
@@ -142,10 +158,10 @@ REPORT_FAILED_RESPONSE = 4
 REPORT_EMPTY_RESPONSE = 5
 REPORT_CANCELLED_RESPONSE = 6
 
-# CALL: head; blocks of its inputs (u64 each); if CALL_TRACED the key of the request to whose trace it belongs (u64);
-# request id, correlation id, parameters as JSON; then what repeated calls have in common, so that it is decoded once:
-# model, requested outputs (names separated by zero bytes), layout of the inputs. Last the bytes of the inputs unless
-# they are in blocks.
+# CALL: head; blocks of its inputs (u64 each) and DEVICE_HANDLE of each in GPU memory; if CALL_TRACED the key of the
+# request to whose trace it belongs (u64); request id, correlation id, parameters as JSON; then what repeated calls have
+# in common, so that it is decoded once: model, requested outputs (names separated by zero bytes), layout of the inputs.
+# Last the bytes of the inputs unless they are in blocks.
 CALL_HEAD = struct.Struct("<QQQIqBBHHHIHII")
 # call, correlation id, timeout in us, sequence flags, version, flags, own blocks or one (OWN_BLOCKS), blocks,
 # bytes of request id, of correlation id (NO_STRING: it is the number), of parameters, of model, of outputs, of layout
@@ -153,8 +169,11 @@ CALL_DECOUPLED = 1  # the caller accepts any number of results
 CALL_BLOCKING = 2  # the instance can do nothing else until the call ends
 CALL_AWAITED = 4  # the same, but only while it executes a batch
 CALL_TRACED = 8
+CALL_USES_DEVICE = 16  # the caller uses GPU memory, and is told by TAKES_DEVICE whether the model takes it
+CALL_DEVICE_OUTPUTS = 32  # the outputs may stay in GPU memory
 CALL_TRACE = struct.Struct("<Q")
-# RESULT: head, parameters as JSON or the error's message, layout of the outputs, and their bytes unless they are in a
+# RESULT: head, parameters as JSON or the error's message, where outputs in GPU memory are if DEVICE (as in EXECUTE),
+# layout of the outputs, and their bytes unless they are in a
 # block of the caller's input segment.
 RESULT_HEAD = struct.Struct("<QqqBBII")
 # call, input block with the outputs, to release after use (-1 - n: none, and n bytes of outputs follow), version of the

@@ -131,7 +131,9 @@ def tensor_api(framework: str) -> dict[str, Any]:
     return found
 
 
-def call(model: str, framework: str, size: int, count: int, where: str, start: str = "gpu") -> dict[str, Any]:
+def call(
+    model: str, framework: str, size: int, count: int, where: str, start: str = "gpu", expected: str = ""
+) -> dict[str, Any]:
     """Microseconds of calls to *model* with a tensor of *size* bytes: the first, the median; and where the output was.
 
     Args:
@@ -141,6 +143,7 @@ def call(model: str, framework: str, size: int, count: int, where: str, start: s
         count: Calls.
         where: "gpu", "cpu" or "": the preferred memory of the outputs.
         start: Where the input is.
+        expected: Where the last output has to be, "GPU" or "CPU"; empty for anywhere.
     """
     values = np.random.default_rng(1).random(size // 4, np.float32)
     array = on_device(framework, values) if start == "gpu" else values
@@ -158,11 +161,12 @@ def call(model: str, framework: str, size: int, count: int, where: str, start: s
         times.append((time.perf_counter() - began) * 1e6)
     result = as_numpy(framework, output) if start == "gpu" else output.as_numpy()
     later = sorted(times[1:]) or times
+    place = "CPU" if on_cpu else "GPU"
     return {
         "first_us": round(times[0]),
         "p50_us": round(later[len(later) // 2]),
-        "right": same(result, values),
-        "output": "CPU" if on_cpu else "GPU",
+        "right": same(result, values) and expected in ("", place),
+        "output": place,
     }
 
 

@@ -53,6 +53,10 @@ class ServedVersion(Protocol):
         """Whether it was given up and its recovery has failed several times, or is not tried at all."""
 
     @property
+    def device(self) -> int:
+        """DEVICE_INPUTS if its models take inputs in GPU memory, DEVICE_OUTPUTS if outputs may stay there."""
+
+    @property
     def shared_inputs(self) -> SharedInputs | None:
         """The inputs that frontend processes share with its guests; None without such processes or guests."""
 

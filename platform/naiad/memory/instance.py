@@ -18,6 +18,7 @@ from naiad_stub.segment import DEFAULT_CAPACITY, Segment, create_memory
 from naiad_stub.wire import INLINE_LIMIT
 
 from naiad.errors import OutOfMemoryError
+from naiad.memory.device_bytes import DeviceRegions
 from naiad.memory.frontend_memory import FrontendMemory
 from naiad.memory.reservations import InputReservations
 from naiad.memory.tracking import Bytes, track
@@ -40,6 +41,7 @@ class InstanceMemory:
         outputs: The output segment as bytes.
         released: Offsets of output blocks that the guest may free, not yet sent to it. Filled by the thread that drops
             the last reference.
+        regions: GPU memory that the guest shares with others.
         copy_limit: Outputs up to this many bytes are copied out of their segment.
         has_large_released: Whether a borrowed block is among them: sent soon, so that the guest uses its pages again
             before it touches others.
@@ -68,6 +70,7 @@ class InstanceMemory:
         self.reservations = InputReservations(self.inputs)
         self.outputs = self._outputs.view
         self.released: deque[int] = deque()
+        self.regions = DeviceRegions()
         self.has_large_released = False
         self._borrowed: dict[int, weakref.ref[Bytes]] = {}  # by block
         self.copy_limit = COPY_LIMIT if shared is None else 0
@@ -118,6 +121,7 @@ class InstanceMemory:
 
     def release_input(self, block: int) -> None:
         """Free an input block that the guest no longer refers to."""
+        self.regions.release(block)
         if block in self.reservations.sent:
             del self.reservations.sent[block]  # the request may still refer to it
         else:
@@ -146,6 +150,7 @@ class InstanceMemory:
     def close(self) -> None:
         """Unmap; parts that responses refer to stay valid until they are dropped."""
         self.close_descriptors()
+        self.regions.close()
         self.reservations.close()
         self.inputs.close()
         if self._shared is not None:

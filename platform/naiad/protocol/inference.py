@@ -19,6 +19,10 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 Parameter: TypeAlias = bool | int | float | str
 
+DEVICE_INPUTS = 1
+DEVICE_OUTPUTS = 2
+"""What `InferRequest.device` and `ServedVersion.device` say."""
+
 NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 CALL_CHAIN = "naiad-call-chain"
@@ -115,6 +119,8 @@ class InferRequest:
             out as the guests expect them; None if they must be copied.
         propagated: Headers of the client's request that the requests caused by it carry on: its trace context and its
             chain of servers. Models find them in the context of the request's trace.
+        device: DEVICE_INPUTS if some inputs are in GPU memory (then their data is a `DeviceBytes`), DEVICE_OUTPUTS if
+            the sink takes outputs there.
     """
 
     model_name: str
@@ -131,6 +137,7 @@ class InferRequest:
     trace: Trace | None = None
     place: object = None
     propagated: Mapping[str, str] = field(default_factory=_no_headers)
+    device: int = 0
 
 
 @dataclass(slots=True)
@@ -164,6 +171,8 @@ class InferResponse:
         parameters: Response parameters set by the model.
         error: Set where this response is an error; outputs are empty then.
         layout: The same object for all responses whose outputs differ in their bytes alone; None if unknown.
+        is_on_device: Whether some outputs are in GPU memory: then their data is a `DeviceBytes`. Only in responses to
+            requests with DEVICE_OUTPUTS.
     """
 
     model_name: str
@@ -173,6 +182,7 @@ class InferResponse:
     parameters: Mapping[str, Parameter] = field(default_factory=_no_parameters)
     error: NaiadError | None = None
     layout: object = None
+    is_on_device: bool = False
 
 
 @runtime_checkable

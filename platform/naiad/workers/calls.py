@@ -19,8 +19,11 @@ from naiad_stub.memo import Memo
 from naiad_stub.segment import align
 
 from naiad.errors import Code, ProtocolError
+from naiad.memory.device_bytes import device_bytes, on_device
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.inference import (
+    DEVICE_INPUTS,
+    DEVICE_OUTPUTS,
     NO_PARAMETERS,
     Buffer,
     InferRequest,
@@ -29,7 +32,14 @@ from naiad.protocol.inference import (
     OutputTensor,
 )
 from naiad.workers.exchange import CODES
-from naiad.workers.tensors import TensorLayout, check_layout, copy_or_borrow, inline_tensors
+from naiad.workers.tensors import (
+    TensorLayout,
+    check_layout,
+    copy_or_borrow,
+    inline_tensors,
+    pack_device_places,
+    read_blocks,
+)
 
 _CODE_NUMBERS = {code: number for number, code in enumerate(CODES)}
 
@@ -44,6 +54,7 @@ class ModelCall(NamedTuple):
         is_blocking: Whether the calling instance does nothing else until the call ends.
         is_awaited: The same, but only while the instance executes a batch.
         traced_by: Key of the caller's request to whose trace it belongs; None for none.
+        uses_device: Whether the caller uses GPU memory.
     """
 
     number: int
@@ -52,6 +63,7 @@ class ModelCall(NamedTuple):
     is_blocking: bool
     is_awaited: bool
     traced_by: int | None = None
+    uses_device: bool = False
 
 
 class _CommonPart(NamedTuple):
@@ -99,8 +111,7 @@ class CallDecoder:
             layout_size,
         ) = wire.CALL_HEAD.unpack_from(payload)
         position = wire.CALL_HEAD.size
-        blocks = struct.unpack_from(f"<{count}Q", payload, position) if count else ()
-        position += 8 * count
+        blocks, handles, position = read_blocks(payload, position, count, own) if count else ((), (), position)
         traced_by, position = _read_trace(payload, position, flags)
         request_id = str(payload[position : position + id_size], "utf-8") if id_size else ""
         position += id_size
@@ -122,7 +133,7 @@ class CallDecoder:
             version,
             _named(
                 layout,
-                copy_or_borrow(blocks, layout, memory, self._name, apart=bool(own & wire.OWN_BLOCKS))
+                copy_or_borrow(blocks, layout, memory, self._name, apart=bool(own & wire.OWN_BLOCKS), handles=handles)
                 if count
                 else inline_tensors(payload, end, layout, self._name),
             ),
@@ -135,6 +146,10 @@ class CallDecoder:
             timeout,
             repeated.layout_key,
         )
+        if handles:
+            request.device = DEVICE_INPUTS
+        if flags & wire.CALL_DEVICE_OUTPUTS:
+            request.device |= DEVICE_OUTPUTS
         return ModelCall(
             number,
             request,
@@ -142,6 +157,7 @@ class CallDecoder:
             bool(flags & wire.CALL_BLOCKING),
             bool(flags & wire.CALL_AWAITED),
             traced_by,
+            bool(flags & wire.CALL_USES_DEVICE),
         )
 
     def _read_common(self, version: int, common: bytes, model_size: int, outputs_size: int) -> _CommonPart:
@@ -203,14 +219,24 @@ def write_result(number: int, response: InferResponse | None, final: bool, memor
         )
     block, segment = room
     base = max(block, 0)
+    places = b""
     try:
-        for tensor, offset in zip(response.outputs, offsets):  # noqa: B905 - equal by construction
+        outputs: Sequence[OutputTensor] = response.outputs
+        if response.is_on_device:
+            devices = on_device([tensor.data for tensor in outputs])
+            if devices:
+                places, flags = pack_device_places(devices), flags | wire.DEVICE
+                memory.regions.hold(block, [device for _, device in devices])
+        for tensor, offset in zip(outputs, offsets):  # noqa: B905 - equal by construction
             data = tensor.data
+            if places and device_bytes(data) is not None:
+                continue
             start = base + offset
             segment[start : start + len(data)] = data
         parameters = orjson.dumps(dict(response.parameters)) if response.parameters else b""
         version = response.model_version
-        return _pack(number, block, version, flags, 0, parameters, layout, segment if block < 0 else b"")
+        inline = segment if block < 0 else b""
+        return _pack(number, block, version, flags, 0, parameters, layout, inline, places)
     except BaseException:
         if block >= 0:
             memory.release_input(block)
@@ -229,10 +255,18 @@ def result_block(frame: bytes) -> int:
 
 
 def _pack(
-    number: int, block: int, version: int, flags: int, code: int, text: bytes, layout: bytes, inline: Buffer = b""
+    number: int,
+    block: int,
+    version: int,
+    flags: int,
+    code: int,
+    text: bytes,
+    layout: bytes,
+    inline: Buffer = b"",
+    places: bytes = b"",
 ) -> bytes:
     head = wire.RESULT_HEAD.pack(number, block, version, flags, code, len(text), len(layout))
-    return wire.frame(wire.Kind.RESULT, head + text + layout + inline)
+    return wire.frame(wire.Kind.RESULT, head + text + places + layout + inline)
 
 
 def _layout_of(response: InferResponse) -> tuple[bytes, list[int], int]:

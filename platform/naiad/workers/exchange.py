@@ -19,18 +19,33 @@ from naiad_stub import wire
 from naiad_stub.layout import KEPT
 from naiad_stub.layout import unpack as unpack_layout
 from naiad_stub.memo import Memo
-from naiad_stub.messages import ReleaseOutputs
+from naiad_stub.messages import ExportersEnded, ReleaseOutputs
 from naiad_stub.messages import pack as pack_message
 from naiad_stub.segment import align
 
 from naiad.errors import Code, ModelError, ProtocolError
+from naiad.memory.device_bytes import device_bytes, on_device
 from naiad.memory.frontend_memory import InputPlace, SharedInputs
 from naiad.memory.instance import InstanceMemory
 from naiad.memory.unsent_frames import COPIED_AT_ONCE, InputCopy
-from naiad.protocol.inference import NO_PARAMETERS, InferRequest, InferResponse, OutputTensor
+from naiad.protocol.inference import (
+    DEVICE_INPUTS,
+    DEVICE_OUTPUTS,
+    NO_PARAMETERS,
+    InferRequest,
+    InferResponse,
+    OutputTensor,
+)
 from naiad.protocol.metadata import MemoryUse
 from naiad.protocol.request_plan import PackedInputs, RequestPlan
-from naiad.workers.tensors import TensorLayout, check_layout, copy_or_borrow, inline_tensors
+from naiad.workers.tensors import (
+    TensorLayout,
+    check_layout,
+    copy_or_borrow,
+    inline_tensors,
+    pack_device_places,
+    read_blocks,
+)
 
 CODES = (
     Code.UNKNOWN,
@@ -165,7 +180,7 @@ def write_execute(
     if size <= COPIED_AT_ONCE:
         copies = None
     try:
-        requests = _write_inputs(batch, layouts, block, segment, places, copies)
+        requests = _write_inputs(batch, layouts, block, segment, places, copies, memory)
     except BaseException:
         if block >= 0:
             memory.release_input(block)
@@ -181,6 +196,7 @@ def _write_inputs(
     segment: memoryview,
     places: Sequence[InputPlace | None],
     copies: list[InputCopy] | None,
+    memory: InstanceMemory,
 ) -> bytes:
     """Copy the inputs of a batch to *block* of *segment*, or have them copied; the packed requests."""
     # Inputs that travel in the message come before its requests; the guest counts their offsets from 0.
@@ -192,6 +208,10 @@ def _write_inputs(
             requests += _pack_request(key, request, layout[0], place.start, wire.SHARED_INPUTS)
             continue
         requests += _pack_request(key, request, layout[0], base)
+        if request.device:
+            _copy_others(request, layout[1], base, block, segment, copies, memory)
+            base += align(layout[2])
+            continue
         for tensor, offset in zip(request.inputs, layout[1]):  # noqa: B905 - as said above
             # The only copy that the host makes of an input: between memoryviews, without an object in between.
             data = tensor.data
@@ -204,12 +224,40 @@ def _write_inputs(
     return requests
 
 
+def _copy_others(
+    request: InferRequest,
+    offsets: Sequence[int],
+    base: int,
+    block: int,
+    segment: memoryview,
+    copies: list[InputCopy] | None,
+    memory: InstanceMemory,
+) -> None:
+    """Copy the inputs that are not in GPU memory, and hold those that are until the guest releases *block*."""
+    devices = []
+    for tensor, offset in zip(request.inputs, offsets, strict=True):
+        device = device_bytes(tensor.data)
+        if device is not None:
+            devices.append(device)
+            continue
+        start = base + offset
+        end = start + len(tensor.data)
+        if copies is None:
+            segment[start:end] = tensor.data
+        else:
+            copies.append((memoryview(segment)[start:end], tensor.data))
+    if devices:
+        memory.regions.hold(block, devices)
+
+
 def check_sendable(keyed: KeyedRequest, interface: ModelInterface) -> None:
     """Pack a request and look at its inputs as `write_execute` does; raise what that raises, and change nothing."""
     key, request, packed = keyed
     layout = packed or interface.plan.pack_inputs(request)
     _pack_request(key, request, layout[0], 0)
     for tensor, offset in zip(request.inputs, layout[1], strict=True):
+        if device_bytes(tensor.data) is not None:
+            continue
         with memoryview(tensor.data) as data:
             if offset + len(data) > layout[2]:
                 raise ValueError(f"input '{tensor.name}' ends at {offset + len(data)} of {layout[2]} bytes")
@@ -268,7 +316,11 @@ def pack_released(memory: InstanceMemory) -> bytes:
     memory.has_large_released = False
     released = memory.released
     offsets = [released.popleft() for _ in range(len(released))]
-    return pack_message(ReleaseOutputs(offsets)) if offsets else b""
+    frame = pack_message(ReleaseOutputs(offsets)) if offsets else b""
+    if memory.regions.ended:
+        ended, memory.regions.ended = memory.regions.ended, []
+        frame += pack_message(ExportersEnded(ended))
+    return frame
 
 
 def _pack_request(key: int, request: InferRequest, layout: bytes, base: int, host_flags: int = 0) -> bytes:
@@ -279,9 +331,11 @@ def _pack_request(key: int, request: InferRequest, layout: bytes, base: int, hos
         correlation_text = correlation.encode()
         correlation, correlation_size = 0, len(correlation_text)
     flags, rest = request.flags | host_flags, layout
+    if request.device:
+        flags, rest = _with_devices(flags, request, layout)
     # Few requests are traced, so the head has no field for it: a flag says that a context comes before the layout.
     if request.trace is not None or request.propagated:
-        flags, rest = _traced(flags, request, layout)
+        flags, rest = _traced(flags, request, rest)
     head = wire.REQUEST_HEAD.pack(
         key,
         correlation,
@@ -294,6 +348,15 @@ def _pack_request(key: int, request: InferRequest, layout: bytes, base: int, hos
         len(layout),
     )
     return head + request_id + correlation_text + parameters + rest
+
+
+def _with_devices(flags: int, request: InferRequest, layout: bytes) -> tuple[int, bytes]:
+    if request.device & DEVICE_OUTPUTS:
+        flags |= wire.DEVICE_OUTPUTS
+    devices = on_device([tensor.data for tensor in request.inputs]) if request.device & DEVICE_INPUTS else ()
+    if not devices:
+        return flags, layout
+    return flags | wire.DEVICE_INPUTS, pack_device_places(devices) + layout
 
 
 def _traced(flags: int, request: InferRequest, layout: bytes) -> tuple[int, bytes]:
@@ -411,7 +474,7 @@ def _read_response(
 ) -> tuple[GuestResponse, int]:
     key, flags, code, count, text_size, layout_size = wire.RESPONSE_HEAD.unpack_from(payload, position)
     position += wire.RESPONSE_HEAD.size
-    text_at = position + 8 * count
+    blocks, handles, text_at = read_blocks(payload, position, count, flags) if count else ((), (), position)
     end = text_at + text_size + layout_size
     # The guest chose these sizes. With their sum checked, no slice below can leave the payload; a wrong split between
     # text and layout shows as a layout that cannot be unpacked.
@@ -432,8 +495,7 @@ def _read_response(
     # seen. Equal bytes need no second check: a layout does not say where in the segment the tensors are.
     layout = interface.layouts.get(data) or _read_layout(data, interface)
     if count:
-        blocks = struct.unpack_from(f"<{count}Q", payload, position)
-        buffers = copy_or_borrow(blocks, layout, memory, name, apart=bool(flags & wire.OWN_BLOCKS))
+        buffers = copy_or_borrow(blocks, layout, memory, name, apart=bool(flags & wire.OWN_BLOCKS), handles=handles)
     else:
         buffers = inline_tensors(payload, end, layout, name)
         end += layout.end
@@ -447,7 +509,10 @@ def _read_response(
         OutputTensor(output, datatype, shape, buffer)
         for (output, datatype, shape, _, _), buffer in zip(layout.entries, buffers)  # noqa: B905 - by construction
     ]
-    return GuestResponse(key, InferResponse(name, version, "", outputs, parameters, None, layout), final), end
+    response = InferResponse(name, version, "", outputs, parameters, None, layout)
+    if handles:
+        response.is_on_device = True
+    return GuestResponse(key, response, final), end
 
 
 _LATEST_NS = 1 << 63

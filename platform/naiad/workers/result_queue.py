@@ -10,6 +10,7 @@ from naiad.errors import NaiadError, OutOfMemoryError, ProtocolError, unexpected
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.inference import InferResponse
 from naiad.workers.calls import error_result, result_block, write_result
+from naiad.workers.exchange import pack_released
 
 logger = logging.getLogger("naiad.workers")
 
@@ -94,6 +95,8 @@ class ResultQueue:
             block = result_block(data)
             if block >= 0:
                 self._kept[block] = None
+            if self._memory.has_large_released:  # a model in `execute` gets no EXECUTE that would bring them back
+                data = pack_released(self._memory) + data
             self._send_frame(data)
         return True
 

@@ -5,12 +5,15 @@ The guest runs untrusted code, so every datatype, shape, offset and size is chec
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from math import prod
 
+from naiad_stub import wire
 from naiad_stub.layout import Place
 
 from naiad.errors import ProtocolError
+from naiad.memory.device_bytes import DeviceBytes, as_data
 from naiad.memory.instance import InstanceMemory
 from naiad.protocol.datatypes import BYTE_SIZES, Datatype
 from naiad.protocol.inference import Buffer
@@ -63,7 +66,13 @@ def check_layout(places: Sequence[Place], names: Sequence[str], sender: str) -> 
 
 
 def copy_or_borrow(
-    blocks: Sequence[int], layout: TensorLayout, memory: InstanceMemory, sender: str, *, apart: bool
+    blocks: Sequence[int],
+    layout: TensorLayout,
+    memory: InstanceMemory,
+    sender: str,
+    *,
+    apart: bool,
+    handles: Sequence[tuple[bytes, bytes]] = (),
 ) -> Sequence[Buffer]:
     """The bytes of each tensor of *layout*: copied if they are few, else borrowed from the output segment.
 
@@ -73,12 +82,13 @@ def copy_or_borrow(
         memory: The guest's memory.
         sender: The guest, for errors.
         apart: Each tensor with bytes is in a separate block; else all are in one.
+        handles: UUID and handle of each block that is in GPU memory.
 
     Raises:
         ProtocolError: If a block is missing or outside the segment.
     """
     if apart:
-        return _borrow_each(blocks, layout, memory, sender)
+        return _borrow_each(blocks, layout, memory, sender, handles)
     block = blocks[0]
     if block + layout.end > len(memory.outputs) or len(blocks) > 1:
         raise ProtocolError(f"tensors of '{sender}' lie outside their segment")
@@ -103,15 +113,57 @@ def inline_tensors(message: bytes, start: int, layout: TensorLayout, sender: str
     return [message[start + begin : start + end] for _, _, _, begin, end in layout.entries]
 
 
-def _borrow_each(blocks: Sequence[int], layout: TensorLayout, memory: InstanceMemory, sender: str) -> Sequence[Buffer]:
+def _borrow_each(
+    blocks: Sequence[int],
+    layout: TensorLayout,
+    memory: InstanceMemory,
+    sender: str,
+    handles: Sequence[tuple[bytes, bytes]],
+) -> Sequence[Buffer]:
     sizes = [end - start for _, _, _, start, end in layout.entries]
     if len(blocks) != sum(size > 0 for size in sizes) or len(set(blocks)) != len(blocks):
         raise ProtocolError(f"tensors of '{sender}' lie in {len(blocks)} blocks")
     remaining = iter(blocks)
+    devices = iter(handles)
     buffers: list[Buffer] = []
-    for size in sizes:
+    for (name, datatype, *_), size in zip(layout.entries, sizes, strict=True):
         block = next(remaining) if size else 0
+        if block >= wire.DEVICE_BLOCK:
+            # Its place in the input segment of the guest that reads it stays empty, so it must have one.
+            if size <= wire.INLINE_LIMIT or datatype is Datatype.BYTES:
+                raise ProtocolError(f"tensor '{name}' of '{sender}' cannot be in GPU memory")
+            uuid, handle = next(devices)
+            buffers.append(as_data(DeviceBytes(uuid, handle, size, block, memory)))
+            continue
         if block + size > len(memory.outputs):
             raise ProtocolError(f"tensors of '{sender}' lie outside their segment")
         buffers.append(memory.borrow(block, block, block + size) if size else b"")
     return buffers
+
+
+def read_blocks(
+    payload: bytes, position: int, count: int, flags: int
+) -> tuple[Sequence[int], Sequence[tuple[bytes, bytes]], int]:
+    """The blocks of a message, UUID and handle of those in GPU memory, and the position after them.
+
+    Raises:
+        struct.error: If the message ends before.
+    """
+    blocks = struct.unpack_from(f"<{count}Q", payload, position)
+    position += 8 * count
+    if not flags & wire.DEVICE:
+        if count and max(blocks) >= wire.DEVICE_BLOCK:
+            raise ProtocolError("a block in GPU memory has no handle")
+        return blocks, (), position
+    handles = []
+    for block in blocks:
+        if block >= wire.DEVICE_BLOCK:
+            handles.append(wire.DEVICE_HANDLE.unpack_from(payload, position))
+            position += wire.DEVICE_HANDLE.size
+    return blocks, handles, position
+
+
+def pack_device_places(tensors: Sequence[tuple[int, DeviceBytes]]) -> bytes:
+    """Where tensors in GPU memory are, for a guest that is to read them."""
+    places = [wire.DEVICE_PLACE.pack(at, each.uuid, each.handle, each.memory.regions.number) for at, each in tensors]
+    return wire.DEVICE_COUNT.pack(len(places)) + b"".join(places)

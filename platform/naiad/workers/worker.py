@@ -43,6 +43,7 @@ from naiad_stub.messages import (
     ReleaseInputs,
     Reply,
     ResultsConsumed,
+    TakesDevice,
     Trim,
     WantRelease,
     pack,
@@ -92,6 +93,7 @@ _EXIT_SECONDS = 1.0
 _WANT_RELEASE_SECONDS = 0.001
 _MAX_COMPARED = 64
 """Requests of a guest whose headers are compared for a call."""
+_MAX_TAKERS = 4096
 _MAX_RELEASED = 64  # released output blocks that may wait for a message to go along with
 
 
@@ -208,6 +210,7 @@ class Worker:
         self._queries = 0  # that have no reply yet
         self._wants_release = False  # the guest waits for a free block of its output segment
         self._calls = CallDecoder(spec.name)
+        self._takers: dict[tuple[str, int], bool] = {}  # what the guest was told by TAKES_DEVICE
         self._results = ResultQueue(self.memory, self._send, self._on_result_failed)
 
     @property
@@ -388,6 +391,14 @@ class Worker:
         """Send a response to one of the model's calls; it is queued while the input segment is full."""
         self._results.put(number, response, final)
 
+    def tell_device_use(self, name: str, version: int, *, takes: bool) -> None:
+        """Tell the guest whether a model that it calls takes inputs in GPU memory, unless it knows."""
+        if self._takers.get((name, version), False) != takes:
+            if len(self._takers) >= _MAX_TAKERS:
+                self._takers.clear()
+            self._takers[name, version] = takes
+            self._send(pack(TakesDevice(name, [version], takes)))
+
     def reply(self, number: int, *, error: NaiadError | None = None, text: str = "") -> None:
         """Reply to a query of the model."""
         self._queries -= 1
@@ -541,7 +552,7 @@ class Worker:
         self._results.retry()
 
     def _send_released(self) -> None:
-        if self.memory.released:
+        if self.memory.released or self.memory.regions.ended:
             self._send(pack_released(self.memory))
 
     def _message(self, kind: int, payload: bytes) -> None:

@@ -26,11 +26,20 @@ _size = ctypes.c_size_t
 _int = ctypes.c_int
 _unsigned = ctypes.c_uint
 
+
+class IpcHandle(ctypes.Structure):
+    """CUipcMemHandle: names an allocation to other processes."""
+
+    _fields_ = (("data", ctypes.c_byte * 64),)
+
+
 # The functions in use. cuda.h defines names without a suffix as macros for these versions.
 _SIGNATURES: Dict[str, Tuple[Any, ...]] = {
     "cuInit": (_unsigned,),
     "cuGetErrorName": (_int, _pointer),
     "cuDeviceGet": (_pointer, _int),
+    "cuDeviceGetCount": (_pointer,),
+    "cuDeviceGetUuid_v2": (_pointer, _int),
     "cuDevicePrimaryCtxRetain": (_pointer, _int),
     "cuCtxPushCurrent_v2": (_pointer,),
     "cuCtxPopCurrent_v2": (_pointer,),
@@ -41,6 +50,9 @@ _SIGNATURES: Dict[str, Tuple[Any, ...]] = {
     "cuMemcpyDtoH_v2": (_pointer, _address, _size),
     "cuMemcpyHtoD_v2": (_address, _pointer, _size),
     "cuMemcpyDtoD_v2": (_address, _address, _size),
+    "cuIpcGetMemHandle": (_pointer, _address),
+    "cuIpcOpenMemHandle_v2": (_pointer, IpcHandle, _unsigned),
+    "cuIpcCloseMemHandle": (_address,),
     "cuMemHostRegister_v2": (_pointer, _size, _unsigned),
     "cuMemHostUnregister": (_pointer,),
 }
@@ -158,6 +170,19 @@ class Device:
             self.__exit__()
         return code
 
+    def uuid(self) -> bytes:
+        """The GPU's UUID, 16 bytes: the same in all processes, unlike its number."""
+        return _uuid(self._driver, self.ordinal)
+
+
+def _uuid(driver: Driver, ordinal: int) -> bytes:
+    uuid = (ctypes.c_ubyte * 16)()
+    number = _int()
+    purpose = f"find the UUID of GPU {ordinal}"
+    driver.call(purpose, "cuDeviceGet", ctypes.byref(number), ordinal)
+    driver.call(purpose, "cuDeviceGetUuid_v2", uuid, number)
+    return bytes(uuid)
+
 
 _lock = threading.Lock()
 _loaded: List[Driver] = []
@@ -181,3 +206,28 @@ def device(ordinal: int) -> Device:
         with _lock:
             found = _devices.get(ordinal) or _devices.setdefault(ordinal, Device(loaded, ordinal))
     return found
+
+
+def device_by_uuid(uuid: bytes) -> Device:
+    """The device with that UUID.
+
+    Raises:
+        TritonModelException: If this process does not see it.
+    """
+    ordinal = _ordinals.get(uuid)
+    if ordinal is None:
+        loaded = driver()
+        count = _int()
+        loaded.call("count the GPUs", "cuDeviceGetCount", ctypes.byref(count))
+        _ordinals.update({_uuid(loaded, number): number for number in range(count.value)})
+        ordinal = _ordinals.get(uuid)
+    if ordinal is None:
+        raise TritonModelException(
+            f"cannot use a tensor in the memory of GPU {uuid.hex()}: this model's process does not see that GPU; let "
+            "CUDA_VISIBLE_DEVICES name it, or have the tensor copied to the CPU (preferred_memory, "
+            "FORCE_CPU_ONLY_INPUT_TENSORS)"
+        )
+    return device(ordinal)
+
+
+_ordinals: Dict[bytes, int] = {}

@@ -8,7 +8,7 @@ stream is enough. Nobody knows the stream of a bare capsule, so all of the devic
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 from naiad_stub.cuda.driver import LEGACY_STREAM, Driver, device
 from naiad_stub.datatypes import Buffer
@@ -18,20 +18,45 @@ class DeviceMemory:
     """Some bytes in the memory of one GPU, valid as long as this object is.
 
     Attributes:
-        address: Where they begin.
         size: Their number.
-        ordinal: The GPU's number in this process.
     """
 
-    __slots__ = ("__weakref__", "_is_ordered", "_owner", "address", "ordinal", "size")
+    __slots__ = ("__weakref__", "_find", "_is_ordered", "_owner", "_place", "size")
 
     def __init__(self, address: int, size: int, ordinal: int, owner: object, *, is_ordered: bool) -> None:
         """Bytes that *owner* keeps; *is_ordered* if the default stream waits for the work that writes them."""
-        self.address = address
         self.size = size
-        self.ordinal = ordinal
+        self._place: Optional[Tuple[int, int]] = (address, ordinal)
+        self._find: Optional[Callable[[], Tuple[int, int, object]]] = None
         self._owner = owner
         self._is_ordered = is_ordered
+
+    @classmethod
+    def found_by(cls, find: Callable[[], Tuple[int, int, object]], size: int) -> DeviceMemory:
+        """Bytes that are complete, whose address, device and owner *find* returns when they are first needed."""
+        self = cls(0, size, 0, None, is_ordered=True)
+        self._place = None
+        self._find = find
+        return self
+
+    @property
+    def address(self) -> int:
+        """Where they begin."""
+        return (self._place or self._found())[0]
+
+    @property
+    def ordinal(self) -> int:
+        """The GPU's number in this process."""
+        return (self._place or self._found())[1]
+
+    def _found(self) -> Tuple[int, int]:
+        find = self._find
+        if find is not None:  # else another thread has just found them
+            address, ordinal, self._owner = find()
+            self._place = address, ordinal
+            self._find = None
+        assert self._place is not None
+        return self._place
 
     def wait(self) -> None:
         """Wait until the work that writes these bytes is complete."""
@@ -67,11 +92,18 @@ class DeviceMemory:
         if not self.size:
             return self
         made = Allocation(self.ordinal, self.size)
-        with device(self.ordinal) as driver:
-            self._wait(driver)
-            purpose = f"copy {self.size} bytes of the memory of GPU {self.ordinal}"
-            driver.call(purpose, "cuMemcpyDtoD_v2", made.address, self.address, self.size)
+        self.copy_on_device(made.address)
         return DeviceMemory(made.address, self.size, self.ordinal, made, is_ordered=True)
+
+    def copy_on_device(self, address: int, *, is_complete: bool = False) -> None:
+        """Copy these bytes to *address* on the same GPU; with *is_complete*, wait until that has happened."""
+        with device(self.ordinal) as driver:
+            if not self._is_ordered:
+                self._wait(driver)
+            purpose = f"copy {self.size} bytes of the memory of GPU {self.ordinal}"
+            driver.call(purpose, "cuMemcpyDtoD_v2", address, self.address, self.size)
+            if is_complete:
+                driver.call(purpose, "cuStreamSynchronize", LEGACY_STREAM)
 
 
 class Allocation:

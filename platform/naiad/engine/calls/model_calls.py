@@ -18,7 +18,7 @@ from naiad.engine.calls.deadlocks import DeadlockDetector, reject_deadlocked
 from naiad.engine.registry import Registry
 from naiad.engine.served import ServedVersion
 from naiad.errors import Code, ModelError, NaiadError, NotReadyError
-from naiad.protocol.inference import CALL_CHAIN, NO_HEADERS, InferResponse, Sink
+from naiad.protocol.inference import CALL_CHAIN, DEVICE_INPUTS, DEVICE_OUTPUTS, NO_HEADERS, InferResponse, Sink
 from naiad.scheduling.deadlock import deadlock_cycle
 from naiad.workers.calls import ModelCall
 from naiad.workers.worker import Worker
@@ -96,6 +96,8 @@ class ModelCalls:
         name = request.model_name
         try:
             version = self._find(call)
+            if request.device or call.uses_device:
+                _settle_device_use(worker, call, version)
             pending = _PendingCall(self, worker, call, version)
             sink = _caused(worker, call, pending)
             self._calls.setdefault(worker, {})[call.number] = pending
@@ -228,6 +230,24 @@ def _caused(worker: Worker, call: ModelCall, sink: Sink) -> Sink:
         return sink
     call.request.propagated = caller.propagated
     return sink if caller.trace is None else caller.trace.start_child(call.request, sink)
+
+
+def _settle_device_use(worker: Worker, call: ModelCall, version: ServedVersion) -> None:
+    """Have tensors of a call in GPU memory only where *version* allows it, and tell the caller for its next calls.
+
+    Raises:
+        NaiadError: If inputs are there that the version takes on the CPU: it was loaded again since the last call.
+    """
+    request = call.request
+    takes = bool(version.device & DEVICE_INPUTS)
+    worker.tell_device_use(request.model_name, request.model_version, takes=takes)
+    if request.device & DEVICE_INPUTS and not takes:
+        raise NaiadError(
+            "cannot pass inputs in GPU memory: the model was loaded again and takes them on the CPU now; call it again",
+            code=Code.UNAVAILABLE,
+        )
+    if not version.device & DEVICE_OUTPUTS:
+        request.device &= ~DEVICE_OUTPUTS
 
 
 def _no_response(call: ModelCall) -> InferResponse:

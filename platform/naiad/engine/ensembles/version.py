@@ -144,6 +144,11 @@ class EnsembleVersion:
         """None: an ensemble has no guests."""
 
     @property
+    def device(self) -> int:
+        """See `ServedVersion`."""
+        return 0
+
+    @property
     def shared_inputs(self) -> SharedInputs | None:
         """None: an ensemble has no guests; the inputs of its requests travel in messages."""
         return None

@@ -19,6 +19,7 @@ from naiad.config.model.render import to_json
 from naiad.engine.response_cache import ResponseCache
 from naiad.engine.served import ServedVersion, metadata_of, version_numbers
 from naiad.engine.serving.compile_plan import compile_plan
+from naiad.engine.serving.device_use import device_use
 from naiad.engine.serving.instance import Instance
 from naiad.engine.statistics.counters import FailureReason, Statistics
 from naiad.errors import Code, NaiadError, NotReadyError, without_frames
@@ -135,6 +136,11 @@ class DormantVersion:
     @property
     def forwarding(self) -> None:
         """None: it has no guests."""
+
+    @property
+    def device(self) -> int:
+        """See `ServedVersion`."""
+        return device_use(self.config, is_native=self.config.message.backend != "python")
 
     @property
     def shared_inputs(self) -> SharedInputs | None:

@@ -16,6 +16,7 @@ from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.response_order import OrderedSink
 from naiad.errors import GuestExitedError, NaiadError, fresh, is_model_response
 from naiad.lifecycle.fatal_requests import FatalRequests
+from naiad.memory.device_bytes import device_bytes
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.request_plan import error_prefix
 
@@ -160,6 +161,11 @@ def digest_of(request: InferRequest) -> RequestDigest:
     digest = hashlib.blake2b(digest_size=16)
     total = 0
     for tensor in sorted(request.inputs, key=lambda tensor: tensor.name):
+        device = device_bytes(tensor.data)
+        if device is not None:  # its bytes are not known, so it is like no other
+            total += len(device)
+            digest.update(f"{tensor.name}\0device {device.serial}\0".encode("utf-8", "replace"))
+            continue
         data = memoryview(tensor.data)
         size = len(data)
         total += size

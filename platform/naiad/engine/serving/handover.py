@@ -160,6 +160,11 @@ class Handover:
         return self.new.is_lost
 
     @property
+    def device(self) -> int:
+        """See `ServedVersion`. Nothing, as for all models with sequences."""
+        return 0
+
+    @property
     def shared_inputs(self) -> SharedInputs | None:
         """See `ServedVersion`."""
         return self.new.shared_inputs

@@ -22,6 +22,7 @@ from naiad.engine.response_cache import CachedResponses, ResponseCache
 from naiad.engine.served import metadata_of, version_numbers
 from naiad.engine.serving.admission import Admission
 from naiad.engine.serving.compile_plan import compile_plan
+from naiad.engine.serving.device_use import device_use
 from naiad.engine.serving.forwarding import Forwarding
 from naiad.engine.serving.instance import Instance
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
@@ -66,6 +67,7 @@ class ModelVersion:
         number: Number of this load among all loads of all versions: the plan's generation.
         instances: Its instances.
         shared_inputs: See `ServedVersion`.
+        device: See `ServedVersion`.
         recovering: Held by the instance that tries a guest after it was given up.
         resolution: What runs it; None until the loader sets it.
         advise: Returns what to do about an error that the guest logged, for the log; empty for nothing.
@@ -128,6 +130,7 @@ class ModelVersion:
         if any("library" in spec.load for spec in specs):
             tracker.count_reports()
             tracker.lanes = max(len(spec.load.get("lanes", "").split("\0")) for spec in specs)
+        self.device = device_use(config, is_native=any("library" in spec.load for spec in specs))
         self.forwarding = None
         if tracker.plain_scheduler is not None:
             self.forwarding = Forwarding(self._admission, tracker, keys)

@@ -208,6 +208,9 @@ class JsonRecorder:
     def _record_tensor(
         self, activity: str, name: str, datatype: Datatype, shape: tuple[int, ...], data: Buffer
     ) -> None:
+        found: object = data
+        if not isinstance(found, (bytes, bytearray, memoryview)):
+            return  # it is in GPU memory, which the server cannot read
         copied = self._tree.copy(name, data)
         if copied is not None:
             self._records.append(TensorRecord(self._id, activity, name, datatype, shape, copied))

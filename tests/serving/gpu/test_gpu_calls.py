@@ -1,0 +1,317 @@
+"""Calls between models whose tensors stay in GPU memory, through real guests and a stand-in for the driver."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from serving.gpu.gpu_models import DOUBLES_ON_GPU, IMPORTS, add_code_model, add_model
+from serving.written import evaluate
+from support.server import ServerProcess
+
+TAKES_GPU = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }\n'
+DECOUPLED = "model_transaction_policy { decoupled: true }\n"
+ECHO = """
+kept = []
+def execute(self, requests):
+    responses = []
+    for request in requests:
+        given = pb_utils.get_input_tensor_by_name(request, "IN")
+        TritonPythonModel.kept[:] = [given.is_cpu()]
+        responses.append(pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", given.to_dlpack())]))
+    return responses
+"""
+REUSES_ITS_OUTPUT = """
+def initialize(self, args):
+    self.output = None
+def execute(self, requests):
+    import ctypes
+    responses = []
+    for request in requests:
+        values = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+        if self.output is None:
+            self.output = device_arrays.DeviceArray.of(values)
+        device_arrays.cuda("cuMemcpyHtoD_v2", ctypes.c_uint64(self.output.address),
+                           ctypes.c_void_p(values.ctypes.data), ctypes.c_size_t(values.nbytes))
+        responses.append(pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", self.output)]))
+    return responses
+"""
+STREAMS = """
+def execute(self, requests):
+    for request in requests:
+        given = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+        sender = request.get_response_sender()
+        for factor in (1, 2, 3):
+            array = device_arrays.DeviceArray.of(given * factor)
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", array)]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+ENDS_ITS_CALLER = """
+def execute(self, requests):
+    import signal
+    responses = []
+    for request in requests:
+        given = pb_utils.get_input_tensor_by_name(request, "IN")
+        os.kill(int(open("PID").read()), signal.SIGKILL)
+        while os.path.exists(f"/proc/{open('PID').read()}"):
+            time.sleep(0.001)
+        try:
+            text = str(given.as_numpy()[:3].tolist())
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+        open("SAW", "w").write(text)
+        responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1, np.float32))]))
+    return responses
+"""
+CALLS = """
+import asyncio
+GPU, CPU = pb_utils.TRITONSERVER_MEMORY_GPU, pb_utils.TRITONSERVER_MEMORY_CPU
+def request(model, tensor, where=None):
+    options = {} if where is None else {"preferred_memory": pb_utils.PreferredMemory(where, 0)}
+    return pb_utils.InferenceRequest(model_name=model, requested_output_names=["OUT"], inputs=[tensor], **options)
+def call(model, array, where=GPU):
+    response = request(model, T("IN", array) if isinstance(array, DeviceArray) else pb_utils.Tensor("IN", array), where).exec()
+    if response.has_error():
+        raise RuntimeError(response.error().message())
+    return pb_utils.get_output_tensor_by_name(response, "OUT")
+values = np.arange(100_000, dtype=np.float32)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, shared_driver):
+    work = tmp_path_factory.mktemp("server")
+    add_code_model(work / "models")
+    add_model(work / "models", "echo", ECHO, config=TAKES_GPU)
+    add_model(work / "models", "echo_cpu", ECHO)
+    add_model(work / "models", "batches", ECHO, config=TAKES_GPU + "dynamic_batching { }\nmax_batch_size: 0\n")
+    add_model(work / "models", "cached", ECHO, config=TAKES_GPU + "response_cache { enable: true }\n")
+    add_model(work / "models", "doubles", DOUBLES_ON_GPU)
+    add_model(work / "models", "reuses", REUSES_ITS_OUTPUT)
+    add_model(work / "models", "streams", STREAMS, config=TAKES_GPU + DECOUPLED)
+    with ServerProcess(work / "models", work=work, environ=shared_driver.environ) as server:
+        server.driver = shared_driver
+        yield server
+
+
+def in_model(server: ServerProcess, statements: str, expression: str) -> str:
+    """Run statements in the guest of the model `code` after the definitions of `CALLS`."""
+    assert evaluate(server, "code", f"{IMPORTS}\n{CALLS}\n{statements}") == "done"
+    return evaluate(server, "code", expression)
+
+
+def copies_to_cpu(server: ServerProcess) -> int:
+    """How many tensors of a call have been copied from the device to the CPU."""
+    return sum(size == 400_000 for size in server.driver.bytes_of("cuMemcpyDtoH_v2"))
+
+
+def test_a_tensor_stays_on_the_device_there_and_back(server):
+    in_model(server, "array = DeviceArray.of(values); call('echo', array); call('echo', array)", "0")
+    before = copies_to_cpu(server)
+
+    answer = in_model(server, "answer = call('echo', DeviceArray.of(values))", "answer.is_cpu()")
+
+    assert answer == "False"
+    assert copies_to_cpu(server) == before, "neither the input nor the output came to the CPU"
+    assert evaluate(server, "code", "np.array_equal(answer.as_numpy(), values)") == "True"
+    assert evaluate(server, "code", "np.array_equal(DeviceArray.from_dlpack(answer).numpy(), values)") == "True"
+
+
+def test_a_handle_is_opened_once_for_many_calls(server):
+    in_model(server, "array = DeviceArray.of(values)\nfor _ in range(4): call('echo', array).as_numpy()", "0")
+    before = server.driver.calls()["cuIpcOpenMemHandle_v2"]
+
+    in_model(server, "for _ in range(20): call('echo', array).as_numpy()", "0")
+
+    # A pause in between closes idle handles, and one more region may be in use while the host returns another.
+    assert server.driver.calls()["cuIpcOpenMemHandle_v2"] - before <= 8
+
+
+def test_inputs_are_on_the_cpu_unless_the_model_takes_them_on_the_device(server):
+    code = "array = DeviceArray.of(values); answers = [call('echo_cpu', array) for _ in range(3)]"
+    assert in_model(server, code, "[each.is_cpu() for each in answers]") == "[True, True, True]"
+    assert evaluate(server, "code", "[np.array_equal(each.as_numpy(), values) for each in answers]") == str([True] * 3)
+
+
+@pytest.mark.parametrize(("where", "is_cpu"), [("GPU", False), ("None", False), ("CPU", True)])
+def test_outputs_are_where_the_caller_prefers_them(server, where, is_cpu):
+    code = f"array = DeviceArray.of(values); answers = [call('echo', array, {where}) for _ in range(2)]"
+    assert in_model(server, code, "answers[-1].is_cpu()") == str(is_cpu)
+    assert evaluate(server, "code", "np.array_equal(answers[-1].as_numpy(), values)") == "True"
+
+
+def test_small_tensors_go_through_the_cpu(server):
+    code = "array = DeviceArray.of(values[:4]); answers = [call('echo', array) for _ in range(3)]"
+    assert in_model(server, code, "[each.is_cpu() for each in answers]") == "[True, True, True]"
+    assert evaluate(server, "code", "answers[-1].as_numpy().tolist()") == "[0.0, 1.0, 2.0, 3.0]"
+
+
+@pytest.mark.parametrize("model", ["batches", "cached"])
+def test_models_that_batch_or_cache_get_right_values(server, model):
+    code = f"answers = [call('{model}', DeviceArray.of(values + n)) for n in (1, 2, 1, 2)]"
+    right = in_model(server, code, "[float(each.as_numpy()[7]) for each in answers]")
+    assert right == "[8.0, 9.0, 8.0, 9.0]"
+
+
+def test_a_model_that_writes_its_next_output_to_the_same_memory_does_not_change_the_last_one(server):
+    code = "first = call('reuses', values); second = call('reuses', values * 10)"
+    assert in_model(server, code, "[first.is_cpu(), second.is_cpu()]") == "[False, False]"
+    assert evaluate(server, "code", "[float(first.as_numpy()[3]), float(second.as_numpy()[3])]") == "[3.0, 30.0]"
+
+
+def test_the_caller_may_write_to_its_tensor_once_the_call_is_sent(server):
+    code = """
+import ctypes, device_arrays
+array = DeviceArray.of(values)
+call('echo', array)
+async def run():
+    pending = request('echo', T('IN', array), GPU).async_exec()
+    other = np.full_like(values, -1)
+    device_arrays.cuda("cuMemcpyHtoD_v2", ctypes.c_uint64(array.address), ctypes.c_void_p(other.ctypes.data),
+                       ctypes.c_size_t(other.nbytes))
+    return await pending
+answer = pb_utils.get_output_tensor_by_name(asyncio.run(run()), "OUT")
+"""
+    assert in_model(server, code, "np.array_equal(answer.as_numpy(), values)") == "True"
+
+
+def test_many_calls_at_a_time_do_not_mix_their_tensors(server):
+    code = """
+async def run():
+    arrays = [DeviceArray.of(values + n) for n in range(8)]
+    return await asyncio.gather(*(request('echo', T('IN', each), GPU).async_exec() for each in arrays))
+call('echo', DeviceArray.of(values))
+answers = [pb_utils.get_output_tensor_by_name(each, "OUT") for each in asyncio.run(run())]
+"""
+    assert in_model(server, code, "[float(each.as_numpy()[0]) for each in answers]") == str(
+        [float(n) for n in range(8)]
+    )
+    assert evaluate(server, "code", "{each.is_cpu() for each in answers}") == "{False}"
+
+
+def test_responses_of_a_stream_stay_on_the_device(server):
+    code = """
+answers = [pb_utils.get_output_tensor_by_name(each, "OUT")
+           for each in request('streams', pb_utils.Tensor('IN', values), GPU).exec(decoupled=True)
+           if each.output_tensors()]
+"""
+    assert in_model(server, code, "[each.is_cpu() for each in answers]") == "[False, False, False]"
+    assert evaluate(server, "code", "[float(each.as_numpy()[1]) for each in answers]") == "[1.0, 2.0, 3.0]"
+
+
+def test_a_received_tensor_can_be_sent_on_and_kept(server):
+    code = """
+first = call('echo', DeviceArray.of(values)); first = call('echo', DeviceArray.of(values))
+answers = [pb_utils.get_output_tensor_by_name(request('echo', pb_utils.Tensor.from_dlpack('IN', first), GPU).exec(), 'OUT')
+           for _ in range(3)]
+for n in range(20): call('echo', DeviceArray.of(values + n))
+"""
+    assert in_model(server, code, "[np.array_equal(each.as_numpy(), values) for each in answers]") == str([True] * 3)
+    assert evaluate(server, "code", "[first.is_cpu(), np.array_equal(first.as_numpy(), values)]") == "[False, True]"
+
+
+def test_work_that_the_caller_has_queued_is_complete_before_the_called_model_reads(server):
+    """The stand-in does queued work only when something waits for it."""
+    code = """
+import ctypes, device_arrays
+array = DeviceArray.of(np.zeros(100_000, np.float32))
+call('echo', array)
+lib = device_arrays._loaded[0]
+lib.standinFill(None, ctypes.c_uint64(array.address), ctypes.c_size_t(array.nbytes), 1)
+answer = call('echo', array)
+"""
+    assert in_model(server, code, "answer.as_numpy().view(np.uint8).tolist()[::50_000]") == str([1] * 8)
+
+
+def test_clients_of_a_model_that_models_call_get_bytes(server):
+    in_model(server, "array = DeviceArray.of(values); call('doubles', values); call('doubles', values)", "0")
+    document = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [30_000], "data": [2.0] * 30_000}]}
+    assert server.post("/v2/models/doubles/infer", document).json()["outputs"][0]["data"] == [4.0] * 30_000
+
+
+def test_a_driver_without_handles_sends_tensors_through_the_cpu(tmp_path, driver):
+    driver.fail("cuIpcGetMemHandle", 1)
+    add_code_model(tmp_path / "models")
+    add_model(tmp_path / "models", "echo", ECHO, config=TAKES_GPU)
+    with ServerProcess(tmp_path / "models", work=tmp_path, environ=driver.environ) as server:
+        code = "answers = [call('echo', DeviceArray.of(values)) for _ in range(3)]"
+        assert in_model(server, code, "[each.is_cpu() for each in answers]") == "[True, True, True]"
+        assert evaluate(server, "code", "np.array_equal(answers[-1].as_numpy(), values)") == "True"
+
+
+def test_nothing_stays_in_use_after_a_pause(tmp_path, driver):
+    add_code_model(tmp_path / "models")
+    add_model(tmp_path / "models", "echo", ECHO, config=TAKES_GPU)
+    with ServerProcess(tmp_path / "models", work=tmp_path, environ=driver.environ) as server:
+        in_model(server, "for n in range(5): call('echo', DeviceArray.of(values + n)).as_numpy()", "0")
+        assert driver.calls()["cuIpcOpenMemHandle_v2"] >= 2
+        server.wait_for(lambda: not driver.opened(), "idle handles to be closed")
+        server.wait_for(lambda: not driver.allocations(), "idle regions to be freed")
+        assert in_model(server, "answer = call('echo', DeviceArray.of(values))", "answer.is_cpu()") == "False"
+
+
+def test_a_caller_that_is_killed_fails_what_reads_its_memory_with_a_reason(tmp_path, driver):
+    """The called model opens the memory when it reads the tensor: by then its owner has ended."""
+    add_code_model(tmp_path / "models")
+    ends = ENDS_ITS_CALLER.replace("PID", str(tmp_path / "pid")).replace("SAW", str(tmp_path / "saw"))
+    add_model(tmp_path / "models", "ends", ends, config=TAKES_GPU)
+    add_model(tmp_path / "models", "echo", ECHO, config=TAKES_GPU)
+    with ServerProcess(tmp_path / "models", work=tmp_path, environ=driver.environ) as server:
+        (tmp_path / "pid").write_text("999999999")
+        in_model(server, "try: call('ends', DeviceArray.of(values))\nexcept RuntimeError: pass", "0")
+        pid = int(evaluate(server, "code", "os.getpid()"))
+        (tmp_path / "pid").write_text(str(pid))
+
+        document = {
+            "inputs": [
+                {"name": "CODE", "datatype": "BYTES", "shape": [1], "data": ["call('ends', DeviceArray.of(values))"]}
+            ]
+        }
+        assert server.post("/v2/models/code/infer", document).status == 500
+        server.wait_for(lambda: (tmp_path / "saw").exists() and (tmp_path / "saw").read_text(), "the model to read")
+        assert (tmp_path / "saw").read_text() == (
+            "TritonModelException: cannot read a tensor of 400000 bytes in GPU memory: cannot open memory of GPU 0 that "
+            "another process has sent: cuIpcOpenMemHandle_v2 failed with CUDA_ERROR_INVALID_VALUE (1); the model that "
+            "sent it may have ended meanwhile: send the request again"
+        )
+        server.wait_for(lambda: evaluate_or_none(server, "os.getpid()") not in (None, str(pid)), "the restart")
+        assert in_model(server, "call('echo', DeviceArray.of(values))", "call('echo', values).is_cpu()") == "True"
+
+
+def test_memory_of_a_process_that_has_ended_is_closed(tmp_path, driver):
+    add_code_model(tmp_path / "models")
+    add_model(tmp_path / "models", "echo", ECHO, config=TAKES_GPU)
+    with ServerProcess(tmp_path / "models", work=tmp_path, environ=driver.environ) as server:
+        in_model(server, "kept = call('echo', DeviceArray.of(values)); kept = call('echo', values)", "0")
+        in_model(server, "kept = [call('echo', DeviceArray.of(values)) for _ in range(2)][-1]; kept.as_numpy()", "0")
+        pid = int(evaluate(server, "code", "os.getpid()"))
+        os.kill(pid, signal.SIGKILL)
+        server.wait_for(lambda: not [name for name in driver.opened() if f"-{pid}-" in name], "its memory to be closed")
+        server.wait_for(lambda: evaluate_or_none(server, "os.getpid()") not in (None, str(pid)), "the restart")
+        assert (
+            in_model(
+                server, "answers = [call('echo', DeviceArray.of(values)) for _ in range(2)]", "answers[-1].is_cpu()"
+            )
+            == "False"
+        )
+
+
+def test_a_called_model_that_is_killed_gives_the_region_back(tmp_path, driver):
+    add_code_model(tmp_path / "models")
+    kills = ECHO.replace("responses = []", "responses = []\n    if os.path.exists('KILL'): os.kill(os.getpid(), 9)")
+    add_model(tmp_path / "models", "echo", kills.replace("KILL", str(tmp_path / "kill")), config=TAKES_GPU)
+    with ServerProcess(tmp_path / "models", work=tmp_path, environ=driver.environ) as server:
+        in_model(server, "call('echo', DeviceArray.of(values))", "0")
+        (tmp_path / "kill").touch()
+        answer = evaluate(server, "code", "call('echo', DeviceArray.of(values))")
+        assert answer.startswith("RuntimeError:"), answer
+        (tmp_path / "kill").unlink()
+        server.wait_for(lambda: not driver.allocations(), "the region to be given back and freed")
+
+
+def evaluate_or_none(server: ServerProcess, code: str) -> str | None:
+    """The answer of the model `code`; None while it is not ready."""
+    document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
+    reply = server.post("/v2/models/code/infer", document)
+    return str(reply.json()["outputs"][0]["data"][0]) if reply.status == 200 else None
