@@ -7,6 +7,7 @@ here needs numpy alone, so that a model's helpers and tests can import it anywhe
 from __future__ import annotations
 
 import struct
+import sys
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
@@ -251,4 +252,20 @@ def _complete_outside_a_guest() -> None:
     api.install_outside(__name__)
 
 
-_complete_outside_a_guest()
+def _yield_to_the_module_of_a_triton() -> None:
+    """Put the module that a Triton's stub brings along in the place of this one.
+
+    That stub appends the folder of its module to `sys.path`, so this file is found first where naiad is installed in
+    its Python. The stub needs its own module, and nothing may replace its extension module.
+    """
+    try:
+        from naiad_stub.later_module import import_later_module
+    except ImportError:  # this file alone: a Triton's stub sets the classes of the API onto it
+        return
+    import_later_module(__name__, __file__)
+
+
+if "c_python_backend_utils" in sys.builtin_module_names:  # only a Triton's own stub has it built in
+    _yield_to_the_module_of_a_triton()
+else:
+    _complete_outside_a_guest()

@@ -65,6 +65,7 @@ LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in fo
 SHARED_WITH_GUEST = {
     "naiad_stub",
     "naiad_stub.busy_poll",
+    "naiad_stub.later_module",
     "naiad_stub.layout",
     "naiad_stub.memo",
     "naiad_stub.messages",
