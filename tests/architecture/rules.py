@@ -20,6 +20,9 @@ from architecture.sources import Function, Source
 
 # -- layers -----------------------------------------------------------------------------------------------------------
 
+ALIASES = ("tritonfrontend", "tritonserver")
+"""Modules beside the package, which give its in-process API the names of Triton's packages."""
+
 LAYERS = (
     # Every layer may import these. `naiad` itself has the version; `logs` is as low as `errors`, since everything logs.
     {
@@ -55,7 +58,7 @@ LAYERS = (
     {"testing", "inprocess", "ray"},
     {"_c"},
     {"_api"},
-    {"cli"},
+    {"cli", *ALIASES},
     {"__main__"},
 )
 """Folders and modules of `platform/naiad`, from the lowest layer to the highest."""
@@ -105,8 +108,13 @@ NEWER_THAN_GUEST = {"annotationlib", "compression", "graphlib", "tomllib", "zone
 
 
 def part_of(module: str) -> str:
-    """The layer's folder of a module of the host: `config` for `naiad.config.server.options`."""
+    """The layer's folder of a module of the host: `config` for `naiad.config.server.options`.
+
+    The modules beside the package, `tritonserver` and `tritonfrontend`, are layers of their own.
+    """
     parts = module.split(".")
+    if module in ALIASES:
+        return module
     return parts[1] if len(parts) > 1 and parts[1] in LEVELS else "naiad"
 
 

@@ -323,6 +323,24 @@ def test_the_image_runs_as_anybody_with_one_folder_to_write_in(image_root, tmp_p
 
 
 @needs_mounts
+@pytest.mark.parametrize("entry", ["program", "entry point"])
+def test_the_image_has_tritonserver_where_tritons_images_have_it(image_root, tmp_path, entry):
+    """Kubernetes files name its path as the command, or the program as the first argument of the entry point."""
+    root, config = image_root
+    named = {
+        "program": ["/opt/tritonserver/bin/tritonserver"],
+        "entry point": [*config["Entrypoint"], "tritonserver"],
+    }[entry]
+    command = contained(root, [*named, "--model-repository=/naiad/models"], user="65532:0", writable="var/lib/naiad")
+    environ = bare(NAIAD_STORE="/var/lib/naiad", PATH=PATH)
+
+    with ServerProcess(None, work=tmp_path / "work", command=command, environ=environ, timeout=120) as server:
+        assert where(server, "plain")[0] == "/naiad/python"
+
+    assert "/opt/tritonserver/bin" in next(each for each in config["Env"] if each.startswith("PATH=")).split(":")
+
+
+@needs_mounts
 @pytest.mark.parametrize(
     ("variables", "code", "message"),
     [

@@ -168,6 +168,8 @@ def _copy_checkout(site: Path) -> None:
     if package.parent.name != "platform" or (site / _NAIAD / "__init__.py").exists():
         return
     shutil.copytree(package, site / _NAIAD, ignore=_NOT_COPIED, dirs_exist_ok=True)
+    for alias in package.parent.glob("*.py"):
+        shutil.copy2(alias, site)
     shutil.copytree(package.parent.with_name("backends"), site / _NAIAD / "_backends", ignore=_NOT_COPIED)
     guest = Path(naiad_stub.__file__).resolve().parents[1]
     shutil.copytree(guest, site, ignore=_NOT_COPIED, dirs_exist_ok=True)

@@ -33,6 +33,7 @@ IMAGE_USER = "65532:0"
 
 _AT = "naiad"
 _STORE = "var/lib/naiad"
+_PROGRAMS = "opt/tritonserver/bin"
 _CREATED = "1980-01-01T00:00:00Z"  # constant, so that the image's digest depends on its files only
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _INDEX = "application/vnd.oci.image.index.v1+json"
@@ -86,6 +87,7 @@ class _LayoutWriter:
         config, layers = ({}, [self._system(bundle)]) if base is None else self._based(base)
         layers += [
             self._layer("the server and its interpreter", bundle.host),
+            self._layer("the program tritonserver", [_tritonserver_program()], at=""),
             self._layer("environments", bundle.environments),
             self._layer("models", bundle.models, folders={_STORE: 0o775}),
         ]
@@ -113,6 +115,7 @@ class _LayoutWriter:
         environ = [variable for variable in base.get("Env", ()) if not variable.startswith(("NAIAD_STORE=", "HOME="))]
         if not any(variable.startswith("PATH=") for variable in environ):
             environ.append("PATH=/usr/local/bin:/usr/bin:/bin")
+        environ = [_with_programs(variable) if variable.startswith("PATH=") else variable for variable in environ]
         history = [{"created": _CREATED, "created_by": layer.made_by} for layer in layers]
         return {
             "created": _CREATED,
@@ -162,6 +165,27 @@ class _LayoutWriter:
         digest = hashlib.sha256(data).hexdigest()
         (self._blobs / digest).write_bytes(data)
         return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}
+
+
+def _tritonserver_program() -> OutputMember:
+    """The program at the path of Triton's images, which Kubernetes files and scripts name.
+
+    A Python script, because an image without a base has no shell.
+    """
+    lines = (
+        f"#!/{_AT}/{HOST_FOLDER}/bin/python3 -IB",
+        "import sys",
+        "from naiad.cli.main import main_tritonserver",
+        "sys.exit(main_tritonserver())",
+    )
+    return OutputMember(
+        name=f"{_PROGRAMS}/tritonserver", data="".join(f"{line}\n" for line in lines).encode(), executable=True
+    )
+
+
+def _with_programs(path: str) -> str:
+    """The variable PATH with the folder of `tritonserver`, as in Triton's images."""
+    return path if f"/{_PROGRAMS}" in path.removeprefix("PATH=").split(":") else f"{path}:/{_PROGRAMS}"
 
 
 def read_base(base: Path, architecture: str) -> tuple[dict[str, Any], list[ImageLayer]]:

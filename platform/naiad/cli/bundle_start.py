@@ -17,7 +17,11 @@ _PROGRAM = "run"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve the bundle in the folder `arguments[0]`, or run `doctor` on it; returns the exit code."""
+    """Serve the bundle in the folder `arguments[0]`, or run `doctor` on it; returns the exit code.
+
+    `tritonserver` as the first of the other arguments runs that program, with the flags that follow and none of the
+    bundle's: the entry point of Triton's images runs its arguments, and Kubernetes files rely on it.
+    """
     open_standard_streams()
     folder = Path(arguments[0])
     try:
@@ -29,6 +33,10 @@ def main(arguments: Sequence[str]) -> int:
     flags = manifest.flags_in(folder)
     # The bundle's flags come first: of a flag that is given twice, the last one counts.
     match list(arguments[1:]):
+        case ["tritonserver" | "/opt/tritonserver/bin/tritonserver", *rest]:
+            from naiad.cli.main import main_tritonserver
+
+            return main_tritonserver(rest)
         case ["doctor", *rest]:
             from naiad.cli.doctor import doctor
 
