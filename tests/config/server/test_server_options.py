@@ -412,3 +412,45 @@ def test_what_is_allowed_of_environments_is_read():
     assert (found.environments.trusted_keys, found.environments.require_digest) == (Path("/keys.toml"), True)
     assert (parse().environments.store_max_bytes, parse().environments.directories) == (0, ())
     assert (parse().environments.trusted_keys, parse().environments.require_digest) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("10", 10), ("10.0", 10), ("10s", 10), ("1e1", 1), (" 10", 10), ("+10", 10), ("1_000", 1), ("0x10", 0)],
+)
+def test_an_integer_is_read_as_the_reference_reads_it(text, number):
+    """Its parser is std::stoi; launchers format seconds as floats."""
+    assert parse(f"--repository-poll-secs={text}").models.poll_secs == number
+    assert parse(f"--http-port={text}").http.port == number
+    assert parse(f"--trace-config=count={text}").trace.config.count == number
+    (limit,) = parse("--rate-limit=execution_count", f"--rate-limit-resource=R:{text}").rate_limit.resources
+    assert limit.count == number
+
+
+@pytest.mark.parametrize("text", ["", "x", "s10", "-", ".5"])
+def test_a_value_that_begins_with_no_integer_is_refused_in_the_references_words(text):
+    assert (
+        refusal(f"--repository-poll-secs={text}").message.strip().endswith(f"Invalid option value. Got {text}".strip())
+    )
+    assert (
+        refusal(f"--rate-limit-resource=R:{text}").message.strip().endswith(f"Invalid option value. Got {text}".strip())
+    )
+
+
+def test_numbers_of_which_only_the_beginning_counts_are_warned_of():
+    assert parse("--repository-poll-secs=1e1", "--http-port=+80", "--log-verbose=true").warnings == (
+        "--repository-poll-secs=1e1 is read as 1: 'e1' has no effect; give the number alone",
+    )
+    assert (
+        "--log-verbose=2x is read as 2: 'x' has no effect; give the number alone" in parse("--log-verbose=2x").warnings
+    )
+
+
+def test_sizes_are_read_as_the_reference_reads_them():
+    options = parse("--http-max-input-size=1048576.0", "--response-cache-byte-size=1048576.0")
+    assert (options.http.max_input_size, options.cache.size) == (1048576, 1048576)
+
+
+@pytest.mark.parametrize("flag", ["--stub-restart-limit=5x", "--http-keepalive-timeout=5x", "--max-connections=1_0"])
+def test_numbers_of_our_own_flags_are_read_whole_or_not_at_all(flag):
+    assert "Invalid option value. Got " in refusal(flag).message

@@ -5,13 +5,13 @@ Settings are kept as given, as backends of the user's own read them, too. Those 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 import naiad
+from naiad.config.server.flag import leading_integer
 from naiad.config.server.flag_values import FlagValues
 from naiad.errors import OptionError
 
@@ -64,7 +64,6 @@ KNOWN_SETTINGS = (
 _DEFAULT_DIRECTORY = Path("/opt/tritonserver/backends")
 _FLAG = "backend-config"
 _MIB = 1 << 20
-_LEADING_NUMBER = re.compile(r"\s*([+-]?\d+)", re.ASCII)
 
 
 def backend_directories(values: FlagValues, flag: str) -> tuple[Path, ...]:
@@ -180,8 +179,8 @@ def _at_least(settings: Mapping[str, str], key: str, default: int, lowest: int, 
 def _number(settings: Mapping[str, str], key: str, default: int) -> int:
     if key not in settings:
         return default
-    match = _LEADING_NUMBER.match(settings[key])
+    number = leading_integer(settings[key])
     # As the reference's std::stol: `12abc` is 12, and a text without leading digits is an error that names `stol`.
-    if match is None:
+    if number is None:
         raise OptionError(f"stol: --backend-config=python,{key}={settings[key]} is not a number")
-    return int(match[1])
+    return number

@@ -160,6 +160,7 @@ def _check_startup_models(models: ModelOptions) -> None:
 
 def _warnings(values: FlagValues, backends: BackendOptions, environments: EnvironmentOptions) -> Iterator[str]:
     yield from values.deprecations()
+    yield from values.shortened()
     yield from trace_warnings(values)
     yield from metrics_warnings(values)
     # No errors, as in the reference: models with their own code need no backend, and it may be mounted later.

@@ -6,6 +6,7 @@ Texts of value errors are the reference's (SRV src/command_line_parser.cc).
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 
@@ -22,7 +23,9 @@ __all__ = [
     "Value",
     "format_flag",
     "invalid_value",
+    "leading_integer",
     "parse_value",
+    "unread_rest",
 ]
 
 Value = str | int | float | bool
@@ -30,6 +33,9 @@ Value = str | int | float | bool
 _TRUE = frozenset({"true", "on", "1"})
 _FALSE = frozenset({"false", "off", "0"})
 _WORDS = (_TRUE | _FALSE) - {"0", "1"}
+_LEADING_INTEGER = re.compile(r"\s*([+-]?[0-9]+)", re.ASCII)
+_LEADING_NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)", re.ASCII | re.IGNORECASE)
+_WHOLE_INTEGER = re.compile(_LEADING_INTEGER.pattern + r"\s*", re.ASCII)
 _INT32 = 1 << 31
 _INT64 = 1 << 63
 
@@ -150,6 +156,26 @@ def parse_value(flag: Flag, text: str) -> Value:
     return _PARSERS[flag.kind](flag, text)
 
 
+def leading_integer(text: str) -> int | None:
+    """The integer that a text begins with, as the reference's parser reads it (std::stoi); None without one.
+
+    `10.0`, `10s` and `10` are 10, and `1e1` is 1.
+    """
+    match = _LEADING_INTEGER.match(text)
+    return None if match is None else int(match[1])
+
+
+def unread_rest(flag: Flag, text: str) -> str:
+    """What follows the number in the value of a flag, and has no effect; empty for other flags."""
+    if flag.own:
+        return ""
+    pattern = {Kind.INTEGER: _LEADING_INTEGER, Kind.SIZE: _LEADING_INTEGER, Kind.NUMBER: _LEADING_NUMBER}.get(flag.kind)
+    if flag.kind is Kind.VERBOSITY and text.lower() not in _WORDS:
+        pattern = _LEADING_INTEGER
+    match = None if pattern is None else pattern.match(text)
+    return "" if match is None else text[match.end() :].strip()
+
+
 def format_flag(flag: Flag, text: str) -> str:
     """Return a flag and its text as one argument, the spelling that every command line accepts."""
     return f"--{flag.name}={text}" if flag.takes_value else f"--{flag.name}"
@@ -189,11 +215,10 @@ def _size(flag: Flag, text: str) -> int:
 
 
 def _integer(flag: Flag, text: str, limit: int = _INT32) -> int:
-    # The reference parses with std::stoi, which reads "8000x" as 8000. A mistyped port is an error here instead.
-    try:
-        number = int(text)
-    except ValueError:
-        raise _not_a_number(flag, text, "an integer") from None
+    # What follows the digits is a mistake in a flag of ours. For the reference's flags, a warning says what was read.
+    number = None if flag.own and not _WHOLE_INTEGER.fullmatch(text) else leading_integer(text)
+    if number is None:
+        raise _not_a_number(flag, text, "an integer")
     if not -limit <= number < limit:
         detail = f"Provided option value is out of bound. Got {text}"
         raise invalid_value(flag, detail, cause=f"={text}: out of range", hint=f"give {_allowed(flag, 'an integer')}")
@@ -202,8 +227,9 @@ def _integer(flag: Flag, text: str, limit: int = _INT32) -> int:
 
 
 def _number(flag: Flag, text: str) -> float:
+    match = None if flag.own else _LEADING_NUMBER.match(text)
     try:
-        number = float(text)
+        number = float(text if match is None else match[1])
     except ValueError:
         raise _not_a_number(flag, text, "a number") from None
     _check_bounds(flag, number)

@@ -15,6 +15,7 @@ from naiad.config.server.flag import (
     format_flag,
     invalid_value,
     parse_value,
+    unread_rest,
 )
 from naiad.errors import OptionError
 
@@ -108,6 +109,14 @@ class FlagValues:
             f"--{flag.name} has no effect here: {flag.support.reason}"
             for flag in flags
             if isinstance(flag.support, NoEffect)
+        )
+
+    def shortened(self) -> tuple[str, ...]:
+        """A sentence for each number of which only the beginning was read, as the reference reads it."""
+        return tuple(
+            f"--{flag.name}={text} is read as {parse_value(flag, text)}: '{rest}' has no effect; give the number alone"
+            for flag, text in self._given
+            if (rest := unread_rest(flag, text))
         )
 
     def deprecations(self) -> tuple[str, ...]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from naiad.config.server.flag import leading_integer
 from naiad.config.server.flag_values import FlagValues
 
 __all__ = ["ResourceLimit", "parse_resource_limits"]
 
-_COUNT = re.compile(r"[0-9]{1,9}")
+_LARGEST = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,14 @@ def _parse_limit(values: FlagValues, text: str) -> ResourceLimit:
             "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. "
             f"Got {text}",
         )
-    for number in numbers:
-        if not _COUNT.fullmatch(number):
-            raise values.invalid("rate-limit-resource", f"Invalid option value. Got {number}")
-    return ResourceLimit(name, int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else None)
+    count, *devices = (_number(values, number) for number in numbers)
+    return ResourceLimit(name, count, devices[0] if devices else None)
+
+
+def _number(values: FlagValues, text: str) -> int:
+    number = leading_integer(text)
+    if number is None or number < 0:
+        raise values.invalid("rate-limit-resource", f"Invalid option value. Got {text}")
+    if number > _LARGEST:
+        raise values.invalid("rate-limit-resource", f"Provided option value is out of bound. Got {text}")
+    return number

@@ -5,11 +5,10 @@ Names and defaults: SRV docs/user_guide/trace.md, src/command_line_parser.cc.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from naiad.config.server.flag import UsageError
+from naiad.config.server.flag import UsageError, leading_integer
 from naiad.config.server.flag_values import FlagValues
 
 __all__ = ["LEVELS", "OpenTelemetryConfig", "TraceConfig", "levels_of", "parse_trace_config", "trace_warnings"]
@@ -28,7 +27,6 @@ _OTEL = "opentelemetry"
 _OTEL_TEXTS = ("url", "resource")
 _OTEL_NUMBERS = {"bsp_max_queue_size": 2048, "bsp_schedule_delay": 5000, "bsp_max_export_batch_size": 512}
 _KNOWN = ("mode", *_OLD_FLAGS, *(f"{_OTEL},{name}" for name in (*_OTEL_TEXTS, *_OTEL_NUMBERS)))
-_INTEGER = re.compile(r"-?[0-9]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +161,10 @@ def _number(values: FlagValues, settings: Mapping[str, list[str]], key: str, def
     if key not in settings:
         return default
     text = settings[key][-1]
-    if not _INTEGER.fullmatch(text) or not low <= int(text) < 1 << 31:
+    number = leading_integer(text)
+    if number is None or not low <= number < 1 << 31:
         raise _bad_number(values, key, text, low)
-    return int(text)
+    return number
 
 
 def _bad_number(values: FlagValues, key: str, text: str, low: int) -> UsageError:
