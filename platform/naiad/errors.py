@@ -96,6 +96,14 @@ class NotReadyError(NaiadError):
     default_code = Code.UNAVAILABLE
 
 
+class QueueFullError(NotReadyError):
+    """The queue of a model has no room for this request."""
+
+
+class FatalRequestError(NaiadError):
+    """Requests with the same inputs ended several processes, so that this one is refused."""
+
+
 class ConfigError(NaiadError):
     """A model configuration is malformed or contradicts itself."""
 

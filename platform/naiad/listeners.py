@@ -37,6 +37,7 @@ from naiad.frontends.metrics.gpu_families import gpu_families
 from naiad.frontends.metrics.naiad_families import (
     connection_families,
     guest_families,
+    refusal_families,
     request_memory_families,
     store_families,
 )
@@ -304,6 +305,7 @@ def metrics_frontend(
         pages=_page_rules(options),
         collectors=[
             lambda: cache_families(None if engine.response_cache is None else engine.response_cache.statistics()),
+            lambda: refusal_families(engine.statistics(), engine.refusals()),
             lambda: guest_families(engine.instances()),
             lambda: demand_families(engine.demand_status()),
             lambda: store_families(entry_sizes(options.environments.store)),

@@ -223,11 +223,30 @@ def test_the_metrics_that_autoscalers_read_are_the_servers(written):
     assert "nv_inference_pending_request_count" in page
 
 
+@pytest.mark.parametrize("flags", [("--pod-monitor",), ("--max-replicas=2",)])
+def test_whoever_monitors_pods_is_alerted_about_models_that_refuse_requests_and_models_that_do_not_serve(
+    written, flags
+):
+    made = made_for_kubernetes(written, *flags, "--name=shop")
+    group = made["PrometheusRule"]["spec"]["groups"][-1]
+    alerts = {rule["alert"]: rule["expr"] for rule in group["rules"]}
+    own = 'app_kubernetes_io_instance="shop"'
+    assert alerts == {
+        "NaiadRequestsRefusedAsFatal": "sum by (namespace, pod, model) "
+        f'(increase(naiad_requests_refused_total{{{own}, reason="fatal"}}[5m])) > 0',
+        "NaiadModelNotReady": f"min by (namespace, pod, model) (naiad_model_ready{{{own}}}) == 0",
+    }
+    page = (HERE.parents[1] / "docs/reference/metrics.md").read_text()
+    assert "`naiad_requests_refused_total`" in page
+    assert "`naiad_model_ready`" in page
+
+
 def test_keda_queries_prometheus_itself(written):
     url = "http://prometheus.monitoring.svc:9090"
     made = made_for_kubernetes(written, "--max-replicas=6", "--keda", f"--prometheus-url={url}", "--namespace=shops")
 
-    assert not made.keys() & {"HorizontalPodAutoscaler", "PrometheusRule"}
+    assert "HorizontalPodAutoscaler" not in made
+    assert [group["name"] for group in made["PrometheusRule"]["spec"]["groups"]] == ["naiad-alerts"]
     spec = made["ScaledObject"]["spec"]
     assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (1, 6)
     queue, pending = spec["triggers"]
@@ -245,8 +264,8 @@ def test_keda_queries_prometheus_itself(written):
 def test_a_namespace_is_that_of_all_objects_and_of_the_queries(written):
     made = made_for_kubernetes(written, "--namespace=shops", "--max-replicas=2", "--network-policy")
     assert {each["metadata"]["namespace"] for each in made.values()} == {"shops"}
-    (group,) = made["PrometheusRule"]["spec"]["groups"]
-    assert all('namespace="shops"' in rule["expr"] for rule in group["rules"])
+    groups = made["PrometheusRule"]["spec"]["groups"]
+    assert all('namespace="shops"' in rule["expr"] for group in groups for rule in group["rules"])
 
     kserve = ("kserve", "--image=i", "--storage-uri=s3://b/m", "--namespace=shops")
     runtime, service = yaml.safe_load_all(written(*kserve, "--cluster"))

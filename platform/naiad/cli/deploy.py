@@ -23,7 +23,7 @@ from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind, UsageError
 from naiad.config.server.getopt import split_arguments
 from naiad.config.server.options import SERVER_FLAGS
-from naiad.deploy.autoscaling import Targets, horizontal_pod_autoscaler, pod_monitor, recording_rules, scaled_object
+from naiad.deploy.autoscaling import Targets, horizontal_pod_autoscaler, pod_monitor, prometheus_rule, scaled_object
 from naiad.deploy.kserve import MODELS, inference_service, serving_runtime
 from naiad.deploy.kubernetes import Pod, deployment, disruption_budget, network_policy, service
 from naiad.deploy.server import DeployedServer, describe_server, is_label
@@ -158,13 +158,13 @@ def _kubernetes(line: CommandLine) -> str:
     if line.has(_POLICY) or line.has(_ALLOW):
         made.append(network_policy(server, line.all(_ALLOW)))
     if pod.is_monitored:
-        made.append(pod_monitor(server))
+        records = bool(pod.max_replicas) and not line.has(_KEDA)  # KEDA queries the metrics themselves
+        made += [pod_monitor(server), prometheus_rule(server, line.last(_NAMESPACE), records=records)]
     if line.has(_KEDA):
         _require_max_replicas(pod)
         made.append(scaled_object(server, pod, _targets(line)))
     elif pod.max_replicas:
-        rules = recording_rules(server, line.last(_NAMESPACE))
-        made += [rules, horizontal_pod_autoscaler(server, pod, _targets(line))]
+        made.append(horizontal_pod_autoscaler(server, pod, _targets(line)))
     return documents(_in_namespace(made, line.last(_NAMESPACE)))
 
 

@@ -1,4 +1,6 @@
-"""Autoscaling in Kubernetes by what requests experience: how long they are queued, and how many are pending.
+"""What Prometheus does with a server's metrics in Kubernetes: autoscaling, and alerts.
+
+Pods are added by what requests experience: how long they are queued, and how many are pending.
 
 CPU says little about a server of models: a GPU computes while the CPU idles, and one busy instance leaves other cores
 idle. Both metrics below come from `/metrics`, through Prometheus.
@@ -21,7 +23,7 @@ __all__ = [
     "horizontal_pod_autoscaler",
     "kserve_metrics",
     "pod_monitor",
-    "recording_rules",
+    "prometheus_rule",
     "scaled_object",
 ]
 
@@ -85,24 +87,59 @@ def pod_monitor(server: DeployedServer) -> dict[str, Any]:
     }
 
 
-def recording_rules(server: DeployedServer, namespace: str = "") -> dict[str, Any]:
-    """The PrometheusRule with the two series of each pod; adapters of Prometheus offer them to autoscalers.
+def prometheus_rule(server: DeployedServer, namespace: str = "", *, records: bool) -> dict[str, Any]:
+    """The PrometheusRule with alerts, and with the two series of each pod that adapters offer to autoscalers.
 
     Args:
         server: The server.
         namespace: Namespace of the pods; empty for those of all namespaces.
+        records: Whether to write the two series.
     """
     selected = _selector(server.name, namespace)
-    rules = [
+    series = [
         {"record": QUEUE, "expr": _queue_query(selected, "by (namespace, pod) ")},
         {"record": PENDING, "expr": f"sum by (namespace, pod) ({_PENDING_COUNT}{selected})"},
     ]
+    groups = [{"name": server.name, "interval": _SCRAPE, "rules": series}] if records else []
+    groups.append({"name": f"{server.name}-alerts", "interval": _SCRAPE, "rules": _alerts(selected)})
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
         "metadata": {"name": server.name, "labels": labels(server)},
-        "spec": {"groups": [{"name": server.name, "interval": _SCRAPE, "rules": rules}]},
+        "spec": {"groups": groups},
     }
+
+
+def _alerts(selected: str) -> list[dict[str, Any]]:
+    """The alerts: about models that refuse requests, or do not serve with all their instances."""
+    fatal = f'{selected[:-1]}, reason="fatal"}}'
+    return [
+        {
+            "alert": "NaiadRequestsRefusedAsFatal",
+            "expr": f"sum by (namespace, pod, model) (increase(naiad_requests_refused_total{fatal}[5m])) > 0",
+            "labels": {"severity": "warning"},
+            "annotations": {
+                "summary": "Model {{ $labels.model }} refuses requests that ended its processes",
+                "description": (
+                    "Clients get status 500 for requests with inputs that ended several processes of model "
+                    "{{ $labels.model }} in pod {{ $labels.pod }}. The log names how the last process ended."
+                ),
+            },
+        },
+        {
+            "alert": "NaiadModelNotReady",
+            "expr": f"min by (namespace, pod, model) (naiad_model_ready{selected}) == 0",
+            "for": "5m",
+            "labels": {"severity": "warning"},
+            "annotations": {
+                "summary": "Model {{ $labels.model }} has not been ready for five minutes",
+                "description": (
+                    "An instance of model {{ $labels.model }} in pod {{ $labels.pod }} does not serve, or the model "
+                    "refuses requests. The page at /ui says which, and the log why."
+                ),
+            },
+        },
+    ]
 
 
 def horizontal_pod_autoscaler(server: DeployedServer, pod: Pod, targets: Targets) -> dict[str, Any]:

@@ -104,6 +104,7 @@ class Engine:
         self.is_reachable = True
         self.exit_time = ExitTime(settings.exit_timeout, asyncio.get_running_loop().time)
         self.has_overrun = False
+        self._refusals = {"exiting": 0, "not_loaded": 0, "unknown_model": 0}
         self._is_finishing = False  # whether sequences may continue while the server exits
         self._releasing = asyncio.get_running_loop().create_task(self._maintain())
 
@@ -317,8 +318,8 @@ class Engine:
         return stored
 
     def is_decoupled(self, name: str, version: int = LATEST) -> bool:
-        """Whether the model may answer a request any number of times."""
-        return self._registry.find(name, version).config.decoupled
+        """Whether the model may answer a request any number of times; frontends ask before they submit one."""
+        return self.route(name, version).config.decoupled
 
     def outcomes(self) -> list[tuple[str, int | None, str]]:
         """Model, version and status of everything that was to be loaded: the rows of the start-up table."""
@@ -361,8 +362,25 @@ class Engine:
         """Whether the server still serves, while clients should connect to other servers."""
         return self._state is _EngineState.EXITING or (self.is_started and not self.is_reachable)
 
+    def route(self, name: str, version: int) -> ServedVersion:
+        """The loaded version that serves an inference request now; a request without one is counted as refused.
+
+        Raises:
+            NaiadError: If the model has no such version, or it does not serve now.
+        """
+        try:
+            return self._registry.find(name, version)
+        except NaiadError as error:
+            is_known = isinstance(error, NoLoadedVersionError | NotReadyError)
+            self._refusals["not_loaded" if is_known else "unknown_model"] += 1
+            raise
+
+    def refusals(self) -> Mapping[str, int]:
+        """How many requests no version got to see, by reason."""
+        return self._refusals
+
     def find_version(self, name: str, version: int = LATEST) -> ServedVersion:
-        """The loaded version that serves a request now.
+        """The loaded version that serves requests to a name now.
 
         Raises:
             NaiadError: If the model has no such version, or it does not serve now.
@@ -382,8 +400,12 @@ class Engine:
     def submit(self, request: InferRequest, sink: Sink) -> int:
         """See `EngineDoor.submit`."""
         if self._state is _EngineState.EXITING:
-            self._reject_new_sequences(request)
-        version = self._registry.find(request.model_name, request.model_version)
+            try:
+                self._reject_new_sequences(request)
+            except NotReadyError:
+                self._refusals["exiting"] += 1
+                raise
+        version = self.route(request.model_name, request.model_version)
         return version.number << _KEY_BITS | version.submit(request, sink)
 
     @property

@@ -458,7 +458,7 @@ class FrontendSession:
         self._open[number] = 0
         sink = self.sink_of(number)
         try:
-            version = self._engine.find_version(request.model_name, request.model_version)
+            version = self._engine.route(request.model_name, request.model_version)
             if version.number != template.load and version.config.decoupled != template.is_decoupled:
                 raise NotReadyError(
                     f"model '{request.model_name}' was loaded again with another transaction policy while the request "
@@ -712,7 +712,7 @@ class FrontendSession:
             self.send(FrameKind.RESULT, CallResult(number, None, failure))
 
     def _route(self, name: str, version: int) -> VersionRoute:
-        found = self._engine.find_version(name, version)
+        found = self._engine.route(name, version)
         shared = found.shared_inputs
         if shared is not None and shared.number not in self._parts and self._link is not None:
             part = shared.take_part()

@@ -98,6 +98,11 @@ class FatalRequests:
             return None
         return Refusal(len(suspect.exits), suspect.cause, suspect.refused_until - now)
 
+    def refusals(self, now: float) -> list[Refusal]:
+        """All present refusals, in no particular order."""
+        found = (self.refusal(digest, now) for digest in self._suspects)
+        return [refusal for refusal in found if refusal is not None]
+
     def forget_old(self, now: float) -> None:
         """Forget the digests that were not seen for a long time."""
         for digest, suspect in list(self._suspects.items()):

@@ -196,6 +196,18 @@ class MemoryUse:
     byte_size: int
 
 
+class ModelCondition(enum.Enum):
+    """What a loaded model can do now, as the page shows it.
+
+    Clients that ask for its readiness get whether it can serve any request: `READY`, `DEGRADED` and `REFUSING`.
+    """
+
+    READY = "ready"
+    DEGRADED = "degraded"
+    NOT_SERVING = "not serving"
+    REFUSING = "refusing"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatistics:
     """Statistics of one model version (extension_statistics).
@@ -230,6 +242,9 @@ class ModelStatistics:
         running_count: Requests that instances have now.
         latencies: Successful requests by their duration in microseconds, rounded; empty unless enabled.
         first_latencies: The same until the first response; decoupled models only.
+        refusals: Requests that were refused on arrival, by reason; they are in no other count.
+        condition: What it can do now.
+        refused: Which requests it refuses now because they ended its processes, as a sentence; empty for none.
     """
 
     name: str
@@ -260,6 +275,9 @@ class ModelStatistics:
     running_count: int = 0
     latencies: Mapping[int, int] = field(default_factory=dict)
     first_latencies: Mapping[int, int] = field(default_factory=dict)
+    refusals: Mapping[str, int] = field(default_factory=dict)
+    condition: ModelCondition = ModelCondition.READY
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 from naiad.engine.serving.admission import Admission
+from naiad.engine.statistics.counters import Statistics
 from naiad.errors import InvalidRequestError, NotReadyError
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor
@@ -35,7 +36,7 @@ class Started:
 
 def admission(of: RequestPlan) -> tuple[Admission, Started]:
     started = Started()
-    return Admission(of, started, itertools.count(1)), started
+    return Admission(of, started, itertools.count(1), Statistics()), started
 
 
 def request(data: bytes = bytes(8), datatype: Datatype = Datatype.FP32, **more) -> InferRequest:

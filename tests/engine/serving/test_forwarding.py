@@ -95,7 +95,7 @@ class Version:
         self.config = freeze(text_format.Parse(config, pb.ModelConfig()))
         keys = itertools.count(1)
         self.tracker = RequestTracker(self.config, 1, keys, WarmUp((), keys))
-        self.admission = Admission(compile_plan(self.config, 1, 1), self.tracker.start, keys)
+        self.admission = Admission(compile_plan(self.config, 1, 1), self.tracker.start, keys, self.tracker.statistics)
         self.guest = Guest()
         self.source = Source()
         self.tracker.add_guest(self.guest)

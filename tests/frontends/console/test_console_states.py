@@ -18,7 +18,7 @@ from naiad.errors import InvalidRequestError
 from naiad.frontends.console.page import Console, ConsoleSettings
 from naiad.frontends.console.state import ConsoleState, ModelOrigin, ServerProfile
 from naiad.frontends.kserve_http.server import HttpFrontend
-from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelState
+from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelCondition, ModelState
 
 LONG = "a-model-with-a-name-that-somebody-was-very-fond-of-" * 3
 MARKUP = "<img src=x onerror=document.title='owned'>"
@@ -209,6 +209,7 @@ def test_hung_and_restarted_instances_and_unloaded_models_are_told_apart(page, s
         )
         for state in ("ready", "hung")
     ]  # fmt: skip
+    site.engine.all_statistics = [replace(sample_statistics("add_sub"), condition=ModelCondition.DEGRADED)]
     page.open()
     page.until(lambda: page.models() == ["add_sub", "later", "identity"])
     assert "degraded" in page.row("add_sub")
@@ -217,6 +218,22 @@ def test_hung_and_restarted_instances_and_unloaded_models_are_told_apart(page, s
     assert "unloaded" in page.row("identity")
     page.open("#/model/add_sub/1")
     page.until(lambda: MARKUP in page.text("[aria-label=instances] tbody"))
+
+
+def test_a_model_that_refuses_requests_is_shown_so_with_its_figures_and_the_reason(page, site):
+    """Before, it stayed green while every second request got status 500."""
+    refused = f"it refuses 2 requests that each ended 3 of its processes, for 580 s. The last process: {MARKUP}"
+    site.engine.all_statistics = [
+        replace(sample_statistics("add_sub"), condition=ModelCondition.REFUSING, refused=refused)
+    ]
+    page.open()
+    page.until(lambda: "refusing" in page.row("add_sub"))
+    assert page.row("identity").split()[1] == "ready"
+    assert "4" in page.row("add_sub").split()  # its waiting requests: the reason does not take the figures' place
+    page.open("#/model/add_sub/1")
+    page.until(lambda: page.text("h1").split()[-1] == "refusing")
+    assert "What it refuses" in page.text()
+    assert refused in page.text()
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE])

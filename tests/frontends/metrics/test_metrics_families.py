@@ -5,9 +5,18 @@ from __future__ import annotations
 import psutil
 import pytest
 from fakes.engine import sample_statistics
-from naiad.frontends.metrics import triton_families
+from naiad.engine.statistics.counters import RefusalReason, reason_of
+from naiad.errors import (
+    FatalRequestError,
+    MalformedRequestError,
+    NaiadError,
+    NotReadyError,
+    QueueFullError,
+    UnsupportedRequestError,
+)
+from naiad.frontends.metrics import naiad_families, triton_families
 from naiad.frontends.metrics.families import Family, MetricType, Sample, render
-from naiad.protocol.metadata import ModelStatistics
+from naiad.protocol.metadata import ModelCondition, ModelStatistics
 from prometheus_client.parser import text_string_to_metric_families
 
 LABELS = 'model="add_sub",version="1"'
@@ -91,6 +100,43 @@ def test_every_statistic_has_its_metric_and_durations_are_in_microseconds():
         ("nv_model_load_duration_secs", "m", "3"): 0.5,
         ("naiad_error_responses_total", "m", "3"): 5,
     }
+
+
+def test_a_model_is_ready_unless_an_instance_fails_or_requests_are_refused():
+    found = naiad_families.refusal_families(
+        [
+            ModelStatistics(name=condition.value, version="1", condition=condition, refusals={"fatal": number})
+            for number, condition in enumerate(ModelCondition)
+        ],
+        {"unknown_model": 9},
+    )
+    assert values(found) == {
+        ("naiad_requests_refused_total", "ready", "fatal", "1"): 0,
+        ("naiad_requests_refused_total", "degraded", "fatal", "1"): 1,
+        ("naiad_requests_refused_total", "not serving", "fatal", "1"): 2,
+        ("naiad_requests_refused_total", "refusing", "fatal", "1"): 3,
+        ("naiad_requests_refused_total", "unknown_model"): 9,
+        ("naiad_model_ready", "ready", "1"): 1,
+        ("naiad_model_ready", "degraded", "1"): 0,
+        ("naiad_model_ready", "not serving", "1"): 0,
+        ("naiad_model_ready", "refusing", "1"): 0,
+    }
+    assert b'naiad_model_ready{model="ready",version="1"} 1\n' in render(found)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (FatalRequestError("x"), RefusalReason.FATAL),
+        (MalformedRequestError("x"), RefusalReason.INVALID),
+        (UnsupportedRequestError("x"), RefusalReason.INVALID),
+        (QueueFullError("x"), RefusalReason.QUEUE_FULL),
+        (NotReadyError("x"), RefusalReason.NOT_READY),
+        (NaiadError("x"), RefusalReason.OTHER),
+    ],
+)
+def test_a_refusal_has_the_reason_of_its_error(error, reason):
+    assert reason_of(error) is reason
 
 
 def test_series_exist_from_load_and_vanish_with_the_model():

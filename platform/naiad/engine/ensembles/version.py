@@ -25,7 +25,7 @@ from naiad.engine.statistics.counters import Statistics
 from naiad.errors import NaiadError, NotReadyError
 from naiad.memory.frontend_memory import SharedInputs
 from naiad.protocol.inference import InferRequest, Sink
-from naiad.protocol.metadata import ModelStatistics
+from naiad.protocol.metadata import ModelCondition, ModelStatistics
 from naiad.protocol.request_plan import CheckedLayout
 from naiad.scheduling.ensembles.graph import EnsembleGraph
 from naiad.workers.worker import Worker
@@ -73,7 +73,7 @@ class EnsembleVersion:
         )
         self._responses = EnsembleResponses(config, version)
         plan = compile_plan(config, version, self.number)
-        self._admission = Admission(plan, self._start, itertools.count(1))
+        self._admission = Admission(plan, self._start, itertools.count(1), self._responses.totals)
         self.submit = self._admission.submit
         self._requests: dict[int, EnsembleRequest] = {}
 
@@ -167,7 +167,10 @@ class EnsembleVersion:
 
     def statistics(self) -> ModelStatistics:
         """Its statistics as they are now."""
-        return self._responses.totals.value(self.config.name, str(self.version))
+        condition = ModelCondition.NOT_SERVING
+        if self.is_ready():
+            condition = ModelCondition.READY if self.are_all_ready() else ModelCondition.DEGRADED
+        return self._responses.totals.value(self.config.name, str(self.version), condition=condition)
 
     @property
     def pending_count(self) -> int:

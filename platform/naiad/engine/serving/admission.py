@@ -20,6 +20,7 @@ from naiad_stub.memo import Memo
 
 from naiad.engine.response_cache import CachedResponses
 from naiad.engine.serving.fatal_requests import FatalRequestGuard
+from naiad.engine.statistics.counters import Statistics
 from naiad.errors import NaiadError, NotReadyError, fresh, unexpected_error
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.request_plan import CheckedLayout, CheckedRequest, RequestPlan, error_prefix
@@ -51,11 +52,14 @@ class Admission:
         cache: The version's cached responses; None if it caches none.
     """
 
-    def __init__(self, plan: RequestPlan, start: StartRequest, keys: itertools.count[int]) -> None:
+    def __init__(
+        self, plan: RequestPlan, start: StartRequest, keys: itertools.count[int], statistics: Statistics
+    ) -> None:
         self.plan = plan
         self.keys = keys
         self.cache: CachedResponses | None = None
         self._start = start
+        self._statistics = statistics
         self._reason = ""
         self._fatal: FatalRequestGuard | None = None
         self._is_guarded = False  # whether `_guard` has to see requests: one look on the request path for both reasons
@@ -113,13 +117,15 @@ class Admission:
                     return key
                 sink = remaining
             self._start(key, request, sink, layout, alone)
-        except NaiadError:
+        except NaiadError as error:
+            self._statistics.on_refusal(error)
             raise
         except Exception as error:  # every caller handles a NaiadError: a client, a model, or an ensemble waits for it
             logger.exception("cannot submit a request to '%s'", self.plan.model_name)
             problem = unexpected_error(f"submit the request to '{self.plan.model_name}'", error)
         else:
             return key
+        self._statistics.on_refusal(problem)
         raise fresh(problem)  # outside the handler: as its context, the error would keep the request's tensors
 
     def _guard(self, request: InferRequest, sink: Sink) -> Sink:

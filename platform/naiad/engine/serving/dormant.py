@@ -22,10 +22,10 @@ from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.device_use import device_use
 from naiad.engine.serving.instance import Instance
 from naiad.engine.statistics.counters import FailureReason, Statistics
-from naiad.errors import Code, NaiadError, NotReadyError, without_frames
+from naiad.errors import Code, NaiadError, NotReadyError, fresh, without_frames
 from naiad.memory.frontend_memory import SharedInputs
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
-from naiad.protocol.metadata import ModelMetadata, ModelStatistics
+from naiad.protocol.metadata import ModelCondition, ModelMetadata, ModelStatistics
 from naiad.protocol.request_plan import RequestPlan, error_prefix
 from naiad.workers.worker import Worker
 
@@ -184,7 +184,8 @@ class DormantVersion:
 
     def statistics(self) -> ModelStatistics:
         """Its statistics as they are now."""
-        return self.totals.value(self.config.name, str(self.version), self.pending_count)
+        condition = ModelCondition.READY if self.is_ready() else ModelCondition.NOT_SERVING
+        return self.totals.value(self.config.name, str(self.version), self.pending_count, condition=condition)
 
     def keep_responses(self, cache: ResponseCache) -> None:
         """Do nothing: cached responses belong to a load."""
@@ -207,9 +208,15 @@ class DormantVersion:
         """
         reason = "it is being unloaded" if self._is_stopped else self.reason
         if reason:
-            raise NotReadyError(f"{error_prefix(request)}model '{self.config.name}' cannot serve: {reason}")
+            refusal = NotReadyError(f"{error_prefix(request)}model '{self.config.name}' cannot serve: {reason}")
+            self.totals.on_refusal(refusal)
+            raise fresh(refusal)
         if self.is_known:
-            self._plan.check(request)
+            try:
+                self._plan.check(request)
+            except NaiadError as error:
+                self.totals.on_refusal(error)
+                raise
         key, own = next(self._keys), request.timeout_us / _MICROSECONDS
         seconds = min(own, self._timeout) if own else self._timeout
         timer = self._loop.call_later(seconds, self._on_timeout, key, seconds)

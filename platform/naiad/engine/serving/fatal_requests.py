@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.response_order import OrderedSink
-from naiad.errors import GuestExitedError, NaiadError, fresh, is_model_response
+from naiad.errors import FatalRequestError, GuestExitedError, NaiadError, fresh, is_model_response
 from naiad.lifecycle.fatal_requests import FatalRequests
 from naiad.memory.device_bytes import device_bytes
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
@@ -57,7 +57,7 @@ class FatalRequestGuard:
 
         They came before an exit and so past `admit`. Called after each exit.
         """
-        refused = []
+        refused: list[tuple[PendingRequest, NaiadError]] = []
         candidates = [each for each in islice(requests, _MAX_WAITING) if input_size(each.request) in self._sizes]
         within_bounds = list(_within_bounds([each.request for each in candidates]))
         for each in candidates[: len(within_bounds)]:
@@ -75,7 +75,7 @@ class FatalRequestGuard:
         """The sink with which *request* may start.
 
         Raises:
-            NaiadError: If the request is refused.
+            FatalRequestError: If the request is refused.
         """
         digest = self._suspected(request)
         if digest is None:
@@ -101,13 +101,25 @@ class FatalRequestGuard:
         else:
             pending.sink = wrapper(pending.sink)
 
-    def _refusal(self, request: InferRequest, digest: RequestDigest) -> NaiadError | None:
+    def _refusal(self, request: InferRequest, digest: RequestDigest) -> FatalRequestError | None:
         found = self._requests.refusal(digest, time.monotonic())
         if found is None:
             return None
-        return NaiadError(
+        return FatalRequestError(
             f"{error_prefix(request)}this request ended {found.exits} processes of model '{self._model}' and is "
             f"refused for {found.seconds:.0f} s; other requests are served. The last process: {found.cause}"
+        )
+
+    def explain(self) -> str:
+        """What is refused now, for people who look at the model; empty if nothing is."""
+        refusals = self._requests.refusals(time.monotonic())
+        if not refusals:
+            return ""
+        latest = max(refusals, key=lambda refusal: refusal.seconds)
+        what = "1 request that ended" if len(refusals) == 1 else f"{len(refusals)} requests that each ended"
+        return (
+            f"it refuses {what} {latest.exits} of its processes, for {latest.seconds:.0f} s; other requests are "
+            f"served. The last process: {latest.cause}"
         )
 
     def forget_old(self) -> None:

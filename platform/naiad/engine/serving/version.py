@@ -32,7 +32,7 @@ from naiad.errors import GuestExitedError, NaiadError, NotReadyError, fresh
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.lifecycle.scaling import InstanceLoad
 from naiad.logs import GUEST_LEVELS, GuestName, log_guest_line, log_guest_record
-from naiad.protocol.metadata import MemoryUse, ModelStatistics
+from naiad.protocol.metadata import MemoryUse, ModelCondition, ModelStatistics
 from naiad.resolution.decision import Resolution
 from naiad.scheduling.sequences.states import StateTensor
 from naiad.workers.exchange import ModelInterface
@@ -114,7 +114,7 @@ class ModelVersion:
         self._warm_up = WarmUp(samples, keys)
         self._tracker = tracker = RequestTracker(config, version, keys, self._warm_up, limiter, states)
         plan = compile_plan(config, version, self.number)
-        self._admission = Admission(plan, tracker.start, keys)
+        self._admission = Admission(plan, tracker.start, keys, tracker.statistics)
         # The request path calls the collaborating objects directly: a method here would be a call per request more.
         self.submit = self._admission.submit
         self.on_response = tracker.on_response
@@ -337,7 +337,23 @@ class ModelVersion:
         """Its statistics as they are now."""
         pending = self.pending_count
         running = max(len(self._tracker) - pending, 0)
-        return self.totals.value(self.config.name, str(self.version), pending, self._memory_usage(), running)
+        refused = self._tracker.fatal.explain() if self._tracker.fatal else ""
+        return self.totals.value(
+            self.config.name,
+            str(self.version),
+            pending,
+            self._memory_usage(),
+            running,
+            self._condition(is_refusing=bool(refused)),
+            refused,
+        )
+
+    def _condition(self, *, is_refusing: bool) -> ModelCondition:
+        if not self.is_ready():
+            return ModelCondition.NOT_SERVING
+        if is_refusing:
+            return ModelCondition.REFUSING
+        return ModelCondition.READY if self.are_all_ready() else ModelCondition.DEGRADED
 
     def _memory_usage(self) -> tuple[MemoryUse, ...]:
         """What the guests of a native backend reported, added up by kind of memory."""

@@ -10,13 +10,28 @@ from types import MappingProxyType
 from naiad.config.model.model_config import ModelConfig
 from naiad.config.server.metrics_options import MetricsConfig
 from naiad.engine.statistics.durations import DurationCounts, Durations, Histogram
-from naiad.protocol.metadata import BatchStatistics, Duration, MemoryUse, ModelStatistics, ResponseStatistics
+from naiad.errors import (
+    FatalRequestError,
+    InvalidRequestError,
+    NaiadError,
+    NotReadyError,
+    QueueFullError,
+    UnsupportedRequestError,
+)
+from naiad.protocol.metadata import (
+    BatchStatistics,
+    Duration,
+    MemoryUse,
+    ModelCondition,
+    ModelStatistics,
+    ResponseStatistics,
+)
 
 _FIRST_RESPONSE = "nv_inference_first_response_histogram_ms"
 _FIRST_RESPONSE_MS = (100, 500, 2000, 5000)
 _SUMS = (
     *("last", "_inferences", "_executions", "_success", "_success_ns", "_queue_ns", "_input_ns", "_infer_ns"),
-    *("_output_ns", "_fail", "_errors", "_hit", "_miss", "_failures", "_batches"),
+    *("_output_ns", "_fail", "_errors", "_hit", "_miss", "_failures", "_refusals", "_batches"),
 )
 NO_TAGS: Mapping[str, str] = MappingProxyType({})
 
@@ -28,6 +43,31 @@ class FailureReason(enum.Enum):
     BACKEND = "BACKEND"
     CANCELED = "CANCELED"
     REJECTED = "REJECTED"
+
+
+class RefusalReason(enum.Enum):
+    """Why a request was refused before it was queued, as a label of metrics; `FailureReason` is of the others."""
+
+    FATAL = "fatal"
+    INVALID = "invalid"
+    NOT_READY = "not_ready"
+    OTHER = "other"
+    QUEUE_FULL = "queue_full"
+
+
+def reason_of(error: NaiadError) -> RefusalReason:
+    """Why a request was refused with *error*."""
+    match error:
+        case FatalRequestError():
+            return RefusalReason.FATAL
+        case InvalidRequestError() | UnsupportedRequestError():
+            return RefusalReason.INVALID
+        case QueueFullError():
+            return RefusalReason.QUEUE_FULL
+        case NotReadyError():
+            return RefusalReason.NOT_READY
+        case _:
+            return RefusalReason.OTHER
 
 
 class _Sum:
@@ -97,6 +137,7 @@ class Statistics:
         self._hit = _Sum()
         self._miss = _Sum()
         self._failures = dict.fromkeys(FailureReason, 0)
+        self._refusals = dict.fromkeys(RefusalReason, 0)
         self._batches: dict[int, _Batches] = {}
 
     def measure(self, options: MetricsConfig, config: ModelConfig) -> None:
@@ -207,10 +248,14 @@ class Statistics:
             self.durations.on_cache_miss(ns)
 
     def on_failure(self, ns: int, reason: FailureReason = FailureReason.OTHER) -> None:
-        """Count a request that failed *ns* after it arrived; requests rejected on arrival are not counted."""
+        """Count a request that failed *ns* after it arrived; `on_refusal` counts those refused on arrival."""
         self._failures[reason] += 1
         self._fail.count += 1
         self._fail.ns += ns
+
+    def on_refusal(self, error: NaiadError) -> None:
+        """Count a request that was refused with *error* on arrival; the reference counts these nowhere."""
+        self._refusals[reason_of(error)] += 1
 
     def on_first_response(self, ns: int) -> None:
         """Count the first response to a request, *ns* after the request arrived."""
@@ -226,6 +271,8 @@ class Statistics:
         pending_count: int = 0,
         memory_usage: tuple[MemoryUse, ...] = (),
         running_count: int = 0,
+        condition: ModelCondition = ModelCondition.READY,
+        refused: str = "",
     ) -> ModelStatistics:
         """The statistics as they are now; *pending_count* requests wait for an instance, *running_count* have one."""
         count = self._success
@@ -268,6 +315,9 @@ class Statistics:
             responses=() if self.responses is None else self.responses,
             memory_usage=memory_usage,
             running_count=running_count,
+            refusals={reason.value: number for reason, number in self._refusals.items()},
+            condition=condition,
+            refused=refused,
             latencies={} if self.latencies is None else self.latencies.value(),
             first_latencies={} if self.first_latencies is None else self.first_latencies.value(),
         )

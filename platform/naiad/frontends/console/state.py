@@ -211,13 +211,15 @@ class ConsoleState:
         for entry in index:
             key = model_key(entry.namespace, entry.name)
             origin, own = origins.get((key, entry.version)), instances.get((key, entry.version), [])
-            reason = entry.reason or activity.get(key, "")
+            counted = statistics.get((entry.namespace, entry.name, entry.version))
+            reason = entry.reason or activity.get(key, "") or ("" if counted is None else counted.refused)
             metadata = self._metadata(key)
             models.append(
                 {
                     "name": key,
                     "version": entry.version,
                     "state": entry.state.value if entry.state is not None else "",
+                    "condition": "" if counted is None else counted.condition.value,
                     "demand": demand.get(key, ""),
                     "reason": reason[:_REASON_CHARACTERS].partition("\n")[0],
                     "is_reason_longer": len(reason) > _REASON_CHARACTERS or "\n" in reason,
@@ -229,7 +231,7 @@ class ConsoleState:
                     "serving": sum(instance.state == "ready" for instance in own),
                     "restarts": sum(sum(instance.restarts.values()) for instance in own),
                     "now": _known(self.history.latest.get(key, {})),
-                    **_counts(statistics.get((entry.namespace, entry.name, entry.version))),
+                    **_counts(counted),
                 }
             )
         return models
@@ -251,6 +253,9 @@ class ConsoleState:
         number = integer(version)
         if number is None:
             number = LATEST
+        counted: ModelStatistics | None = None
+        with suppress(NaiadError):
+            (counted,) = self._engine.statistics(key, number)
         metadata = self._metadata(key, number)
         config: Mapping[str, Any] | None = None
         with suppress(NaiadError):
@@ -259,8 +264,9 @@ class ConsoleState:
             "name": key,
             "version": version,
             "state": entry.state.value if entry.state is not None else "",
+            "condition": "" if counted is None else counted.condition.value,
             "demand": self._engine.demand_states().get(key, ""),
-            "reason": entry.reason,
+            "reason": entry.reason or ("" if counted is None else counted.refused),
             "inputs": [] if metadata is None else [_tensor(each) for each in metadata.inputs],
             "outputs": [] if metadata is None else [_tensor(each) for each in metadata.outputs],
             "is_decoupled": metadata is not None and self._engine.is_decoupled(key, number),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import psutil
 
-from naiad.frontends.metrics.families import Family, MetricType, Sample, single_gauge
+from naiad.frontends.metrics.families import Family, MetricType, Sample, model_labels, single_gauge
 from naiad.frontends.open_connections import ConnectionCount
 from naiad.frontends.request_memory import RequestMemory
-from naiad.protocol.metadata import InstanceStatus
+from naiad.protocol.metadata import InstanceStatus, ModelCondition, ModelStatistics
 
 
 def guest_families(instances: Sequence[InstanceStatus]) -> list[Family]:
@@ -53,6 +53,37 @@ def guest_families(instances: Sequence[InstanceStatus]) -> list[Family]:
             "Resident memory of a guest process, and the shared part of it",
             MetricType.GAUGE,
             [sample for instance in instances if instance.pid for sample in _memory(instance)],
+        ),
+    ]
+
+
+def refusal_families(statistics: Sequence[ModelStatistics], without_version: Mapping[str, int]) -> list[Family]:
+    """Requests that were refused on arrival, and whether models can serve now.
+
+    Args:
+        statistics: Of the versions that are loaded.
+        without_version: Requests that no version got to see, by reason.
+    """
+    # Reasons without refusals are included, so that the first refusal is an increase.
+    refused = [
+        Sample(model_labels(model, reason=reason), count)
+        for model in statistics
+        for reason, count in model.refusals.items()
+    ]
+    refused += [Sample({"reason": reason}, count) for reason, count in without_version.items()]
+    ready = [Sample(model_labels(model), int(model.condition is ModelCondition.READY)) for model in statistics]
+    return [
+        Family(
+            "naiad_requests_refused_total",
+            "Number of requests that were refused on arrival, by reason; no other series counts them",
+            MetricType.COUNTER,
+            refused,
+        ),
+        Family(
+            "naiad_model_ready",
+            "1 if all instances of a model serve, and it refuses no requests because they ended its processes",
+            MetricType.GAUGE,
+            ready,
         ),
     ]
 

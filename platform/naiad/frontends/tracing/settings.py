@@ -28,7 +28,7 @@ def check_model_exists(engine: EngineDoor, name: str) -> None:
         InvalidRequestError: If no version of the model is loaded.
     """
     try:
-        engine.is_decoupled(name)
+        engine.model_metadata(name)
     except NaiadError:
         raise InvalidRequestError(f"Request for unknown model : {name}") from None
 

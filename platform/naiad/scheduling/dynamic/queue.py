@@ -18,7 +18,7 @@ from itertools import chain, count, islice
 from typing import Generic, TypeVar
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.errors import NotReadyError
+from naiad.errors import QueueFullError
 from naiad.scheduling.interface import Schedulable
 
 __all__ = ["QueuePolicy", "QueuedRequest", "WaitingQueue"]
@@ -148,13 +148,13 @@ class WaitingQueue(Generic[Item]):
         """Add a request behind those of its priority level.
 
         Raises:
-            NotReadyError: If its level is full.
+            QueueFullError: If its level is full.
         """
         number = self._level_of(item.priority)
         level = self._level(number)
         policy = level.policy
         if policy.max_size and len(level) >= policy.max_size:
-            raise NotReadyError(f"{item.prefix}Exceeds maximum queue size")
+            raise QueueFullError(f"{item.prefix}Exceeds maximum queue size")
         entry = QueuedRequest(item, number, now_ns, needs_idle=needs_idle)
         self._insert(entry, level.in_time)
         if policy.timeout_us:

@@ -49,7 +49,7 @@ class ModelPage {
   rebuild() {
     const { model } = this;
     this.reason.replaceChildren();
-    if (model.reason && model.reason !== "unloaded") this.reason.append(h("section", { class: "card" }, h("h2", {}, "Why it is not ready"), h("pre", { class: "error", tabindex: "0" }, model.reason)));
+    if (model.reason && model.reason !== "unloaded") this.reason.append(h("section", { class: "card" }, h("h2", {}, model.condition === "refusing" ? "What it refuses" : "Why it is not ready"), h("pre", { class: "error", tabindex: "0" }, model.reason)));
     this.showControls();
     const isReady = model.state === "READY";
     const entry = ((app.state || {}).models || []).find(each => each.name === this.name && each.version === this.version);
@@ -199,7 +199,7 @@ function stateOf(model) {
   if (isFailed(model)) return ["failed", "bad"];
   if (model.state === "READY" && model.demand === "dormant") return ["dormant", ""];
   if (model.state === "READY" && model.demand === "loading") return ["loading", "busy"];
-  if (model.state === "READY") return model.instances !== undefined && !Array.isArray(model.instances) && model.serving < model.instances ? [model.serving ? "degraded" : "not serving", "busy"] : ["ready", "good"];
+  if (model.state === "READY") return [model.condition || "ready", (model.condition || "ready") === "ready" ? "good" : "busy"];
   if (model.state === "LOADING" || model.state === "UNLOADING") return [model.state.toLowerCase(), "busy"];
   return [model.state === "UNAVAILABLE" ? "unloaded" : "not loaded", ""];
 }

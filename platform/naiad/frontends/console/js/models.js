@@ -1,7 +1,7 @@
 "use strict";
 // All models, one line each, failed ones first.
 
-const ORDER = ["failed", "not serving", "degraded", "loading", "unloading", "ready", "dormant", "unloaded", "not loaded"];
+const ORDER = ["failed", "not serving", "refusing", "degraded", "loading", "unloading", "ready", "dormant", "unloaded", "not loaded"];
 const COLUMNS = [["Model", ""], ["State", ""], ["Requests/s", "number"], ["Latency p50", "number"], ["p95", "number"], ["Waiting", "number"], ["Running", "number"], ["Instances", "number"], ["Memory", "number"], ["Environment", ""]];
 
 class ModelsPage {
@@ -79,7 +79,8 @@ class ModelRow {
     this.model = model;
     setText(this.state.firstChild, text);
     setClass(this.state.firstChild, `pill ${kind}`);
-    const isTold = text !== "ready" && text !== "degraded" && Boolean(model.reason) && model.reason !== "unloaded";
+    this.state.title = text === "refusing" ? sentenceOf(model.reason) : "";
+    const isTold = !["ready", "degraded", "refusing"].includes(text) && Boolean(model.reason) && model.reason !== "unloaded";
     if (isTold) {
       setText(this.reasonText, sentenceOf(model.reason));
       this.more.hidden = text !== "failed" && !model.is_reason_longer;
