@@ -35,6 +35,7 @@ LAYERS = (
         "background_imports",
         "standard_streams",
         "turns",
+        "file_content",
     },
     {"logs", "gpus"},
     # Below `config`: tensors of a configuration have datatypes of the protocol.

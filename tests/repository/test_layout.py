@@ -7,7 +7,8 @@ import logging
 import pytest
 from naiad.config.model.model_config import All, Latest, Specific
 from naiad.errors import Code, RepositoryError
-from naiad.repository.layout import ModelFiles, available_versions, scan, version_number, versions_to_load
+from naiad.repository.layout import ModelFiles, available_versions, version_number, versions_to_load
+from naiad.repository.repositories import LocalRepository, Repositories
 
 
 @pytest.fixture
@@ -24,12 +25,17 @@ def make(tmp_path):
     return make_repository
 
 
+def scan(directories):
+    return Repositories(map(LocalRepository, directories)).scan()
+
+
 def model(repository, name="m"):
     return ModelFiles(name=name, repository=repository, directory=repository / name)
 
 
-def test_every_directory_is_a_model_and_files_are_none(make):
+def test_every_directory_with_a_part_of_a_model_is_one_and_files_are_none(make):
     repository = make("b/1", "a", "c.x/1")
+    (repository / "a" / "config.pbtxt").touch()
     (repository / "README.md").touch()
 
     found = scan([repository])
@@ -37,6 +43,51 @@ def test_every_directory_is_a_model_and_files_are_none(make):
     assert list(found.models) == ["a", "b", "c.x"]
     assert found.models["b"] == model(repository, "b")
     assert not found.duplicates
+
+
+@pytest.mark.parametrize(
+    "part", ["1", "01", "1abc", "config.pbtxt", "configs/x.pbtxt", "model.py", "model.onnx", "v1/model.py", "m/config.pbtxt",
+             "models/m/config.pbtxt"],
+)  # fmt: skip
+def test_a_directory_that_was_meant_as_a_model_is_one_so_that_its_load_says_what_is_wrong(make, part):
+    repository = make("a")
+    path = repository / "a" / part
+    if path.suffix:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    else:
+        path.mkdir()
+    assert list(scan([repository]).models) == ["a"]
+
+
+def test_what_cannot_be_a_model_is_skipped_with_one_line(make, caplog):
+    """In the reference, each of these ends the start."""
+    caplog.set_level(logging.INFO)
+    repository = make("m/1", "lost+found", "docs/images", "__pycache__", ".git/objects", "empty")
+    (repository / "docs" / "README.md").touch()
+    repositories = Repositories([LocalRepository(repository)])
+    for _ in range(2):
+        assert list(repositories.scan().models) == ["m"]
+    lacks = "it has no version folder, configuration or model file"
+    assert caplog.messages == [
+        f"skip '{repository}/__pycache__', which is not a model: it has bytecode of Python",
+        f"skip '{repository}/docs', which is not a model: {lacks}",
+        f"skip '{repository}/empty', which is not a model: {lacks}",
+        f"skip '{repository}/lost+found', which is not a model: it belongs to the file system",
+    ]
+    (repository / "docs" / "1").mkdir()
+    assert list(repositories.scan().models) == ["docs", "m"]
+
+
+def test_a_model_stays_one_while_its_files_are_replaced(make):
+    """Otherwise polling would unload it between the deletion and the copy."""
+    repository = make("m/1")
+    repositories = Repositories([LocalRepository(repository)])
+    assert list(repositories.scan().models) == ["m"]
+    (repository / "m" / "1").rmdir()
+    assert list(repositories.scan().models) == ["m"]
+    (repository / "m").rmdir()
+    assert not repositories.scan().models
 
 
 def test_hidden_directories_are_no_models(make):
@@ -52,7 +103,7 @@ def test_a_link_to_a_directory_is_a_model(make):
 
 
 def test_models_of_several_repositories_are_served_together(make):
-    first, second = make("b", name="first"), make("a", name="second")
+    first, second = make("b/1", name="first"), make("a/1", name="second")
 
     found = scan([first, second])
 
@@ -60,7 +111,7 @@ def test_models_of_several_repositories_are_served_together(make):
 
 
 def test_a_name_in_two_repositories_is_no_model_and_is_logged(make, caplog):
-    first, second = make("m", "a", name="first"), make("m", name="second")
+    first, second = make("m/1", "a/1", name="first"), make("m/1", name="second")
 
     found = scan([first, second])
 
@@ -71,7 +122,7 @@ def test_a_name_in_two_repositories_is_no_model_and_is_logged(make, caplog):
 
 
 def test_a_repository_named_twice_is_one(make):
-    repository = make("m")
+    repository = make("m/1")
 
     assert list(scan([repository, repository]).models) == ["m"]
 

@@ -42,6 +42,24 @@ def test_a_configuration_is_filled_in_normalised_and_named(make):
     assert [(group.name, group.count) for group in message.instance_group] == [("m", 1)]
 
 
+def test_a_configuration_that_was_not_fetched_says_so(make):
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 130\n"
+    files = make(files={"config.pbtxt": pointer})
+    assert refused(files) == (
+        f"cannot read {config_path(files)}: it is a Git LFS pointer instead of the file; run `git lfs pull` in the "
+        "repository that it comes from"
+    )
+
+
+@pytest.mark.parametrize("field", ["name", "platform", "backend", "default_model_filename"])
+def test_names_that_nobody_filled_in_are_not_fetched_from_a_template(make, field):
+    files = make(files={"config.pbtxt": f'{field}: "${{model_{field}}}"\n{IO}'})
+    assert refused(files) == (
+        f"cannot use {config_path(files)}: its {field} is the placeholder '${{model_{field}}}'; fill in the template "
+        "and save it under this name"
+    )
+
+
 def test_a_missing_configuration_is_told_from_the_files_and_left_to_the_model(make):
     files = make()
 

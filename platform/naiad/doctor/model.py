@@ -33,6 +33,7 @@ from naiad.environments.manager import EnvironmentManager
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.errors import ConfigError, EnvironmentBusyError, NaiadError, ResolutionError
+from naiad.file_content import find_unfetched
 from naiad.repository.labels import read_labels
 from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
 from naiad.repository.read import config_path, explain_missing_tensors, explain_repeated_tensors, read_config
@@ -174,6 +175,16 @@ def _examine_version(
         advice = "correct the name, or rename the parameter if it is the model's own"
         finding = Finding(severity=Severity.WARNING, code="parameter", message=misspelt, advice=advice, where=where)
         examined.add_findings([finding], version)
+    advice = "fetch it before the server starts; whether the model needs it shows only when it runs"
+    examined.add_findings(
+        [
+            Finding(
+                severity=Severity.WARNING, code="unfetched", message=f"it is {what}", advice=advice, where=str(path)
+            )
+            for path, what in find_unfetched(files.directory)
+        ],
+        version,
+    )
     _examine_configuration(examined, config, resolution, version, context)
     environment = _prepare_environment(examined, resolution, version, context)
     if environment is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,14 +19,15 @@ __all__ = [
     "RepositoryScan",
     "available_versions",
     "combine",
+    "explain_no_model",
     "is_inside",
+    "is_never_model",
     "make_temporary_directory",
-    "model_directories",
     "models_named",
-    "scan",
     "subdirectories",
     "version_number",
     "versions_to_load",
+    "visible_directories",
 ]
 
 _log = logging.getLogger("naiad.repository")
@@ -35,6 +36,12 @@ DUPLICATE_REASON = "model appears in two or more repositories"
 """Reason of a model that is not loaded for this cause, as the repository index prints it."""
 
 _RESERVED = frozenset({"warmup", "initial_state", "configs"})
+_NEVER_MODELS = {
+    "__pycache__": "it has bytecode of Python",
+    "lost+found": "it belongs to the file system",
+}
+_CONFIG_FILENAME = "config.pbtxt"
+_MODEL_FILE = re.compile(r"model\.\w+")
 _LEADING_NUMBER = re.compile(r"\s*\+?(\d+)", re.ASCII)
 _LARGEST_VERSION = 2**63 - 1
 
@@ -78,20 +85,38 @@ class RepositoryScan:
     duplicates: Mapping[str, tuple[ModelFiles, ...]]
 
 
-def scan(repositories: Sequence[Path]) -> RepositoryScan:
-    """List the models of some repositories: every directory that is not hidden is a model.
+def explain_no_model(directory: Path) -> str:
+    """Why a directory in a repository cannot be a model, so that it is skipped; empty for all that may be one.
 
-    The reference also takes hidden directories such as `.git` for models, cannot load them, and fails to start.
-
-    Raises:
-        RepositoryError: If a repository is not a directory.
+    The reference takes each directory for a model, `.git` and `lost+found` too, cannot load these, and fails to start.
+    A directory that cannot be read may be a model, and so may one below which models are: the error of its load says
+    which folder may be the repository.
     """
-    return combine(
-        # A repository that was named twice counts once.
-        ModelFiles(name=directory.name, repository=repository, directory=directory)
-        for repository in dict.fromkeys(repositories)
-        for directory in model_directories(repository)
-    )
+    if directory.name in _NEVER_MODELS:
+        return _NEVER_MODELS[directory.name]
+    if (directory / _CONFIG_FILENAME).exists() or (directory / "configs").is_dir():
+        return ""
+    try:
+        for entry in directory.iterdir():
+            if _MODEL_FILE.fullmatch(entry.name):
+                return ""
+            is_folder = entry.is_dir()
+            if is_folder and (_LEADING_NUMBER.match(entry.name) or any(map(_is_part_of_model, entry.iterdir()))):
+                return ""
+    except OSError:
+        return ""
+    return "it has no version folder, configuration or model file"
+
+
+def is_never_model(name: str) -> bool:
+    """Whether a directory of that name is never a model, whatever it contains."""
+    return name in _NEVER_MODELS
+
+
+def _is_part_of_model(path: Path) -> bool:
+    """Whether an entry of a folder in a directory shows that the directory or that folder was meant as a model."""
+    is_file = path.name == _CONFIG_FILENAME or _MODEL_FILE.fullmatch(path.name) is not None
+    return is_file or (path / _CONFIG_FILENAME).exists()
 
 
 def combine(found: Iterable[ModelFiles]) -> RepositoryScan:
@@ -175,8 +200,8 @@ def versions_to_load(policy: VersionPolicy, available: Iterable[int], model: str
     return chosen
 
 
-def model_directories(repository: Path) -> list[Path]:
-    """The model directories of a repository, sorted by name.
+def visible_directories(repository: Path) -> list[Path]:
+    """The directories of a repository that are not hidden, sorted by name.
 
     Raises:
         RepositoryError: If it is not a directory or cannot be read.

@@ -10,9 +10,10 @@ from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.autofill import fill_backend
 from naiad.config.model.model_config import ModelConfig
 from naiad.config.model.normalise import normalise, normalise_instance_groups
-from naiad.config.model.text import parse_text
+from naiad.config.model.text import find_placeholder, parse_text
 from naiad.config.model.validate import validate, validate_instance_groups, validate_name
 from naiad.errors import Code, ConfigError
+from naiad.file_content import HEAD_BYTES, explain_content
 from naiad.gpus import find_gpus
 from naiad.repository.layout import ModelFiles, subdirectories, version_number
 
@@ -42,6 +43,7 @@ def read_config(files: ModelFiles, *, strict: bool, config_name: str = "") -> pb
     path = config_path(files, config_name)
     if path.exists():
         message = _parse_file(path)
+        _reject_placeholders(message, path)
     elif strict:
         raise ConfigError(
             f"model configuration is not provided for model '{files.name}': failed to open text file for read {path}: "
@@ -133,7 +135,19 @@ def _parse_file(path: Path) -> pb.ModelConfig:
         raise ConfigError(message, code=Code.INTERNAL) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text: byte {error.object[error.start]:#04x} at {error.start}") from error
+    if unfetched := explain_content(text[:HEAD_BYTES].encode()):
+        raise ConfigError(f"cannot read {path}: it is {unfetched}")
     return parse_text(text, path)
+
+
+def _reject_placeholders(message: pb.ModelConfig, path: Path) -> None:
+    """Reject names that nobody filled in: those of a model and what runs it, which decide where errors come up."""
+    for field in ("name", "platform", "backend", "default_model_filename"):
+        if found := find_placeholder(getattr(message, field)):
+            raise ConfigError(
+                f"cannot use {path}: its {field} is the placeholder '{found}'; fill in the template and save it under "
+                "this name"
+            )
 
 
 def _misplacement_hint(directory: Path) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from naiad.artifacts.folders import move_into_place
 from naiad.errors import RepositoryError
 from naiad.lifecycle.polling import Signature, Snapshot, is_ignored
-from naiad.repository.layout import make_temporary_directory
+from naiad.repository.layout import is_never_model, make_temporary_directory
 from naiad.storage.listing import StoredFile, list_files, list_folders
 from naiad.storage.opening import Storage, translate_storage_errors
 
@@ -47,7 +47,8 @@ class RemoteRepository:
 
     def model_names(self) -> list[str]:
         """See `Repository.model_names`."""
-        self._names = [name for name in list_folders(self._storage) if not name.startswith(".")]
+        folders = list_folders(self._storage)
+        self._names = [name for name in folders if not (name.startswith(".") or is_never_model(name))]
         return self._names
 
     def known_model_names(self) -> list[str]:

@@ -16,7 +16,7 @@ from naiad.environments.archives.signatures import TrustedKeys
 from naiad.errors import RepositoryError
 from naiad.lifecycle.polling import Signature, Snapshot, is_ignored
 from naiad.registry.references import is_reference
-from naiad.repository.layout import ModelFiles, RepositoryScan, combine, model_directories
+from naiad.repository.layout import ModelFiles, RepositoryScan, combine, explain_no_model, visible_directories
 from naiad.repository.remote import RemoteRepository
 from naiad.storage.opening import open_storage
 
@@ -88,10 +88,22 @@ class LocalRepository:
     def __init__(self, directory: Path) -> None:
         self.location = str(directory)
         self.directory = directory
+        self._listed: set[str] = set()
+        self._skipped: set[tuple[str, str]] = set()
 
     def model_names(self) -> list[str]:
-        """See `Repository.model_names`."""
-        return [entry.name for entry in model_directories(self.directory)]
+        """See `Repository.model_names`. What is left out is logged once."""
+        names = []
+        for directory in visible_directories(self.directory):
+            # A model whose files were deleted stays one, so that it serves on until its directory is deleted, too.
+            why = "" if directory.name in self._listed else explain_no_model(directory)
+            if not why:
+                names.append(directory.name)
+            elif (directory.name, why) not in self._skipped:
+                self._skipped.add((directory.name, why))
+                _log.info("skip '%s', which is not a model: %s", directory, why)
+        self._listed = set(names)
+        return names
 
     def known_model_names(self) -> list[str]:
         """See `Repository.known_model_names`."""

@@ -14,6 +14,7 @@ from naiad.config.model.model_config import ModelConfig
 from naiad.config.server.backend_settings import BackendConfigs, effective_settings
 from naiad.config.server.options import ServerOptions
 from naiad.errors import ResolutionError
+from naiad.file_content import HEAD_BYTES, explain_content
 from naiad.resolution.artifacts import Artifacts, choose_artifacts
 from naiad.resolution.backend import PYTHON, Backend, find_backend
 from naiad.resolution.decision import STUB_FILENAME, Decision, GuestLayout, LinkedStub, Resolution
@@ -101,6 +102,16 @@ def resolve(
         raise
 
 
+def _check_fetched(path: Path, files: Files) -> None:
+    """Raise if the file with a model's code is not that file: without this, its first line would be a syntax error."""
+    try:
+        unfetched = explain_content(files.read(path, HEAD_BYTES))
+    except OSError:
+        return  # loading the code will report it
+    if unfetched:
+        raise ResolutionError(f"cannot run the code in {path}: it is {unfetched}")
+
+
 def _resolve(
     config: ModelConfig,
     model_dir: Path,
@@ -119,6 +130,7 @@ def _resolve(
         config, model_dir=model_dir, version_dir=model_dir / str(version), directories=directories, files=files
     )
     decided += backend.steps
+    _check_fetched(backend.model_file, files)
     if backend.library is not None:
         return _resolve_native(config, model_dir, version, settings, backend, decided)
     artifacts = choose_artifacts(

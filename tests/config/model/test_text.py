@@ -89,6 +89,20 @@ def test_an_empty_text_is_an_empty_configuration():
         ('name: "a"\nname: "b"', '2:7: Message type "ModelConfig" should not have multiple "name" fields.'),
         ('max_batch_size: "x"', '1:17: Couldn\'t parse integer: "x"'),
         ("max_batch_size: 99999999999", "1:17: Value out of range: 99999999999"),
+        ("input [ { name: 'a' }, ]", "1:24: the comma before ']' is one too many: remove it"),
+        ("input [\n { dims: [ 1, # rows\n ] }\n]", "3:2: the comma before ']' is one too many: remove it"),
+        ("input [ { name: 'a' },, { name: 'b' } ]", "1:23: the comma before ',' is one too many: remove it"),
+        ("input [ , { name: 'a' } ]", "1:9: a list begins with an element, not with a comma: remove it"),
+        (
+            "input [ { name: 'a' }\n{ name: 'b' } ]",
+            "2:1: the elements of a list are separated by commas, and the list ends with ]: put one of them here",
+        ),
+        (
+            'parameters { key: "k" value: "v" }',
+            '1:30: Expected "{". What this field holds goes in braces: parameters { key: "k" value { string_value: "v" } }',
+        ),
+        ("max_batch_size: ${batch}", "1:17: '${batch}' is a placeholder: fill in the template"),
+        ("input { dims: [ 1, {{ .Values.n }} ] }", "1:20: '{{ .Values.n }}' is a placeholder: fill in the template"),
         ('input {\n  name: "x"\n ]', "3:2: Expected identifier or number, got ]."),
         ('name: "unterminated', "1:7: String missing ending quote: '\"unterminated'"),
         (

@@ -21,7 +21,7 @@ from naiad.config.model.lenient_json import make_strict
 from naiad.config.model.suggestions import PACKAGE, unknown_field, unknown_value
 from naiad.errors import ConfigError
 
-__all__ = ["parse_json", "parse_mapping", "parse_text"]
+__all__ = ["find_placeholder", "parse_json", "parse_mapping", "parse_text"]
 
 _POSITION = re.compile(r"^\d+:\d+ : ")
 # protobuf repeats the failing line in quotes; the position is enough.
@@ -29,6 +29,10 @@ _QUOTED_LINE = re.compile(r"^'.*': (?=[A-Z])", re.DOTALL)
 _UNKNOWN_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "([^"]+)"')
 _UNKNOWN_VALUE = re.compile(r'Enum type "([\w.]+)" has no value named (\S+?)\.?$')
 _NO_MESSAGE = re.compile(r'Expected "[{<]"')
+_NO_COMMA = re.compile(r'Expected ","')
+_PLACEHOLDER = re.compile(r"\$\{[^{}\s]*\}|\{\{[^{}]*\}\}")
+"""Of the shell and of Helm: `${name}`, `{{ .Values.name }}`."""
+_COMMENT = re.compile(r"#.*")
 _MARK = "\ufeff"
 """Byte order mark, with which Windows editors begin a UTF-8 file."""
 _JSON_FIELD = re.compile(r"Failed to parse (\w+) field: ")
@@ -49,12 +53,19 @@ def parse_text(text: str, source: str | Path) -> pb.ModelConfig:
         text_format.Parse(text.removeprefix(_MARK), message)
     except text_format.ParseError as error:
         line, column = error.GetLine() or 1, error.GetColumn() or 1
-        raise ConfigError(f"{source}:{line}:{column}: {_clarify_text(str(error))}") from error
+        hint = _hint_at(text.removeprefix(_MARK), line, column)
+        raise ConfigError(f"{source}:{line}:{column}: {hint or _clarify_text(str(error))}") from error
     except ValueError as error:
         # protobuf's parser does not catch numbers of enum values beyond 32 bits.
         raise ConfigError(f"{source}: {error}") from error
     _reject_nul(message, source)
     return message
+
+
+def find_placeholder(text: str) -> str:
+    """The first placeholder of a template in a text, such as `${max_batch_size}`; empty without one."""
+    found = _PLACEHOLDER.search(text)
+    return found[0] if found else ""
 
 
 def parse_json(text: str, source: str | Path) -> pb.ModelConfig:
@@ -151,6 +162,22 @@ def _path_to_nul(message: Message) -> str:
     return ""
 
 
+def _hint_at(text: str, line: int, column: int) -> str:
+    """What is wrong at a position where protobuf's parser only says what it expects; empty where that says enough."""
+    lines = text.split("\n")
+    if not 0 < line <= len(lines):
+        return ""
+    here = lines[line - 1][column - 1 :]
+    if placeholder := _PLACEHOLDER.match(here):
+        return f"'{placeholder[0]}' is a placeholder: fill in the template"
+    before = _COMMENT.sub("", "\n".join([*lines[: line - 1], lines[line - 1][: column - 1]])).rstrip()
+    if before.endswith(",") and here.startswith(("]", ",")):
+        return f"the comma before '{here[0]}' is one too many: remove it"
+    if before.endswith("[") and here.startswith(","):
+        return "a list begins with an element, not with a comma: remove it"
+    return ""
+
+
 def _clarify_text(problem: str) -> str:
     """The error of protobuf's text parser, without its package names and with the nearest valid name."""
     problem = _QUOTED_LINE.sub("", _POSITION.sub("", problem))
@@ -160,6 +187,8 @@ def _clarify_text(problem: str) -> str:
         return unknown_value(pb.DESCRIPTOR.pool.FindEnumTypeByName(match[1]), match[2])
     if _NO_MESSAGE.match(problem):
         problem += ' What this field holds goes in braces: parameters { key: "k" value { string_value: "v" } }'
+    if _NO_COMMA.match(problem):
+        problem = "the elements of a list are separated by commas, and the list ends with ]: put one of them here"
     return problem.replace(PACKAGE, "")
 
 

@@ -43,6 +43,7 @@ from naiad.engine.serving.sequence_states import read_states
 from naiad.engine.serving.version import ModelVersion
 from naiad.environments.ready_environment import inherited_variables
 from naiad.errors import ModelError, ResolutionError
+from naiad.file_content import find_unfetched
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.logs import logged_levels
 from naiad.memory.frontend_memory import FrontendMemory
@@ -173,6 +174,7 @@ class Loader:
         """
         config = freeze(message)
         resolution, environment = await asyncio.to_thread(self._find, config, files, version)
+        unfetched = await asyncio.to_thread(self._unfetched, files, resolution)
         for notice in resolution.notices:
             if notice not in self._noticed:  # a notice about a backend's file comes up for each of its models
                 self._noticed.add(notice)
@@ -183,12 +185,29 @@ class Loader:
         except BaseException as error:
             if prewarmed is not None:
                 prewarmed.release()
-            if isinstance(error, ModelError) and (advice := missing_package(error.message, resolution)):
+            if not isinstance(error, ModelError):
+                raise
+            if advice := missing_package(error.message, resolution) or unfetched:
                 first, separator, rest = error.message.partition("\n")
                 raise ModelError(
                     f"{first}; {advice}{separator}{rest}", code=error.code, traceback_text=error.traceback_text
                 ) from error
             raise
+
+    def _unfetched(self, files: ModelFiles, resolution: Resolution) -> str:
+        """A sentence about the files of a model that were not fetched, such as its weights; empty for none. Blocks.
+
+        The model may not need them, so that they are logged, and explain the error if it fails.
+        """
+        shared = (resolution.backend_dir,) if resolution.backend_dir is not None else ()
+        found = [each for folder in (files.directory, *shared) for each in find_unfetched(folder)]
+        if not found:
+            return ""
+        path, what = found[0]
+        others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        sentence = f"'{path}' is {what}{others}"
+        logger.warning("'%s': %s", files.key, sentence)
+        return sentence
 
     async def describe(
         self, files: ModelFiles, message: pb.ModelConfig, version: int

@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.errors import Code, NaiadError
 from naiad.protocol.inference import Buffer
-from naiad.repository.layout import ModelFiles, models_named
+from naiad.repository.layout import ModelFiles, explain_no_model, models_named
 from naiad.repository.override import LoadOverride, TemporaryModelDirectory, check_model_name, parse_override
 from naiad.repository.read import read_config
 from naiad.repository.repositories import Repositories
@@ -78,6 +79,10 @@ def in_no_repository(name: str, models: Iterable[str], locations: Iterable[str])
     """The error for a model that is to be loaded and is in no repository, with the nearest name of those that are."""
     near = difflib.get_close_matches(name, models, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else ""
+    # A location may be a URI, which then is no directory here.
+    for directory in (Path(location, name) for location in locations):
+        if directory.is_dir() and (why := explain_no_model(directory)):
+            hint = f"; '{directory}' is not a model: {why}"
     looked = ", ".join(f"'{location}'" for location in locations)
     return _not_found(name, f"looked in {looked}{hint}")
 

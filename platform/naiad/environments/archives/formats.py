@@ -24,6 +24,7 @@ from naiad.environments.archives.decompression import DECOMPRESSION_ERRORS, open
 from naiad.environments.archives.member import FileMemberContent, Member, MemberAndContent, MemberKind
 from naiad.environments.archives.tar_stream import tar_members
 from naiad.errors import ExecutionEnvironmentError
+from naiad.file_content import explain_content
 
 # Errors of the decoders for damaged input. gzip and bz2 raise OSError for invalid data; `extraction` can tell it from a
 # full disk, because it catches this tuple around reading only.
@@ -82,6 +83,8 @@ def detect_format(path: Path) -> ArchiveFormat:
             return packed_with
     if _is_tar_header(head):
         return ArchiveFormat.TAR
+    if unfetched := explain_content(head):
+        raise ExecutionEnvironmentError(f"cannot unpack the execution environment {path}: it is {unfetched}")
     what = next((name for magic, name in _KNOWN_OTHERS if head.startswith(magic)), "")
     found = what or ("empty" if not head else f"not an archive (its first bytes are {head[:4].hex(' ')})")
     raise ExecutionEnvironmentError(
