@@ -192,6 +192,7 @@ async def listen(
     services = ports.server_services(engine, loader, options, log, recent)
     if loader.frontend_memory is None:
         listeners = await ports.listen(engine, services, options, stack)
+        await listeners.open_metrics(options.metrics.address)
         opened = OpenPorts(listeners, listeners.drain, listeners.tracer.reopen)
     else:
         from naiad.frontend_owner import listen_in_processes

@@ -66,7 +66,8 @@ async def listen_in_processes(
     pool.services.update(_owner_services(engine, services, options, log, pool, stack), **_traces(tracer, pool))
     pool.services.update(_openai_services(options, own.metrics))
     stack.push_async_callback(lambda: pool.stop(engine.exit_time.for_requests()))
-    own.started[:0] = await pool.start()
+    own.started += await pool.start()
+    await own.open_metrics(options.metrics.address)
     own.ports |= shared_ports(shared)
     return pool, own
 

@@ -84,7 +84,7 @@ class Listeners:
         count: Counts the connections of all ports but that of metrics.
         memory: The memory of the requests of all ports.
         refusals: The wrong secrets that clients of all ports sent.
-        metrics: The metrics endpoint; None if it is disabled.
+        metrics: The metrics endpoint, which `open_metrics` starts; None if it is disabled.
         started: A line for the log about each service that was started.
         ports: The number of each open port: `http`, `grpc`, `openai`, `metrics`.
     """
@@ -104,6 +104,19 @@ class Listeners:
     def add(self, frontend: Frontend) -> None:
         """Add a frontend that was started."""
         self._frontends.append(frontend)
+
+    async def open_metrics(self, address: str) -> None:
+        """Serve the metrics, if the options enable them.
+
+        To be called when all other ports of the server are open, those of frontend processes included. Servers that
+        share their ports have a port for metrics each, and whoever replaces one reads there that the new one serves.
+
+        Raises:
+            NaiadError: If the port is not available.
+        """
+        if self.metrics is not None:
+            port = self.ports["metrics"] = await self.metrics.start()
+            self.started.append(f"Started Metrics Service at {address}:{port}")
 
     def drain(self) -> None:
         """Serve on, and ask clients to connect to other servers."""
@@ -195,7 +208,7 @@ def server_services(
 async def listen(
     engine: EngineDoor, services: ListenerServices, options: ServerOptions, stack: AsyncExitStack
 ) -> Listeners:
-    """Serve on all ports that the options name, until *stack* is closed.
+    """Serve on all ports that the options name but that of metrics (`Listeners.open_metrics`), until *stack* is closed.
 
     Raises:
         NaiadError: If a port is not available.
@@ -227,10 +240,7 @@ async def listen(
     stack.push_async_callback(lambda: listeners.stop(services.exit_seconds()))
     await _start_frontends(engine, options, extensions, listeners, fallback, _admit_fallback(options, openai))
     await _start_openai(engine, options, listeners, openai, shares_ports=services.shares_ports)
-    if metrics is not None:
-        port = listeners.ports["metrics"] = await metrics.start()
-        listeners.metrics = metrics
-        listeners.started.append(f"Started Metrics Service at {options.metrics.address}:{port}")
+    listeners.metrics = metrics
     return listeners
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import socket
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 from serving.repositories import repository
 from serving.stopping.clients import Clients, send_over_grpc, send_over_http
-from support.server import ServerProcess, free_ports
+from support.server import HOST, ServerProcess, free_ports
 from support.waiting import until
 
 
@@ -73,6 +75,28 @@ def test_servers_that_are_replaced_under_load_lose_no_request(models, tmp_path, 
     """4 of 201 connections were reset when a server stopped, and an idle server under SIGTERM refused connections."""
     ports = Ports(models, tmp_path, *[f"--drain-seconds={drain}"][:drain])
     replace_under_load(ports, send, getattr(ports, port), requests)
+
+
+@pytest.mark.parametrize("frontends", [0, 2])
+def test_the_port_of_metrics_opens_when_all_others_are_open(models, tmp_path, frontends):
+    """A recipe waits for it before it ends the old server. It opened before those of frontend processes."""
+    server = ServerProcess(models, f"--frontends={frontends}", work=tmp_path, wait="")
+    with server:
+        # Without a pause: the other ports opened a moment later.
+        server.wait_for(lambda: accepts(server.metrics_port, patience=0.5), "the port of metrics")
+        assert accepts(server.http_port)
+        assert accepts(server.grpc_port)
+        assert server.get("/v2/health/ready").status == 200
+
+
+def accepts(port: int, patience: float = 0) -> bool:
+    """Whether a connection to *port* is accepted, within *patience* seconds."""
+    deadline = time.monotonic() + patience
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=30):
+            return True
+        if time.monotonic() >= deadline:
+            return False
 
 
 def test_servers_share_the_ports_of_clients_and_not_that_of_metrics(models, tmp_path):
