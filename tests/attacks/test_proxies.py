@@ -48,6 +48,7 @@ server {{
         proxy_pass http://http_servers;
         proxy_http_version 1.1;
         proxy_set_header Connection "";
+        proxy_set_header Host $http_host;
         proxy_buffering off;
         proxy_next_upstream error timeout http_503;
     }}

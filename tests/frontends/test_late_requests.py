@@ -11,19 +11,20 @@ import errno
 import select
 import socket
 import time
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 import uvloop
 from fakes.engine import FakeEngine
 from naiad.frontends import listening
+from naiad.frontends.http1 import listener
 from naiad.frontends.http1.listener import HttpListener
 from naiad.frontends.http1.messages import HttpExchange, response
-from naiad.frontends.http1.timeouts import HttpTimeouts
-from naiad.frontends.http2 import frames
+from naiad.frontends.http2.keepalive import GracefulShutdown, KeepaliveSettings
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 from naiad.frontends.unread_bytes import has_unread_bytes
 
-REQUEST = b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\na"
+REQUEST = b"POST /a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\na"
 
 
 class Transport:
@@ -55,94 +56,84 @@ def respond(exchange: HttpExchange) -> None:
     exchange.respond(response(200, [b"ok"], b"text/plain"))
 
 
-def listener(**timeouts: float) -> HttpListener:
-    return HttpListener(
-        respond, lambda _: None, address="127.0.0.1", port=0, advice="", timeouts=HttpTimeouts(**timeouts)
-    )
+def http_listener(handle: Callable[[HttpExchange], None] = respond) -> HttpListener:
+    return HttpListener(handle, lambda _: None, address="127.0.0.1", port=0, advice="")
+
+
+@contextlib.asynccontextmanager
+async def serving(handle: Callable[[HttpExchange], None]) -> AsyncIterator[tuple[HttpListener, socket.socket]]:
+    """A listener, and a connection to it."""
+    http = http_listener(handle)
+    with socket.create_connection(("127.0.0.1", await http.start())) as client:
+        client.setblocking(False)
+        yield http, client
+    await http.stop(20)
 
 
 async def answer_to(client: socket.socket, request: bytes) -> bytes:
+    """What the client gets, or why it gets nothing."""
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(client, request)
-    return await loop.sock_recv(client, 1 << 16)
-
-
-async def after_a_stall(client: socket.socket, data: bytes, seconds: float) -> bytes:
-    """What the client gets for *data* that it sends while the loop of the server gets no processor.
-
-    The loop stalls while it reads sockets. Its timers are next, then it reads again.
-    """
-
-    def stall(exchange: HttpExchange) -> None:
-        client.sendall(data)
-        time.sleep(seconds)
-        respond(exchange)
-
-    other = HttpListener(stall, lambda _: None, address="127.0.0.1", port=0, advice="")
-    with connected(await other.start()) as staller:
-        await answer_to(staller, REQUEST)
     try:
-        return await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 1 << 16), 20)
+        return await asyncio.wait_for(loop.sock_recv(client, 1 << 16), 20)
     except OSError as error:
         return str(error).encode()
-    finally:
-        await other.stop(20)
 
 
-@contextlib.contextmanager
-def connected(port: int):
-    with socket.create_connection(("127.0.0.1", port)) as client:
-        client.setblocking(False)
-        yield client
-
-
-def test_a_request_on_an_idle_connection_that_arrives_in_a_stall_of_a_stopping_server_is_answered():
+def test_a_request_on_an_idle_connection_that_arrives_in_a_stall_of_a_stopping_server_is_answered(monkeypatch):
     """The connection was reset: it had been idle for the time after which it is closed."""
 
-    async def run() -> bytes:
-        http = listener()
-        with connected(await http.start()) as client:
-            assert (await answer_to(client, REQUEST)).startswith(b"HTTP/1.1 200 ")
+    async def run() -> list[bytes]:
+        async with serving(respond) as (http, client), serving(lambda exchange: stall(exchange, client)) as (_, other):
+            received = [await answer_to(client, REQUEST)]
             stopping = asyncio.ensure_future(http.stop(20))
-            await asyncio.sleep(0.05)  # it has looked at the connection
-            received = await after_a_stall(client, REQUEST, 0.3)
-        await stopping
+            await asyncio.sleep(0.05)  # it looks at the connection every 0.01 s
+            await answer_to(other, REQUEST)
+            received.append(await answer_to(client, b""))
+            await stopping
         return received
 
-    received = uvloop.run(run())
-    assert received.startswith(b"HTTP/1.1 200 ")
-    assert b"\r\nConnection: close\r\n" in received
+    def stall(exchange: HttpExchange, client: socket.socket) -> None:
+        """The loop gets no processor while it reads sockets. Its timers are next, then it reads again."""
+        client.sendall(REQUEST)
+        monkeypatch.setattr(listener, "_QUIET_SECONDS", 0)
+        time.sleep(0.05)
+        respond(exchange)
+
+    monkeypatch.setattr(listener, "_QUIET_SECONDS", 60)
+    first, second = uvloop.run(run())
+    assert first.startswith(b"HTTP/1.1 200 ")
+    assert second.startswith(b"HTTP/1.1 200 "), second
+    assert b"\r\nConnection: close\r\n" in second
 
 
-def test_a_request_that_arrives_in_a_stall_as_its_connection_becomes_too_old_is_answered():
-    async def run() -> bytes:
-        http = listener(keepalive=0.3)
-        with connected(await http.start()) as client:
-            assert (await answer_to(client, REQUEST)).startswith(b"HTTP/1.1 200 ")
-            await asyncio.sleep(0.1)  # the check of time limits has looked at it
-            received = await after_a_stall(client, REQUEST, 0.4)
-        await http.stop(20)
-        return received
+class Connection:
+    """As far as its graceful shutdown is concerned: connected, and without HTTP/2's preface."""
 
-    assert uvloop.run(run()).startswith(b"HTTP/1.1 200 ")
+    has_preface = False
+    has_unread_bytes = True
+    is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
 
 
-def test_a_preface_that_arrives_in_a_stall_of_a_stopping_server_is_answered():
-    async def run() -> bytes:
-        grpc = GrpcFrontend(FakeEngine(), address="127.0.0.1", port=0)
-        with connected(await grpc.start()) as client:
-            connections = grpc._server.connections
-            while not connections:
-                await asyncio.sleep(0.01)
-            stopping = asyncio.ensure_future(grpc.stop(20))
-            while not any(connection._shutdown.has_begun for connection in connections):
-                await asyncio.sleep(0.01)
-            received = await after_a_stall(client, frames.PREFACE + frames.settings([]), 0.3)
-        await stopping
-        return received
+class Loop:
+    """Keeps the last timer."""
 
-    received = uvloop.run(run())
-    assert received[3:4] == bytes([frames.SETTINGS]), received
+    def call_later(self, delay: float, callback: Callable[[], None]) -> None:
+        self.timer = callback
+
+
+def test_a_preface_that_waits_to_be_read_when_its_time_is_over_is_read():
+    """A client that connected just before a busy server stopped lost its request."""
+    connection, loop = Connection(), Loop()
+    GracefulShutdown(connection, KeepaliveSettings(), loop).begin()
+    loop.timer()
+    assert not connection.is_aborted
+    connection.has_unread_bytes = False
+    loop.timer()
+    assert connection.is_aborted
 
 
 @pytest.mark.parametrize("kind", ["HTTP", "gRPC"])
@@ -158,7 +149,7 @@ def test_a_connection_that_is_made_as_the_port_closes_is_refused_rather_than_res
         return accepted
 
     async def run() -> None:
-        served = listener() if kind == "HTTP" else GrpcFrontend(FakeEngine(), address="127.0.0.1", port=0)
+        served = http_listener() if kind == "HTTP" else GrpcFrontend(FakeEngine(), address="127.0.0.1", port=0)
         await served.start()
         await served.stop(20)
 

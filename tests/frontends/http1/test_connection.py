@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import socket
 import weakref
 from collections.abc import Callable
 from time import perf_counter
@@ -43,7 +44,9 @@ class Transport:
         self.is_aborted = True
 
     def get_extra_info(self, name):
-        return {"peername": (self.address, 1234)}.get(name)
+        return {"peername": (self.address, 1234), "socket": self.socket}.get(name)
+
+    socket = None
 
     address = "10.0.0.1"
 
@@ -303,6 +306,22 @@ def test_an_idle_connection_is_closed_after_its_time():
     connection.check_time(61)
     assert transport.is_closed
     assert transport.written == 2 * written
+    assert connections.count.timed_out == {"keepalive": 1}
+
+
+def test_an_idle_connection_whose_next_request_was_not_read_yet_is_kept():
+    """Where the process had to wait for a processor, timers run before sockets are read. The client was reset."""
+    connection, connections, transport = connect(answer, timeouts=LIMITS)
+    receive(connection, PLAIN)
+    connection.check_time(0)
+    transport.socket, client = socket.socketpair()
+    with client, transport.socket:
+        client.sendall(PLAIN)
+        connection.check_time(31)
+        assert not transport.is_closed
+        transport.socket.recv(len(PLAIN))
+        connection.check_time(31)
+    assert transport.is_closed
     assert connections.count.timed_out == {"keepalive": 1}
 
 
