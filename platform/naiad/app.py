@@ -35,6 +35,7 @@ from naiad.frontend_processes.spawned import SpawnedProcesses
 from naiad.lifecycle.restart import RestartPolicy
 from naiad.logs import ActiveLog, RecentLines, log_block
 from naiad.memory.frontend_memory import FrontendMemory
+from naiad.memory.machine import require_proc
 from naiad.repository.repositories import open_repositories_of
 from naiad.resolution.resolve import resolution_settings
 from naiad.resolution.tables import agent_table, backend_table, model_table
@@ -229,7 +230,11 @@ def build_loader(
         options: The server's options.
         debugged: Name of a model to run under a debugger, and the debugger; None for no debugger.
         with_frontends: Whether guests share memory with frontend processes, if the options ask for such.
+
+    Raises:
+        UnsupportedRequestError: If /proc is missing.
     """
+    require_proc()  # here, because every command that starts guests calls this function
     python_settings = effective_settings(options.backends.configs, "python")
     for warning in (
         *options.warnings,

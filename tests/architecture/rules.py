@@ -75,6 +75,7 @@ SHARED_WITH_GUEST = {
     "naiad_stub.messages",
     "naiad_stub.native.elf",
     "naiad_stub.native.signatures",
+    "naiad_stub.process_limits",
     "naiad_stub.process_title",
     "naiad_stub.segment",
     "naiad_stub.wire",
@@ -98,6 +99,8 @@ FRONTENDS_MAY_IMPORT = {
     # The gRPC messages contain Triton's ModelConfig message.
     "naiad.config.model.model_config_pb2",
     "naiad_stub.memo",
+    # How many threads decompress.
+    "naiad_stub.process_limits",
 }
 """Everything of ours that `naiad.frontends` may import. The engine's implementation and all layers below are missing."""
 

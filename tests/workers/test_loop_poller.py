@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path, PurePosixPath
 
 import pytest
 import uvloop
@@ -58,31 +57,11 @@ def test_guests_of_one_loop_share_its_pulse() -> None:
     assert other is not first
 
 
-@pytest.mark.parametrize(
-    ("files", "group", "is_rationed"),
-    [
-        ({}, "/", False),
-        ({"cpu.max": "max 100000\n"}, "/", False),
-        ({"cpu.max": "150000 100000\n"}, "/", True),
-        ({"pod/cpu.max": "50000 100000\n", "pod/box/cpu.max": "max 100000\n"}, "/pod/box", True),
-        ({"pod/cpu.max": "max 100000\n", "other/cpu.max": "50000 100000\n"}, "/pod", False),
-        ({"cpu/cpu.cfs_quota_us": "-1\n"}, "/", False),
-        ({"cpu/cpu.cfs_quota_us": "200000\n"}, "/", True),
-    ],
-)
-def test_sees_quotas_of_processor_time(files: dict[str, str], group: str, tmp_path: Path, *, is_rationed: bool) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-
-    assert loop_poller.has_quota(tmp_path, PurePosixPath(group)) is is_rationed
-
-
 @pytest.mark.parametrize(("processors", "rationed", "expected"), [(2, False, 400), (1, False, 0), (8, True, 0)])
 def test_polls_by_default_only_where_processors_are_to_spare(
     processors: int, expected: int, monkeypatch: pytest.MonkeyPatch, *, rationed: bool
 ) -> None:
-    monkeypatch.setattr(loop_poller.os, "sched_getaffinity", lambda _: set(range(processors)), raising=False)
-    monkeypatch.setattr(loop_poller, "has_quota", lambda *_: rationed)
+    monkeypatch.setattr(loop_poller, "usable_processors", lambda: processors)
+    monkeypatch.setattr(loop_poller, "processor_quota", lambda: 4.0 if rationed else None)
 
     assert default_busy_poll_us() == expected

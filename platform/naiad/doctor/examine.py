@@ -7,10 +7,11 @@ examined in parallel, because most of the time is spent in interpreters of their
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+
+from naiad_stub.process_limits import usable_processors
 
 from naiad.config.server.options import ServerOptions
 from naiad.doctor.ensembles import examine_ensembles
@@ -22,6 +23,7 @@ from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
 from naiad.environments.progress import ProgressReporter
 from naiad.errors import RepositoryError
+from naiad.memory.machine import require_proc
 from naiad.repository.layout import ModelFiles, RepositoryScan, models_named
 from naiad.repository.repositories import Repositories, open_repositories_of
 from naiad.resolution.resolve import resolution_settings
@@ -54,8 +56,10 @@ def examine(
             they are empty for models whose environments are not being built.
 
     Raises:
-        NaiadError: If nothing can be examined: a repository cannot be read, or the guest's files cannot be written.
+        NaiadError: If nothing can be examined: /proc is missing, a repository cannot be read, or the guest's files
+            cannot be written.
     """
+    require_proc()
     repositories = open_repositories_of(options)
     try:
         examination = Examination(tuple(map(str, repositories.locations)))
@@ -91,7 +95,7 @@ def _examine_models(
     # All models are examined, also those that are not wanted: a wanted ensemble may contain them. Their archives stay
     # packed, because an ensemble needs nothing of them.
     packed = replace(context, can_unpack=False)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(usable_processors()) as pool:
         running = {
             pool.submit(_fetch_and_examine, files, repositories, context if key in wanted else packed): key
             for key, files in scan.models.items()

@@ -8,11 +8,12 @@ whether to go on: the client may have disconnected, or the budget for bodies may
 from __future__ import annotations
 
 import asyncio
-import os
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
+
+from naiad_stub.process_limits import usable_processors
 
 from naiad.errors import InvalidRequestError
 from naiad.frontends.growing_bytes import resize_bytes
@@ -236,7 +237,7 @@ class DecompressionThreads:
     def __init__(self) -> None:
         self.is_closed = False
         # Threads start with the first step. Half of the processors at most: guests need theirs.
-        self.executor = ThreadPoolExecutor(max(1, min(4, (os.cpu_count() or 1) // 2)), "decompression")
+        self.executor = ThreadPoolExecutor(max(1, min(4, usable_processors() // 2)), "decompression")
 
     def start(
         self,

@@ -1,4 +1,4 @@
-"""How much memory this process may use: the machine's, a container's, or what `ulimit -v` leaves."""
+"""What the machine or container gives this process: memory (within what `ulimit -v` leaves), and /proc."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["available_memory", "cgroup_limits"]
+from naiad_stub.process_limits import group_directories
 
+from naiad.errors import UnsupportedRequestError
+
+__all__ = ["available_memory", "cgroup_limits", "require_proc"]
+
+_PROC = Path("/proc/self/stat")
+_FILES = {1: "memory.limit_in_bytes", 2: "memory.max"}
+"""The file that has a limit, by the version of cgroups."""
 _NO_LIMIT = 1 << 60
 """Version 1 of cgroups has no word for "no limit": it shows the largest multiple of a page below 2**63."""
 
@@ -28,29 +35,26 @@ def cgroup_limits(membership: Path, mounted: Path) -> Iterator[int]:
     """The memory limits of a process's cgroups, those of their ancestors included.
 
     Args:
-        membership: Such as `/proc/self/cgroup`; each line is `id:controllers:path`, and version 2 has no controllers.
+        membership: Such as `/proc/self/cgroup`.
         mounted: Where cgroups are mounted.
     """
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return  # not Linux
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            yield from _limits(mounted, path, "memory.max")
-        elif "memory" in controllers.split(","):
-            yield from _limits(mounted / "memory", path, "memory.limit_in_bytes")
-
-
-def _limits(root: Path, path: str, name: str) -> Iterator[int]:
-    # Within a container, the path may be that of the machine while only the container's own cgroup is mounted, at the
-    # root. So directories that do not exist are skipped.
-    parts = Path(path.lstrip("/")).parts
-    for length in range(len(parts), -1, -1):
+    for version, directory in group_directories("memory", membership, mounted):
         try:
-            text = root.joinpath(*parts[:length], name).read_text().strip()
+            text = (directory / _FILES[version]).read_text().strip()
         except OSError:
             continue
         if text.isdigit() and int(text) < _NO_LIMIT:
             yield int(text)
+
+
+def require_proc() -> None:
+    """Reject a system on which nothing says what processes do: guests are supervised, and ended, by that.
+
+    Raises:
+        UnsupportedRequestError: If /proc is missing.
+    """
+    if not _PROC.exists():
+        raise UnsupportedRequestError(
+            f"cannot run models: {_PROC} does not exist, and the server reads in /proc what guests do and which "
+            "processes they started; mount it: mount -t proc proc /proc (a chroot or container without it hides it)"
+        )

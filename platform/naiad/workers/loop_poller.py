@@ -8,18 +8,15 @@ all sockets, those of clients as well as those of guests.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
-from pathlib import Path, PurePosixPath
 from weakref import WeakKeyDictionary
 
 from naiad_stub.busy_poll import BusyPoll
+from naiad_stub.process_limits import processor_quota, usable_processors
 
 BUSY_POLL_US = 400
 """Gaps between messages, in microseconds, up to which polling pays: a few times what a small request takes."""
-
-_CGROUPS = Path("/sys/fs/cgroup")
 
 
 class LoopPoller:
@@ -79,30 +76,6 @@ def default_busy_poll_us() -> int:
     It is 0 with a single processor, and where processor time has a quota (a container's limit): there the kernel would
     stop a polling process for the rest of each period.
     """
-    if not hasattr(os, "sched_yield") or _usable_processors() < 2 or has_quota(_CGROUPS, _own_cgroup()):  # noqa: PLR2004 - one for each side
+    if not hasattr(os, "sched_yield") or usable_processors() < 2 or processor_quota() is not None:  # noqa: PLR2004 - one for each side
         return 0
     return BUSY_POLL_US
-
-
-def _usable_processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _own_cgroup() -> PurePosixPath:
-    """The control group of this process from /proc (cgroups(7)); the root if it has none."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            if line.startswith("0::"):
-                return PurePosixPath(line[3:])
-    return PurePosixPath("/")
-
-
-def has_quota(root: Path, group: PurePosixPath) -> bool:
-    """Whether a control group or one above it has a quota of processor time, in version 2 or 1 of cgroups."""
-    for place in (group, *group.parents):
-        with contextlib.suppress(OSError):
-            if not (root / place.relative_to("/") / "cpu.max").read_text().startswith("max"):
-                return True
-    with contextlib.suppress(OSError):
-        return int((root / "cpu" / "cpu.cfs_quota_us").read_text()) > 0
-    return False

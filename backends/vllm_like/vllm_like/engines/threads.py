@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
+from naiad_stub.process_limits import usable_processors
 
 _FEW_CORES = 2
 """Of so few cores, a free one is half of the speed of an engine that has the machine for itself."""
 
 
 def available_cores() -> int:
-    """Number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Number of cores that this process may use, by its affinity and the quotas of its control groups."""
+    return usable_processors()
 
 
 def default_count() -> int:

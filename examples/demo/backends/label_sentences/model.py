@@ -30,7 +30,7 @@ class Embedder:
         self._tokenizer.enable_padding()
         self._tokenizer.enable_truncation(LONGEST)
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = min(THREADS, os.cpu_count() or 1)
+        options.intra_op_num_threads = min(THREADS, len(os.sched_getaffinity(0)))
         options.inter_op_num_threads = 1
         # Threads that spin while they wait for work would take CPU time from other guests.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")

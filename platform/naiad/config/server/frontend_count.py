@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from naiad_stub.process_limits import usable_processors
 
 from naiad.config.server.flag_values import FlagValues
 
@@ -23,7 +23,7 @@ def parse_frontends(values: FlagValues, name: str) -> int:
     """
     text = values.text(name)
     if text == _AUTO:
-        return automatic_count(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+        return automatic_count(usable_processors())
     if not text.isascii() or not text.isdigit() or int(text) > _MOST:
         raise values.invalid(name, f"'{text}' is not a number up to {_MOST} or '{_AUTO}'")
     return int(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from naiad_stub.process_limits import usable_processors
 
 __all__ = ["THREAD_VARIABLES", "threads_each"]
 
@@ -11,5 +11,5 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 
 def threads_each(instances: int) -> str:
-    """The number of threads that shares the cores among *instances*."""
-    return str(max(1, (os.cpu_count() or 1) // instances))
+    """The number of threads that shares the processors of this server among *instances*."""
+    return str(max(1, usable_processors() // instances))

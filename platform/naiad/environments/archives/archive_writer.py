@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import zstandard
+from naiad_stub.process_limits import usable_processors
 
 from naiad.environments.archives.parallel_gzip import gzip_writer
 
@@ -124,7 +125,7 @@ def _compressing(raw: IO[bytes], format: str) -> AbstractContextManager[Any]:  #
             return lzma.LZMAFile(raw, "wb")
         case "tar.zst":
             # The output does not depend on the number of threads, as long as there is at least one worker.
-            compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, threads=os.cpu_count() or 1, write_checksum=True)
+            compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, threads=usable_processors(), write_checksum=True)
             return compressor.stream_writer(raw, closefd=False)
         case _:
             return nullcontext(raw)

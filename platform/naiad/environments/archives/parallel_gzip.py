@@ -10,7 +10,6 @@ highest level 2.0 s and 143.3 MB. The smaller archive was chosen, because an arc
 
 from __future__ import annotations
 
-import os
 import struct
 import zlib
 from collections import deque
@@ -18,6 +17,8 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import IO
+
+from naiad_stub.process_limits import usable_processors
 
 __all__ = ["GzipWriter", "gzip_writer"]
 
@@ -32,7 +33,7 @@ _HEADER = b"\x1f\x8b\x08\0" + b"\0" * 4 + b"\0\xff"
 @contextmanager
 def gzip_writer(raw: IO[bytes]) -> Iterator[GzipWriter]:
     """A stream that writes one gzip member into an open file. After an error the file content is invalid."""
-    threads = os.cpu_count() or 1
+    threads = usable_processors()
     with ThreadPoolExecutor(threads, thread_name_prefix="gzip") as pool:
         stream = GzipWriter(raw, pool, 2 * threads)
         yield stream

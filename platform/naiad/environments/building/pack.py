@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import cast
 
 import conda_pack
+from naiad_stub.process_limits import usable_processors
 
 from naiad.environments.archives.archive_writer import FORMATS, OutputMember, write_archive
 from naiad.environments.archives.manifest import MANIFEST_NAME, Manifest, content_digest, host_platform
@@ -239,7 +239,7 @@ def create_manifest(prefix: Path, members: Sequence[OutputMember], *, made_from:
 
 def _content_digest(members: Sequence[OutputMember]) -> str:
     files = [member for member in members if member.link is None]
-    with ThreadPoolExecutor(os.cpu_count() or 1, "naiad-digest") as pool:
+    with ThreadPoolExecutor(usable_processors(), "naiad-digest") as pool:
         digests = list(pool.map(_member_digest, files))
     return content_digest({member.name: digest for member, digest in zip(files, digests, strict=True)})
 
