@@ -132,6 +132,50 @@ def test_json_takes_enum_names_in_any_case_and_both_spellings_of_fields():
 
 
 @pytest.mark.parametrize(
+    ("single", "listed"),
+    [
+        ('{"instance_group": {"count": 2}}', '{"instance_group": [{"count": 2}]}'),
+        ('{"instanceGroup": {"profile": "p"}}', '{"instance_group": [{"profile": ["p"]}]}'),
+        ('{"input": {"name": "X", "dims": -1}}', '{"input": [{"name": "X", "dims": [-1]}]}'),
+        (
+            '{"input": [{"dims": "-1", "reshape": {"shape": 1}}]}',
+            '{"input": [{"dims": [-1], "reshape": {"shape": [1]}}]}',
+        ),
+        ('{"version_policy": {"specific": {"versions": 1}}}', '{"version_policy": {"specific": {"versions": [1]}}}'),
+        ('{"dynamic_batching": {"preferred_batch_size": 4}}', '{"dynamic_batching": {"preferred_batch_size": [4]}}'),
+        ('{"model_warmup": {"inputs": {"X": {"dims": 4}}}}', '{"model_warmup": [{"inputs": {"X": {"dims": [4]}}}]}'),
+        ('{"input": [{"dims": [[4, [5]], 6]}]}', '{"input": [{"dims": [4, 5, 6]}]}'),
+        ('{"input": [[{"name": "X"}], null, {"name": "Y"}]}', '{"input": [{"name": "X"}, {"name": "Y"}]}'),
+        ('{"input": [null]}', "{}"),
+    ],
+)
+def test_a_repeated_field_takes_a_single_value_and_lists_in_lists_as_the_reference(single, listed):
+    assert parse_json(single, "override") == parse_json(listed, "override")
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        *((word, True) for word in ("true", "True", "TRUE", "t", "yes", "y", "1")),
+        *((word, False) for word in ("false", "f", "no", "N", "0")),
+    ],
+)
+def test_a_switch_may_be_in_quotes(word, value):
+    message = parse_json(f'{{"model_transaction_policy": {{"decoupled": "{word}"}}}}', "override")
+    assert message.model_transaction_policy.decoupled is value
+
+
+@pytest.mark.parametrize(("text", "value"), [('"8"', 8), ('"+8"', 8), ('"08"', 8), ("8.0", 8), ("1e1", 10)])
+def test_an_integer_may_be_in_quotes_or_written_as_a_whole_decimal(text, value):
+    assert parse_json(f'{{"max_batch_size": {text}}}', "override").max_batch_size == value
+
+
+@pytest.mark.parametrize("text", ["11", '"11"', "11.0", '"TYPE-FP32"', '"type_fp32"'])
+def test_the_value_of_an_enum_has_the_spellings_that_the_reference_accepts(text):
+    assert parse_json(f'{{"input": [{{"data_type": {text}}}]}}', "override").input[0].data_type == pb.TYPE_FP32
+
+
+@pytest.mark.parametrize(
     ("text", "problem"),
     [
         ('{"name": "m",\n ?}', ":2:2: not JSON: Expecting property name enclosed in double quotes"),
@@ -143,18 +187,35 @@ def test_json_takes_enum_names_in_any_case_and_both_spellings_of_fields():
             ": input[0].data_type: DataType has no value 'FP32'; did you mean 'TYPE_FP32'?",
         ),
         ('{"input": [{"name": 3}]}', ": input[0].name must be a string, not a number"),
-        ('{"input": [{"dims": [[1]]}]}', ": input[0].dims[0] must be a single value, not a list"),
-        ('{"input": [null]}', ": input[0] must be an object, not null"),
-        ('{"input": {"name": "x"}}', ": input must be a list, not an object"),
+        ('{"input": [{"dims": [[{}]]}]}', ": input[0].dims[0] must be a single value, not an object"),
+        ('{"input": [{}, 3]}', ": input[1] must be an object, not a number"),
+        ('{"max_batch_size": [8]}', ": max_batch_size must be a single value, not a list"),
+        ('{"dynamic_batching": [{}]}', ": dynamic_batching must be an object, not a list"),
         ('{"parameters": []}', ": parameters must be an object, not a list"),
         ('{"parameters": {"k": "v"}}', ": parameters[k] must be an object, not a string"),
         ('{"version_policy": true}', ": version_policy must be an object, not a boolean"),
-        ('{"max_batch_size": "x"}', ": max_batch_size: invalid literal for int() with base 10: 'x'"),
+        *(
+            (f'{{"max_batch_size": "{text}"}}', f": max_batch_size must be an integer, not '{text}'")
+            for text in ("x", "1e1", "8.0", " 8", "0x8", "nan", "", "1_0")
+        ),
+        ('{"input": [{"dims": "4e0"}]}', ": input[0].dims must be an integer, not '4e0'"),
         ('{"max_batch_size": 1099511627776}', ": max_batch_size: Value out of range: 1099511627776"),
         (
-            '{"response_cache": {"enable": "yes"}}',
-            ": response_cache.enable: Expected true or false without quotes at ModelConfig.response_cache.enable",
+            '{"input": [{"data_type": "11.0"}]}',
+            (
+                ": input[0].data_type: DataType has no value '11.0'; its values are TYPE_INVALID, TYPE_BOOL, TYPE_UINT8, "
+                "TYPE_UINT16, TYPE_UINT32, TYPE_UINT64, TYPE_INT8, TYPE_INT16, TYPE_INT32, TYPE_INT64, TYPE_FP16, "
+                "TYPE_FP32, TYPE_FP64, TYPE_STRING, TYPE_BF16"
+            ),
         ),
+        *(
+            (
+                f'{{"response_cache": {{"enable": "{text}"}}}}',
+                f": response_cache.enable must be true or false, not '{text}'",
+            )
+            for text in ("on", "off", " true", "", "2")
+        ),
+        ('{"response_cache": {"enable": 1}}', ": response_cache.enable must be true or false, not a number"),
         (
             '{"dynamic_batching": {}, "sequence_batching": {}}',
             ': Message type "ModelConfig" should not have multiple "scheduling_choice" oneof fields at "ModelConfig"',

@@ -1,12 +1,14 @@
 """Checks the JSON form of a configuration before protobuf parses it.
 
-protobuf's own parser accepts enum values in upper case only, and its errors about values of the wrong type rarely name
-the cause.
+The reference reads it by protobuf's parser in C++, which accepts more than the one in Python: a single value where a
+list is expected, lists in lists, `"true"` for a switch, enum values in any case or as numbers in quotes. The errors of
+both about values of the wrong type rarely name the cause.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -17,10 +19,22 @@ from naiad.errors import ConfigError
 __all__ = ["prepare"]
 
 _LABEL_REPEATED = 3
+_SWITCHES = {
+    **dict.fromkeys(("true", "t", "yes", "y", "1"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "0"), False),
+}
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_NUMBER_OF_ENUM = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
+_INTEGERS = {
+    FieldDescriptor.CPPTYPE_INT32,
+    FieldDescriptor.CPPTYPE_INT64,
+    FieldDescriptor.CPPTYPE_UINT32,
+    FieldDescriptor.CPPTYPE_UINT64,
+}
 
 
 def prepare(value: Any, descriptor: Descriptor, path: str = "") -> dict[str, Any]:
-    """Check the JSON form of a message; return a copy with the names of enum values in upper case, as declared.
+    """Check the JSON form of a message; return a copy in the form that protobuf's parser in Python accepts.
 
     Args:
         value: The decoded JSON.
@@ -50,17 +64,35 @@ def _field(value: Any, field: FieldDescriptor, path: str) -> Any:
         entry = field.message_type.fields_by_name["value"]
         return {key: _single(item, entry, f"{path}[{key}]") for key, item in value.items()}
     if _is_repeated(field):
-        if not isinstance(value, list):
-            raise _type_error(path, "a list", value)
-        return [_single(item, field, f"{path}[{index}]") for index, item in enumerate(value)]
+        return [_single(item, field, place) for item, place in _elements(value, path)]
     return _single(value, field, path)
+
+
+def _elements(value: Any, path: str) -> Iterator[tuple[Any, str]]:
+    """The elements of a repeated field with their paths: also a single value, and those of lists in the list.
+
+    In protobuf's JSON, null is no element.
+    """
+    if not isinstance(value, list):
+        yield value, path
+        return
+    for index, item in enumerate(value):
+        pending = [item]
+        while pending:
+            element = pending.pop()
+            if isinstance(element, list):
+                pending += reversed(element)
+            elif element is not None:
+                yield element, f"{path}[{index}]"
 
 
 def _single(value: Any, field: FieldDescriptor, path: str) -> Any:
     if field.message_type is not None:
         return prepare(value, field.message_type, path)
     if field.enum_type is not None and isinstance(value, str):
-        name = value.upper()
+        if _NUMBER_OF_ENUM.fullmatch(value):
+            return int(value)
+        name = value.upper().replace("-", "_")
         if name not in field.enum_type.values_by_name:
             raise ConfigError(f"{path}: {unknown_value(field.enum_type, value)}")
         return name
@@ -68,6 +100,14 @@ def _single(value: Any, field: FieldDescriptor, path: str) -> Any:
         raise _type_error(path, "a single value", value)
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING and not isinstance(value, str):
         raise _type_error(path, "a string", value)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL and not isinstance(value, bool):
+        if not isinstance(value, str):
+            raise _type_error(path, "true or false", value)
+        if value.lower() not in _SWITCHES:
+            raise ConfigError(f"{path} must be true or false, not '{value}'")
+        return _SWITCHES[value.lower()]
+    if field.cpp_type in _INTEGERS and isinstance(value, str) and not _INTEGER.fullmatch(value):
+        raise ConfigError(f"{path} must be an integer, not '{value}'")
     return value
 
 
