@@ -20,6 +20,7 @@ import uvloop
 from naiad import garbage_collection
 from naiad.background_imports import import_in_background
 from naiad.config.server.backend_settings import ENVIRONMENT_SETTING, WITHOUT_EFFECT, effective_settings
+from naiad.config.server.option_rows import option_rows
 from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.engine.calls.model_control import ModelControl
 from naiad.engine.engine import Engine
@@ -38,7 +39,7 @@ from naiad.memory.frontend_memory import FrontendMemory
 from naiad.memory.machine import require_proc
 from naiad.repository.repositories import open_repositories_of
 from naiad.resolution.resolve import resolution_settings
-from naiad.resolution.tables import agent_table, backend_table, model_table
+from naiad.resolution.tables import agent_table, backend_table, model_table, option_table
 from naiad.scheduling.rate_limit import EVERY_DEVICE, ResourceCapacity
 from naiad.workers.loop_poller import default_busy_poll_us
 
@@ -122,6 +123,7 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
         log_block(logger, agent_table())
         log_block(logger, backend_table(loader.resolutions.values()))
         log_block(logger, model_table(engine.outcomes()))
+        log_block(logger, option_table(option_rows(options, engine.server_metadata())))
         if failures and options.general.exit_on_error:
             logger.error("error: creating server: Internal - failed to load all models")
             return _FAILED

@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 
 from naiad.resolution.explain import explain_plainly, explain_richly
-from naiad.resolution.tables import agent_table, backend_table, model_table, text_table
+from naiad.resolution.tables import agent_table, backend_table, model_table, option_table, text_table
 from resolution.makers import STUB, resolve_m
 from rich.console import Console
 
@@ -93,15 +93,30 @@ def test_long_cells_of_the_backends_are_wrapped():
     assert line < 160
 
 
+def test_a_path_is_never_wrapped():
+    """Scripts look for it in the log."""
+    deep = "/".join(["", *["folder"] * 30])
+    stub, shared = f"{deep}/m/{STUB}", f"{deep}/x/model.py"
+    table = backend_table(
+        [resolve_m({OWN, f"/repo/m/{STUB}"}), resolve_m({f"/b1/{'x' * 90}/model.py"}, backend="x" * 90)]
+    )
+    assert f"/b1/{'x' * 90}/model.py" in table
+    assert f"UNAVAILABLE: cannot read {shared}" in " ".join(
+        cell.split("|")[3].strip()
+        for cell in model_table([("m", 1, f"UNAVAILABLE: cannot read {shared}")]).splitlines()[3:-1]
+    )
+    assert stub in option_table([("model_repository_path[0]", stub)])
+
+
 def test_the_reason_of_a_model_that_failed_is_wrapped_between_words():
     reason = "UNAVAILABLE: Internal: " + "the file is missing; " * 20
     trace = "UNAVAILABLE: error\n  File model.py\n\n" + "x" * 200
     lines = model_table([("m", 1, reason.strip()), ("n", 2, trace)]).splitlines()
-    assert {len(line) for line in lines} == {len("| Model | Version |  |") + 80}
+    assert {len(line) for line in lines} == {len("| Model | Version |  |") + 200}
     cells = [line.split("|")[3].strip() for line in lines[3:-1]]
     assert " ".join(cells[: cells.index("UNAVAILABLE: error")]) == reason.strip()
     assert cells[cells.index("UNAVAILABLE: error") :] == [
-        "UNAVAILABLE: error", "File model.py", "", "x" * 80, "x" * 80, "x" * 40
+        "UNAVAILABLE: error", "File model.py", "", "x" * 200
     ]  # fmt: skip
     assert "|   File model.py " in "\n".join(lines)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
 from naiad.resolution.backend import PYTHON
 from naiad.resolution.decision import Resolution
 
-__all__ = ["agent_table", "backend_table", "model_table", "text_table"]
+__all__ = ["agent_table", "backend_table", "model_table", "option_table", "text_table"]
 
 _CELL_WIDTH = 80
 """Characters in a line of a cell: a path and a configuration fit beside each other on most screens."""
+_SETTING_END = re.compile(r'(?<=",)(?=")')
 NO_VERSION = "Not loaded: No model version was found"
 
 
@@ -28,17 +30,18 @@ def backend_table(resolutions: Iterable[Resolution]) -> str:
         config = _cmdline_json(resolution)
         if resolution.library is not None:
             key = f"{resolution.backend}\0{resolution.model_file}"  # models may bring libraries of one name
-            rows.setdefault(key, (resolution.backend, _wrapped(str(resolution.model_file)), config))
+            rows.setdefault(key, (resolution.backend, str(resolution.model_file), config))
             continue
-        stubs.setdefault(_wrapped(str(resolution.stub)))
+        stubs.setdefault(str(resolution.stub))
         rows.setdefault(PYTHON, (PYTHON, "", config))
         if resolution.is_shared:
-            rows.setdefault(resolution.backend, (resolution.backend, _wrapped(str(resolution.model_file)), config))
+            rows.setdefault(resolution.backend, (resolution.backend, str(resolution.model_file), config))
     if PYTHON in rows:
         rows[PYTHON] = (PYTHON, "\n".join(stubs), rows[PYTHON][2])
     ordered = sorted(rows.items(), key=lambda item: (item[0] != PYTHON, item[0]))
     return text_table(
-        ("Backend", "Path", "Config"), [(name, path, _wrapped(config)) for _, (name, path, config) in ordered]
+        ("Backend", "Path", "Config"),
+        [(name, path, _wrapped(config)) for _, (name, path, config) in ordered],
     )
 
 
@@ -60,6 +63,11 @@ def agent_table() -> str:
     return text_table(("Repository Agent", "Path"), ())
 
 
+def option_table(rows: Iterable[tuple[str, str]]) -> str:
+    """Names and values of the server's options, each in one line."""
+    return text_table(("Option", "Value"), rows)
+
+
 def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table with a frame, ending with a newline. Cells may have several lines."""
     cells = [[cell.splitlines() or [""] for cell in row] for row in (headers, *rows)]
@@ -78,15 +86,21 @@ def _row_lines(row: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]
     ]
 
 
-def _wrapped(text: str) -> str:
-    """The text in lines of at most _CELL_WIDTH, as the reference breaks cells at the width of the terminal."""
-    return "\n".join(text[start : start + _CELL_WIDTH] for start in range(0, len(text), _CELL_WIDTH))
+def _wrapped(config: str) -> str:
+    """The settings in lines of at most _CELL_WIDTH; a longer setting has its own line: scripts look for paths."""
+    lines = [""]
+    for setting in _SETTING_END.split(config):
+        if lines[-1] and len(lines[-1]) + len(setting) > _CELL_WIDTH:
+            lines.append("")
+        lines[-1] += setting
+    return "\n".join(lines)
 
 
 def _wrapped_at_words(text: str) -> str:
-    """The text in lines of at most _CELL_WIDTH; longer lines are wrapped between words, if they have several."""
+    """The text in lines of at most _CELL_WIDTH; longer lines are wrapped between words, never inside one."""
     lines = (
-        textwrap.wrap(line, _CELL_WIDTH, break_on_hyphens=False, replace_whitespace=False) or [""]
+        textwrap.wrap(line, _CELL_WIDTH, break_long_words=False, break_on_hyphens=False, replace_whitespace=False)
+        or [""]
         for line in text.splitlines()
     )
     return "\n".join(part for parts in lines for part in parts)
