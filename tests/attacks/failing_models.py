@@ -65,8 +65,13 @@ class TritonPythonModel:
             pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())]) for request in requests
         ]
 
-    def late(self, requests):
-        time.sleep(0.05)
+    def holds(self, requests):
+        """Occupy the instance until a client creates the file beside the one that tells it so."""
+        open(self.waiting, "w").close()
+        while not os.path.exists(self.waiting + ".end"):
+            time.sleep(0.005)
+        os.remove(self.waiting)
+        os.remove(self.waiting + ".end")
         return [small(request) for request in requests]
 
     def waits(self, requests):
@@ -174,7 +179,9 @@ _BATCHING = """
 max_batch_size: 1
 dynamic_batching {
   max_queue_delay_microseconds: 0
-  default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 1000 max_queue_size: 2 }
+  default_queue_policy {
+    timeout_action: REJECT default_timeout_microseconds: 60000000 allow_timeout_override: true
+  }
 }
 """
 _SEQUENCES = """
@@ -198,7 +205,7 @@ ensemble_scheduling {
 }
 """
 
-ONE = ("raises", "answers_error", "counts_wrong", "wrong_type", "exits", "answers", "returns_all", "late", "waits")
+ONE = ("raises", "answers_error", "counts_wrong", "wrong_type", "exits", "answers", "returns_all", "waits")
 MANY = ("sends_error", "sends_error_later", "sends_none", "sends_three", "sends_then_raises", "sends_waits")
 CALLS = {
     "calls_raises": ("calls", "raises"),
@@ -252,7 +259,7 @@ def write_failing_models(root: Path, remotes: Mapping[str, Mapping[str, str]], *
         _add(root, name, _NUMBERS, kind, called)
     for name, called in ENSEMBLES.items():
         _add(root, name, _ENSEMBLE % called)
-    _add(root, "queues", _NUMBERS, "late", more=_BATCHING)
+    _add(root, "queues", _NUMBERS, "holds", more=_BATCHING)
     _add(root, "sequences", _NUMBERS, "raises", more=_SEQUENCES)
     _add(root, "cached", _NUMBERS, "raises", more="response_cache { enable: true }\n")
     for name, parameters in remotes.items():

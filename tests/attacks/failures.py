@@ -7,7 +7,7 @@ import gzip
 import http.client
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from support.server import HOST, ServerProcess
 from support.waiting import until
 
 SIZE = 10_000_000
+_BATCH = (1, SIZE // 4)
 _INFER = "/inference.GRPCInferenceService/ModelInfer"
 _STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 _OPTIONS = (
@@ -52,10 +53,10 @@ def words() -> str:
     return "word " * (SIZE // 5)
 
 
-def _binary(name: str = "IN", shape: int = SIZE // 4, **more: Any) -> tuple[bytes, dict[str, str]]:
+def _binary(name: str = "IN", shape: Sequence[int] = (SIZE // 4,), **more: Any) -> tuple[bytes, dict[str, str]]:
     document = {
         "inputs": [
-            {"name": name, "datatype": "FP32", "shape": [shape], "parameters": {"binary_data_size": SIZE}},
+            {"name": name, "datatype": "FP32", "shape": shape, "parameters": {"binary_data_size": SIZE}},
         ],
         **more,
     }
@@ -69,9 +70,11 @@ def _json_numbers() -> bytes:
     return f'{{"inputs":[{{"name":"IN","datatype":"FP32","shape":[{SIZE // 6}],"data":[{text}]}}]}}'.encode()
 
 
-def _message(model: str, *, name: str = "IN", outputs: tuple[str, ...] = (), **more: Any) -> Any:
+def _message(
+    model: str, *, name: str = "IN", outputs: tuple[str, ...] = (), shape: Sequence[int] = (SIZE // 4,), **more: Any
+) -> Any:
     request = pb.ModelInferRequest(model_name=model, id="7", raw_input_contents=[numbers()], **more)
-    request.inputs.add(name=name, datatype="FP32", shape=[SIZE // 4])
+    request.inputs.add(name=name, datatype="FP32", shape=shape)
     for output in outputs:
         request.outputs.add(name=output)
     return request
@@ -157,13 +160,13 @@ def grpc_infer(
 def grpc_stream(
     server: ServerProcess,
     message: Callable[[], Any],
-    expected: str,
+    expected: str | None,
     *,
     count: int = 1,
     timeout: float = 60,
     metadata: tuple[tuple[str, str], ...] = (),
 ) -> None:
-    """A stream with *count* requests; its last response has the error, or its status."""
+    """A stream with *count* requests; its last response has the error, or its status. None: there is no error."""
     texts = []
     with _channel(server) as channel:
         call = channel.stream_stream(
@@ -175,7 +178,9 @@ def grpc_stream(
             texts = [each.error_message for each in call(iter([message()] * count), timeout=timeout, metadata=metadata)]
         except grpc.RpcError as error:
             texts.append(f"{error.code().name} {error.details()}")
-    _check("\n".join(texts), expected)
+    found = "\n".join(filter(None, texts))
+    assert bool(found) is (expected is not None), texts
+    _check(found, expected or "")
 
 
 def grpc_cancel(server: ServerProcess, model: str, *, is_stream: bool) -> None:
@@ -201,7 +206,8 @@ def grpc_cancel(server: ServerProcess, model: str, *, is_stream: bool) -> None:
 def generate(server: ServerProcess, model: str, expected: str, *, is_stream: bool = False, text: str = "") -> None:
     """The generate extension."""
     path = f"/v2/models/{model}/generate{'_stream' if is_stream else ''}"
-    _, body = _post(server.http_port, path, json.dumps({"text_input": text or words()}).encode())
+    status, body = _post(server.http_port, path, json.dumps({"text_input": text or words()}).encode())
+    assert status >= 400 or is_stream or body.startswith(b'{"error"'), body[:500]
     _check(body, expected)
 
 
@@ -213,12 +219,18 @@ def openai(server: ServerProcess, path: str, expected: str, **document: Any) -> 
     _check(body, expected)
 
 
-def together(server: ServerProcess, fail: Fail, count: int) -> None:
-    """*count* requests at once, of which one at least must fail as expected."""
-    with ThreadPoolExecutor(count) as pool:
-        outcomes = [pool.submit(fail, server) for _ in range(count)]
-    failures = [outcome.exception() for outcome in outcomes]
-    assert not all(failures), failures[0]
+def too_late(server: ServerProcess, fail: Fail) -> None:
+    """A request that times out in the queue, as another one occupies the instance."""
+    waiting = server.work / "waiting"
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(_post, server.http_port, "/v2/models/queues/infer", *_binary(shape=_BATCH))
+        try:
+            until(lambda: _is_waiting(server), "the instance to be occupied")
+            fail(server)
+        finally:
+            waiting.with_suffix(".end").touch()
+        assert first.result()[0] == 200
+    until(lambda: not _is_waiting(server), "the instance to be free")
 
 
 def half_a_body(server: ServerProcess) -> None:
@@ -251,7 +263,7 @@ def _of_http() -> Iterator[Failure]:
         yield Failure(f"http {model}", partial(http_infer, model=model, expected=""))
     yield Failure("http unknown model", partial(http_infer, model="nothing", expected="unknown model"))
     yield Failure("http unknown input", partial(http_infer, model="answers", expected="unexpected", name="X"))
-    yield Failure("http wrong shape", partial(http_infer, model="answers", expected="", shape=3))
+    yield Failure("http wrong shape", partial(http_infer, model="answers", expected="", shape=(3,)))
     yield Failure("http unknown output", partial(http_infer, model="answers", expected="", outputs=[{"name": "NO"}]))
     yield Failure(
         "http wrong classes",
@@ -291,7 +303,10 @@ def _of_http() -> Iterator[Failure]:
         lambda s: http_body(s, "raises/infer", "no luck", numbers(), Inference_Header_Content_Length="0"),
     )
     yield Failure("http half a body", half_a_body)
-    yield Failure("http too late", partial(together, fail=partial(http_infer, model="queues", expected=""), count=5))
+    late = partial(
+        http_infer, model="queues", expected="Request timeout expired", shape=_BATCH, parameters={"timeout": 1000}
+    )
+    yield Failure("http too late", partial(too_late, fail=late))
     yield Failure("http disconnect", lambda s: http_disconnect(s, "/v2/models/waits/infer", *_binary()))
     yield Failure("http no such path", lambda s: http_body(s, "raises/what", "", numbers()))
     yield Failure("http decoupled", partial(http_infer, model="sends_error", expected="decoupled"))
@@ -316,7 +331,7 @@ def _of_grpc() -> Iterator[Failure]:
         yield Failure(f"stream {model}", partial(grpc_stream, message=make, expected=""))
     for model in MANY:
         if model != "sends_waits":
-            expected = "" if model in ("sends_none", "sends_three") else "no luck"
+            expected = None if model in ("sends_none", "sends_three") else "no luck"
             yield Failure(f"stream {model}", partial(grpc_stream, message=partial(_message, model), expected=expected))
     for name, make in {
         "unknown input": partial(_message, "answers", name="X"),
@@ -342,9 +357,13 @@ def _of_grpc() -> Iterator[Failure]:
         "grpc gzip raises",
         partial(grpc_infer, message=partial(_message, "raises"), expected="no luck", compression=grpc.Compression.Gzip),
     )
-    late = partial(_message, "queues")
-    yield Failure("grpc too late", partial(together, fail=partial(grpc_infer, message=late, expected=""), count=5))
-    yield Failure("stream too late", partial(grpc_stream, message=late, expected="", count=5))
+    soon = {"timeout": pb.InferParameter(int64_param=1000)}
+    late = {
+        "message": partial(_message, "queues", shape=_BATCH, parameters=soon),
+        "expected": "Request timeout expired",
+    }
+    yield Failure("grpc too late", partial(too_late, fail=partial(grpc_infer, **late)))
+    yield Failure("stream too late", partial(too_late, fail=partial(grpc_stream, **late)))
     waits = partial(_message, "waits")
     yield Failure("grpc deadline", partial(grpc_infer, message=waits, expected="DEADLINE_EXCEEDED", timeout=0.3))
     yield Failure("grpc cancel", partial(grpc_cancel, model="waits", is_stream=False))

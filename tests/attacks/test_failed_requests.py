@@ -100,7 +100,7 @@ def assert_flat(server: ServerProcess, failures: list[Failure], processes: int) 
     before = resident(server)
     send_failing(server, failures, _ROUNDS)
     try:
-        until(lambda: resident(server) <= before + _GROWN, "the memory to be freed", timeout=20)
+        until(lambda: resident(server) <= before + _GROWN, "the memory to be freed", timeout=60)
     finally:
         found = reports(server)
         print(json.dumps({"before": before, "after": resident(server), "cycles": found}, indent=1))
