@@ -27,6 +27,7 @@ other socket.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter
@@ -39,15 +40,17 @@ TURN_SECONDS = 0.004
 connections delays the others: by this and one share."""
 
 _turns: dict[asyncio.AbstractEventLoop, LoopTurns] = {}
+_turns_lock = threading.Lock()  # servers of one process may start in threads of their own
 
 
 def turns_of(loop: asyncio.AbstractEventLoop) -> LoopTurns:
     """The turns of a loop: one object for all its sockets, so that the bound holds for all of them together."""
     turns = _turns.get(loop)
     if turns is None:
-        for closed in [other for other in _turns if other.is_closed()]:
-            del _turns[closed]
-        turns = _turns[loop] = LoopTurns(loop)
+        with _turns_lock:
+            for closed in [other for other in _turns if other.is_closed()]:
+                del _turns[closed]
+            turns = _turns[loop] = LoopTurns(loop)
     return turns
 
 

@@ -53,6 +53,7 @@ class SenderState:
     __slots__ = (
         "_batch",
         "_credited",
+        "_drops",
         "_key",
         "_lock",
         "_room",
@@ -68,6 +69,7 @@ class SenderState:
         self.is_closed = ticket.closed_after is not None
         self.count = ticket.closed_after or 0
         self.is_left = False
+        self._drops = False
         self._senders = senders
         self._key = ticket.key
         self._batch = ticket.batch
@@ -104,10 +106,12 @@ class SenderState:
         final = flags == FINAL_FLAG
         with self._lock:
             self.check(has_response=response is not None, final=final)
-            if self._is_full():
-                self._wait_for_credit(ticket)
-                self.check(has_response=response is not None, final=final)  # execute may have failed meanwhile
-                if ticket.is_cancelled and not final and self._is_full():
+            if self._drops or self._is_full():
+                if not self._drops:
+                    self._wait_for_credit(ticket)
+                    self.check(has_response=response is not None, final=final)  # execute may have failed meanwhile
+                    self._drops = ticket.is_cancelled and self._is_full()
+                if self._drops and not final:  # all that follow: a caller that reads on gets no gaps
                     self.count += 1
                     return
             mark = wire.FINAL if final else 0

@@ -30,7 +30,7 @@ class Engine:
             number=1, config=SimpleNamespace(decoupled=False), shared_inputs=None, forwarding=None
         )
 
-    def find_version(self, name: str, version: int) -> Any:
+    def route(self, name: str, version: int) -> Any:
         return self.version
 
     def model_metadata(self, name: str, version: int) -> Any:

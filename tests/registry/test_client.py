@@ -261,6 +261,7 @@ TOKEN_SERVERS = [
     ("registry.gitlab.com", "https://gitlab.com/jwt/auth", ()),
     ("docker.io", "https://auth.docker.io/token", ()),
     ("index.docker.io", "https://auth.docker.io/token", ()),
+    ("registry-1.docker.io", "https://auth.docker.io/token", ()),
     ("127.0.0.1:5000", "http://127.0.0.1:5001/token", ()),
     ("registry.example", "https://tokens.other:8443/", ("tokens.other:8443",)),
 ]

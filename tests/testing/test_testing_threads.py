@@ -186,3 +186,23 @@ def test_the_module_of_a_class_is_that_of_the_test() -> None:
 
     with load(Model) as model:
         assert model.module is sys.modules[__name__]
+
+
+def test_initialize_may_wait_for_a_thread_that_imports(tmp_path: Path) -> None:
+    waits = """
+    def initialize(self, args):
+        import threading
+        def run():
+            import helper
+            self.value = helper.VALUE
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(20)
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([self.value], "f4"))]) for _ in requests]
+"""
+    folder = write_model(tmp_path, "waits", waits)
+    (folder / "1" / "helper.py").write_text("VALUE = 7\n")
+    with load(folder) as model:
+        assert model.infer({"IN": [0]})["OUT"].tolist() == [7]

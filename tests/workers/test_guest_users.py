@@ -45,6 +45,14 @@ def may_switch(monkeypatch):
 
 
 @pytest.mark.usefixtures("may_switch")
+def test_a_model_that_is_loaded_again_has_the_user_that_wrote_its_files():
+    users = GuestUsers(GuestUserRange(1_000_000, 1_000_009))
+    first = users.user_of("a").uid
+    gc.collect()
+    assert users.user_of("b").uid != first
+    assert users.user_of("a").uid == first
+
+
 @pytest.mark.parametrize(
     ("maps", "is_mapped"),
     [

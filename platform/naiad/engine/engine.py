@@ -424,7 +424,7 @@ class Engine:
         return number << _KEY_BITS | key
 
     def cancel(self, ticket: int, *, drops_responses: bool = True) -> None:
-        """See `EngineDoor.cancel`; without *drops_responses*, the sink gets further responses as before."""
+        """See `EngineDoor.cancel`; without *drops_responses*, the sink gets what its guest still sends."""
         version = self._registry.by_number.get(ticket >> _KEY_BITS)
         if version is not None:
             key = ticket & _KEY_MASK

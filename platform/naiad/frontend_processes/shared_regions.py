@@ -152,30 +152,30 @@ class RemoteRegions:
 
     def part(self, name: str, offset: int, byte_size: int) -> RegionPart:
         """See `ClientRegions`."""
-        self._receive()
+        self._receive(name)
         return self._regions.part(name, offset, byte_size)
 
     def status(self, name: str = "") -> list[Region]:
         """See `ClientRegions`."""
-        self._receive()
+        self._receive(name)
         return self._regions.status(name)
 
     def check_cuda_status(self, name: str = "") -> None:
         """See `ClientRegions`."""
-        self._receive()
+        self._receive(name)
         self._regions.check_cuda_status(name)
 
     def check(self, name: str) -> None:
         """See `ClientRegions`."""
-        self._receive()
+        self._receive(name)
         self._regions.check(name)
 
     def check_allowed(self) -> None:
         """See `ClientRegions`."""
         self._regions.check_allowed()
 
-    def _receive(self) -> None:
-        """Take in what the owner has announced; wait for the end of an unregistration."""
+    def _receive(self, name: str) -> None:
+        """Take in what the owner has announced; wait for the end of an unregistration of *name*, or of any for ""."""
         self._engine.receive()
-        while self._taken:
+        while name in self._taken if name else self._taken:
             self._engine.receive(wait=True)

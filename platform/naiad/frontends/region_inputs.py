@@ -174,7 +174,6 @@ class RegionReading:
 
     def _fail(self, problem: Exception) -> None:
         on_failed = self._on_failed
-        self._job = None
         self.cancel()
         on_failed(problem)
 

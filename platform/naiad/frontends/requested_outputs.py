@@ -61,7 +61,9 @@ class RequestedOutputs:
         return bool(self.classes or self.regions or self.has_region_inputs)
 
     def __del__(self) -> None:
-        self.release()
+        # The regions' parts do it themselves; in an offload process there are placeholders of them instead.
+        if self.charge is not None:
+            self.charge.release()
 
     def release(self) -> None:
         """The last response is ready to be sent, or none will be: nothing of it uses a region any more."""

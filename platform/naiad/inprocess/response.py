@@ -144,7 +144,7 @@ class SubmittedRequest:
             self._post(self._confirm_sent, unread)
 
     def cancel(self) -> None:
-        """Cancel the request."""
+        """Cancel the request. The first responses that a decoupled model sends afterwards can still be read."""
         if not self._is_complete:
             self._post(self._cancel_ticket)
 
@@ -154,7 +154,7 @@ class SubmittedRequest:
         self._engine.confirm_sent(self.ticket, count)
 
     def _cancel_ticket(self) -> None:
-        self._engine.cancel(self.ticket, drops_responses=False)  # the caller may read on
+        self._engine.cancel(self.ticket, drops_responses=False)  # the caller may read on: what was sent by now
 
     def _to_inference_response(self, response: InferResponse | None, *, final: bool) -> InferenceResponse:
         if response is None:

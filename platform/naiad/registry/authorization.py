@@ -27,7 +27,7 @@ _LARGEST_TOKEN = 1 << 20
 _CLIENT = "naiad"
 TOKEN_SERVERS_VARIABLE = "NAIAD_REGISTRY_TOKEN_SERVERS"  # noqa: S105 - the name of a variable
 """Hosts to which a registry's password may be sent for a token, separated by commas, besides the registry's own."""
-_TOKEN_SERVERS = {"docker.io": "auth.docker.io", "index.docker.io": "auth.docker.io"}
+_TOKEN_SERVERS = dict.fromkeys(("docker.io", "index.docker.io", "registry-1.docker.io"), "auth.docker.io")
 
 Opener = Callable[[urllib.request.Request], Any]
 """Sends a request and returns the response; raises as `urllib.request.urlopen`."""

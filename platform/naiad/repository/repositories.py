@@ -182,6 +182,7 @@ class Repositories:
         self.requires_signatures = requires_signatures
         # A repository that was named twice counts once.
         self._repositories = list({each.location: each for each in repositories}.values())
+        self._removed: list[Repository] = []
         self._aliases: dict[str, Mapping[str, str]] = {}
 
     def add(self, repository: Repository, names: Mapping[str, str] | None = None) -> None:
@@ -193,8 +194,7 @@ class Repositories:
         """Remove a repository by its location; its loaded models stay loaded. Return whether it existed."""
         removed = [each for each in self._repositories if each.location == location]
         self._repositories = [each for each in self._repositories if each.location != location]
-        for repository in removed:
-            repository.close()
+        self._removed += removed  # their loaded models still need the files
         self._aliases.pop(location, None)
         return bool(removed)
 
@@ -253,7 +253,7 @@ class Repositories:
 
     def close(self) -> None:
         """Delete the files that were copied to this machine."""
-        for repository in self._repositories:
+        for repository in (*self._repositories, *self._removed):
             repository.close()
 
     def _files(self, repository: Repository, name: str) -> ModelFiles:

@@ -270,7 +270,7 @@ class ModelUnderTest:
         runtime.install(self._runtime)
         self._is_open = True
         try:
-            with ModelModules.loading(), self._at_work(), _in_the_servers_words():
+            with self._at_work(), _in_the_servers_words():
                 self._initialize(model_class, given)
         except BaseException:
             self._is_open = False

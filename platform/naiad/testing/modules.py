@@ -64,13 +64,6 @@ class ModelModules:
             )
         return model_class
 
-    @classmethod
-    @contextmanager
-    def loading(cls) -> Iterator[None]:
-        """Let no other thread load a model, or import by a file of a model, meanwhile."""
-        with cls._lock:
-            yield
-
     def _follow_imports(self) -> None:
         """From now on, files of this model import its modules, whichever model another thread has entered."""
         if not ModelModules._open:
@@ -182,7 +175,7 @@ def _import(
     file = (globals or {}).get("__file__")
     if not isinstance(file, str) or ModelModules.owner_of(file) is None:
         return _plain_import(name, globals, locals, fromlist or (), level)
-    with ModelModules.loading():
+    with ModelModules._lock:  # noqa: SLF001 - of the same module
         owner = ModelModules.owner_of(file)
         if owner is None:
             return _plain_import(name, globals, locals, fromlist or (), level)

@@ -14,14 +14,16 @@ __all__ = ["GuestUsers"]
 class GuestUsers:
     """The users that guests run as.
 
-    A model's user is taken for as long as anything refers to it: the specification of its guests. Numbers are used
-    again as late as possible, since files in shared folders may still belong to them.
+    A model keeps its user until the range has no other number, and then for as long as anything refers to it: the
+    specification of its guests. Numbers are used again as late as possible, since files in shared folders may still
+    belong to them.
     """
 
     def __init__(self, setting: GuestUser | GuestUserRange | None) -> None:
         """Users by *setting*: one, one for each model, or None for the server's own."""
         self._setting = setting
         self._users: weakref.WeakValueDictionary[str, GuestUser] = weakref.WeakValueDictionary()
+        self._kept: dict[str, GuestUser] = {}  # until the range has no other number
         self._next, self._known = 0, frozenset[int]()
         if isinstance(setting, GuestUserRange):
             self._next = setting.first
@@ -41,7 +43,14 @@ class GuestUsers:
             return setting
         user = self._users.get(model)
         if user is None:
-            user = self._users[model] = self._unused(setting)
+            try:
+                user = self._unused(setting)
+            except ResolutionError:
+                self._kept.clear()
+                user = self._unused(setting)
+            self._users[model] = user
+        # A model that is completed and then started, or that sleeps and wakes, finds the files it has written.
+        self._kept[model] = user
         return user
 
     def _unused(self, numbers: GuestUserRange) -> GuestUser:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from naiad.frontends.http1.heads import HeadCache
 from naiad.frontends.http1.page_guard import PageGuard, PageRules, is_loopback
@@ -112,6 +114,10 @@ def test_origins_of_openais_api_may_use_that_api_alone():
         "[::1]:8000",
         "[fe80::1]",
         "host.docker.internal:8000",
+        "localhost.localdomain",
+        "ip6-localhost:8000",
+        "::1:8000",
+        socket.gethostname(),
         "",
     ],
 )

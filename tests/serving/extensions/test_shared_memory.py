@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import gc
@@ -11,13 +12,20 @@ import secrets
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.utils.shared_memory as shm
+from fakes.engine import FakeEngine
 from naiad.frontends.extensions import Extensions
+from naiad.frontends.region_inputs import RegionReading
 from naiad.frontends.regions import ClientRegions
 from naiad.frontends.request_memory import RequestMemory
+from naiad.frontends.requested_outputs import RequestedOutputs
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InferRequest, InputTensor
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 FOUR = np.array([1, 2, 4, 8], np.float32)
@@ -215,8 +223,12 @@ def test_no_failure_keeps_a_region_in_use(client, api, both, region):
         client.register_system_shared_memory("r", key, 8192)
 
 
-def test_a_client_that_leaves_frees_its_region(client, api, both, region):
+@pytest.mark.parametrize("ends", [True, False], ids=["cancelled", "goes-on"])
+def test_a_client_that_leaves_frees_its_region(client, api, both, region, ends):
+    """Also where the model ignores that its request is cancelled."""
     key, _ = region
+    if not ends:
+        both.engine.cancel = both.engine.cancelled.append
     client.register_system_shared_memory("r", key, 8192)
     port = both.http_port if api.__name__.endswith("http") else both.grpc_port
     options = {"network_timeout": 0.2} if api.__name__.endswith("http") else {}
@@ -229,6 +241,7 @@ def test_a_client_that_leaves_frees_its_region(client, api, both, region):
         )
     both.loop.until(lambda: both.engine.cancelled)
     client.unregister_system_shared_memory("r")
+    both.loop.call(both.engine.release)
 
 
 def test_a_stream_uses_its_region_until_the_last_response(both, region):
@@ -400,6 +413,55 @@ def test_inputs_longer_than_all_requests_may_be_are_refused(serve, connect, api,
         "send smaller requests, or set --memory-limit-requests"
     )
     client.unregister_system_shared_memory("r")
+
+
+def test_long_messages_with_inputs_that_are_too_long_are_refused_and_leave_nothing_open(serve, region):
+    """The message is read in an offload process, and its input in shared memory afterwards."""
+    key, _ = region
+    os.truncate(f"/dev/shm{key}", 2 << 20)
+    both = serve(Extensions(regions=ClientRegions(is_allowed=True), memory=RequestMemory(limit=1 << 20)))
+    assert both.http("POST", "/v2/systemsharedmemory/region/r/register", {"key": key, "byte_size": 2 << 20})[0] == 200
+    message = service_pb2.ModelInferRequest(model_name="add_sub")
+    typed = message.inputs.add(name="INPUT0", datatype="FP32", shape=[40_000])
+    typed.contents.fp32_contents.extend([1.5] * 40_000)
+    shared = message.inputs.add(name="INPUT1", datatype="FP32", shape=[1 << 19])
+    shared.parameters["shared_memory_region"].string_param = "r"
+    shared.parameters["shared_memory_byte_size"].int64_param = 2 << 20
+    with grpc.insecure_channel(f"127.0.0.1:{both.grpc_port}") as channel:
+        infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
+        counts = []
+        for _ in range(3):
+            with pytest.raises(grpc.RpcError) as failed:
+                infer(message, timeout=20)
+            assert failed.value.code().name == "INVALID_ARGUMENT"
+            assert failed.value.details().startswith(
+                "input in shared memory of 2097152 bytes exceeds the 1048576 bytes"
+            )
+            counts.append(len(list(Path("/proc/self/fd").iterdir())))
+    assert counts[-1] <= counts[0]
+
+
+def test_a_reading_that_the_budget_refuses_counts_no_further(loop, region):
+    """Its next slice must not be read: nobody would free what it counts."""
+    key, _ = region
+    os.truncate(f"/dev/shm{key}", 4 << 20)
+    extensions = Extensions(regions=ClientRegions(is_allowed=True), memory=RequestMemory(limit=8 << 20))
+    budget, failures = extensions.memory.budget, []
+
+    def start():
+        extensions.regions.register("r", key, 0, 4 << 20)
+        part = extensions.regions.part("r", 0, 4 << 20)
+        request = InferRequest("identity", -1, [InputTensor("INPUT0", Datatype.FP32, (1 << 20,), part)])
+        reading = RegionReading(request, RequestedOutputs(has_region_inputs=True), FakeEngine(), extensions)
+        reading.start(lambda _: failures.append(None), failures.append)
+        reading.refuse("no room")
+
+    loop.call(start)
+    assert [str(error) for error in failures] == ["no room"]
+    # What was in the loop's queue then has run.
+    for _ in range(20):
+        loop.run(asyncio.sleep(0))
+    assert budget.in_use == 0
 
 
 def test_nothing_may_be_registered_or_used_unless_that_is_allowed(serve, connect, api, region):

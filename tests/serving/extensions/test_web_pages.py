@@ -160,6 +160,10 @@ def test_flags_name_hosts_and_origins(tmp_path, frontends):
         ("--http-allowed-hosts=http://a.example", "'http://a.example' is not a name such as models.example.com"),
         ("--http-allowed-hosts=a.example:8000", "'a.example:8000' is not a name such as models.example.com"),
         ("--http-allowed-origins=a.example", "'a.example' is not an origin such as https://app.example.com"),
+        (
+            "--http-allowed-origins=https://*.a.example",
+            "'https://*.a.example' is not an origin such as https://app.example",
+        ),
         ("--openai-allowed-origins=http://a.example/path", "'http://a.example/path' is not an origin such as"),
     ],
 )

@@ -11,7 +11,7 @@ __all__ = ["parse_allowed_hosts", "parse_allowed_origins", "read_hosts", "read_o
 
 _ANY = "*"
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
+_ORIGIN = re.compile(r"file://|[a-z][a-z0-9+.-]*://[^/?#@*\s]+")
 
 
 def parse_allowed_hosts(values: FlagValues, flag: str) -> tuple[str, ...] | None:
@@ -61,7 +61,8 @@ def read_origins(text: str) -> tuple[str, ...]:
     Raises:
         OptionError: If one is not an origin.
     """
-    origins = tuple(each.lower().rstrip("/") for each in _items(text))
+    # A page in a file has the origin `file://` or `null`, by browser.
+    origins = tuple(each.lower() if each.endswith("://") else each.lower().rstrip("/") for each in _items(text))
     for origin in origins:
         if origin not in {_ANY, "null"} and _ORIGIN.fullmatch(origin) is None:
             raise OptionError(

@@ -24,6 +24,7 @@ from naiad.engine.serving.instance import Instance
 from naiad.engine.statistics.counters import FailureReason, Statistics
 from naiad.errors import Code, NaiadError, NotReadyError, fresh, without_frames
 from naiad.memory.frontend_memory import SharedInputs
+from naiad.protocol.delivery import send_safely
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.metadata import ModelCondition, ModelMetadata, ModelStatistics
 from naiad.protocol.request_plan import RequestPlan, error_prefix
@@ -321,9 +322,9 @@ class DormantVersion:
     def _answer(self, each: _Waiting, error: NaiadError) -> None:
         reason = FailureReason.CANCELED if error.code is Code.CANCELLED else FailureReason.OTHER
         self.totals.on_failure(time.monotonic_ns() - each.queued, reason)
-        each.sink.send(
-            InferResponse(self.config.name, self.version, each.request.request_id, error=without_frames(error)), True
-        )
+        request_id = each.request.request_id
+        response = InferResponse(self.config.name, self.version, request_id, error=without_frames(error))
+        send_safely(each.sink, response, True, (self.config.name, self.version, request_id))
 
     def _note_drained(self) -> None:
         if self.is_idle:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,8 +27,9 @@ __all__ = ["PageGuard", "PageRefusal", "PageRules", "is_loopback"]
 ANY = "*"
 FORBIDDEN = 403
 _READS = ("GET", "HEAD", "OPTIONS")
-_LOCAL_NAMES = frozenset({"localhost", "host.docker.internal", "host.containers.internal"})
-"""Names that no page can have: `localhost`, and what containers call their machine."""
+_LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
+_LOCAL_NAMES = frozenset((*_LOOPBACK_NAMES, "host.docker.internal", "host.containers.internal"))
+"""Names that no page can have: those of loopback addresses, and what containers call their machine."""
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 """The last part of a host that is an address of IPv4 (WHATWG's URL standard, "ends in a number")."""
 _OWN_PATHS = re.compile(rb"/(?:v2|ui)?(?:/.*)?", re.DOTALL)
@@ -75,7 +77,7 @@ class PageGuard:
         if hosts is None:
             hosts = () if is_loopback else (ANY,)
         self._serves_any_host = ANY in hosts
-        self._hosts = _LOCAL_NAMES.union(hosts)
+        self._hosts = _LOCAL_NAMES.union(hosts, [socket.gethostname().lower()])
         self._domains = (".localhost", *(host[1:] for host in hosts if host.startswith("*.")))
         self._served: set[bytes] = set()  # Hosts seen before
         self._origins = frozenset(rules.origins)
@@ -159,7 +161,9 @@ def is_loopback(address: str) -> bool:
 def _name_of(host: bytes) -> str:
     """The name or address in a Host, without port, in lower case; an address of IPv6 begins with a bracket."""
     text = host.decode("latin-1").strip().lower()
-    return text if text.startswith("[") else text.partition(":")[0].rstrip(".")
+    if text.startswith("[") or text.count(":") > 1:  # some clients forget the brackets
+        return f"[{text.lstrip('[')}"
+    return text.partition(":")[0].rstrip(".")
 
 
 def _shown(value: bytes) -> str:

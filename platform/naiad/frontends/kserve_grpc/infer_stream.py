@@ -461,8 +461,8 @@ class _StreamedRequest:
     def _encode(self, response: InferResponse, requested: RequestedOutputs | None, *, final: bool) -> bytes | None:
         try:
             return response_codec.encode_streamed(response, requested, final=final)
-        except NaiadError as error:
-            return self._stream.encode_error(self, error, final=final)
+        except Exception as error:  # noqa: BLE001 - the sink is complete already, and takes no other error
+            return self._stream.encode_error(self, _reported(error), final=final)
 
 
 def _reported(error: Exception) -> NaiadError:

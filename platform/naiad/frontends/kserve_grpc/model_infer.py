@@ -101,22 +101,31 @@ class ModelInfer:
         if requested is None or not requested.has_region_inputs:
             self._on_inputs_read(None)
             return
-        reading = self._context.service.region_reading(inference.request, requested)
-        if reading.is_short:
-            reading.read()
-            self._on_inputs_read(None)
-        else:
-            self._job = reading.start(self._on_inputs_read, self._on_failed)
+        try:
+            reading = self._context.service.region_reading(inference.request, requested)
+            if reading.is_short:
+                reading.read()
+            else:
+                self._job = reading.start(self._on_inputs_read, self._on_failed)
+                return
+        except Exception as error:  # noqa: BLE001 - any error becomes the call's status
+            self._on_failed(error)
+            return
+        self._on_inputs_read(None)
 
     def _on_inputs_read(self, _: None) -> None:
         """The request has the bytes of all its inputs."""
         self._job = None
         inference = self._inference
         assert inference is not None
-        if has_long_strings(inference.request):
-            self._job = self._context.service.count_strings(inference.request, self._on_counted, self._on_failed)
-        else:
-            self._on_counted(None)
+        try:
+            if has_long_strings(inference.request):
+                self._job = self._context.service.count_strings(inference.request, self._on_counted, self._on_failed)
+                return
+        except Exception as error:  # noqa: BLE001 - any error becomes the call's status
+            self._on_failed(error)
+            return
+        self._on_counted(None)
 
     def _on_counted(self, _: None) -> None:
         """The request of a long message can be checked without further work."""

@@ -106,7 +106,7 @@ class InferenceService:
             version,
             self._engine,
             self._extensions,
-            lambda read: on_read(self._inference(read.request, read.requested)),
+            partial(self._on_long_read, on_read, on_failed),
             on_failed,
         )
 
@@ -146,6 +146,19 @@ class InferenceService:
             return self._inference(request, requested)
         pattern = self._patterns.add(data, message, request)
         return Inference(request, response_codec.encode_response if pattern is None else pattern.encode_response)
+
+    def _on_long_read(
+        self,
+        on_read: Callable[[Inference], None],
+        on_failed: Callable[[Exception], None],
+        read: long_messages.LongMessage,
+    ) -> None:
+        try:
+            inference = self._inference(read.request, read.requested)
+        except Exception as error:  # noqa: BLE001 - the model was unloaded meanwhile; any error becomes the call's status
+            on_failed(error)
+        else:
+            on_read(inference)
 
     def _inference(self, request: InferRequest, requested: RequestedOutputs | None) -> Inference:
         if requested is None:

@@ -318,6 +318,10 @@ class Endpoints:
         else:
             ticket = self._engine.submit(inference, sink)
         exchange.on_disconnect(ticket)
+        requested = form.requested
+        if requested is not None:
+            # The client may register its regions again at once, however long the model goes on.
+            exchange.on_resume(lambda: None if exchange.is_connected else requested.release())
 
     def _parser(self, route: Route) -> InferRequestParser:
         # The model exists: `is_decoupled` has looked it up. So unknown names cannot evict parsers.

@@ -298,15 +298,19 @@ class OffloadProcess:
         if not head or not descriptors:
             self.end("")
             return
-        self._finish_task(lambda task: self._report(task, head, descriptors[0]))
-        os.close(descriptors[0])
+        try:
+            self._finish_task(lambda task: self._report(task, head, descriptors[0]))
+        finally:
+            os.close(descriptors[0])
 
     def _finish_task(self, report: Callable[[OffloadTask], None]) -> None:
         task, self.task = self.task, None
         self._idle_timer = self._loop.call_later(self._idle_seconds, self.end, "it was idle")
-        if task is not None and not task.is_over:
-            report(task)
-        self._pool.on_idle()
+        try:
+            if task is not None and not task.is_over:
+                report(task)
+        finally:  # an error of one task's callbacks must not keep the waiting tasks
+            self._pool.on_idle()
 
     def _report(self, task: OffloadTask, head: bytes, memory: int) -> None:
         try:
