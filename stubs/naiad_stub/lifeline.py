@@ -7,8 +7,6 @@ import os
 import signal
 import threading
 
-from naiad_stub.primitives import sleep, start_thread
-
 _PR_SET_PDEATHSIG = 1
 _OOM_SCORE_FILE = "/proc/self/oom_score_adj"
 _OOM_SCORE_ABOVE_HOST = 200
@@ -50,11 +48,13 @@ def die_with(parent: int) -> None:
         return
 
     def watch() -> None:
+        import time
+
         while os.getppid() == parent:
-            sleep(1)
+            time.sleep(1)
         os._exit(1)
 
-    start_thread(watch)
+    threading.Thread(target=watch, name="naiad-parent", daemon=True).start()
 
 
 def raise_oom_score() -> None:

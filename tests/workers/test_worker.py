@@ -182,9 +182,9 @@ def test_guest_that_closes_its_channel_is_killed_and_told_so(tmp_path):
     methods = """
 def execute(self, requests):
     import socket
-    for number in os.listdir("/proc/self/fd"):  # whatever number the channel has
+    for number in range(3, 4096):  # whatever number the channel has
         try:
-            socket.socket(fileno=int(number)).shutdown(socket.SHUT_RDWR)
+            socket.socket(fileno=number).shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
     time.sleep(60)
