@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Callable, Collection, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from naiad_stub import layout, wire
 from naiad_stub.blocks import BorrowedBlock, OutputBlocks
@@ -408,26 +408,10 @@ def _laid_out(buffers: Sequence[Buffer], offsets: Sequence[int], size: int) -> b
 
 
 class ResponseWriter:
-    """Encodes responses of one model as entries of RESPONSES.
+    """Encodes responses of one model as entries of RESPONSES."""
 
-    Args:
-        blocks: The blocks of the output segment.
-        output_names: Names that the host knows by their position.
-        on_notice: Called with a sentence about outputs of the model's responses, once for each name.
-        required: Outputs that every response has if they are requested; empty for a decoupled model.
-    """
-
-    def __init__(
-        self,
-        blocks: OutputBlocks,
-        output_names: Sequence[str],
-        on_notice: Callable[[str], None],
-        required: Collection[str] = (),
-    ) -> None:
+    def __init__(self, blocks: OutputBlocks, output_names: Sequence[str]) -> None:
         self._tensors = TensorWriter(blocks, output_names)
-        self._on_notice = on_notice
-        self._known = set(output_names)
-        self._required = set(required)
 
     def response(self, ticket: Ticket, response: InferenceResponse, flags: int) -> tuple[bytes, int]:
         """One entry, and the bytes of its outputs; those not requested are dropped (PB src/infer_response.cc)."""
@@ -442,27 +426,9 @@ class ResponseWriter:
         # Dropped before they are written: an output that was not requested would cost a copy and a block.
         requested = ticket.requested
         tensors = [tensor for tensor in response._outputs if tensor._name in requested]
-        if not len(tensors) == len(requested) == len(response._outputs):
-            self._look_at_names(requested, response)
         own, count, blocks, data, inline, size = self._tensors.write(tensors, keeps_on_device=ticket.keeps_on_device)
         head = wire.RESPONSE_HEAD.pack(ticket.key, flags | own, 0, count, len(text), len(data))
         return head + blocks + text + data + inline, size
-
-    def _look_at_names(self, requested: Sequence[str], response: InferenceResponse) -> None:
-        """Report outputs that no client gets, and requested ones that the model did not return."""
-        names = {tensor._name for tensor in response._outputs}
-        for name in sorted(names - self._known):
-            self._known.add(name)
-            self._on_notice(
-                f"a response has the output '{name}', which the configuration does not name, so that clients do not "
-                "get it; declare it in config.pbtxt, or remove it from the response"
-            )
-        for name in sorted(self._required.intersection(requested) - names):
-            self._required.discard(name)
-            self._on_notice(
-                f"a response lacks the output '{name}', which was requested, so that its client gets status 200 with "
-                "the other outputs; return all requested outputs, or an error"
-            )
 
 
 def error_entry(key: int, code: int, message: str, flags: int) -> bytes:

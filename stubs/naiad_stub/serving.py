@@ -64,15 +64,9 @@ class ModelServer:
         self.blocks = OutputBlocks(outputs, channel)
         os.register_at_fork(after_in_child=self.blocks.detach)
         self._reader = BatchReader(inputs.view, _names(spec["inputs"]), output_names, state_names, shared)
-        is_decoupled = spec["decoupled"] == "1"
-        self._writer = ResponseWriter(
-            self.blocks,
-            list(dict.fromkeys(output_names + state_names)),
-            self._log_warning,
-            () if is_decoupled else output_names,  # each of many responses may have a part of the outputs
-        )
+        self._writer = ResponseWriter(self.blocks, list(dict.fromkeys(output_names + state_names)))
         self.senders = HostSenders(
-            channel, self._writer, self._instance_name, self._log_warning, decoupled=is_decoupled
+            channel, self._writer, self._instance_name, self._log_warning, decoupled=spec["decoupled"] == "1"
         )
         self.calls = HostCalls(channel, self.blocks, inputs.view)
         self.model: Any = None

@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 import pytest
 from naiad.cli.commands import naiad_group
-from naiad.cli.flag_commands import FLAG_COMMANDS, FlagCommand
+from naiad.cli.flag_commands import FLAG_COMMANDS
 from naiad.cli.main import main, main_tritonserver
-from support.server import free_ports, wait_until
+from support.server import free_ports
 
 CONFIG = 'backend: "nosuch"\ninput [{ name: "x" data_type: TYPE_FP32 dims: [1] }]\n'
 
@@ -25,36 +25,6 @@ def commands(group: click.Group = naiad_group, path: tuple[str, ...] = ()) -> It
             yield from commands(command, (*path, name))
         else:
             yield (*path, name)
-
-
-def test_a_command_that_is_interrupted_while_its_modules_are_imported_ends_without_a_traceback(
-    tmp_path, monkeypatch, capsys
-):
-    (tmp_path / "slow_command.py").write_text("raise KeyboardInterrupt\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(FLAG_COMMANDS, "bench", FlagCommand("slow_command:run", "", ""))
-    assert main(["bench"]) == 130
-    assert capsys.readouterr().err == "interrupted\n"
-
-
-def test_a_bundle_that_is_terminated_leaves_nothing_beside_its_output(tmp_path):
-    """Before, it left hundreds of megabytes."""
-    (tmp_path / "models" / "m" / "1").mkdir(parents=True)
-    (tmp_path / "models" / "m" / "1" / "model.py").write_text("class TritonPythonModel:\n    pass\n")
-    (tmp_path / "models" / "m" / "config.pbtxt").write_text('backend: "python"\n')
-    output = tmp_path / "out"
-    command = [Path(sys.executable).with_name("naiad"), "bundle", f"--model-repository={tmp_path / 'models'}"]
-    command += [f"--output={output / 'bundle.tar.zst'}", f"--env-store={tmp_path / 'store'}"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    try:
-        wait_until(lambda: any(output.glob(".naiad-bundle-*/*")) or process.poll() is not None, "scratch files")
-        process.terminate()
-        printed, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
-    assert (process.returncode, printed) == (143, b"")
-    assert list(output.iterdir()) == []
 
 
 @pytest.mark.parametrize(

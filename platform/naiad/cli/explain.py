@@ -174,5 +174,6 @@ def _prepare(resolution: Resolution, options: ServerOptions) -> PreparedEnvironm
 
     manager = EnvironmentManager(options.environments.store, policy=store_policy(options))
     ready: PreparedEnvironment = prepare_environment(resolution, manager, resolution.model)
-    check_interpreter(resolution, ready.version)
+    if warning := check_interpreter(resolution, ready.version):
+        print(f"warning: {warning}", file=sys.stderr)
     return ready

@@ -8,21 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable, Sequence
 
 from naiad.cli.flag_commands import FLAG_COMMANDS
 from naiad.standard_streams import open_standard_streams
 
 __all__ = ["main", "main_tritonserver"]
-
-
-_SIGNALLED = 128
-"""A shell adds the signal's number to this for the status of a program that a signal ended."""
 
 
 def main_tritonserver(arguments: Sequence[str] | None = None) -> int:
@@ -48,14 +40,10 @@ def _until_output_closes(command: Callable[[], int]) -> int:
 
     Usually the reader of the output, such as `head`, has exited. This is not reported as a failure.
     """
-    from naiad.cli.command_line import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, output_failure
+    from naiad.cli.command_line import EXIT_FAILURE, EXIT_OUTPUT_CLOSED, output_failure
 
     try:
-        try:
-            code = command()
-        except KeyboardInterrupt:  # also while the modules of a command are imported
-            print("interrupted", file=sys.stderr)
-            code = EXIT_INTERRUPTED
+        code = command()
         failure = output_failure()  # looked for here, where it can be caught: Python would do it after this returns
     except OSError as error:
         # An unbuffered output (PYTHONUNBUFFERED) has nothing left to flush; a command names other files that it writes.
@@ -72,37 +60,10 @@ def _until_output_closes(command: Callable[[], int]) -> int:
     return EXIT_FAILURE
 
 
-@contextmanager
-def _unwound_by_termination() -> Iterator[None]:
-    """Let SIGTERM end a command as an exception does, so that it removes what it has half written.
-
-    Without effect where SIGTERM has another handler, or outside of the main thread.
-    """
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-    ):
-        yield
-        return
-    signal.signal(signal.SIGTERM, _on_termination)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _on_termination(number: int, _: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)  # a second signal must not end the cleanup
-    raise SystemExit(_SIGNALLED + number)
-
-
 def _run(arguments: Sequence[str]) -> int:
     match list(arguments):
-        case ["serve", *rest]:  # it ends by its own rules: requests in flight are finished first
-            return FLAG_COMMANDS["serve"].run(rest)
         case [name, *rest] if name in FLAG_COMMANDS:
-            with _unwound_by_termination():
-                return FLAG_COMMANDS[name].run(rest)
+            return FLAG_COMMANDS[name].run(rest)
         case [first, *_] if first.startswith("-") and first not in {"--help", "-h", "--version"}:
             from naiad.cli.serve import serve
 
@@ -110,5 +71,4 @@ def _run(arguments: Sequence[str]) -> int:
         case _:
             from naiad.cli.commands import run
 
-            with _unwound_by_termination():
-                return run(arguments)
+            return run(arguments)

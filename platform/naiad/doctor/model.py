@@ -330,7 +330,10 @@ def _examine_environment(
     context: ExaminationContext,
     config: ModelConfig,
 ) -> Iterator[Finding]:
-    check_interpreter(resolution, environment.version)
+    if warning := check_interpreter(resolution, environment.version):
+        message, _, advice = warning.partition("; ")
+        where = "" if resolution.linked is None else str(resolution.linked.path)
+        yield Finding(severity=Severity.WARNING, code="compiled-stub", message=message, advice=advice, where=where)
     if resolution.library is not None:
         yield from examine_native_library(resolution.library, environment)
         return
