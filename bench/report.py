@@ -25,11 +25,13 @@ SCALING_BEGIN, SCALING_END = "<!-- scaling: written by `python -m bench.scaling`
 ELASTIC_BEGIN, ELASTIC_END = "<!-- elastic: written by `python -m bench.elastic` -->", "<!-- end of elastic -->"
 REMOTE_BEGIN, REMOTE_END = "<!-- remote: written by `python -m bench.remote` -->", "<!-- end of remote -->"
 NODES_BEGIN, NODES_END = "<!-- nodes: written by `python -m bench.nodes` -->", "<!-- end of nodes -->"
+GPU_BEGIN, GPU_END = "<!-- gpu: figures of `python -m bench.gpu` on a machine with a GPU -->", "<!-- end of gpu -->"
 SECTIONS = (
     (SCALING_BEGIN, SCALING_END),
     (ELASTIC_BEGIN, ELASTIC_END),
     (REMOTE_BEGIN, REMOTE_END),
     (NODES_BEGIN, NODES_END),
+    (GPU_BEGIN, GPU_END),
     (MODELS_BEGIN, MODELS_END),
 )
 """Markers of the sections that other programs write, in the order of the page."""

@@ -33,6 +33,9 @@ class Engine:
     def route(self, name: str, version: int) -> Any:
         return self.version
 
+    def find_version(self, name: str, version: int) -> Any:
+        return self.version
+
     def model_metadata(self, name: str, version: int) -> Any:
         return None
 

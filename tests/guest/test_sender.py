@@ -164,22 +164,6 @@ def test_a_cancelled_request_whose_responses_are_read_sends_all_of_them(line: Li
     sender.send(flags=1)
 
 
-def test_a_cancelled_request_that_is_read_on_sends_its_first_responses_without_gaps(line: Line):
-    sender = line.running_sender(1)
-    cancel(line, 1)
-    texts: list[str] = []
-    reading = threading.Thread(target=lambda: texts.extend(text for _, text in line.read(WINDOW_RESPONSES + 1)))
-    reading.start()
-    for number in range(WINDOW_RESPONSES + 1):
-        sender.send(saying(str(number)))  # the last of them is dropped
-    line.host.sendall(pack(Credit(1, CREDIT)))
-    assert line.channel.receive()
-    sender.send(saying("after a gap"))
-    sender.send(saying("last"), flags=1)
-    reading.join(20)
-    assert texts == [*map(str, range(WINDOW_RESPONSES)), "last"]
-
-
 def test_a_thread_that_is_held_back_goes_on_when_its_request_is_cancelled(line: Line):
     sender = line.running_sender(1)
     texts: list[str] = []

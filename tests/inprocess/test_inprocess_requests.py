@@ -115,7 +115,7 @@ def test_a_models_error_is_raised_with_the_response(shared):
 
     message, response = raised.value.args
     assert "Traceback" in message or "At:" in message
-    assert response.error is raised.value
+    assert response.error.args[0] == message
     assert response.final
 
 

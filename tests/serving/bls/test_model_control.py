@@ -86,7 +86,10 @@ def test_a_model_reloads_itself_and_unloads_itself(tmp_path):
             "integral value > 0",
         ),
         ("pb_utils.load_model('no')", FAILED_LOAD + "failed to load 'no', failed to poll from model repository"),
-        ("pb_utils.load_model('../a')", FAILED_LOAD + "failed to load '../a', failed to poll from model repository"),
+        (
+            "pb_utils.load_model('../a')",
+            "invalid model name '../a', model name must not contain path traversal characters",
+        ),
         ("pb_utils.load_model('a', '{\"x\": 1}')", "(Invalid config override: ModelConfig has no field 'x'"),
         (
             "pb_utils.load_model('a', '', {'file:1/model.py': b''})",

@@ -337,7 +337,7 @@ class HttpOptions:
         "http-allowed-hosts",
         _TEXT,
         "",
-        "Names that all HTTP ports serve (header Host), by commas; * is any, *.a.example all below.",
+        "Names that all HTTP ports serve (header Host), by commas; * is any.",
         own=True,
         read=parse_allowed_hosts,
     )
@@ -345,7 +345,7 @@ class HttpOptions:
         "http-allowed-origins",
         _TEXT,
         "",
-        "Origins of other web pages that may change something or infer, by commas; * is any.",
+        "Origins of other web pages that may change something or infer; * is any.",
         own=True,
         read=parse_allowed_origins,
     )
@@ -784,7 +784,7 @@ class GuestOptions:
         "guest-user",
         _TEXT,
         "",
-        "Run models as this user, NAME or UID[:GROUP or :GID], or auto: one for each model; needs root.",
+        "User of models: NAME or UID[:GROUP or :GID], or auto: one each; needs root.",
         own=True,
         read=parse_guest_user,
     )
