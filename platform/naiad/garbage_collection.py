@@ -9,7 +9,9 @@ and few cycles afterwards. The collector is therefore used in three phases:
    because this process is idle until the guests are ready.
 3. `settle` once all ports are open. Everything alive is frozen: a later full collection does not traverse it, and so
    does not stop all requests for tens of milliseconds. The youngest generation is collected less often, since most
-   objects of a request are freed by reference counting.
+   objects of a request are freed by reference counting. The middle one is collected after five of these: one
+   collection traverses all that was allocated since the last, and everybody waits for it (200,000 objects, of a client
+   that opens 8,000 streams, took 60 to 100 ms).
 """
 
 from __future__ import annotations
@@ -18,8 +20,7 @@ import gc
 
 __all__ = ["pause", "resume", "settle"]
 
-_YOUNGEST_THRESHOLD = 10_000
-_OLDER_THRESHOLD = 20
+_THRESHOLDS = (10_000, 5, 80)
 
 
 def pause() -> None:
@@ -36,4 +37,4 @@ def resume() -> None:
 def settle() -> None:
     """Exempt everything that is alive now from further collections, and collect less often."""
     gc.freeze()
-    gc.set_threshold(_YOUNGEST_THRESHOLD, _OLDER_THRESHOLD, _OLDER_THRESHOLD)
+    gc.set_threshold(*_THRESHOLDS)

@@ -50,8 +50,9 @@ class ModelModules:
 
     def load(self, model_file: Path, model_dir: Path, *, shared: bool) -> type:
         """Import the model's file, as a guest does, and return its class."""
-        importlib.invalidate_caches()
         with self._lock, self.entered(), self._alone(model_file, shared=shared):
+            # Under the lock: two threads that do this at once may delete the same entry of the cache of importers.
+            importlib.invalidate_caches()
             self._follow_imports()
             before = len(sys.path)
             model_class = loader.load_model_class(
