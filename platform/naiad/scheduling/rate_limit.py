@@ -90,6 +90,16 @@ class RateLimiter(Generic[Instance, Work]):
         used = {f"{name}@{device}": number for (device, name), number in self._used.items() if number}
         return f"<RateLimiter instances={len(self._members)} staged={len(self._staged)} used={used}>"
 
+    def describe_capacities(self) -> str:
+        """The units of each resource that the registered instances share, as the reference logs them."""
+        devices: dict[int, list[str]] = {}
+        for (device, name), number in sorted(self._available.items()):
+            devices.setdefault(device, []).append(f"\t\tResource: {name}\t Count: {number}\n")
+        lines = ["\nMax Resource Map===>\n"]
+        for device, resources in devices.items():
+            lines += [f"\tDevice: {'GLOBAL' if device == _GLOBAL else device}\n", *resources]
+        return "".join(lines)
+
     def register(
         self, instance: Instance, resources: Iterable[ResourceNeed] = (), *, priority: int = 0, device: int = 0
     ) -> None:

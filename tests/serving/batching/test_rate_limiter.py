@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 
 import numpy as np
@@ -17,10 +18,71 @@ LIMITED = "--rate-limit=execution_count"
 
 def write(repository, name, need, *, batching="max_batch_size: 2 dynamic_batching { }", count=1):
     model = BatchModel(repository, name, batching)
-    config = model.folder / "config.pbtxt"
-    limiter = f'rate_limiter {{ resources {{ name: "R" count: {need} }} }}'
-    config.write_text(config.read_text().replace("kind: KIND_CPU", f"kind: KIND_CPU count: {count} {limiter}"))
+    set_group(model, need, count)
     return model
+
+
+def set_group(model, need, count):
+    """Let *count* instances of a model each need *need* units."""
+    config = model.folder / "config.pbtxt"
+    group = f'kind: KIND_CPU count: {count} rate_limiter {{ resources {{ name: "R" count: {need} }} }}'
+    config.write_text(
+        re.sub(r"instance_group \{ .* \} (?=max_batch)", f"instance_group {{ {group} }} ", config.read_text())
+    )
+
+
+EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
+
+
+def load(server, model, need, count):
+    set_group(model, need, count)
+    server.begin_log()
+    reply = server.post(f"/v2/repository/models/{model.name}/load")
+    assert reply.status == 200, reply.error
+
+
+def test_instances_are_added_and_removed_while_the_others_keep_their_resources(tmp_path):
+    first, second = (write(tmp_path / "models", name, 1) for name in ("first", "second"))
+    with ServerProcess(tmp_path / "models", LIMITED, *EXPLICIT, work=tmp_path) as server:
+        guests = set(server.children())
+        load(server, second, 1, 2)
+        added = set(server.children()) - guests
+        assert guests < set(server.children())
+        assert len(added) == 1
+        first.close_gate()
+        holds = Request(server, first)
+        first.wait_for_call(1)
+        waits = [Request(server, second, rows=2) for _ in range(4)]
+        wait_for_pending(server, second, 4)
+        load(server, second, 1, 1)
+        server.wait_for(lambda: set(server.children()) == guests, "the instance that was added to end")
+        assert not any(each.is_answered for each in (holds, *waits)), "as one of them uses the resource"
+        first.open_gate()
+        assert sorted(each.batch[0] for each in waits) == [1, 2, 3, 4], "all in turn by the one that stayed"
+        assert Request(server, second).batch[0] == 5
+
+
+def test_a_need_that_becomes_smaller_lowers_what_there_is_for_all(tmp_path):
+    first, second = write(tmp_path / "models", "first", 10), write(tmp_path / "models", "second", 3, count=2)
+    with ServerProcess(tmp_path / "models", LIMITED, *EXPLICIT, "--log-verbose=1", work=tmp_path) as server:
+        assert r"Resource: R\t Count: 10" in server.log
+        second.close_gate()
+        side_by_side = [Request(server, second, rows=2)]
+        second.wait_for_call(1)
+        (second.folder / "began-1").unlink()
+        side_by_side.append(Request(server, second, rows=2))
+        second.wait_for_call(1)  # the first one of the other instance
+        second.open_gate()
+        assert [each.batch[0] for each in side_by_side] == [1, 1]
+        load(server, first, 3, 1)
+        server.wait_log(r"\nMax Resource Map===>\n\tDevice: 0\n\t\tResource: R\t Count: 3\n")
+        second.close_gate()
+        in_turn = [Request(server, second, rows=2) for _ in range(2)]
+        second.wait_for_call(2)
+        wait_for_pending(server, second, 1)
+        assert not any(each.is_answered for each in in_turn)
+        second.open_gate()
+        assert all(each.batch for each in in_turn)
 
 
 @pytest.mark.parametrize("batching", ["max_batch_size: 2 dynamic_batching { }", "max_batch_size: 2"])

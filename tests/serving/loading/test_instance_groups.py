@@ -7,8 +7,8 @@ import re
 import shutil
 
 import pytest
-from serving.repositories import Asking, infer, values
-from support.server import ServerProcess
+from serving.repositories import Asking, document, infer, values
+from support.server import Reply, ServerProcess
 
 MODEL = """
 import os, time
@@ -150,3 +150,54 @@ def test_a_load_returns_after_finalize_of_what_it_replaced(server):
     (server.work / "models" / "m" / "1" / "model.py").touch()
     assert server.post("/v2/repository/models/m/load").status == 200
     assert len(server.children()) == 2
+
+
+def test_counts_that_mean_the_same_begin_nothing(server):
+    load(server, ["ends m_0_1"], groups(1))
+    guests = server.children()
+    load(server, [], groups(0))
+    load(server, [], groups(1))
+    assert server.children() == guests
+
+
+SEQUENCES = {"direct": "", "oldest": "oldest {}"}
+
+
+@pytest.mark.parametrize("strategy", SEQUENCES)
+def test_instances_of_sequences_change_in_place_unless_a_removed_one_has_a_sequence(server, strategy):
+    batching = f"sequence_batching {{ {SEQUENCES[strategy]} max_sequence_idle_microseconds: 60000000 }}"
+    load(server, ["begins m_0_0", "begins m_0_1", "ends m_0_0", "ends m_0_1"], groups(2, batching))
+    load(server, ["ends m_0_1"], groups(1, batching))
+    send(server, 7, sequence_start=True)
+    first = server.children()
+    load(server, ["begins m_0_1"], groups(2, batching))
+    load(server, ["ends m_0_1"], groups(1, batching))
+    assert server.children() == first
+    load(server, ["begins m_0_1"], groups(2, batching))
+    send(server, 8, sequence_start=True)
+    (server.work / "models" / "m" / "config.pbtxt").write_text(groups(1, batching))
+    server.begin_log()
+    reloading = Loading(server)
+    server.wait_log("begins m_0_0")
+    for sequence in (7, 8):
+        assert values(send(server, sequence, sequence_end=True)) == [sequence - 7], "its state is in that instance"
+    assert reloading.reply().status == 200
+    server.wait_for(lambda: len(events(server)) == 3, "the old instances to end")
+    assert sorted(events(server)) == ["begins m_0_0", "ends m_0_0", "ends m_0_1"]
+
+
+def send(server: ServerProcess, sequence: int, **parameters: bool) -> Reply:
+    body = {**document(0), "parameters": {"sequence_id": sequence, **parameters}}
+    reply = server.post("/v2/models/m/infer", body)
+    assert reply.status == 200, reply.error
+    return reply
+
+
+class Loading(Asking):
+    """A load of the model by a thread of its own."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        super().__init__(server, "m")
+
+    def _ask(self, server: ServerProcess, model: str, *_values: float) -> None:
+        self._reply = server.post(f"/v2/repository/models/{model}/load")

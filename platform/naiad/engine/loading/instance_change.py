@@ -31,15 +31,12 @@ def changed_config(loaded: ModelVersion, before: pb.ModelConfig, now: pb.ModelCo
         before: The configuration that it was loaded from, as read.
         now: The configuration as read now.
     """
-    if list(before.instance_group) == list(now.instance_group) or _without_instances(before) != _without_instances(now):
+    if _without_instances(before) != _without_instances(now):
         return None
     if loaded.reason or any(instance.reason for instance in loaded.instances):
         return None  # a load is also how an instance that was given up is tried again at once
     if loaded.resolution is None or loaded.resolution.library is not None:
         return None  # the instances of a native model may share one process
-    groups = (*before.instance_group, *now.instance_group)
-    if any(group.HasField("rate_limiter") for group in groups):
-        return None  # whether resources suffice is decided for all instances together
     message = pb.ModelConfig()
     message.CopyFrom(loaded.config.message)
     del message.instance_group[:]
@@ -49,10 +46,14 @@ def changed_config(loaded: ModelVersion, before: pb.ModelConfig, now: pb.ModelCo
     names = [instance.name for instance in instance_names(config)]
     if len(set(names)) < len(names):
         return None
-    if message.HasField("sequence_batching") and not kept_names(loaded.config, config).issuperset(
-        instance.name for instance in loaded.instances
-    ):
-        return None  # a reload lets the sequences of the old instances end
+    if not _resource_needs(config) <= _resource_needs(loaded.config):
+        return None  # a need that no instance has yet may be one that can never be granted
+    if message.HasField("sequence_batching"):
+        kept = kept_names(loaded.config, config)
+        removed = {instance.name for instance in loaded.instances} - kept
+        # A reload lets the sequences of the old instances end. While instances are started, sequences may begin.
+        if removed and (set(names) - kept or loaded.is_in_use(removed)):
+            return None
     return config
 
 
@@ -122,6 +123,17 @@ def _identities(config: ModelConfig) -> dict[str, tuple[object, ...]]:
             group.ClearField(name)
         found[each.name] = (each.kind, each.device_id, group.SerializeToString(deterministic=True))
     return found
+
+
+def _resource_needs(config: ModelConfig) -> set[tuple[int, bytes]]:
+    """What the instances that serve need of the rate limiter, with their device."""
+    groups = instance_groups(config)
+    needs: set[tuple[int, bytes]] = set()
+    for each in instance_names(config):
+        group = groups.get(each.name)
+        if group is not None and group.rate_limiter.resources and not group.passive:
+            needs.add((each.device_id, group.rate_limiter.SerializeToString(deterministic=True)))
+    return needs
 
 
 def _load(template: LaunchSpec, instance: InstancePlacement, model_config: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ One `SharedRateLimiter` serves all models, since they share resources. Each vers
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -28,6 +29,8 @@ from naiad.scheduling.rate_limit import GrantedWork, RateLimiter, ResourceCapaci
 from naiad.workers.worker import Worker
 
 __all__ = ["RateLimitGate", "SharedRateLimiter"]
+
+logger = logging.getLogger("naiad.engine")
 
 StagedBatch: TypeAlias = "tuple[RateLimitGate, BatchAction]"
 
@@ -52,12 +55,28 @@ class SharedRateLimiter:
         ]
         self._limiter.register(worker, resources, priority=limiter.priority, device=worker.spec.device)
         self._staged[worker] = []
+        self._log_capacities()
 
     def unregister(self, worker: Worker) -> list[StagedBatch]:
         """Remove a guest; its staged batches."""
-        staged = self._staged.pop(worker, [])
+        if worker not in self._staged:
+            return []
+        staged = self._staged.pop(worker)
         self._execute(self._limiter.unregister(worker))
+        self._log_capacities()
         return staged
+
+    def withdraw(self, worker: Worker) -> list[StagedBatch]:
+        """Remove the staged batches of a guest, and return them; the batch that it executes is not among them."""
+        staged = list(self._staged[worker])
+        for batch in reversed(staged):  # the last first: the one in front may be granted as soon as it is the first
+            self._staged[worker].remove(batch)
+            self._execute(self._limiter.withdraw(worker, batch) or ())
+        return staged
+
+    def _log_capacities(self) -> None:
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("%s", self._limiter.describe_capacities())
 
     def stage(self, worker: Worker, batch: StagedBatch) -> None:
         """Have *batch* executed as soon as its guest's resources are granted, perhaps before this returns."""
@@ -76,7 +95,11 @@ class SharedRateLimiter:
 
 
 class RateLimitGate:
-    """The staged batches of one model version."""
+    """The staged batches of one model version.
+
+    Attributes:
+        groups: The instance group of each instance, by the instance's name.
+    """
 
     def __init__(
         self,
@@ -86,7 +109,7 @@ class RateLimitGate:
         on_rejected: OnRejected,
     ) -> None:
         self._limiter = limiter
-        self._groups = groups
+        self.groups = groups
         self._scheduler = scheduler
         self._on_rejected = on_rejected
         self._workers: set[Worker] = set()
@@ -107,13 +130,20 @@ class RateLimitGate:
 
     def add(self, worker: Worker) -> None:
         """Add a guest; raises ConfigError if its resources can never be granted."""
-        self._limiter.register(worker, self._groups.get(worker.spec.name) or pb.ModelInstanceGroup())
+        self._limiter.register(worker, self.groups.get(worker.spec.name) or pb.ModelInstanceGroup())
         self._workers.add(worker)
 
     def remove(self, worker: Worker) -> tuple[PendingRequest, ...]:
         """Remove a guest; the requests of its staged batches."""
         self._workers.discard(worker)
-        items = [pending for _, action in self._limiter.unregister(worker) for pending in action.items]
+        return self._withdraw_all(self._limiter.unregister(worker))
+
+    def retire(self, worker: Worker) -> tuple[PendingRequest, ...]:
+        """Take the staged batches of a guest back, and return their requests; it may finish what it executes."""
+        return self._withdraw_all(self._limiter.withdraw(worker)) if worker in self._workers else ()
+
+    def _withdraw_all(self, staged: Sequence[StagedBatch]) -> tuple[PendingRequest, ...]:
+        items = [pending for _, action in staged for pending in action.items]
         return tuple(pending for pending in items if self.withdraw(pending))
 
     def on_batch_done(self, worker: Worker) -> None:

@@ -417,8 +417,21 @@ class RequestTracker:
             self._scheduler.set_depth(worker, self.lanes)
 
     def retire_guest(self, worker: Worker) -> None:
-        """Send no more requests to a guest; those that it has, it may finish."""
+        """Send no more requests to a guest; those that it has, it may finish. `forget_guest` follows."""
         self._scheduler.remove_instance(worker)
+        staged = () if self._gate is None else self._gate.retire(worker)
+        if staged:
+            self._carry_out(self._scheduler.requeue(staged, time.monotonic_ns()))
+
+    def forget_guest(self, worker: Worker) -> None:
+        """A retired guest has ended: it needs no resources any more."""
+        if self._gate is not None:
+            self._gate.remove(worker)
+
+    def follow_groups(self, config: ModelConfig) -> None:
+        """Use the instance groups of *config*, the version's configuration from now on."""
+        if self._gate is not None:
+            self._gate.groups = instance_groups(config)
 
     def is_busy(self, worker: Worker) -> bool:
         """Whether a guest has requests that were not cancelled."""

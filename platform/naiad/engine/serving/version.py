@@ -250,6 +250,7 @@ class ModelVersion:
         removed = [instance for instance in self.instances if instance.name not in kept]
         self._changing += removed
         self.config, self.config_json = config, to_json(config.message)
+        self._tracker.follow_groups(config)
         for instance, spec in now:
             instance.spec = spec
         self.instances = [instance for instance, _ in now]
@@ -262,6 +263,11 @@ class ModelVersion:
                 self._tracker.retire_guest(instance.worker)
         names = [", ".join(instance.name for instance in instances) or "none" for instances in (added, removed)]
         logger.info("instances of '%s' version %d: added: %s; removed: %s", config.name, self.version, *names)
+
+    def is_in_use(self, names: Collection[str]) -> bool:
+        """Whether any of its instances with these names has requests or sequences."""
+        workers = [each.worker for each in self.instances if each.name in names and each.worker is not None]
+        return any(self._tracker.is_in_use(worker) for worker in workers)
 
     def instance_load(self) -> InstanceLoad:
         """How much its instances have to do now."""
@@ -284,6 +290,7 @@ class ModelVersion:
             await asyncio.sleep(_STOP_POLL_SECONDS)
         await self._stop_instance(instance, deadline)
         if worker is not None:
+            self._tracker.forget_guest(worker)
             self._tracker.fail_guest(worker, NotReadyError(f"instance '{instance.name}' was removed"))
 
     async def _start_all(self, instances: Sequence[Instance]) -> None:
