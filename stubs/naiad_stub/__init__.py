@@ -3,7 +3,8 @@
 Where to find what:
 
 - Shared with the host: `wire`, `messages`, `layout`, `segment`, `memo`, `busy_poll`.
-- Start and main loop: `main`, `lifeline`, `model_loading`, `loader`, `debugging`, `serving`, `readiness`, `forkserver`.
+- Start and main loop: `main`, `lifeline`, `model_loading`, `loader`, `debugging`, `serving`, `readiness`, `forkserver`;
+  what models may do to their process: `primitives`, `descriptors`, `process_group`.
 - Requests and responses: `channel`, `exchange`, `execution`, `sender`, `blocks`.
 - What a model asks of the server: `calls`, `blocked_threads`, `queries`, `control`, `metrics`, `host_metrics`,
   `logger`.

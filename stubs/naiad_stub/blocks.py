@@ -15,7 +15,6 @@ one numpy array object, and a weak reference to it expires with the last view. T
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
@@ -25,6 +24,7 @@ import numpy as np
 from naiad_stub.channel import FORKED, Channel, HostGoneError, Waiter
 from naiad_stub.exceptions import TritonModelException
 from naiad_stub.messages import ReleaseOutputs, WantRelease, pack
+from naiad_stub.primitives import allocate_lock
 from naiad_stub.segment import Segment, block_size
 from naiad_stub.tensor import Tensor
 from naiad_stub.wire import DEVICE_BLOCK
@@ -63,7 +63,7 @@ class OutputBlocks:
         self.before_waiting: Callable[[], None] = _nothing
         self._segment = segment
         self._channel = channel
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._waiting: List[Waiter] = []
         # Blocks of `Tensor.allocate`. Such a block may have two users: the model, until its last array is gone, and
         # the host, from the response until RELEASE_OUTPUTS. It is free when neither uses it.
@@ -161,7 +161,7 @@ class OutputBlocks:
 
     def detach(self) -> None:
         """Stop allocating, in a child that the model forked: its writes would land in responses of its parent."""
-        self._lock = threading.Lock()  # another thread of the parent may have held it
+        self._lock = allocate_lock()  # another thread of the parent may have held it
         self._segment = _ForeignSegment()
 
     def trim(self) -> None:

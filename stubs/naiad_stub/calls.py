@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
@@ -40,6 +39,7 @@ from naiad_stub.messages import (
     TakesDevice,
     pack,
 )
+from naiad_stub.primitives import get_ident
 from naiad_stub.request import InferenceRequest
 from naiad_stub.response import InferenceResponse
 from naiad_stub.runtime import ModelCalls
@@ -95,7 +95,7 @@ class HostCalls(ModelCalls):
         self._numbers = itertools.count(1)
         self._calls: Dict[int, PendingCall] = {}
         self._layouts: Memo[bytes, List[layout.Place]] = Memo(layout.KEPT)
-        self._main = threading.main_thread().ident
+        self._main = get_ident()  # constructed on the main thread
         self._waiting: Dict[int, PendingCall] = {}  # by the thread that waits for it
         channel.handlers[wire.Kind.RESULT] = self._on_result  # as bytes: it is on the request path
         self._takers: Set[Tuple[str, int]] = set()  # models that take inputs in GPU memory, by name and version
@@ -171,7 +171,7 @@ class HostCalls(ModelCalls):
             call.waiter = waiter = Waiter()
             if call.arrived or call.is_ended:  # another thread read it before it could see the waiter
                 return
-            thread = threading.get_ident()
+            thread = get_ident()
             self._waiting[thread] = call
             try:
                 self._channel.wait(waiter)
@@ -229,7 +229,7 @@ class HostCalls(ModelCalls):
             raise TritonModelException("Only requests that the model made itself can be run on other models.")
         call = PendingCall(next(self._numbers))
         flags = wire.CALL_DECOUPLED if decoupled else 0
-        if threading.get_ident() == self._main:
+        if get_ident() == self._main:
             flags |= waiting
         preferred = request._preferred_memory
         if preferred is not None:

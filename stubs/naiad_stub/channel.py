@@ -23,7 +23,6 @@ import os
 import select
 import socket
 import sys
-import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Type, TypeVar, Union
@@ -31,6 +30,7 @@ from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Type, TypeVar,
 from naiad_stub import wire
 from naiad_stub.busy_poll import BusyPoll
 from naiad_stub.messages import TO_ANY_THREAD, ReleaseInputs, ToAnyThread, pack, unpack
+from naiad_stub.primitives import Lock, allocate_lock
 
 if TYPE_CHECKING:  # slow to import, and few models need it
     import asyncio
@@ -71,7 +71,7 @@ class Waiter:
 
     def __init__(self) -> None:
         self.is_done = False
-        self._wake: Optional[threading.Lock] = None
+        self._wake: Optional[Lock] = None
 
 
 class Channel:
@@ -96,12 +96,12 @@ class Channel:
         self._view = memoryview(self._buffer)
         self.handlers: Dict[int, Callable[[bytes], None]] = {}
         self.on_queued: Optional[Callable[[], None]] = None
-        self._send_lock = threading.Lock()
+        self._send_lock = allocate_lock()
         self._posted: deque[Union[bytes, Callable[[], bytes]]] = deque()
         self._released: deque[int] = deque()  # input blocks to be released with one of the next messages
         self._is_release_due = False  # with the very next one
-        self._leading = threading.Lock()  # held by the thread that reads
-        self._mutex = threading.Lock()  # guards what follows
+        self._leading = allocate_lock()  # held by the thread that reads
+        self._mutex = allocate_lock()  # guards what follows
         self._followers: Dict[Waiter, None] = {}
         self._receiver = Waiter()  # of the main thread in `receive`, while another thread leads
         self._is_gone = False
@@ -274,7 +274,7 @@ class Channel:
                 raise self.gone_error()
             if waiter.is_done:
                 return
-            waiter._wake = wake = threading.Lock()
+            waiter._wake = wake = allocate_lock()
             wake.acquire()
             self._followers[waiter] = None
         if waiter is self._receiver and self._frames:  # queued before the leader could see this follower
@@ -395,9 +395,9 @@ class Channel:
     def detach(self) -> None:
         """Close this end in a child that the model forked: parent and child must not share the channel."""
         self._is_gone = self._is_detached = True
-        self._send_lock = threading.Lock()
-        self._leading = threading.Lock()
-        self._mutex = threading.Lock()
+        self._send_lock = allocate_lock()
+        self._leading = allocate_lock()
+        self._mutex = allocate_lock()
         self._followers = {}
         with contextlib.suppress(OSError):
             self._socket.close()

@@ -11,7 +11,6 @@ Texts of errors are the reference's (PB src/pb_stub.cc), because clients and tes
 from __future__ import annotations
 
 import gc
-import threading
 import time
 from collections.abc import Coroutine
 from typing import Any, Callable, List, Optional, Set, Tuple
@@ -21,6 +20,7 @@ from naiad_stub.blocks import KeptBlocks
 from naiad_stub.channel import Channel, HostGoneError
 from naiad_stub.exceptions import TritonError, TritonModelException
 from naiad_stub.exchange import Batch, ResponseWriter, Ticket, error_entry, mark_entry, responses_frame
+from naiad_stub.primitives import get_ident
 from naiad_stub.request import InferenceRequest
 from naiad_stub.response import InferenceResponse
 from naiad_stub.sender import HostSenders
@@ -140,7 +140,7 @@ class Execution:
                 _check_returned(response, request)
             if ticket.sender_state is not None and response is not None:
                 ticket.sender_state.check(has_response=True, final=True)
-        self._batch, self._thread, self._entries = batch, threading.get_ident(), []
+        self._batch, self._thread, self._entries = batch, get_ident(), []
         for response, request, ticket in zip(returned, batch.requests, batch.tickets):
             if response is not None:
                 entry = self._entry(ticket, response)
@@ -153,7 +153,7 @@ class Execution:
 
     def send_early(self) -> None:
         """Send the entries made so far: a later one needs a block, which may become free only by sending these."""
-        if self._batch is not None and self._entries and threading.get_ident() == self._thread:
+        if self._batch is not None and self._entries and get_ident() == self._thread:
             entries, self._entries = self._entries, []
             self._early.update(_key(entry) for entry in entries)
             self._channel.send(responses_frame(self._batch, entries, 0, time.monotonic_ns()))

@@ -7,8 +7,6 @@ finds the changes of its request on the metrics page. If no message follows, a t
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
 from bisect import bisect_left
 from collections import deque
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
@@ -16,6 +14,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tup
 from naiad_stub.exceptions import TritonModelException
 from naiad_stub.messages import Notification, pack
 from naiad_stub.metrics import MetricKind
+from naiad_stub.primitives import allocate_lock, sleep, start_thread
 from naiad_stub.queries import QueryError, ServerQueries
 from naiad_stub.runtime import MetricStore
 
@@ -39,12 +38,12 @@ class HostMetrics(MetricStore):
         self._queries = queries
         self._channel = queries.channel
         self._last = 0
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._changes: deque[Tuple[int, Any, float]] = deque()
         self._is_due = False
-        self._wake = threading.Lock()  # unlocked while there is something to send
+        self._wake = allocate_lock()  # unlocked while there is something to send
         self._wake.acquire()
-        self._thread: Optional[threading.Thread] = None
+        self._has_thread = False
 
     def new_family(self, name: str, description: str, kind: MetricKind) -> int:
         """Have the server create a family."""
@@ -63,9 +62,9 @@ class HostMetrics(MetricStore):
             fields["buckets"] = " ".join(map(repr, buckets))
         bounds = self._query("metric.new", "Error when creating Metric", fields)
         with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._send_queued, name="naiad-metrics", daemon=True)
-                self._thread.start()
+            if not self._has_thread:
+                self._has_thread = True
+                start_thread(self._send_queued)
         return _Handle(number, tuple(map(float, bounds.split())))
 
     def drop_family(self, family: int) -> None:
@@ -115,7 +114,7 @@ class HostMetrics(MetricStore):
     def _send_queued(self) -> None:
         while not self._channel.is_gone:
             self._wake.acquire()
-            time.sleep(_MAX_DELAY_SECONDS)
+            sleep(_MAX_DELAY_SECONDS)
             self._channel.flush()
 
     def _take(self) -> bytes:

@@ -7,6 +7,8 @@ import os
 import signal
 import threading
 
+from naiad_stub.primitives import sleep, start_thread
+
 _PR_SET_PDEATHSIG = 1
 _OOM_SCORE_FILE = "/proc/self/oom_score_adj"
 _OOM_SCORE_ABOVE_HOST = 200
@@ -48,13 +50,11 @@ def die_with(parent: int) -> None:
         return
 
     def watch() -> None:
-        import time
-
         while os.getppid() == parent:
-            time.sleep(1)
+            sleep(1)
         os._exit(1)
 
-    threading.Thread(target=watch, name="naiad-parent", daemon=True).start()
+    start_thread(watch)
 
 
 def raise_oom_score() -> None:

@@ -32,6 +32,7 @@ import threading
 from naiad_stub import limits, runtime, wire
 from naiad_stub.channel import Channel, HostGoneError
 from naiad_stub.control import HostControl
+from naiad_stub.descriptors import move_up, tolerate_closed_output
 from naiad_stub.host_metrics import HostMetrics
 from naiad_stub.lifeline import die_with, ignore_termination_signals, raise_oom_score
 from naiad_stub.messages import (
@@ -48,6 +49,8 @@ from naiad_stub.messages import (
     unpack,
 )
 from naiad_stub.model_loading import LoadError, complete_config, method_of
+from naiad_stub.primitives import allocate_lock, sleep, start_thread
+from naiad_stub.process_group import accept_leading
 from naiad_stub.process_title import rename_process
 from naiad_stub.queries import ServerQueries
 from naiad_stub.readiness import ReadinessThread
@@ -65,6 +68,7 @@ _WARNING_LEVEL = 1
 def main(arguments: list[str]) -> int:
     """Serve one model until the host ends it; return the exit status."""
     write_stack_on_crash()
+    tolerate_closed_output()
     options = dict(zip(arguments[::2], arguments[1::2]))
     is_unprivileged = options.get("--unprivileged") == "1"
     if is_unprivileged:
@@ -86,17 +90,31 @@ def main(arguments: list[str]) -> int:
         limits.set_inspectable(is_inspectable=False)
     else:
         raise_oom_score()
-    for own in ("--socket", "--side"):  # programs that the model starts must not have them
-        os.set_inheritable(int(options[own]), False)
-    channel = Channel(socket.socket(fileno=int(options["--socket"])))
+    guest = os.getpid()
+    accept_leading()
+    number, side_number = [move_up(int(options[each])) for each in ("--socket", "--side")]
+    channel = Channel(socket.socket(fileno=number))
     os.register_at_fork(after_in_child=channel.detach)
     try:
-        return _serve(channel, options)
+        return _serve(channel, socket.socket(fileno=side_number), options)
     except HostGoneError:
+        if os.getpid() == guest and not _is_open(number):
+            sys.stderr.write(
+                f"the model closed descriptor {number}, the connection of its process to the server; "
+                "close only descriptors that the model has opened\n"
+            )
         return 1
 
 
-def _serve(channel: Channel, options: dict[str, str]) -> int:
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def _serve(channel: Channel, side: socket.socket, options: dict[str, str]) -> int:
     import numpy as np
 
     version = ".".join(map(str, sys.version_info[:3]))
@@ -129,7 +147,6 @@ def _serve(channel: Channel, options: dict[str, str]) -> int:
             channel.send(pack(Failed(error.code, error.message, error.traceback_text)))
             return 0
     is_ready = method_of(server.model, "is_ready")
-    side = socket.socket(fileno=int(options["--side"]))
     if is_ready is None:
         side.close()
     else:
@@ -166,9 +183,7 @@ def _exit_soon(channel: Channel, instance_name: str) -> None:
     """Have this process exit in _THREADS_SECONDS, even if the model left threads running."""
 
     def end() -> None:
-        import time
-
-        time.sleep(_THREADS_SECONDS)
+        sleep(_THREADS_SECONDS)
         left = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
         names = ", ".join([f"'{each.name}'" for each in left])
         if not names:  # the interpreter is exiting, or runs a handler of atexit
@@ -180,7 +195,7 @@ def _exit_soon(channel: Channel, instance_name: str) -> None:
             sys.stderr.flush()
         os._exit(0)
 
-    threading.Thread(target=end, name="naiad-end", daemon=True).start()
+    start_thread(end)
 
 
 def _segment(options: dict[str, str], name: str) -> Segment:
@@ -195,19 +210,23 @@ class _Heartbeat:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="naiad-heartbeat", daemon=True)
+        # Both are locked while the model loads.
+        self._loading, self._running = allocate_lock(), allocate_lock()
 
     def __enter__(self) -> None:
-        self._thread.start()
+        self._loading.acquire()
+        self._running.acquire()
+        start_thread(self._beat)
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._loading.release()
+        self._running.acquire()
 
     def _beat(self) -> None:
-        while not self._stop.wait(_HEARTBEAT_SECONDS):
-            try:
+        try:
+            while not self._loading.acquire(timeout=_HEARTBEAT_SECONDS):
                 self._channel.send(pack(Progress()))
-            except HostGoneError:
-                return
+        except HostGoneError:
+            return
+        finally:
+            self._running.release()

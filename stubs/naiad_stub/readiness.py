@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 
 from naiad_stub import loader, wire
 from naiad_stub.messages import READINESS_QUERIES, Readiness, pack, unpack
+from naiad_stub.primitives import start_thread
 
 if TYPE_CHECKING:  # expensive to import, and few models need it
     import asyncio
@@ -44,7 +44,7 @@ class ReadinessThread:
 
     def start(self) -> None:
         """Start the thread."""
-        threading.Thread(target=self._run, name="naiad-readiness", daemon=True).start()
+        start_thread(self._run)
 
     def _run(self) -> None:
         reader = wire.FrameReader()

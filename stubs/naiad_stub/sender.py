@@ -15,7 +15,6 @@ and those it returned from without a response (`_open`, weak: a request is open 
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections import deque
@@ -27,6 +26,7 @@ from naiad_stub.channel import Channel, Waiter, running_loop
 from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
 from naiad_stub.exchange import Batch, ResponseWriter, Ticket, error_entry, mark_entry, responses_frame
 from naiad_stub.messages import REQUEST_PROGRESS, CancelRequests, Credit, Notification, pack
+from naiad_stub.primitives import allocate_lock
 from naiad_stub.response import InferenceResponse
 from naiad_stub.runtime import ResponseSenders
 
@@ -73,7 +73,7 @@ class SenderState:
         self._senders = senders
         self._key = ticket.key
         self._batch = ticket.batch
-        self._lock = threading.Lock()  # responses and the final mark must be sent in the order they were checked
+        self._lock = allocate_lock()  # responses and the final mark must be sent in the order they were checked
         self._sizes: deque[int] = deque()  # of the responses without credit
         # Two sums instead of their difference: only the sending thread changes one, only the reading thread the other.
         self._sent = self._credited = 0
@@ -198,7 +198,7 @@ class HostSenders(ResponseSenders):
         self._name = name
         self._log = log
         self._has_warned = False
-        self._creating = threading.Lock()
+        self._creating = allocate_lock()
         self._running: Dict[int, Ticket] = {}
         self._open: weakref.WeakValueDictionary[int, Ticket] = weakref.WeakValueDictionary()
         self._early_cancels: Set[int] = set()  # keys of requests that were cancelled before `execute` got them

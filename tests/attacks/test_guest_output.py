@@ -20,8 +20,9 @@ def execute(self, requests):
 """
 _FRAME = """
 import socket, struct
-words = open("/proc/self/cmdline").read().split("\\0")
-host = socket.socket(fileno=os.dup(int(words[words.index("--socket") + 1])))
+folder = "/proc/self/fd/"
+(channel,) = [each for each in os.listdir(folder) if "socket:" in os.path.realpath(folder + each)]
+host = socket.socket(fileno=os.dup(int(channel)))
 host.setblocking(True)
 host.sendall(struct.pack("<IHH", {size}, {kind}, 0))
 piece = bytes(1 << 20)

@@ -10,10 +10,10 @@ A guest that uses no tensor in GPU memory neither imports this module nor loads 
 from __future__ import annotations
 
 import ctypes
-import threading
 from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 from naiad_stub.exceptions import TritonModelException
+from naiad_stub.primitives import allocate_lock
 
 LIBRARY = "libcuda.so.1"
 LEGACY_STREAM = 1
@@ -184,7 +184,7 @@ def _uuid(driver: Driver, ordinal: int) -> bytes:
     return bytes(uuid)
 
 
-_lock = threading.Lock()
+_lock = allocate_lock()
 _loaded: List[Driver] = []
 _devices: Dict[int, Device] = {}
 

@@ -8,12 +8,12 @@ its pages stay: before the system gets them back (`drop_free`), and before anoth
 
 from __future__ import annotations
 
-import threading
 from typing import Callable, Dict
 
 from naiad_stub.cuda.driver import Device, device
 from naiad_stub.cuda.memory import DeviceMemory, address_of
 from naiad_stub.datatypes import Buffer
+from naiad_stub.primitives import allocate_lock
 
 LEAST_BYTES = 4 << 20
 """Smaller copies take less than the bookkeeping saves."""
@@ -24,7 +24,7 @@ class PinnedBlocks:
 
     def __init__(self, segment: Buffer) -> None:
         self._base, self._keep = address_of(segment)
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._seen: Dict[int, int] = {}  # size by offset: blocks that were copied to
         self._registered: Dict[int, int] = {}  # size by offset
         self._devices: Dict[int, Device] = {}  # by offset

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import threading
 from collections import OrderedDict, deque
 from typing import Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
@@ -22,6 +21,7 @@ from naiad_stub import wire
 from naiad_stub.cuda.driver import CudaError, Device, IpcHandle, device, device_by_uuid
 from naiad_stub.cuda.memory import Allocation, DeviceMemory
 from naiad_stub.exceptions import TritonModelException
+from naiad_stub.primitives import allocate_lock
 from naiad_stub.segment import block_size
 
 _GRANULE = 2 << 20
@@ -60,7 +60,7 @@ class Exports:
     """The regions of this process."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._numbers = itertools.count()
         self._sent: Dict[int, _Region] = {}
         self._idle: Dict[Tuple[int, int], List[_Region]] = {}
@@ -168,7 +168,7 @@ class _Imports:
     """The memory of other processes that is mapped here."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._opened: OrderedDict[Tuple[bytes, bytes], _Opened] = OrderedDict()  # longest idle first
         self._dropped: Deque[_Opened] = deque()  # filled by finalizers, which cannot wait for the lock
 
