@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from naiad_stub import layout, wire
 from naiad_stub.blocks import BorrowedBlock, OutputBlocks
@@ -23,6 +23,9 @@ from naiad_stub.tensor import Tensor
 
 _Input = Tuple[str, int, Tuple[int, ...], int, int]
 """Name, datatype, shape, start and end within the block of an input."""
+_Unpacked = Tuple[List[_Input], Sequence[str], Sequence[str], Sequence[str]]
+"""Inputs of a layout, and names of outputs: those that the model is told are requested, those that are sent to the
+host, and those that the client named."""
 _Output = Tuple[str, int, Tuple[int, ...], int]
 """Name, datatype, shape and bytes of an output."""
 DevicePlace = Tuple[int, bytes, bytes, int]
@@ -37,6 +40,8 @@ _HOST_FLAGS = 32
 _MODEL_FLAGS = (1 << _HOST_FLAGS) - 1
 _SMALL_DEVICE_BYTES = 64 << 10
 """Up to this many bytes in GPU memory, a copy in the process's own memory is cheaper than a block of the segment."""
+_REPORTED_NAMES = 64
+"""Limit on the undeclared outputs that are reported: a model may make up a name for each response."""
 _MAX_BODY = wire.MAX_GUEST_FRAME // 2
 """Bytes of entries in one RESPONSES message, unless a single entry has more."""
 
@@ -47,6 +52,7 @@ class Ticket:
     Attributes:
         key: The host's key of the request.
         requested: Names of the outputs to send: the requested ones, and states.
+        named: Names of the outputs that the client asked for by name; empty if it wants all that the model returns.
         is_cancelled: Whether the host has said that the client cancelled the request or disconnected.
         keeps_on_device: Whether outputs in GPU memory may stay there.
         has_sender: Whether the model has asked for its sender.
@@ -63,6 +69,7 @@ class Ticket:
         "is_cancelled",
         "keeps_on_device",
         "key",
+        "named",
         "requested",
         "sender_state",
     )
@@ -70,6 +77,7 @@ class Ticket:
     def __init__(self, key: int, requested: Sequence[str], batch: Batch) -> None:
         self.key = key
         self.requested = requested
+        self.named: Sequence[str] = ()
         self.batch = batch
         self.is_cancelled = self.has_sender = self.keeps_on_device = False
         self.closed_after: Optional[int] = None
@@ -127,7 +135,7 @@ class BatchReader:
         self._input_names = input_names
         self._output_names = output_names
         self._state_names = state_names
-        self._layouts: Memo[bytes, tuple[list[_Input], Sequence[str], Sequence[str]]] = Memo(layout.KEPT)
+        self._layouts: Memo[bytes, _Unpacked] = Memo(layout.KEPT)
 
     def read(self, payload: bytes) -> Batch:
         """The batch of one EXECUTE payload."""
@@ -192,7 +200,7 @@ class BatchReader:
         data = payload[position:end]
         # Names, datatypes, shapes and offsets of most requests are those of an earlier one. Found by their bytes, they
         # cost one look-up; only the views into the segment are made for each request.
-        tensors, requested, sent = self._layouts.get(data) or self._unpack(data)
+        tensors, requested, sent, named = self._layouts.get(data) or self._unpack(data)
         inputs = [
             Tensor._received(name, code, shape, segment[base + start : base + stop])
             for name, code, shape, start, stop in tensors
@@ -200,6 +208,8 @@ class BatchReader:
         if devices:
             place_on_device(inputs, devices, segment)
         ticket = Ticket(key, sent, batch)
+        if named:
+            ticket.named = named
         if keeps_on_device:
             ticket.keeps_on_device = True
         request = InferenceRequest._received(
@@ -211,19 +221,18 @@ class BatchReader:
         batch.tickets.append(ticket)
         return end
 
-    def _unpack(self, data: bytes) -> tuple[list[_Input], Sequence[str], Sequence[str]]:
+    def _unpack(self, data: bytes) -> _Unpacked:
         places, positions = layout.unpack(data)
         tensors = [
             (self._input_names[place.position], place.code, place.shape, place.offset, place.offset + place.size)
             for place in places
         ]
-        requested = (
-            self._output_names if positions is None else [self._output_names[position] for position in positions]
-        )
+        named = () if positions is None else [self._output_names[position] for position in positions]
+        requested = self._output_names if positions is None else named
         # The host needs the states, whichever outputs the client requested.
         sent = [*requested, *self._state_names] if self._state_names else requested
-        self._layouts[data] = tensors, requested, sent
-        return tensors, requested, sent
+        unpacked = self._layouts[data] = tensors, requested, sent, named
+        return unpacked
 
 
 def _read_trace(key: int, payload: bytes, position: int) -> tuple[InferenceTrace, int]:
@@ -408,10 +417,29 @@ def _laid_out(buffers: Sequence[Buffer], offsets: Sequence[int], size: int) -> b
 
 
 class ResponseWriter:
-    """Encodes responses of one model as entries of RESPONSES."""
+    """Encodes responses of one model as entries of RESPONSES.
 
-    def __init__(self, blocks: OutputBlocks, output_names: Sequence[str]) -> None:
+    Args:
+        blocks: The blocks of the output segment.
+        output_names: Names that the host knows by their position.
+        on_notice: Called with a sentence about an output of the model's responses, once for each name.
+        is_decoupled: Whether each response may have a part of the outputs.
+    """
+
+    def __init__(
+        self,
+        blocks: OutputBlocks,
+        output_names: Sequence[str],
+        on_notice: Callable[[str], None],
+        *,
+        is_decoupled: bool = False,
+    ) -> None:
         self._tensors = TensorWriter(blocks, output_names)
+        self._on_notice = on_notice
+        self._is_decoupled = is_decoupled
+        self._declared = frozenset(output_names)
+        self._undeclared: Set[str] = set()
+        self._lacking: Set[str] = set()
 
     def response(self, ticket: Ticket, response: InferenceResponse, flags: int) -> tuple[bytes, int]:
         """One entry, and the bytes of its outputs; those not requested are dropped (PB src/infer_response.cc)."""
@@ -426,9 +454,35 @@ class ResponseWriter:
         # Dropped before they are written: an output that was not requested would cost a copy and a block.
         requested = ticket.requested
         tensors = [tensor for tensor in response._outputs if tensor._name in requested]
+        if not len(tensors) == len(requested) == len(response._outputs):
+            self._look_at_names(ticket, response)
         own, count, blocks, data, inline, size = self._tensors.write(tensors, keeps_on_device=ticket.keeps_on_device)
         head = wire.RESPONSE_HEAD.pack(ticket.key, flags | own, 0, count, len(text), len(data))
         return head + blocks + text + data + inline, size
+
+    def _look_at_names(self, ticket: Ticket, response: InferenceResponse) -> None:
+        """Report outputs that no client gets, and outputs that the client named and the model did not return.
+
+        A client that names no outputs wants what the model returns: a model may leave some out, depending on its input.
+        """
+        names = {tensor._name for tensor in response._outputs}
+        if not self._declared.issuperset(names) and len(self._undeclared) < _REPORTED_NAMES:
+            room = _REPORTED_NAMES - len(self._undeclared)
+            for name in sorted(names - self._declared - self._undeclared)[:room]:
+                self._undeclared.add(name)
+                self._on_notice(
+                    f"a response has the output '{name}', which the configuration does not name, so that clients do "
+                    "not get it; declare it in config.pbtxt, or remove it from the response"
+                )
+        if self._is_decoupled or names.issuperset(ticket.named):
+            return
+        for name in ticket.named:
+            if name not in names and name not in self._lacking:
+                self._lacking.add(name)
+                self._on_notice(
+                    f"a response lacks the output '{name}', which its client requested by name, so that the client "
+                    "gets the other outputs and no error; return all requested outputs, or an error"
+                )
 
 
 def error_entry(key: int, code: int, message: str, flags: int) -> bytes:

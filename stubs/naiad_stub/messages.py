@@ -145,7 +145,7 @@ class Log(Message):
     """The model, or the stub on its behalf, logs a message.
 
     Attributes:
-        level: Number of the level, as in `pb_utils.Logger`.
+        level: Number of the level, as in `pb_utils.Logger`, and LOG_ONCE.
         file: File of the model that logged.
         line: Line in that file.
         text: The message; see `bounded_text`.

@@ -64,9 +64,15 @@ class ModelServer:
         self.blocks = OutputBlocks(outputs, channel)
         os.register_at_fork(after_in_child=self.blocks.detach)
         self._reader = BatchReader(inputs.view, _names(spec["inputs"]), output_names, state_names, shared)
-        self._writer = ResponseWriter(self.blocks, list(dict.fromkeys(output_names + state_names)))
+        is_decoupled = spec["decoupled"] == "1"
+        self._writer = ResponseWriter(
+            self.blocks,
+            list(dict.fromkeys(output_names + state_names)),
+            self._log_once,
+            is_decoupled=is_decoupled,
+        )
         self.senders = HostSenders(
-            channel, self._writer, self._instance_name, self._log_warning, decoupled=spec["decoupled"] == "1"
+            channel, self._writer, self._instance_name, self._log_warning, decoupled=is_decoupled
         )
         self.calls = HostCalls(channel, self.blocks, inputs.view)
         self.model: Any = None
@@ -261,6 +267,9 @@ class ModelServer:
 
     def _log_warning(self, message: str) -> None:
         self._log(_WARNING_LEVEL, message)
+
+    def _log_once(self, message: str) -> None:
+        self._log(_WARNING_LEVEL | wire.LOG_ONCE, message)
 
 
 def _names(joined: str) -> list[str]:

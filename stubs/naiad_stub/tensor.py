@@ -86,7 +86,7 @@ def _as_array(value: Any) -> np.ndarray[Any, Any]:
     return array
 
 
-def _convertible(array: np.ndarray[Any, Any]) -> Tuple[int, np.ndarray[Any, Any]]:
+def _convertible(name: str, array: np.ndarray[Any, Any]) -> Tuple[int, np.ndarray[Any, Any]]:
     """The datatype of an array whose dtype is not in the table, and the array to send for it."""
     dtype = array.dtype
     if dtype.kind == "S":
@@ -96,7 +96,10 @@ def _convertible(array: np.ndarray[Any, Any]) -> Tuple[int, np.ndarray[Any, Any]
         code = _CODES.get(native)
         if code is not None:
             return code, array.astype(native)
-    raise TritonModelException("NumPy dtype is not supported.")
+    cure = "by .astype(object)" if dtype.kind in "UT" else "to one that Triton has, such as float32 or int64"
+    raise TritonModelException(
+        f"NumPy dtype is not supported. Tensor '{name}' has dtype {dtype}: convert the array {cure}"
+    )
 
 
 class Tensor:
@@ -128,7 +131,7 @@ class Tensor:
             raise TritonModelException("Tensor name cannot be an empty string.")
         code = _CODES.get(array.dtype)
         if code is None:
-            code, array = _convertible(array)
+            code, array = _convertible(name, array)
         self._name = name
         self._code = code
         self._shape = array.shape

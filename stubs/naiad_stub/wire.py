@@ -87,6 +87,9 @@ class Kind:
     REAP = 51
 
 
+LOG_ONCE = 1 << 8
+"""Added to the level of LOG: the host logs the message once for a loaded model, whichever of its guests sends it."""
+
 INLINE_LIMIT = 1024
 """Tensors of up to this many bytes together are in the message itself, laid out as in a block.
 

@@ -327,7 +327,7 @@ def test_what_a_model_requires_of_python_holds_for_what_is_prefetched(tmp_path, 
     )
     required = []
 
-    def prepare(manager, source, *, python, python_origin, preferred):
+    def prepare(manager, source, *, python, python_origin):
         required.append((str(source), str(python), "PYTHON_VERSION" in python_origin))
         raise ExecutionEnvironmentError("nothing is built here")
 

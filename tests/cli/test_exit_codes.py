@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 import pytest
 from naiad.cli.commands import naiad_group
-from naiad.cli.flag_commands import FLAG_COMMANDS
+from naiad.cli.flag_commands import FLAG_COMMANDS, FlagCommand
 from naiad.cli.main import main, main_tritonserver
-from support.server import free_ports
+from support.server import free_ports, wait_until
 
 CONFIG = 'backend: "nosuch"\ninput [{ name: "x" data_type: TYPE_FP32 dims: [1] }]\n'
 
@@ -25,6 +25,68 @@ def commands(group: click.Group = naiad_group, path: tuple[str, ...] = ()) -> It
             yield from commands(command, (*path, name))
         else:
             yield (*path, name)
+
+
+def test_a_command_that_is_interrupted_while_its_modules_are_imported_ends_without_a_traceback(
+    tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "slow_command.py").write_text("raise KeyboardInterrupt\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(FLAG_COMMANDS, "bench", FlagCommand("slow_command:run", "", ""))
+    assert main(["bench"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+INTERRUPTED_IMPORT = """
+import sys
+from naiad.cli.flag_commands import FLAG_COMMANDS, FlagCommand
+from naiad.cli.main import main
+
+FLAG_COMMANDS["bench"] = FlagCommand("slow_command:run", "", "")
+sys.exit(main(["bench"]))
+"""
+LOSES_THE_INTERRUPT = """
+import os, signal
+
+try:  # as numpy's modules in C do
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(100):
+        pass
+except KeyboardInterrupt:
+    raise ImportError("Importing the numpy C-extensions failed") from None
+
+
+def run(arguments):
+    print("runs")
+"""
+
+
+def test_an_interrupt_that_a_module_would_take_for_a_broken_installation_waits_for_its_import(tmp_path):
+    """Before, one Ctrl-C of `naiad bench` in ten printed numpy's fifty lines about a broken installation."""
+    (tmp_path / "slow_command.py").write_text(LOSES_THE_INTERRUPT)
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_a_bundle_that_is_terminated_leaves_nothing_beside_its_output(tmp_path):
+    """Before, it left hundreds of megabytes."""
+    (tmp_path / "models" / "m" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "m" / "1" / "model.py").write_text("class TritonPythonModel:\n    pass\n")
+    (tmp_path / "models" / "m" / "config.pbtxt").write_text('backend: "python"\n')
+    output = tmp_path / "out"
+    command = [Path(sys.executable).with_name("naiad"), "bundle", f"--model-repository={tmp_path / 'models'}"]
+    command += [f"--output={output / 'bundle.tar.zst'}", f"--env-store={tmp_path / 'store'}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        wait_until(lambda: any(output.glob(".naiad-bundle-*/*")) or process.poll() is not None, "scratch files")
+        process.terminate()
+        printed, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, printed) == (143, b"")
+    assert list(output.iterdir()) == []
 
 
 @pytest.mark.parametrize(

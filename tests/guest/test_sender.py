@@ -58,7 +58,7 @@ class Line:
         self._ours = ours
         self.channel = Channel(ours)
         self.host = hosts
-        self._senders = HostSenders(self.channel, ResponseWriter(None, ()), "m", print, decoupled=True)
+        self._senders = HostSenders(self.channel, ResponseWriter(None, (), print), "m", print, decoupled=True)
         self._tickets: list[Ticket] = []
 
     def shrink_buffer(self) -> None:

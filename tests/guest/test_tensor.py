@@ -186,9 +186,13 @@ def test_what_is_no_array_at_all_is_a_type_error(value):
     ],
     ids=lambda array: str(array.dtype),
 )
-def test_other_dtypes_are_refused(array):
-    with pytest.raises(TritonModelException, match=r"^NumPy dtype is not supported\.$"):
+def test_other_dtypes_are_refused_with_the_tensor_the_dtype_and_the_cure(array):
+    with pytest.raises(TritonModelException) as caught:
         Tensor("T", array)
+    cure = "by .astype(object)" if array.dtype.kind == "U" else "to one that Triton has, such as float32 or int64"
+    assert str(caught.value) == (
+        f"NumPy dtype is not supported. Tensor 'T' has dtype {array.dtype}: convert the array {cure}"
+    )
 
 
 def test_names_are_non_empty_strings_given_by_position():

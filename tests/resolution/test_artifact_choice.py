@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 from naiad.errors import ExecutionEnvironmentError, ResolutionError
 from naiad.resolution.artifacts import choose_artifacts
-from naiad.resolution.decision import LinkedStub
 from naiad.resolution.preparation import check_interpreter
 from resolution.fake_files import FakeFiles
 from resolution.makers import GUEST, STUB, UTILS, resolve_m
@@ -78,26 +77,21 @@ def linked_stubs(monkeypatch, versions: dict[bytes, str]) -> None:
     )
 
 
-def test_the_python_of_a_compiled_stub_is_preferred_where_nothing_else_chooses_one(monkeypatch):
+def test_the_python_of_a_compiled_stub_is_required_where_nothing_else_chooses_one(monkeypatch):
     linked_stubs(monkeypatch, {b"\x7fELF": "3.10"})
     files = {"/repo/m/1/model.py": "", f"/repo/m/{STUB}": b"\x7fELF", "/e": ""}
     found = resolve_m(files)
-    assert found.python is None
-    assert found.linked == LinkedStub(Path(f"/repo/m/{STUB}"), "3.10")
-    assert "3.10.4" in found.preferred_python
-    assert "3.9.4" not in found.preferred_python
-    assert "python: Python 3.10 if it is installed" in "".join(map(str, found.steps))
-    assert "was compiled for Python 3.10," in check_interpreter(found, (3, 12, 1))
-    assert not check_interpreter(found, (3, 10, 4))
-    assert resolve_m(files, parameters={"PYTHON_VERSION": "3.9"}).preferred_python is None
-    assert resolve_m(files, parameters={"EXECUTION_ENV_PATH": "/e"}).preferred_python is None
+    assert (str(found.python), found.python_origin) == ("==3.10.*", f"the compiled stub /repo/m/{STUB}")
+    assert f"python: Python 3.10 (the compiled stub /repo/m/{STUB} is linked to it)" in "".join(map(str, found.steps))
+    assert str(resolve_m(files, parameters={"PYTHON_VERSION": "3.9"}).python) == "==3.9.*"
+    assert resolve_m(files, parameters={"EXECUTION_ENV_PATH": "/e"}).python is None
 
 
 def test_a_models_own_compiled_stub_is_preferred_to_that_of_the_backend(monkeypatch):
     linked_stubs(monkeypatch, {b"\x7fELF1": "3.10", b"\x7fELF2": "3.9"})
     backend = {f"/b1/python/{STUB}": b"\x7fELF2", f"/b1/python/{UTILS}": "", "/repo/m/1/model.py": ""}
-    assert resolve_m(backend).linked.python == "3.9"
-    assert resolve_m({**backend, f"/repo/m/{STUB}": b"\x7fELF1"}).linked.python == "3.10"
+    assert str(resolve_m(backend).python) == "==3.9.*"
+    assert str(resolve_m({**backend, f"/repo/m/{STUB}": b"\x7fELF1"}).python) == "==3.10.*"
 
 
 def test_a_python_model_may_bring_its_own_stub_too():

@@ -227,3 +227,11 @@ def test_a_shared_backend_reads_the_settings_of_python_and_not_its_own():
 def test_a_given_default_max_batch_size_replaces_the_injected_one():
     found = resolve_m({OWN}, backend_configs={"": {"default-max-batch-size": "16"}})
     assert found.backend_config["default-max-batch-size"] == "16"
+
+
+def test_a_folder_of_a_backend_without_library_or_code_is_no_misspelt_name():
+    with pytest.raises(ResolutionError) as caught:
+        resolve_m({OWN, "/b1/custom/README.md"}, backend="custom")
+    assert caught.value.message.endswith(
+        "(not found)); the folder '/b1/custom' has neither libtriton_custom.so nor model.py"
+    )

@@ -141,8 +141,8 @@ def test_a_default_environment_that_a_model_does_not_use_is_named_with_the_reaso
 class NothingInstalled:
     """Provides environments on a machine without any Python."""
 
-    def prepare(self, _source, *, python=None, python_origin="", preferred=None, label=""):
-        raise InterpreterNotFoundError(f"no Python {python} (required by {python_origin}) for {label}, not {preferred}")
+    def prepare(self, _source, *, python=None, python_origin="", label=""):
+        raise InterpreterNotFoundError(f"no Python {python} (required by {python_origin}) for {label}")
 
 
 def test_the_error_about_a_missing_python_says_that_the_default_environment_is_not_used():
@@ -150,10 +150,9 @@ def test_the_error_about_a_missing_python_says_that_the_default_environment_is_n
     with pytest.raises(InterpreterNotFoundError) as caught:
         prepare_environment(found, NothingInstalled(), "m")
     assert caught.value.message == (
-        "no Python ==3.10.* (required by parameter PYTHON_VERSION of model 'm') for m, not None. "
-        + found.skipped_environment
+        "no Python ==3.10.* (required by parameter PYTHON_VERSION of model 'm') for m. " + found.skipped_environment
     )
-    with pytest.raises(InterpreterNotFoundError, match=r"not None$"):
+    with pytest.raises(InterpreterNotFoundError, match=r"for m$"):
         prepare_environment(resolve_m({OWN}, parameters={"PYTHON_VERSION": "3.10"}), NothingInstalled(), "m")
 
 

@@ -53,7 +53,7 @@ class Pair:
             RequestPlan(model_name="m", model_version=1, input_names=NAMES, output_names=NAMES)
         )
         self.reader = BatchReader(self.memory.inputs.view, NAMES, NAMES)
-        self.writer = ResponseWriter(self.blocks, NAMES)
+        self.writer = ResponseWriter(self.blocks, NAMES, lambda notice: None)
 
     def take_returned(self) -> int:
         """Give the guest its output blocks back; how many there were."""

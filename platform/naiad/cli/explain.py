@@ -174,6 +174,5 @@ def _prepare(resolution: Resolution, options: ServerOptions) -> PreparedEnvironm
 
     manager = EnvironmentManager(options.environments.store, policy=store_policy(options))
     ready: PreparedEnvironment = prepare_environment(resolution, manager, resolution.model)
-    if warning := check_interpreter(resolution, ready.version):
-        print(f"warning: {warning}", file=sys.stderr)
+    check_interpreter(resolution, ready.version)
     return ready

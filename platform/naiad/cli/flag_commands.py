@@ -29,11 +29,11 @@ class FlagCommand:
     summary: str
     choices: tuple[str, ...] = ()
 
-    def run(self, arguments: Sequence[str]) -> int:
-        """Import the command and run it; returns the exit code."""
+    def load(self) -> Callable[[Sequence[str]], int]:
+        """Import the command; the function that runs it and returns the exit code."""
         module, _, function = self.place.partition(":")
         command: Callable[[Sequence[str]], int] = getattr(import_module(module), function)
-        return command(arguments)
+        return command
 
 
 FLAG_COMMANDS = {

@@ -1,35 +1,53 @@
 """The two programs: `naiad` with its sub-commands, and `tritonserver`, which is `naiad serve` under Triton's name.
 
 Sub-commands that accept the server's flags are in `flag_commands`; click parses all others (`env`, `init`). Modules are
-imported only when they are needed, because a server must start quickly.
+imported only when they are needed: a server must start quickly, and an interrupted import must be caught here, as it
+prints a traceback otherwise.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
-
-from naiad.cli.flag_commands import FLAG_COMMANDS
-from naiad.standard_streams import open_standard_streams
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import FrameType
 
 __all__ = ["main", "main_tritonserver"]
 
 
+_SIGNALLED = 128
+"""A shell adds the signal's number to this for the status of a program that a signal ended."""
+
+
 def main_tritonserver(arguments: Sequence[str] | None = None) -> int:
     """Run the program `tritonserver`; returns the exit code."""
-    open_standard_streams()
-    from naiad.cli.serve import serve
-
-    return _until_output_closes(lambda: serve(sys.argv[1:] if arguments is None else arguments, "tritonserver"))
+    return _until_interrupted(lambda: _serve(sys.argv[1:] if arguments is None else arguments))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program `naiad`; returns the exit code. Flags without a sub-command are those of `naiad serve`."""
-    open_standard_streams()
-    given = sys.argv[1:] if arguments is None else arguments
-    return _until_output_closes(lambda: _run(given))
+    return _until_interrupted(lambda: _run(sys.argv[1:] if arguments is None else arguments))
+
+
+def _until_interrupted(command: Callable[[], int]) -> int:
+    """The exit code of a command, which ends without a traceback if it is interrupted, also while it is imported."""
+    try:
+        from naiad.standard_streams import open_standard_streams
+
+        open_standard_streams()
+        return _until_output_closes(command)
+    except KeyboardInterrupt:
+        return _interrupted()
+
+
+def _interrupted() -> int:
+    print("interrupted", file=sys.stderr)
+    return _SIGNALLED + signal.SIGINT
 
 
 _ERRORS_OF_OUTPUTS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -43,7 +61,10 @@ def _until_output_closes(command: Callable[[], int]) -> int:
     from naiad.cli.command_line import EXIT_FAILURE, EXIT_OUTPUT_CLOSED, output_failure
 
     try:
-        code = command()
+        try:
+            code = command()
+        except KeyboardInterrupt:  # here, so that what was printed before is written
+            code = _interrupted()
         failure = output_failure()  # looked for here, where it can be caught: Python would do it after this returns
     except OSError as error:
         # An unbuffered output (PYTHONUNBUFFERED) has nothing left to flush; a command names other files that it writes.
@@ -60,15 +81,71 @@ def _until_output_closes(command: Callable[[], int]) -> int:
     return EXIT_FAILURE
 
 
+@contextmanager
+def _unwound_by_termination() -> Iterator[None]:
+    """Let SIGTERM end a command as an exception does, so that it removes what it has half written.
+
+    Without effect where SIGTERM has another handler, or outside of the main thread.
+    """
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+    signal.signal(signal.SIGTERM, _on_termination)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _on_termination(number: int, _: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second signal must not end the cleanup
+    raise SystemExit(_SIGNALLED + number)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Have Ctrl-C wait until a command is imported, which takes up to a second.
+
+    numpy's modules in C lose a KeyboardInterrupt, and numpy raises an ImportError about a broken installation instead.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(arguments: Sequence[str]) -> int:
+    with _uninterrupted():
+        from naiad.cli.serve import serve
+
+    return serve(arguments, "tritonserver")
+
+
 def _run(arguments: Sequence[str]) -> int:
-    match list(arguments):
+    with _uninterrupted():
+        is_server, command = _find(list(arguments))
+    if is_server:  # it ends by its own rules: requests in flight are finished first
+        return command()
+    with _unwound_by_termination():
+        return command()
+
+
+def _find(arguments: list[str]) -> tuple[bool, Callable[[], int]]:
+    """Import what runs a command line; whether that is the server, and the function."""
+    from naiad.cli.flag_commands import FLAG_COMMANDS
+
+    match arguments:
         case [name, *rest] if name in FLAG_COMMANDS:
-            return FLAG_COMMANDS[name].run(rest)
+            return name == "serve", partial(FLAG_COMMANDS[name].load(), rest)
         case [first, *_] if first.startswith("-") and first not in {"--help", "-h", "--version"}:
             from naiad.cli.serve import serve
 
-            return serve(arguments, "naiad")
+            return True, partial(serve, arguments, "naiad")
         case _:
             from naiad.cli.commands import run
 
-            return run(arguments)
+            return False, partial(run, arguments)

@@ -330,10 +330,7 @@ def _examine_environment(
     context: ExaminationContext,
     config: ModelConfig,
 ) -> Iterator[Finding]:
-    if warning := check_interpreter(resolution, environment.version):
-        message, _, advice = warning.partition("; ")
-        where = "" if resolution.linked is None else str(resolution.linked.path)
-        yield Finding(severity=Severity.WARNING, code="compiled-stub", message=message, advice=advice, where=where)
+    check_interpreter(resolution, environment.version)
     if resolution.library is not None:
         yield from examine_native_library(resolution.library, environment)
         return

@@ -25,7 +25,7 @@ from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.environments.store.leases import Lease
 from naiad.environments.store.record import ReadyEntry
 from naiad.environments.store.store import Store
-from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError
+from naiad.errors import ExecutionEnvironmentError
 from naiad.interpreters.discovery import find_interpreter
 from naiad.interpreters.prefix import probe_with_libraries, require_interpreter, require_numpy
 from naiad.interpreters.probe import Interpreter, probe_cached
@@ -78,7 +78,6 @@ class EnvironmentManager:
         *,
         python: SpecifierSet | None = None,
         python_origin: str = "",
-        preferred: SpecifierSet | None = None,
         label: str = "",
     ) -> ReadyEnvironment:
         """Prepare an environment for starting guests. Blocks; a new archive takes seconds.
@@ -90,16 +89,12 @@ class EnvironmentManager:
                 machine, preferably the host's.
             python: Versions that the model supports.
             python_origin: The parameter or file that requires these versions, for errors.
-            preferred: Versions to use if an interpreter of them is installed and neither *source* nor *python* is
-                given.
             label: Name of the model, for the log.
 
         Raises:
             ExecutionEnvironmentError: If it does not exist or cannot be used here.
         """
         if source is None:
-            if python is None:
-                return self._prepare_preferred(preferred)
             return self._prepare_installed(python, python_origin or (f"model '{label}'" if label else ""))
         named = source if isinstance(source, EnvironmentSource) else EnvironmentSource(path=source)
         if named.path is not None and is_declaration(named.path):
@@ -140,14 +135,6 @@ class EnvironmentManager:
                 f"and signatures; pack it with `naiad env pack`, or remove {_violated_rule(named)}"
             )
         return self._prepare_directory(path)
-
-    def _prepare_preferred(self, preferred: SpecifierSet | None) -> ReadyEnvironment:
-        """An interpreter of the *preferred* version, else the host's."""
-        try:
-            return self._prepare_installed(preferred)
-        except InterpreterNotFoundError as error:
-            _log.debug("%s", error.message)
-            return self._prepare_installed(None)
 
     def _prepare_declared(self, named: EnvironmentSource, python: SpecifierSet | None, label: str) -> ReadyEnvironment:
         """An environment that a file declares by its requirements."""

@@ -141,10 +141,7 @@ def _is_foreign(stub: Path, files: Files, foreign: list[Path]) -> bool:
 
 
 def _foreign_notice(stub: Path, python: str) -> str:
-    linked = (
-        f". It is linked to Python {python}: a model for which nothing else is chosen runs under this version if it is "
-        "installed"
-    )
+    linked = f". It is linked to Python {python}: a model for which nothing else is chosen needs this version"
     return (
         f"'{stub}' is a compiled stub of another implementation and is not used: naiad's own stub runs under any "
         f"interpreter it supports and needs no compiling{linked if python else ''}"

@@ -202,6 +202,9 @@ def _hint(search: _SearchPath, files: Files) -> str:
             f"; '{backend}' is a native backend: put its libtriton_{backend}.so into one of these directories, or "
             "import the library in a model.py of backend 'python'"
         )
+    for place in search.backend_dirs:
+        if files.is_dir(place):
+            return f"; the folder '{place}' has neither libtriton_{backend}.so nor {MODEL_FILENAME}"
     installed = (name for directory in search.backend_dirs for name in files.names(directory.parent))
     near = difflib.get_close_matches(
         backend, dict.fromkeys([PYTHON, *installed, *sorted(NATIVE_BACKENDS)]), n=1, cutoff=0.7

@@ -115,7 +115,6 @@ class Resolution:
         python: The Python version that the model or its backend requires; None for any.
         python_origin: The parameter or file that requires it; empty without one.
         skipped_environment: A sentence about the default environment if the model does not use it; else empty.
-        linked: The compiled stub whose Python version is used if it is installed; None without such a preference.
         backend_config: The settings that the backend reads as `cmdline` of its configuration.
         steps: All decisions in order.
         notices: Sentences to log, for example about a file that was found and not used.
@@ -141,12 +140,6 @@ class Resolution:
     notices: tuple[str, ...] = ()
     skipped_environment: str = ""
     library: NativeLibrary | None = None
-    linked: LinkedStub | None = None
-
-    @property
-    def preferred_python(self) -> SpecifierSet | None:
-        """The versions that are used if an interpreter of them is installed; None without a preference."""
-        return None if self.linked is None else SpecifierSet(f"=={self.linked.python}.*") & self.stub_requires
 
     @property
     def outside_dir(self) -> Path | None:

@@ -29,7 +29,6 @@ class EnvironmentProvider(Protocol[_Environment_co]):
         *,
         python: SpecifierSet | None = None,
         python_origin: str = "",
-        preferred: SpecifierSet | None = None,
         label: str = "",
     ) -> _Environment_co:
         """The environment of *source*, unpacked if necessary; blocks, and may be called on any thread."""
@@ -53,7 +52,6 @@ def prepare_environment(
             resolution.environment,
             python=resolution.python,
             python_origin=resolution.python_origin,
-            preferred=resolution.preferred_python,
             label=label,
         )
     except InterpreterNotFoundError as error:
@@ -62,37 +60,15 @@ def prepare_environment(
         raise InterpreterNotFoundError(f"{error.message}. {resolution.skipped_environment}") from error
 
 
-def check_interpreter(resolution: Resolution, version: tuple[int, int, int]) -> str:
-    """Check that a model can run under its environment's version of Python; returns a warning, or an empty text.
+def check_interpreter(resolution: Resolution, version: tuple[int, int, int]) -> None:
+    """Check that a model can run under its environment's version of Python, before a guest is started.
 
     Raises:
-        ExecutionEnvironmentError: If its stub does not support the version.
+        ExecutionEnvironmentError: If its stub does not support the version, with both versions.
     """
     python = ".".join(map(str, version))
-    _require_stub_support(resolution, python)
-    return _explain_unmet_preference(resolution, python)
-
-
-def _explain_unmet_preference(resolution: Resolution, version: str) -> str:
-    """A warning if the model runs under another Python than a compiled stub is linked to; empty otherwise."""
-    linked, preferred = resolution.linked, resolution.preferred_python
-    if linked is None or preferred is None or preferred.contains(version, prereleases=True):
-        return ""
-    return (
-        f"model '{resolution.model}' runs under Python {version}, but the stub '{linked.path}' was compiled for Python "
-        f"{linked.python}, and no supported interpreter of that version with numpy is installed; install one, name an "
-        "environment in EXECUTION_ENV_PATH, or set PYTHON_VERSION to the version that the model is to have"
-    )
-
-
-def _require_stub_support(resolution: Resolution, version: str) -> None:
-    """Check that the stub supports the interpreter's version, before a guest is started.
-
-    Raises:
-        ExecutionEnvironmentError: If it does not, with both versions.
-    """
-    if not resolution.stub_requires.contains(version, prereleases=True):
+    if not resolution.stub_requires.contains(python, prereleases=True):
         raise ExecutionEnvironmentError(
-            f"model '{resolution.model}' would run under Python {version}, but the stub '{resolution.stub}' needs "
+            f"model '{resolution.model}' would run under Python {python}, but the stub '{resolution.stub}' needs "
             f"Python {resolution.stub_requires}; give the model another environment or a stub of its own"
         )

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+
+from packaging.specifiers import SpecifierSet
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.config.server.backend_settings import BackendConfigs, effective_settings
@@ -17,7 +19,7 @@ from naiad.errors import ResolutionError
 from naiad.file_content import HEAD_BYTES, explain_content
 from naiad.resolution.artifacts import Artifacts, choose_artifacts
 from naiad.resolution.backend import PYTHON, Backend, find_backend
-from naiad.resolution.decision import STUB_FILENAME, Decision, GuestLayout, LinkedStub, Resolution
+from naiad.resolution.decision import STUB_FILENAME, Decision, GuestLayout, Resolution
 from naiad.resolution.environment import (
     EnvironmentChoice,
     EnvironmentSearch,
@@ -166,9 +168,7 @@ def _resolve(
     decided.append(environment.step)
     python = choose_python(config, manifest, defaults, environment, script)
     python = _as_stub_requires(python, environment, artifacts)
-    linked = _linked(python, environment, artifacts)
-    if linked is not None:
-        python = replace(python, step=_preference_step(linked))
+    python = _as_linked(python, environment, artifacts)
     decided += [python.step, _settings_step(config, settings)]
     _check_python_supported(config.name, python, artifacts)
     return Resolution(
@@ -193,18 +193,20 @@ def _resolve(
         steps=tuple(decided),
         notices=(*backend.notices, *artifacts.notices, *filter(None, [environment.skipped])),
         skipped_environment=environment.skipped,
-        linked=linked,
     )
 
 
-def _linked(python: PythonChoice, environment: EnvironmentChoice, artifacts: Artifacts) -> LinkedStub | None:
-    """The compiled stub that decides about the Python version; None if something else does."""
-    return artifacts.linked if python.required is None and environment.source is None else None
+def _as_linked(python: PythonChoice, environment: EnvironmentChoice, artifacts: Artifacts) -> PythonChoice:
+    """The choice, or the version that a compiled stub is linked to if nothing else asks for one.
 
-
-def _preference_step(linked: LinkedStub) -> Decision:
-    why = f"the compiled stub {linked.path} is linked to it; otherwise the host's interpreter"
-    return Decision("python", f"Python {linked.python} if it is installed", why)
+    The reference would run the model under that version. Another one has other packages, or fails later.
+    """
+    linked = artifacts.linked
+    if linked is None or python.required is not None or environment.source is not None:
+        return python
+    origin = f"the compiled stub {linked.path}"
+    step = Decision("python", f"Python {linked.python}", f"{origin} is linked to it")
+    return PythonChoice(required=SpecifierSet(f"=={linked.python}.*"), origin=origin, step=step)
 
 
 def _as_stub_requires(python: PythonChoice, environment: EnvironmentChoice, artifacts: Artifacts) -> PythonChoice:

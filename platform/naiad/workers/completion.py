@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from naiad.errors import GuestExitedError, NaiadError
+from naiad.logs import GUEST_LEVELS, GuestName, log_guest_line, log_guest_record
 from naiad.protocol.inference import InferRequest, InferResponse
 from naiad.protocol.request_plan import RequestPlan
 from naiad.workers.calls import ModelCall
@@ -72,11 +73,16 @@ class _CompletionOwner:
 
     def on_log_record(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
         """Log what the model logged."""
-        logger.info("[%s pid %d] %s:%d %s (level %d)", worker.spec.name, worker.pid, file, line, message, level)
+        log_guest_record(_guest(worker), GUEST_LEVELS.get(level, logging.INFO), file, line, message)
 
     def on_output_line(self, worker: Worker, stream: str, line: str) -> None:
         """Log a line the guest wrote."""
-        logger.info("[%s pid %d %s] %s", worker.spec.name, worker.pid, stream, line)
+        log_guest_line(_guest(worker), stream, line)
+
+
+def _guest(worker: Worker) -> GuestName:
+    load = worker.spec.load
+    return GuestName(load["model_name"], int(load["args.model_version"]), worker.spec.name, worker.pid)
 
 
 class NoServices:
@@ -111,4 +117,6 @@ class NoServices:
 
 
 def _no_services() -> NaiadError:
-    return NaiadError("the server does nothing for a model that is completing its configuration")
+    return NaiadError(
+        "the server does nothing for a model that is completing its configuration; do this in initialize or execute"
+    )

@@ -236,7 +236,11 @@ def initialize(self, args):
     write_model(tmp_path / "models", "other")
     options = ("--model-control-mode=explicit", "--load-model=*")
     with ServerProcess(tmp_path / "models", *options, work=tmp_path) as server:
-        assert evaluate(server, "early", "outcomes") == str(["Server not ready"] * 3)
+        refusal = (
+            "Server not ready: models cannot load, unload or ask for 'other' in initialize while the server starts; to "
+            "have it loaded first, name it in the parameter LOAD_AFTER of config.pbtxt, else do this in execute"
+        )
+        assert evaluate(server, "early", "outcomes") == str([refusal] * 3)
     with ServerProcess(tmp_path / "models", work=tmp_path) as server:
         refusal = "explicit model load / unload is not allowed if polling is enabled"
         assert refusal in evaluate(server, "early", "pb_utils.load_model('other')")
@@ -257,6 +261,8 @@ def auto_complete_config(config):
 """
     write_model(tmp_path / "models", "m", complete + RUNS_CODE, config=CONFIG[:0])
     with ServerProcess(tmp_path / "models", work=tmp_path) as server:
-        why = "the server does nothing for a model that is completing its configuration"
+        why = (
+            "the server does nothing for a model that is completing its configuration; do this in initialize or execute"
+        )
         assert f"Failed to load model: Failed to process the request for model 'm', message: {why}" in server.log
         assert "Error when creating MetricFamily: Failed to process the request for model 'm', message: " in server.log

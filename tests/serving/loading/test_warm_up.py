@@ -68,6 +68,10 @@ BROKEN = {
         sample("m", "zero_data: true", rest=""),
         "expected 2 inputs but got 1 inputs for model 'missing'. Got input(s) ['IN'], but missing required input(s) ['TEXT']",
     ),
+    "unknown": (
+        sample("m", "zero_data: true").replace('key: "IN"', 'key: "INPUT"'),
+        "The warmup sample 'm' has 'INPUT', which the model does not have: its inputs are IN, TEXT",
+    ),
     "wrong": (
         sample("w", "zero_data: true", kind="TYPE_INT32"),
         "[request id: <id_unknown>] inference input 'IN' data-type is 'INT32', but model 'wrong' expects 'FP32'",

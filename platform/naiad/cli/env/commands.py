@@ -281,12 +281,12 @@ def _prefetch(
     manager = EnvironmentManager(store, policy=policy)
     results: list[dict[str, str]] = []
     used = _used_environments(environments, repositories, directories, store)
-    for _, source, python, origin, preferred in dict.fromkeys(each._replace(model="") for each in used):
+    for _, source, python, origin in dict.fromkeys(each._replace(model="") for each in used):
         uri = source.uri if isinstance(source, EnvironmentSource) else ""
         if accept_changed and uri:
             manager.accept_changed(uri)
         try:
-            ready = manager.prepare(source, python=python, python_origin=origin, preferred=preferred)
+            ready = manager.prepare(source, python=python, python_origin=origin)
             if changed := manager.explain_changed(source):
                 raise ExecutionEnvironmentError(changed)
         except NaiadError as error:
@@ -317,7 +317,7 @@ def _used_environments(
     places = EnvironmentSearch(base=Path.cwd(), directories=tuple(directory.absolute() for directory in directories))
     for text in environments:
         source, _ = locate_environment(text, "naiad env prefetch", places, RealFiles())
-        yield UsedEnvironment("", source, None, "", None)
+        yield UsedEnvironment("", source, None, "")
     if repositories:
         options = server_options(store, repositories, *(f"--env-directory={directory}" for directory in directories))
         yield from environments_of(options)

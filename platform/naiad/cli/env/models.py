@@ -61,14 +61,12 @@ class UsedEnvironment(NamedTuple):
         source: The environment.
         python: Versions of Python that the model requires; None for any.
         python_origin: What requires them.
-        preferred: Versions that are taken if they are there.
     """
 
     model: str
     source: Path | EnvironmentSource
     python: SpecifierSet | None
     python_origin: str
-    preferred: SpecifierSet | None
 
 
 def environments_of(options: ServerOptions) -> Iterator[UsedEnvironment]:
@@ -100,7 +98,7 @@ def _of_model(
     for version in versions_to_load(config.version_policy, available_versions(files), files.name):
         found = resolve(config, model_dir=files.directory, version=version, settings=settings, model_uri=files.uri)
         if found.environment is not None:
-            yield UsedEnvironment(name, found.environment, found.python, found.python_origin, found.preferred_python)
+            yield UsedEnvironment(name, found.environment, found.python, found.python_origin)
 
 
 def _is_same(source: Path | EnvironmentSource, found: Inspection, store: Store) -> bool:

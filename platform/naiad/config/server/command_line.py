@@ -6,7 +6,7 @@ Each option is declared in `options`; this module has what concerns several of t
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -226,10 +226,22 @@ def _backend_config_warnings(backends: BackendOptions) -> Iterator[str]:
         for key, value in settings.items():
             name = f"--backend-config={backend and f'{backend},'}{key}={value}"
             if backend not in (GLOBAL, _PYTHON):
-                yield f"{name} has no effect: settings of '{_PYTHON}' are read alone, shared backends have them, too"
+                if _is_in_python(backend, backends.directories):
+                    yield (
+                        f"{name} has no effect: settings of '{_PYTHON}' are read alone, shared backends have them, too"
+                    )
+                elif near := difflib.get_close_matches(backend, [_PYTHON], n=1, cutoff=0.7):
+                    yield f"{name} may have no effect: did you mean {near[0]}?"
             elif key not in KNOWN_SETTINGS:
                 near = difflib.get_close_matches(key, KNOWN_SETTINGS, n=1, cutoff=0.7)
                 yield f"{name} has no effect: {f'did you mean {near[0]}?' if near else _THERE_ARE}"
+
+
+def _is_in_python(backend: str, directories: Iterable[Path]) -> bool:
+    """Whether a backend is a shared one in Python. A native one, which may be beside a model, gets its settings."""
+    found = [directory / backend for directory in directories if (directory / backend).is_dir()]
+    is_native = any((place / f"libtriton_{backend}.so").exists() for place in found)
+    return not is_native and any((place / "model.py").exists() for place in found)
 
 
 def _openai_warnings(values: FlagValues) -> Iterator[str]:

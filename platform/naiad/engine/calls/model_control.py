@@ -53,6 +53,7 @@ class ModelControl:
 
     def _load(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
         name = fields.get("name", "")
+        self._require_started(name)
         parameters: dict[str, str | bytes] = {
             key[len(_FILE) :]: content.encode("utf-8", "surrogateescape")
             for key, content in fields.items()
@@ -64,13 +65,13 @@ class ModelControl:
 
     def _unload(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
         name = fields.get("name", "")
+        self._require_started(name)
         dependents = bool(fields.get("dependents"))
         self._start_after(worker, number, name, self._engine.unload(name, unload_dependents=dependents))
 
     def _ready(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
-        if not self._engine.is_started:
-            raise NotReadyError("Server not ready")
         name, version = fields.get("name", ""), version_number(fields.get("version", ""))
+        self._require_started(name)
 
         async def respond() -> str:
             try:
@@ -82,6 +83,18 @@ class ModelControl:
                 raise
 
         self._start(worker, number, respond())
+
+    def _require_started(self, name: str) -> None:
+        """Reject a query about another model while the models to load at the start are loaded.
+
+        It cannot wait: the start ends only after the `initialize` that asks.
+        """
+        if not self._engine.is_started:
+            raise NotReadyError(
+                f"Server not ready: models cannot load, unload or ask for '{name}' in initialize while the server "
+                "starts; to have it loaded first, name it in the parameter LOAD_AFTER of config.pbtxt, else do this in "
+                "execute"
+            )
 
     def _config(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
         """Reply with the configuration of a model that is loaded, as JSON: native backends ask for it."""

@@ -346,8 +346,7 @@ class Loader:
     def _find(self, config: ModelConfig, files: ModelFiles, version: int) -> tuple[Resolution, GuestEnvironment]:
         resolution = self._resolve(config, files, version)
         environment = prepare_environment(resolution, self._environments, files.key)
-        if warning := check_interpreter(resolution, environment.version):
-            logger.warning("%s", warning)
+        check_interpreter(resolution, environment.version)
         return resolution, environment
 
     def _resolve(self, config: ModelConfig, files: ModelFiles, version: int) -> Resolution:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -78,9 +78,24 @@ def _requests(
     names = [*(tensor.name for tensor in config.inputs if tensor.name in tensors), *sorted(tensors.keys() - known)]
     for _ in range(message.batch_size):
         inputs = [tensors[name] for name in names]
-        checked = plan.check(InferRequest(config.name, -1, [tensor for tensor in inputs if tensor.name in known]))
+        try:
+            checked = plan.check(InferRequest(config.name, -1, [tensor for tensor in inputs if tensor.name in known]))
+        except NaiadError as error:
+            raise _with_unknown(error, message.name, sorted(tensors.keys() - known), known) from error
         others = [tensor for tensor in inputs if tensor.name not in known]
         yield replace(checked.request, inputs=(*checked.request.inputs, *others))
+
+
+def _with_unknown(error: NaiadError, sample: str, unknown: Sequence[str], known: Collection[str]) -> NaiadError:
+    """*error* with the inputs of a sample that the model does not have, which it may be about."""
+    if not unknown:
+        return error
+    there = f"its inputs are {', '.join(sorted(known))}" if known else "it has no inputs"
+    return type(error)(
+        f"{error.message} The warmup sample '{sample}' has {', '.join(map(repr, unknown))}, which the model does not "
+        f"have: {there}",
+        code=error.code,
+    )
 
 
 def _tensor(name: str, message: pb.ModelWarmup.Input, leading: tuple[int, ...], directory: Path) -> InputTensor:

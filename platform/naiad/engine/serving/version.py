@@ -15,6 +15,8 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from naiad_stub.wire import LOG_ONCE
+
 from naiad.config.model.model_config import ModelConfig, instance_groups
 from naiad.config.model.render import to_json
 from naiad.engine.loading.warmup import WarmUp, WarmupSample
@@ -48,6 +50,9 @@ _LEAST_STOP_SECONDS = 0.1
 _CANCELLED_SECONDS = 5.0
 """How long a version that stops waits for requests that were cancelled. Their models may free resources meanwhile; but
 nobody gets their responses, and a model that does not look for cancellation may execute them for hours."""
+
+_KEPT_ONCE = 256
+"""Messages that are logged once, for a version: a guest is foreign code, and may send any number of them."""
 
 _SHARED_SECONDS = 5.0
 """How long frontend processes may take to learn that another version serves; they usually need milliseconds."""
@@ -144,6 +149,7 @@ class ModelVersion:
         self._make_instance = make_instance
         self.instances = [self._make_instance(spec) for spec in specs]
         self._changing: list[Instance] = []  # instances that are being added or removed
+        self._logged_once: set[str] = set()
         self._passive = _passive_names(config)
         self._active = [instance for instance in self.instances if instance.name not in self._passive]
         self.recovering = asyncio.Lock()
@@ -498,6 +504,11 @@ class ModelVersion:
         if self.advise is not None and "ModuleNotFoundError" in message and (advice := self.advise(message)):
             first, separator, rest = message.partition("\n")
             message = f"{first}; {advice}{separator}{rest}"
+        if level & LOG_ONCE:
+            if message in self._logged_once or len(self._logged_once) >= _KEPT_ONCE:
+                return
+            self._logged_once.add(message)
+            level -= LOG_ONCE
         log_guest_record(self._guest(worker), GUEST_LEVELS.get(level, logging.INFO), file, line, message)
 
     def on_output_line(self, worker: Worker, stream: str, line: str) -> None:

@@ -1,0 +1,164 @@
+"""Responses whose outputs are not those of the request and the configuration: the client gets the others, the log a line."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+import tritonclient.grpc as grpcclient
+from support.server import ServerProcess
+
+CODE = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor(n, np.zeros(1, np.int32)) for n in NAMES]) for _ in requests]
+"""
+DECOUPLED = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for name in NAMES:
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor(name, np.zeros(1, np.int32))]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+CALLS = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            pb_utils.InferenceRequest(model_name="called", requested_output_names=["B"], inputs=[]).exec()
+        return [pb_utils.InferenceResponse([]) for _ in requests]
+"""
+CONFIG = """backend: "python"
+output [ { name: "A" data_type: TYPE_INT32 dims: [ 1 ] }, { name: "B" data_type: TYPE_INT32 dims: [ 1 ] } ]
+instance_group { kind: KIND_CPU count: 3 }
+"""
+MODELS = {
+    "lacks": CODE.replace("NAMES", '["A"]'),
+    "extra": CODE.replace("NAMES", '["A", "B", "C"]'),
+    "right": CODE.replace("NAMES", '["A", "B"]'),
+    "invents": CODE.replace("NAMES", '["A", "B", *(f"C{number}" for number in range(1000))]'),
+    "parts": DECOUPLED.replace("NAMES", '["A", "B"]'),
+    "rpc": CODE.replace("NAMES", '["A"]'),
+    "called": CODE.replace("NAMES", '["A"]'),
+    "calls": CALLS,
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("names")
+    for name, code in MODELS.items():
+        file = folder / "models" / name / "1" / "model.py"
+        file.parent.mkdir(parents=True)
+        file.write_text(code)
+        decoupled = "model_transaction_policy { decoupled: true }\n" if name == "parts" else ""
+        (folder / "models" / name / "config.pbtxt").write_text(CONFIG + decoupled)
+    with ServerProcess(folder / "models", work=folder) as running:
+        yield running
+
+
+def returned(server: ServerProcess, model: str, *requested: str) -> list[str]:
+    document = {"inputs": [], "outputs": [{"name": name} for name in requested]}
+    reply = server.post(f"/v2/models/{model}/infer", document if requested else {"inputs": []})
+    assert reply.status == 200, reply.error
+    return [output["name"] for output in reply.json()["outputs"]]
+
+
+def returned_to_several(server: ServerProcess, model: str, *requested: str) -> None:
+    """Have each of the model's instances respond, as several requests at a time do."""
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: returned(server, model, *requested), range(60)))
+
+
+def lines(server: ServerProcess, model: str) -> list[str]:
+    """The warnings of the model's guests, once the log has all that earlier requests caused."""
+    server.wait_log(f"[{model} v1 ")
+    return [line for line in server.log.splitlines() if line.startswith("W") and f"[{model} v1 " in line]
+
+
+def lacks(name: str) -> str:
+    return (
+        f"a response lacks the output '{name}', which its client requested by name, so that the client gets the other "
+        "outputs and no error; return all requested outputs, or an error"
+    )
+
+
+def has(name: str) -> str:
+    return (
+        f"a response has the output '{name}', which the configuration does not name, so that clients do not get it; "
+        "declare it in config.pbtxt, or remove it from the response"
+    )
+
+
+def test_a_missing_output_that_a_client_named_is_warned_of_once_for_the_model_and_not_for_each_instance(server):
+    assert returned(server, "lacks") == ["A"]  # the client wants what there is
+    assert returned(server, "lacks", "A") == ["A"]
+    assert "[lacks v1 " not in server.log
+    returned_to_several(server, "lacks", "B", "A")
+    (line,) = lines(server, "lacks")
+    assert lacks("B") in line
+
+
+def test_a_missing_output_that_a_client_named_over_grpc_is_warned_of(server):
+    assert "[rpc v1 " not in server.log
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        outputs = [grpcclient.InferRequestedOutput(name) for name in ("A", "B")]
+        assert client.infer("rpc", [], outputs=outputs).as_numpy("B") is None
+    (line,) = lines(server, "rpc")
+    assert lacks("B") in line
+
+
+def test_a_missing_output_that_another_model_named_is_warned_of(server):
+    reply = server.post("/v2/models/calls/infer", {"inputs": []})
+    assert reply.status == 200, reply.error
+    (line,) = lines(server, "called")
+    assert lacks("B") in line
+
+
+def test_an_output_that_the_configuration_does_not_name_is_warned_of_once_for_the_model(server):
+    assert returned(server, "extra") == ["A", "B"]
+    returned_to_several(server, "extra", "A", "B")
+    (line,) = lines(server, "extra")
+    assert has("C") in line
+
+
+def test_a_model_that_makes_up_names_of_outputs_does_not_fill_the_log(server):
+    assert returned(server, "invents") == ["A", "B"]
+    server.wait_log(has("C0"))
+    assert returned(server, "invents") == ["A", "B"]
+    assert 1 <= len(lines(server, "invents")) <= 64
+
+
+def test_outputs_that_a_client_does_not_request_are_no_reason_for_a_warning(server):
+    assert returned(server, "right", "B") == ["B"]
+    assert returned(server, "right") == ["A", "B"]
+    returned(server, "extra")
+    server.wait_log(has("C"))  # so that the lines of earlier requests are there, too
+    assert "[right v1 " not in server.log
+
+
+def test_a_response_of_a_decoupled_model_may_have_a_part_of_the_requested_outputs(server):
+    received: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        client.start_stream(lambda result, error: received.put((result, error)))
+        client.async_stream_infer("parts", [], outputs=[grpcclient.InferRequestedOutput(name) for name in ("A", "B")])
+        names = [[output.name for output in received.get(timeout=60)[0].get_response().outputs] for _ in range(2)]
+        client.stop_stream()
+    assert names == [["A"], ["B"]]
+    returned(server, "extra")
+    server.wait_log(has("C"))  # so that the lines of earlier responses are there, too
+    assert "[parts v1 " not in server.log
