@@ -238,11 +238,8 @@ def build_loader(
     """
     require_proc()  # here, because every command that starts guests calls this function
     python_settings = effective_settings(options.backends.configs, "python")
-    for warning in (
-        *options.warnings,
-        *withheld_variables(os.environ),
-        *(() if ENVIRONMENT_SETTING in python_settings else activated_environment(os.environ)),
-    ):  # here, because every command that starts guests calls this function
+    # Here, because every command that starts guests calls this function.
+    for warning in (*options.warnings, *withheld_variables(os.environ)):
         logger.warning("%s", warning)
     for key in sorted(python_settings.keys() & WITHOUT_EFFECT):
         logger.info("backend setting '%s' is accepted and has no effect: %s", key, _WITHOUT_EFFECT_REASON)
@@ -254,6 +251,7 @@ def build_loader(
             options.guests.restart_limit, options.guests.restart_window_secs, options.guests.recovery_secs
         ),
         start_timeout=options.backends.python.stub_timeout_seconds,
+        activated=None if ENVIRONMENT_SETTING in python_settings else activated_environment(os.environ),
         debugged=debugged,
         limiter=_limiter(options),
         prewarm=options.guests.prewarm,

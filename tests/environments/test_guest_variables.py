@@ -46,19 +46,22 @@ def test_what_models_do_not_get_is_said_with_what_to_do_instead():
     assert list(withheld_variables({"PYTHONPATH": "", "HOME": "/home/me", "PYTHONHASHSEED": "0"})) == []
 
 
-def test_an_activated_environment_that_models_do_not_use_is_warned_of(tmp_path):
+def test_an_activated_environment_that_a_model_does_not_run_in_is_warned_of(tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").touch()
+    (tmp_path / "link").symlink_to(tmp_path)
 
-    (warning,) = activated_environment({"VIRTUAL_ENV": str(tmp_path), "CONDA_PREFIX": str(tmp_path)})
+    activated = activated_environment({"VIRTUAL_ENV": str(tmp_path), "CONDA_PREFIX": str(tmp_path)})
 
-    assert warning == (
-        f"VIRTUAL_ENV={tmp_path} is activated and does not reach models, which run with {sys.executable}: pass "
+    assert activated is not None
+    assert activated.warning_about("m", Path(sys.executable)) == (
+        f"VIRTUAL_ENV={tmp_path} is activated and does not reach model 'm', which runs with {sys.executable}: pass "
         f"--backend-config=python,execution-env-path={tmp_path} to run all models in it, or name it as "
         "EXECUTION_ENV_PATH of a model"
     )
-    assert list(activated_environment({"VIRTUAL_ENV": sys.prefix, "CONDA_PREFIX": sys.base_prefix})) == []
-    assert list(activated_environment({"VIRTUAL_ENV": "", "CONDA_PREFIX": str(tmp_path / "removed")})) == []
+    assert activated.warning_about("m", tmp_path / "link" / "bin" / "python3.11") == ""
+    assert activated_environment({"VIRTUAL_ENV": sys.prefix, "CONDA_PREFIX": sys.base_prefix}) is None
+    assert activated_environment({"VIRTUAL_ENV": "", "CONDA_PREFIX": str(tmp_path / "removed")}) is None
 
 
 def test_what_belongs_to_nobodys_python_does():

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import NamedTuple
 
 from naiad import json_cache
 from naiad.config.server.access import SERVER_SECRETS
@@ -78,21 +79,39 @@ def withheld_variables(base: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-def activated_environment(base: Mapping[str, str]) -> Iterator[str]:
-    """A warning if the shell of the server has activated an environment that models do not use.
+class ActivatedEnvironment(NamedTuple):
+    """An environment that the server's shell has activated, and in which the server does not run.
 
-    Triton's stub runs with the libraries of an activated environment that has the stub's Python version.
+    Triton's stub runs with the libraries of an activated environment that has the stub's Python version. Here, models
+    run in it only where something chooses it.
+
+    Attributes:
+        variable: The variable that names it.
+        folder: Its folder.
     """
+
+    variable: str
+    folder: Path
+
+    def warning_about(self, model: str, python: Path) -> str:
+        """A warning that a model runs with another interpreter, *python*; empty if that is the environment's."""
+        if os.path.realpath(python.parent) == os.path.realpath(self.folder / "bin"):
+            return ""
+        return (
+            f"{self.variable}={self.folder} is activated and does not reach model '{model}', which runs with {python}: "
+            f"pass --backend-config=python,execution-env-path={self.folder} to run all models in it, or name it as "
+            "EXECUTION_ENV_PATH of a model"
+        )
+
+
+def activated_environment(base: Mapping[str, str]) -> ActivatedEnvironment | None:
+    """The environment that the variables *base* name as activated; None without one, and for the server's own."""
     own = {os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)}
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         folder = base.get(name, "")
         if folder and os.path.realpath(folder) not in own and find_interpreter_in(Path(folder)) is not None:
-            yield (
-                f"{name}={folder} is activated and does not reach models, which run with {sys.executable}: pass "
-                f"--backend-config=python,execution-env-path={folder} to run all models in it, or name it as "
-                "EXECUTION_ENV_PATH of a model"
-            )
-            return
+            return ActivatedEnvironment(name, Path(folder))
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ from naiad.engine.serving.compile_plan import input_names, state_outputs
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.sequence_states import read_states
 from naiad.engine.serving.version import ModelVersion
-from naiad.environments.ready_environment import inherited_variables
+from naiad.environments.ready_environment import ActivatedEnvironment, inherited_variables
 from naiad.errors import ModelError, ResolutionError
 from naiad.file_content import find_unfetched
 from naiad.lifecycle.restart import RestartPolicy
@@ -107,6 +107,7 @@ class LoadSettings:
         auto_complete: Whether models may complete their configuration.
         restart: How often guests are restarted.
         start_timeout: Seconds that a starting guest may go without progress.
+        activated: An activated environment: a warning is logged if a model runs elsewhere without anything saying so.
         debugged: A model and the debugger (see `naiad_stub.debugging`) under which its guests run, at this process's
             terminal and without time limits; None if no model is debugged.
         limiter: The rate limiter; None if it is disabled.
@@ -125,6 +126,7 @@ class LoadSettings:
     auto_complete: bool = True
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     start_timeout: float = 30.0
+    activated: ActivatedEnvironment | None = None
     debugged: tuple[str, str] | None = None
     limiter: SharedRateLimiter | None = None
     prewarm: PrewarmOption = field(default_factory=PrewarmOption)
@@ -157,6 +159,7 @@ class Loader:
         self.steps: dict[tuple[str, int], Sequence[Decision]] = {}
         self.launching = asyncio.Event()
         self._noticed: set[str] = set()
+        self._has_warned_of_activated = False
 
     async def load(
         self, files: ModelFiles, message: pb.ModelConfig, version: int, services: GuestServices
@@ -179,6 +182,7 @@ class Loader:
             if notice not in self._noticed:  # a notice about a backend's file comes up for each of its models
                 self._noticed.add(notice)
                 logger.info("%s", notice)
+        self._warn_of_activated(config.name, resolution, environment)
         prewarmed = self._prewarmed(config, resolution)
         try:
             return await self._start(files, config, resolution, environment, services, prewarmed)
@@ -193,6 +197,16 @@ class Loader:
                     f"{first}; {advice}{separator}{rest}", code=error.code, traceback_text=error.traceback_text
                 ) from error
             raise
+
+    def _warn_of_activated(self, model: str, resolution: Resolution, environment: GuestEnvironment) -> None:
+        """Log once that the activated environment does not reach a model whose environment nothing has chosen."""
+        activated = self._settings.activated
+        has_chosen = resolution.environment is not None or resolution.library is not None
+        if activated is None or has_chosen or self._has_warned_of_activated:
+            return
+        if warning := activated.warning_about(model, environment.python):
+            self._has_warned_of_activated = True
+            logger.warning("%s", warning)
 
     def _unfetched(self, files: ModelFiles, resolution: Resolution) -> str:
         """A sentence about the files of a model that were not fetched, such as its weights; empty for none. Blocks.
