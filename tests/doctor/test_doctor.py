@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import threading
 
 import pytest
@@ -23,6 +24,8 @@ from naiad.doctor.model import ExaminedModel
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.store.room import FreeRoom, NeededRoom
 from naiad.errors import ExecutionEnvironmentError
+from support.native import add_model as add_native_model
+from support.server import ServerProcess
 
 PORTS = ["--http-port=0", "--grpc-port=0", "--metrics-port=0"]
 
@@ -496,6 +499,79 @@ def test_the_library_of_a_native_backend_is_examined(tmp_path, examine):
         "other": ("native-library", f"libtriton_own.so is not a backend: it does not export {entry}"),
         "text": ("native-library", "libtriton_own.so cannot be loaded: not a 64-bit little-endian ELF file"),
     }
+
+
+def test_what_a_native_library_refuses_is_reported_as_the_server_reports_it(tmp_path, examine):
+    """Before, these models were called right: the library was read and not loaded."""
+    fails = 'parameters {{ key: "fail" value {{ string_value: "{}" }} }}\n'
+    models = tmp_path / "models"
+    add_native_model(models, "refused", "complete.c", tensors=False, config=fails.format("model-initialize"))
+    add_native_model(models, "crashes", "complete.c", tensors=False, config=fails.format("model-crash"))
+    add_native_model(models, "completed", "complete.c", tensors=False)
+    add_native_model(models, "plain", "echo.c")
+    undefined = add_native_model(models, "undefined", "echo.c") / "libtriton_echo.so"
+    source = tmp_path / "undefined.c"
+    source.write_text(
+        "void no_such_function(void);\n"
+        "void* TRITONBACKEND_ModelInstanceExecute(void) { no_such_function(); return 0; }\n"
+        "void (*needed)(void) = no_such_function;\n"
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", undefined, source], check=True, timeout=60)
+
+    status, document = examine()
+
+    assert status == 1
+    found = {finding["model"]: finding for finding in document["findings"]}
+    assert found.keys() == {"refused", "crashes", "undefined"}
+    assert {(finding["code"], finding["severity"]) for finding in found.values()} == {("native-library", "error")}
+    start = "libtriton_complete.so does not initialize the model: "
+    assert found["refused"]["message"] == f"{start}the model is not to my liking"
+    assert found["refused"]["where"] == str(models / "refused" / "libtriton_complete.so")
+    assert found["crashes"]["message"].startswith(start)
+    assert "was killed by SIGSEGV" in found["crashes"]["message"]
+    assert "undefined symbol: no_such_function" in found["undefined"]["message"]
+
+    command = ("--model-control-mode=explicit", "--exit-on-error=false")
+    with ServerProcess(models, *command, work=tmp_path) as server:
+        said = server.post("/v2/repository/models/refused/load").error
+        assert found["refused"]["message"].removeprefix(start) in said
+        assert "no_such_function" in server.post("/v2/repository/models/undefined/load").error
+        assert server.post("/v2/repository/models/completed/load").status == 200
+
+
+def test_the_configuration_that_a_native_library_has_completed_is_examined(tmp_path, examine):
+    """Before, nothing of a configuration was examined where the library may complete it."""
+    data = 'value { data_type: TYPE_FP32 dims: [ 1 ] input_data_file: "missing" }'
+    warm_up = f'model_warmup {{ name: "w" batch_size: 1 inputs {{ key: "IN" {data} }} }}\n'
+    add_native_model(tmp_path / "models", "m", "complete.c", tensors=False, config=warm_up)
+
+    status, document = examine()
+
+    (finding,) = document["findings"]
+    assert (status, finding["code"]) == (1, "files")
+    assert str(tmp_path / "models" / "m" / "warmup" / "missing") in finding["message"]
+
+
+def test_a_native_library_that_takes_too_long_is_ended_and_named(tmp_path, examine, monkeypatch):
+    monkeypatch.setattr("naiad.doctor.native_library.TIME_LIMIT", 1.5)
+    fails = 'parameters { key: "fail" value { string_value: "model-hang" } }\n'
+    add_native_model(tmp_path / "models", "m", "complete.c", tensors=False, config=fails)
+
+    status, document = examine()
+
+    (finding,) = document["findings"]
+    assert (status, finding["code"], finding["severity"]) == (0, "native-library", "warning")
+    assert finding["message"] == (
+        "libtriton_complete.so had not initialized the model after 1.5 s and was ended, so that the completed "
+        "configuration was not examined"
+    )
+
+
+def test_only_the_libraries_of_the_wanted_models_are_loaded(tmp_path, examine):
+    fails = 'parameters { key: "fail" value { string_value: "model-initialize" } }\n'
+    add_native_model(tmp_path / "models", "refused", "complete.c", tensors=False, config=fails)
+    add_native_model(tmp_path / "models", "wanted", "complete.c", tensors=False)
+    assert examine("--model=wanted")[0] == 0
 
 
 def test_an_interrupted_examination_says_so(tmp_path, monkeypatch, capsys):

@@ -93,8 +93,8 @@ def _examine_models(
     scan = repositories.scan()
     wanted = _wanted(scan, only)
     # All models are examined, also those that are not wanted: a wanted ensemble may contain them. Their archives stay
-    # packed, because an ensemble needs nothing of them.
-    packed = replace(context, can_unpack=False)
+    # packed and their libraries unloaded, because an ensemble needs nothing of them.
+    packed = replace(context, can_unpack=False, loads_libraries=False)
     with ThreadPoolExecutor(usable_processors()) as pool:
         running = {
             pool.submit(_fetch_and_examine, files, repositories, context if key in wanted else packed): key

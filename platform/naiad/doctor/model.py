@@ -25,8 +25,9 @@ from naiad.doctor.binaries import examine_binaries, examine_own_modules
 from naiad.doctor.code import examine_code
 from naiad.doctor.findings import Finding, Severity
 from naiad.doctor.machine import missing_room
-from naiad.doctor.native_library import examine_native_library
+from naiad.doctor.native_library import examine_native_library, initialize_model
 from naiad.engine.loading.introspect import may_auto_complete
+from naiad.engine.loading.loader import Loader, LoadSettings
 from naiad.engine.loading.warmup import read_samples
 from naiad.engine.serving.sequence_states import read_states
 from naiad.environments.manager import EnvironmentManager
@@ -67,6 +68,7 @@ class ExaminationContext:
         environments: Prepares environments as the server does.
         reporter: Receives the progress.
         can_unpack: Whether archives may be unpacked; if not, checks that need their files are skipped.
+        loads_libraries: Whether libraries of native backends are loaded.
     """
 
     options: ServerOptions
@@ -74,6 +76,7 @@ class ExaminationContext:
     environments: EnvironmentManager
     reporter: ProgressReporter
     can_unpack: bool = True
+    loads_libraries: bool = True
     _compiled: dict[Path, list[Finding]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -128,13 +131,17 @@ class ExaminedModel:
             )
         )
 
+    def has_errors_of(self, version: int) -> bool:
+        """Whether an error was found that is about a version."""
+        return any(each.version == version and each.severity is Severity.ERROR for each in self.findings)
+
     def add_findings(self, findings: Iterator[Finding] | list[Finding], version: int) -> None:
         """Add findings about a version."""
         self.findings += [replace(finding, model=self.files.key, version=version) for finding in findings]
 
 
 def examine_model(files: ModelFiles, context: ExaminationContext) -> ExaminedModel:
-    """The findings about a model; its code is read, and not run."""
+    """The findings about a model; its code in Python is read, and not run."""
     examined = ExaminedModel(files)
     path = config_path(files, context.options.models.config_name)
     try:
@@ -191,6 +198,8 @@ def _examine_version(
         return
     try:
         examined.add_findings(_examine_environment(resolution, environment, context, config), version)
+        if resolution.library is not None and context.loads_libraries and not examined.has_errors_of(version):
+            _examine_initialization(examined, message, resolution, environment, version, context)
     except NaiadError as error:
         examined.add_error("python", error, version=version, where=str(environment.python))
     finally:
@@ -207,9 +216,9 @@ def _undecided_subject(error: ResolutionError) -> str:
 def _examine_configuration(
     examined: ExaminedModel, config: ModelConfig, resolution: Resolution, version: int, context: ExaminationContext
 ) -> None:
-    """Add findings about the completed configuration.
+    """Add findings about the configuration as it was read.
 
-    They are skipped for a model that may complete its own configuration, because that requires running its code.
+    A model that may complete it has another one once its code has run.
     """
     path = str(config_path(examined.files, context.options.models.config_name))
     try:
@@ -224,8 +233,38 @@ def _examine_configuration(
             examined.add_findings(_examine_demand(config, resolution, path, context), version)
     except NaiadError as error:
         examined.add_error("config", error, where=path, version=version)
-    if _may_complete(resolution, context):
-        return
+    if not _may_complete(resolution, context):
+        _examine_completed(examined, config, version, context)
+
+
+def _examine_initialization(
+    examined: ExaminedModel,
+    message: pb.ModelConfig,
+    resolution: Resolution,
+    environment: ReadyEnvironment,
+    version: int,
+    context: ExaminationContext,
+) -> None:
+    """Add findings of a native library about the model, and about the configuration that it has completed."""
+    options = context.options
+    settings = LoadSettings(
+        resolution=context.resolution,
+        auto_complete=options.models.auto_complete,
+        start_timeout=options.backends.python.stub_timeout_seconds,
+        log_rate=options.guests.log_rate,
+        guest_env=options.guests.environ,
+        guest_user=options.guests.user,
+    )
+    completed = initialize_model(message, resolution, environment, Loader(settings, context.environments))
+    if isinstance(completed, Finding):
+        examined.add_findings([completed], version)
+    elif _may_complete(resolution, context):
+        _examine_completed(examined, freeze(completed), version, context)
+
+
+def _examine_completed(examined: ExaminedModel, config: ModelConfig, version: int, context: ExaminationContext) -> None:
+    """Add findings about the configuration that the server would serve."""
+    path = str(config_path(examined.files, context.options.models.config_name))
     try:
         validate(config.message, with_io=True)
     except NaiadError as error:

@@ -1,5 +1,8 @@
 // Completes its model's configuration, and writes its lifecycle to the log. The model's parameter "fail" names the entry
-// point that reports an error. With a parameter "unasked" it also completes the configuration where it is not asked to.
+// point that reports an error, or how initializing the model ends otherwise. With a parameter "unasked" it also completes the configuration where it is not asked to.
+#include <signal.h>
+#include <unistd.h>
+
 #include "common.h"
 
 static const char kCompleted[] =
@@ -55,6 +58,8 @@ EXPORT TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* mo
   snprintf(line, sizeof line, "ModelInitialize %s %llu in %s, auto-complete %d", name, (unsigned long long)version,
            location, completes);
   RETURN_IF_ERROR(note(line));
+  if (has(model, "model-crash")) raise(SIGSEGV);
+  while (has(model, "model-hang")) pause();
   if (has(model, "model-initialize")) return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "the model is not to my liking");
   if (completes || has(model, "unasked")) {
     TRITONSERVER_Message* config = NULL;

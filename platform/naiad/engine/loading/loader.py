@@ -252,7 +252,7 @@ class Loader:
             resolution, environment = await asyncio.to_thread(self._find, config, files, version)
             try:
                 if is_incomplete:
-                    message = await self._complete(message, resolution, environment, prewarmed)
+                    message = await self.complete(message, resolution, environment, prewarmed)
                 if prewarmed is not None:
                     config = freeze(message)
                     for instance in instance_names(config)[:1]:
@@ -291,14 +291,24 @@ class Loader:
         modules = modules_to_prewarm(config.name, config.parameters.get(PARAMETER, ""), self._settings.prewarm)
         return self._fork_servers.guests_with(modules) if modules else None
 
-    async def _complete(
+    async def complete(
         self,
         message: pb.ModelConfig,
         resolution: Resolution,
         environment: GuestEnvironment,
-        prewarmed: PrewarmedGuests | None,
+        prewarmed: PrewarmedGuests | None = None,
     ) -> pb.ModelConfig:
-        """The configuration as the model's code completes it, in a process that exits."""
+        """The configuration as the model's code completes it, in a process that exits.
+
+        Args:
+            message: The configuration as read.
+            resolution: What runs the model.
+            environment: Its environment.
+            prewarmed: Forks the process; None to start it.
+
+        Raises:
+            NaiadError: If the code or its process fails.
+        """
         place = InstancePlacement(message.name, InstanceKind.CPU)
         spec = self._spec(freeze(message), resolution, environment, place, "complete")
         self.launching.set()
@@ -320,7 +330,7 @@ class Loader:
         if resolution.is_shared:
             message.runtime = resolution.runtime
         if await asyncio.to_thread(self._may_complete, resolution):
-            message = await self._complete(message, resolution, environment, prewarmed)
+            message = await self.complete(message, resolution, environment, prewarmed)
         validate(message, with_io=True)
         config = freeze(message)
         if wrong := explain_missing_tensors(files, config) or explain_repeated_tensors(config):
