@@ -111,7 +111,7 @@ GRPC = {
     "a batch of fewer than none": Departure(
         "the reference compares it with the batch of another input, which is the same",
         "INVALID_ARGUMENT",
-        f"{_ID}All input dimensions should be specified for input 'INPUT0' for model 'batched', got [-1,4]",
+        f"{_ID}All input dimensions should be specified for input 'INPUT1' for model 'batched', got [-1,4]",
     ),
     "a region": _NO_REGIONS,
     "a CUDA region": _NO_REGIONS,

@@ -136,6 +136,15 @@ def test_malformed_request_is_refused_and_its_connection_ended(server, client, s
     assert server.get("/v2/health/live").status == 200
 
 
+def test_body_framed_by_the_client_is_read_by_its_chunks_and_ends_its_connection(client):
+    """What `requests` sends for bytes that are chunks already, with the header Transfer-Encoding."""
+    framed = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+    smuggled = request("/v2/health/live", method="GET", body=b"")
+    client.send(request(body=framed, headers="Transfer-Encoding: chunked\r\n") + smuggled)
+    assert sums(client.read_answer()) == [2.0, 4.0, 6.0, 8.0]
+    assert client.is_ended_by_server()
+
+
 def test_client_that_leaves_amid_its_body_costs_nobody_else(server):
     for _ in range(20):
         with contextlib.closing(Client(server.http_port)) as leaving:

@@ -97,7 +97,7 @@ def test_a_request_that_fits_has_a_layout(by, asked, batch_size, is_repeatable):
          "model 'm'. Got input(s) ['B'], but missing required input(s) ['A']. Please provide all required input(s).")),
         (PLAIN, request(A, B, requested_outputs=("Z",)), "unexpected inference output 'Z' for model 'm'"),
         (PLAIN, request(A, B, requested_outputs=("X", "X")), f"{UNKNOWN}output 'X' already exists in request"),
-        (PLAIN, request(A, tensor("B", (2, 5))), f"{UNKNOWN}input 'B' batch size does not match other inputs for 'm'"),
+        (PLAIN, request(A, tensor("B", (2, 5))), f"{UNKNOWN}input 'A' batch size does not match other inputs for 'm'"),
         (PLAIN, request(A, tensor("B", ())),
          f"{UNKNOWN}input 'B' has no shape but model requires batch dimension for 'm'"),
         (UNBATCHED, request(tensor("A", (3,)), request_id="9"),
@@ -182,3 +182,77 @@ def test_another_process_checks_requests_with_a_pickled_plan():
     assert accepted == RESHAPED.check(full)
     assert rejected.startswith(f"InvalidRequestError: {UNKNOWN}expected 2 inputs but got 1 inputs")
     assert heavy == []
+
+
+TWO = plan(rule("A"), rule("B"))
+TWO_TEXTS = plan(rule("A", (2,), BYTES), rule("B", (2,), BYTES))
+ONE_TEXT = b"\1\0\0\0a"
+
+
+def shaped(name):
+    return tensor(name, (3, 5))
+
+
+def typed(name):
+    return tensor(name, (3, 2), Datatype.INT32)
+
+
+def sized(name):
+    return tensor(name, (3, 2), data=bytes(4))
+
+
+def batched(name):
+    return tensor(name, (2, 2))
+
+
+SHAPE, TYPE, SIZE = (
+    "unexpected shape for input '{}'",
+    "inference input '{}' data-type",
+    "byte size mismatch for input '{}'",
+)
+BATCH = "input '{}' batch size does not match other inputs"
+
+
+@pytest.mark.parametrize("names", ["AB", "BA"])
+@pytest.mark.parametrize(
+    ("first", "last", "texts"),
+    [
+        (shaped, typed, (SHAPE, TYPE)),
+        (typed, sized, (TYPE, SIZE)),
+        (sized, shaped, (SIZE, SHAPE)),
+        (sized, sized, (SIZE, SIZE)),
+        (batched, typed, (BATCH, TYPE)),
+        (sized, batched, (SIZE, BATCH)),
+    ],
+)
+def test_of_several_wrong_inputs_the_last_one_is_named_after_batch_sizes_that_differ(names, first, last, texts):
+    asked = request(first(names[0]), last(names[1]))
+    named = names[0] if BATCH in texts else names[1]
+    expected = BATCH if BATCH in texts else texts[1]
+    with pytest.raises(InvalidRequestError, match=expected.format(named)):
+        TWO.check(asked)
+
+
+@pytest.mark.parametrize(("names", "named"), [("AB", "B"), ("BA", "A")])
+@pytest.mark.parametrize(
+    ("data", "text"), [(ONE_TEXT, "expected 2 string"), (ONE_TEXT * 3, "unexpected number of string")]
+)
+def test_of_several_inputs_with_too_few_or_too_many_strings_the_last_one_is_named(names, named, data, text):
+    asked = request(*(tensor(name, (1, 2), BYTES, data) for name in names))
+    with pytest.raises(InvalidRequestError, match=f"{text} elements.* for inference input '{named}'"):
+        TWO_TEXTS.check(asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        (request(tensor("X", (3, 2)), tensor("Y", (3, 2))), "unexpected inference input 'Y'"),
+        (request(tensor("X", (3, 2)), batched("A")), "unexpected inference input 'X'"),
+        (request(typed("A"), tensor("X", (3, 2))), "unexpected inference input 'X'"),
+        (request(tensor("X", (3, 2)), tensor("A", ())), "input 'A' has no shape"),
+        (request(tensor("X", (3, 2)), tensor("X", (3, 2))), "input 'X' already exists in request"),
+    ],
+)
+def test_unknown_and_repeated_inputs_are_found_before_wrong_ones(asked, text):
+    with pytest.raises(InvalidRequestError, match=text):
+        TWO.check(asked)

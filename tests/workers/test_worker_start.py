@@ -87,7 +87,9 @@ def test_the_name_of_a_process_keeps_the_number_of_its_instance(instance, name):
 def test_guest_that_dies_while_it_starts_is_reported_with_its_last_lines(tmp_path, methods, end, after):
     async def start():
         worker, owner = guest(launch_spec(tmp_path, methods))
-        with pytest.raises(GuestExitedError, match=rf"Stub process 'm_0_0' is not healthy: pid \d+ {end}") as caught:
+        with pytest.raises(
+            GuestExitedError, match=rf"Stub process 'm_0_0' is not healthy. Reason: pid \d+ {end}"
+        ) as caught:
             await worker.start()
         lines = caught.value.last_lines
         assert lines[: 1 + len(after)] == ("so long", *after)
@@ -128,9 +130,7 @@ def test_guest_that_makes_no_progress_is_killed_after_the_start_timeout(tmp_path
             tmp_path, "def initialize(self, args):\n    os.kill(os.getpid(), signal.SIGSTOP)", start_timeout=0.7
         )
         worker, _ = guest(spec)
-        text = (
-            r"Stub process 'm_0_0' is not healthy: it made no progress for 0\.7 s .*stub-timeout-seconds.* was killed"
-        )
+        text = r"Stub process 'm_0_0' is not healthy. Reason: it made no progress for 0\.7 s .*stub-timeout-seconds.* was killed"
         with pytest.raises(GuestExitedError, match=text):
             await worker.start()
         return worker.pid

@@ -246,8 +246,7 @@ class ClientRegions:
         # `shm_open` ignores any number of leading slashes.
         if "\0" in name or name.lstrip("/").startswith(_RESERVED) or key.lstrip("/").startswith(_RESERVED):
             raise _invalid(name)
-        if name in self._regions:
-            raise NaiadError(f"shared memory region '{name}' already in manager", code=Code.ALREADY_EXISTS)
+        self._check_unused(name)
         # Some versions of Python pass the key to the system up to its first NUL.
         if "\0" in key:
             raise _not_openable(key)
@@ -260,13 +259,21 @@ class ClientRegions:
         self._regions[name] = Region(name=name, key=key, offset=offset, byte_size=byte_size, _file=file)
 
     def register_cuda(self, name: str) -> None:
-        """Reject the region: the server does not use device memory.
+        """Reject the region: the server does not use device memory of clients.
 
         Raises:
             NaiadError: Always.
         """
         self.check_allowed()
-        raise InvalidRequestError(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
+        self._check_unused(name)
+        raise InvalidRequestError(
+            "failed to register shared memory region: invalid args; this server opens no CUDA shared memory: use "
+            "system shared memory, or send the tensors in requests"
+        )
+
+    def _check_unused(self, name: str) -> None:
+        if name in self._regions:
+            raise NaiadError(f"shared memory region '{name}' already in manager", code=Code.ALREADY_EXISTS)
 
     def status(self, name: str = "") -> list[Region]:
         """All regions in the order of their names, or only the one called *name*.

@@ -14,7 +14,8 @@ checks no further request with the same key. The memo belongs to one loaded vers
 layout can never outlive the plan it was checked against; `CheckedLayout.generation` names that plan.
 
 Error texts and their order are the reference's (CORE src/infer_request.cc, `Normalize`), because clients and tests
-compare them.
+compare them. Of several wrong inputs the last one is named: the reference keeps inputs in a hash table, which yields
+those that were added last first. (Where names fall into the same place of that table, it may name another one.)
 """
 
 from __future__ import annotations
@@ -166,9 +167,8 @@ class RequestPlan:
             )
         if request.requested_outputs:
             self._check_outputs(request)
-        rules = self._rules_of(request)
-        batch_size = self._batch_size(request) if self.max_batch_size > 0 else 1
-        for tensor, rule in zip(request.inputs, rules, strict=True):
+        rules, batch_size = self._match_inputs(request)
+        for tensor, rule in zip(reversed(request.inputs), reversed(rules), strict=True):
             self._check_input(request, tensor, rule)
         if len(request.request_id.encode()) > _ID_LIMIT:
             raise InvalidRequestError(f"request id must have at most {_ID_LIMIT} bytes")
@@ -188,46 +188,50 @@ class RequestPlan:
         if repeated is not None:
             raise InvalidRequestError(f"{error_prefix(request)}output '{repeated}' already exists in request")
 
-    def _rules_of(self, request: InferRequest) -> list[InputRule]:
-        """The rule of each input, in the request's order; all required inputs are there, and none is twice."""
+    def _match_inputs(self, request: InferRequest) -> tuple[list[InputRule], int]:
+        """The rule of each input, in the request's order, and the batch size.
+
+        All required inputs are there, and none is twice.
+        """
         inputs = request.inputs
-        if not len(self._required) <= len(inputs) <= len(self.rules):
+        names = {tensor.name for tensor in inputs}
+        if not len(self._required) <= len(inputs) <= len(self.rules) or len(names) != len(inputs):
             raise self._count_error(request)
-        seen = set()
-        rules = []
-        for tensor in inputs:
+        rules: list[InputRule] = []
+        batch_size = None
+        for tensor in reversed(inputs):
             rule = self.rules.get(tensor.name)
             if rule is None:
                 raise InvalidRequestError(f"unexpected inference input '{tensor.name}' for model '{self.model_name}'")
-            seen.add(tensor.name)
             rules.append(rule)
-        if len(seen) != len(inputs) or not self._required <= seen:
+            if self.max_batch_size > 0:
+                batch_size = self._batch_size(request, tensor, batch_size)
+        if not self._required <= names:
             raise self._count_error(request)
-        return rules
-
-    def _batch_size(self, request: InferRequest) -> int:
-        batch_size = None
-        for tensor in request.inputs:
-            if not tensor.shape:
-                raise InvalidRequestError(
-                    f"{error_prefix(request)}input '{tensor.name}' has no shape but model requires batch dimension for "
-                    f"'{self.model_name}'"
-                )
-            if tensor.shape[0] < 0:
-                raise self._variable_dimension_error(request, tensor)
-            if batch_size is None:
-                batch_size = tensor.shape[0]
-            elif tensor.shape[0] != batch_size:
-                raise InvalidRequestError(
-                    f"{error_prefix(request)}input '{tensor.name}' batch size does not match other inputs for "
-                    f"'{self.model_name}'"
-                )
+        rules.reverse()
         if batch_size is None:
-            return 1
+            return rules, 1
         if not 1 <= batch_size <= self.max_batch_size:
             limit = f"<= {self.max_batch_size}" if batch_size else ">= 1"
             raise InvalidRequestError(
                 f"{error_prefix(request)}inference request batch-size must be {limit} for '{self.model_name}'"
+            )
+        return rules, batch_size
+
+    def _batch_size(self, request: InferRequest, tensor: InputTensor, others: int | None) -> int:
+        """The batch size of an input, which has to be that of the *others*; None for the first one."""
+        if not tensor.shape:
+            raise InvalidRequestError(
+                f"{error_prefix(request)}input '{tensor.name}' has no shape but model requires batch dimension for "
+                f"'{self.model_name}'"
+            )
+        batch_size = tensor.shape[0]
+        if batch_size < 0:
+            raise self._variable_dimension_error(request, tensor)
+        if others is not None and batch_size != others:
+            raise InvalidRequestError(
+                f"{error_prefix(request)}input '{tensor.name}' batch size does not match other inputs for "
+                f"'{self.model_name}'"
             )
         return batch_size
 

@@ -134,7 +134,7 @@ class GuestProcess:
         """The error with *problem* and the last lines of stderr."""
         lines = tuple(self._lines[1].last_lines) if len(self._lines) > 1 else ()
         words = " Its last lines on stderr:\n" + "\n".join(lines) if lines else ""
-        problem = f"Stub process '{self._spec.name}' is not healthy: {problem}"
+        problem = f"Stub process '{self._spec.name}' is not healthy. Reason: {problem}"
         return GuestExitedError(problem + words, exit_status=status, last_lines=lines, problem=problem)
 
     def _make_group(self) -> GuestCgroup | None:

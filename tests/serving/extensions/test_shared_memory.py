@@ -481,8 +481,13 @@ def test_nothing_may_be_registered_or_used_unless_that_is_allowed(serve, connect
 def test_cuda_regions_are_what_they_are_on_a_server_without_a_gpu(client, region):
     client.register_system_shared_memory("r", region[0], 8192)
     error = refusal(client.register_cuda_shared_memory, "c", HANDLE, 0, 8)
-    assert error.message() == "failed to register CUDA shared memory region: 'c', GPUs not supported"
+    assert error.message() == (
+        "failed to register shared memory region: invalid args; this server opens no CUDA shared memory: use system "
+        "shared memory, or send the tensors in requests"
+    )
     assert status_is(error, 400, "INVALID_ARGUMENT")
+    error = refusal(client.register_cuda_shared_memory, "r", HANDLE, 0, 8)
+    assert error.message() == "shared memory region 'r' already in manager"
     error = refusal(client.get_cuda_shared_memory_status, "c")
     assert error.message() == "Unable to find cuda shared memory region: 'c'"
     error = refusal(client.get_cuda_shared_memory_status, "r")
@@ -512,6 +517,39 @@ REGISTER = "/v2/systemsharedmemory/region/r/register"
 )
 def test_a_registration_has_its_members(both, body, status, text):
     assert both.http("POST", REGISTER, body) == (status, {"error": text})
+
+
+CUDA_SIZES = {"device_id": 0, "byte_size": 4}
+RAW = {"b64": HANDLE.decode()}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        (CUDA_SIZES, 400, "Shared memory register request has no 'raw_handle' field"),
+        ({**CUDA_SIZES, "raw_handle": {}}, 500, "attempt to access non-existing object member 'b64'"),
+        ({**CUDA_SIZES, "raw_handle": "x"}, 500, "attempt to access non-existing object member 'b64'"),
+        ({"raw_handle": RAW, "device_id": 0}, 500, "attempt to access non-existing object member 'byte_size'"),
+        ({"raw_handle": RAW, "byte_size": 4}, 500, "attempt to access non-existing object member 'device_id'"),
+        (
+            {"raw_handle": RAW, "byte_size": 4, "device_id": -1},
+            500,
+            "attempt to access JSON non-unsigned-integer as unsigned-integer",
+        ),
+        (
+            {**CUDA_SIZES, "raw_handle": {"b64": "eA=="}},
+            400,
+            "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
+        ),
+        (
+            {**CUDA_SIZES, "raw_handle": {"b64": "!"}},
+            400,
+            "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
+        ),
+    ],
+)
+def test_a_registration_of_cuda_memory_has_its_members(both, body, status, text):
+    assert both.http("POST", REGISTER.replace("system", "cuda"), body) == (status, {"error": text})
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_a_request_that_ends_three_guests_is_refused_and_the_model_serves_the_ot
     assert reply.status == 500
     assert re.fullmatch(
         r"\[request id: <id_unknown>\] this request ended 3 processes of model 'dies_mid_request' and is refused for "
-        r"\d+ s; other requests are served\. The last process: Stub process 'dies_mid_request_0' is not healthy: "
+        r"\d+ s; other requests are served\. The last process: Stub process 'dies_mid_request_0' is not healthy. Reason: "
         r"pid \d+ was killed by SIGSEGV\.",
         reply.error,
     )
@@ -89,7 +89,7 @@ def test_refused_requests_are_counted_by_reason_and_the_page_shows_a_model_that_
         assert (row["state"], row["condition"], row["serving"]) == ("READY", "refusing", 1)
         assert re.fullmatch(
             r"it refuses 1 request that ended 3 of its processes, for \d+ s; other requests are served\. The last "
-            r"process: Stub process 'dies_mid_request_0' is not healthy: pid \d+ was killed by SIGSEGV\.",
+            r"process: Stub process 'dies_mid_request_0' is not healthy. Reason: pid \d+ was killed by SIGSEGV\.",
             row["reason"],
         )
 

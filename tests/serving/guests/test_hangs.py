@@ -15,7 +15,7 @@ from support.server import ServerProcess
 LIMIT = 1
 NO_LIMIT = 'parameters { key: "HANG_SECONDS" value { string_value: "0" } }\n'
 ERROR = (
-    r"Stub process '{model}_0' is not healthy: pid {pid} was killed: it made no progress for 1 s "
+    r"Stub process '{model}_0' is not healthy. Reason: pid {pid} was killed: it made no progress for 1 s "
     r"\(--stub-hang-seconds or HANG_SECONDS\)\."
 )
 NAMES = (

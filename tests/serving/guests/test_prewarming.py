@@ -58,7 +58,7 @@ def test_a_forked_guest_that_dies_is_told_of_and_replaced_as_any_other(tmp_path)
         (parent,) = fork_servers(server)
         reply = infer(server, "dies_mid_request", -int(signal.SIGKILL))
         assert reply.error.startswith(
-            f"Stub process 'dies_mid_request_0' is not healthy: pid {before.pid} was killed by SIGKILL (out of memory?). "
+            f"Stub process 'dies_mid_request_0' is not healthy. Reason: pid {before.pid} was killed by SIGKILL (out of memory?). "
             "Its last lines on stderr:\n"
         )
         assert "about to die of signal 9" in reply.error

@@ -52,7 +52,7 @@ def test_killed_guest_fails_exactly_its_request_and_comes_back(tmp_path):
         reply = infer(server, "dies_mid_request", -int(signal.SIGKILL))
         assert reply.status == 500
         assert reply.error.startswith(
-            f"Stub process 'dies_mid_request_0' is not healthy: pid {pid} was killed by SIGKILL (out of memory?). "
+            f"Stub process 'dies_mid_request_0' is not healthy. Reason: pid {pid} was killed by SIGKILL (out of memory?). "
             "Its last lines on stderr:\n"
         )
         assert "about to die of signal 9" in reply.error
@@ -76,7 +76,8 @@ def test_a_crash_in_c_names_the_signal_then_the_models_last_words_then_pythons_s
         server.wait_log("Fatal Python error: Segmentation fault")
     first, *lines = error.splitlines()
     assert re.fullmatch(
-        r".*Stub process 'falls_0' is not healthy: pid \d+ was killed by SIGSEGV\. Its last lines on stderr:", first
+        r".*Stub process 'falls_0' is not healthy. Reason: pid \d+ was killed by SIGSEGV\. Its last lines on stderr:",
+        first,
     )
     assert lines[:2] == ["about to fall", "Fatal Python error: Segmentation fault"]
     assert any(re.search(r"File \".*model\.py\", line \d+ in execute", line) for line in lines)

@@ -59,13 +59,13 @@ BROKEN_AT_LOAD = {
     "exits_politely": ("def initialize(self, args):\n    raise SystemExit(3)", r"Internal: SystemExit: 3\n\nAt:\n"),
     "recurses": ("def initialize(self, args):\n    self.initialize(args)", r"Internal: RecursionError: maximum recursion depth exceeded"),
     "error_without_words": ("def initialize(self, args):\n    class Mute(Exception):\n        def __str__(self):\n            raise ValueError\n    raise Mute", r"Internal: .*Mute"),
-    "exits": ("def initialize(self, args):\n    os._exit(9)", r"Internal: Stub process 'exits_0' is not healthy: pid \d+ exited with status 9 while it started\."),
-    "kills_itself": ("def initialize(self, args):\n    os.kill(os.getpid(), 11)", r"Internal: Stub process 'kills_itself_0' is not healthy: pid \d+ was killed by SIGSEGV while it started\."),
+    "exits": ("def initialize(self, args):\n    os._exit(9)", r"Internal: Stub process 'exits_0' is not healthy. Reason: pid \d+ exited with status 9 while it started\."),
+    "kills_itself": ("def initialize(self, args):\n    os.kill(os.getpid(), 11)", r"Internal: Stub process 'kills_itself_0' is not healthy. Reason: pid \d+ was killed by SIGSEGV while it started\."),
     "completes_to_none": ("@staticmethod\ndef auto_complete_config(config):\n    return None", r"Internal: auto_complete_config function in model 'completes_to_none' must return a valid pb\.ModelConfig object\."),
     "raises_in_completion": ("@staticmethod\ndef auto_complete_config(config):\n    raise OSError('no licence')", r"Internal: OSError: no licence\n\nAt:\n  .*model\.py\(\d+\): auto_complete_config\n"),
     "completes_to_no_number": ("@staticmethod\ndef auto_complete_config(config):\n    config.as_dict()['max_batch_size'] = float('nan')\n    return config", r"Invalid argument: auto-completed configuration of model 'completes_to_no_number': max_batch_size: Couldn't parse integer: nan"),
     "completes_to_no_text": ("@staticmethod\ndef auto_complete_config(config):\n    config.as_dict()['input'][0]['name'] = '\\ud800'\n    return config", r"Invalid argument: auto-completed configuration of model 'completes_to_no_text': input.name: Unpaired surrogate"),
-    "exits_in_completion": ("@staticmethod\ndef auto_complete_config(config):\n    os._exit(9)", r"Internal: .* is not healthy: pid \d+ exited with status 9 while it started\."),
+    "exits_in_completion": ("@staticmethod\ndef auto_complete_config(config):\n    os._exit(9)", r"Internal: .* is not healthy. Reason: pid \d+ exited with status 9 while it started\."),
 }  # fmt: skip
 
 
@@ -231,7 +231,7 @@ def mortal(tmp_path_factory):
 @pytest.mark.parametrize("model", ["runs_code", "runs_coroutine"])
 def test_a_model_that_ends_its_process_says_how_and_comes_back(mortal, model, code):
     reply = run(mortal, model, f"{SOCKETS}{code}\nreturn [answer('after')]")
-    assert re.match(f"500: Stub process '{model}_0' is not healthy: {DEATHS[code]}", reply, re.DOTALL), reply
+    assert re.match(f"500: Stub process '{model}_0' is not healthy. Reason: {DEATHS[code]}", reply, re.DOTALL), reply
     goes_on(mortal, model)
 
 
@@ -240,7 +240,9 @@ def test_a_decoupled_model_that_dies_in_mid_stream_ends_its_streams_with_the_rea
         code = "import os\nsender = request.get_response_sender()\nsender.send(answer(1))\nos._exit(3) # error ends it"
         first, last = stream(mortal, model, code)
         assert first == 1
-        assert re.match(rf"error: Stub process '{model}_0' is not healthy: pid \d+ exited with status 3\.", last), last
+        assert re.match(
+            rf"error: Stub process '{model}_0' is not healthy. Reason: pid \d+ exited with status 3\.", last
+        ), last
         assert stream(mortal, model, "request.get_response_sender().send(answer(2), FINAL)") == [{"last": 2}]
 
 

@@ -12,7 +12,7 @@ UNAVAILABLE = {
     "raises_in_initialize": r"Internal: RuntimeError: weights are missing\n\nAt:\n  .*raises_in_initialize/1/model\.py\(3\): initialize\n",
     "bad_syntax": r"Internal: SyntaxError: .*",
     "no_class": r"Internal: AttributeError: module .* has no attribute 'TritonPythonModel'",
-    "exits_in_initialize": r"Internal: Stub process 'exits_in_initialize_0' is not healthy: pid \d+ exited with status 9 while it started\..*\nlicence server unreachable",
+    "exits_in_initialize": r"Internal: Stub process 'exits_in_initialize_0' is not healthy. Reason: pid \d+ exited with status 9 while it started\..*\nlicence server unreachable",
 }
 HANGS = "hangs_in_initialize"
 NAMES = {path.name for path in SAMPLES.iterdir()} - {HANGS}
@@ -56,7 +56,7 @@ def test_model_that_hangs_while_it_starts_is_unavailable_with_its_reason(tmp_pat
     options = ("--exit-on-error=false", "--backend-config=python,stub-timeout-seconds=1")
     with ServerProcess(repository(tmp_path / "models", [HANGS]), *options, work=tmp_path, wait="live") as server:
         server.wait_for(lambda: states(server) == {"UNAVAILABLE"}, "it to be given up")
-        text = rf"Internal: Stub process '{HANGS}_0' is not healthy: it made no progress for 1 s .*stub-timeout-seconds"
+        text = rf"Internal: Stub process '{HANGS}_0' is not healthy. Reason: it made no progress for 1 s .*stub-timeout-seconds"
         assert re.match(text, index(server)[HANGS]["reason"], re.DOTALL), index(server)
 
 

@@ -95,7 +95,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             memory=memory,
             admit=admit,
             reserve_input=reserve_input,
-            on_unread=self.responses.submit_last,
+            on_last=self.responses.submit_last,
             on_stopped=self._on_body_stopped,
         )
         if is_draining:

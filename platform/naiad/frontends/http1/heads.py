@@ -59,6 +59,11 @@ class Headers(dict[bytes, bytes]):
         self[lower] = value
         self.names.append(name)
 
+    def remove(self, name: bytes) -> None:
+        """Remove all headers of a name, which is in lower case."""
+        self.pop(name, None)
+        self.names = [each for each in self.names if each.lower() != name]
+
 
 def is_repeated(headers: Mapping[bytes, bytes], name: bytes) -> bool:
     """Whether a request has several headers of a name, which is in lower case."""
@@ -86,6 +91,9 @@ def head_problem(version: str, headers: Headers) -> tuple[int, str] | None:
             f"cannot read a body with 'Transfer-Encoding: {coding[:80].decode('latin-1')}': send this header once, as "
             "'chunked'; Content-Encoding says how a body is compressed"
         )
+    if coding is not None and version == "1.0" and b"content-length" in headers:
+        # Programs of that age know no chunks, and read as much as Content-Length says (RFC 9112, 6.1).
+        return _BAD_REQUEST, "malformed HTTP request: HTTP/1.0 with Content-Length and Transfer-Encoding; send one"
     return None
 
 

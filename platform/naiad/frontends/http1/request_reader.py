@@ -101,7 +101,7 @@ class RequestReader:
         memory: RequestMemory | None = None,
         admit: Admit | None = None,
         reserve_input: ReserveInput | None = None,
-        on_unread: Callable[[Head], None] | None = None,
+        on_last: Callable[[Head, Buffer], None] | None = None,
         on_stopped: Callable[[bool], None] = lambda _is_stopped: None,
     ) -> None:
         """A reader at the beginning of a connection.
@@ -120,8 +120,8 @@ class RequestReader:
             memory: Budget and buffers of long bodies.
             admit: Whether a request with a long body may succeed; None for all.
             reserve_input: Where to read long bodies to.
-            on_unread: Called instead of *on_request* with the head of a request that *admit* does not accept, which is
-                the last one.
+            on_last: Called instead of *on_request* with a request after which nothing is read: one that *admit* does
+                not accept, without its body, or one whose end programs may find in different places.
             on_stopped: Called with True when the budget stops the connection's body, with False when it continues.
         """
         self._on_request = on_request
@@ -134,7 +134,7 @@ class RequestReader:
         self._memory = memory or RequestMemory()
         self._admit = admit
         self._reserve_input = reserve_input
-        self._on_unread = on_unread
+        self._on_last = on_last
         self._on_stopped = on_stopped
         self._is_body_stopped = False
         # The part of the receive buffer that the next read may fill. After a long body it holds the head and JSON of a
@@ -161,6 +161,7 @@ class RequestReader:
         self._framing_received = 0  # bytes between parts of a chunked body, or behind its last one
         self._is_in_head = False
         self._is_complete = False
+        self._is_last = False  # a program before this server may have found the request's end in another place
         self._has_completed = False  # a request, in this step of the parser
         self._chunks: list[bytes] = []
         self._body_received = 0
@@ -276,11 +277,15 @@ class RequestReader:
 
     def _is_admitted(self, head: Head) -> bool:
         """Whether to receive a body; if not, its request is reported without it, as the last one."""
-        if self._admit is None or self._on_unread is None or self._admit(head):
+        if self._admit is None or self._on_last is None or self._admit(head):
             return True
-        self._is_stopped = True
-        self._on_unread(replace(head, keep_alive=False))
+        self._report_last(head, b"")
         return False
+
+    def _report_last(self, head: Head, body: Buffer) -> None:
+        self._is_stopped = True
+        report = self._on_last or self._on_request
+        report(replace(head, keep_alive=False), body)
 
     def _finished(self, body: LongBody) -> memoryview:
         finished = body.finish()
@@ -391,6 +396,9 @@ class RequestReader:
             self._reject(_VERSION_NOT_SUPPORTED, "cannot serve HTTP/2 at this port: send HTTP/1.1, or use gRPC's port")
             return
         self._parser = httptools.HttpRequestParser(self)
+        # Clients that frame a body themselves may send Content-Length beside Transfer-Encoding: the chunks count, and
+        # the connection ends (RFC 9112, 6.1). `_is_last` sees to that.
+        self._parser.set_dangerous_leniencies(lenient_chunked_length=True)
         self._parse(strip_upgrade(data[position:]), deadline)
 
     def _parse(self, data: Buffer, deadline: float = 0.0) -> None:
@@ -504,6 +512,9 @@ class RequestReader:
             return
         length = self._headers.get(b"content-length", b"")
         is_chunked = b"transfer-encoding" in self._headers
+        if is_chunked:
+            self._is_last = b"content-length" in self._headers or self._parser.get_http_version() == "1.0"
+            self._headers.remove(b"content-length")
         size = int(length) if length.isdigit() and not is_chunked else 0
         # A client of HTTP/1.0 cannot expect an interim response (RFC 9110, 10.1.1).
         is_expecting = (
@@ -552,7 +563,10 @@ class RequestReader:
         else:
             chunks = self._chunks
             body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        self._on_request(self._parsed_head(), body)
+        if self._is_last:
+            self._report_last(self._parsed_head(), body)
+        else:
+            self._on_request(self._parsed_head(), body)
 
     def _parsed_head(self) -> Head:
         assert self._parser is not None

@@ -227,10 +227,10 @@ class ResponseQueue(HttpExchange):
             self._is_full = True
             self._on_full()
 
-    def submit_last(self, head: Head) -> None:
-        """Handle a request whose body is not read. Nothing behind it is read either."""
+    def submit_last(self, head: Head, body: Buffer) -> None:
+        """Handle a request after which nothing is read."""
         self._has_unread = True
-        self.submit(head, b"")
+        self.submit(head, body)
 
     def reject(self, status: int, message: str) -> None:
         """End a connection on which no next request can be found.

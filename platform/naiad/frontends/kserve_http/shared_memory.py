@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from naiad.errors import InvalidRequestError
+from naiad.errors import InvalidRequestError, MalformedRequestError
 from naiad.frontends.http1.messages import HttpRequest, json_response, response
 from naiad.frontends.kserve_http.infer_request import parse_json
 from naiad.frontends.kserve_http.json_members import as_string, as_unsigned
 from naiad.frontends.kserve_http.routes import Endpoint, Route
 from naiad.frontends.regions import RegionRegistry
 from naiad.protocol.inference import Buffer
+
+_CUDA_HANDLE_SIZE = 64
+"""Bytes of CUDA's `cudaIpcMemHandle_t`."""
 
 
 def shared_memory_response(request: HttpRequest, route: Route, regions: RegionRegistry) -> Sequence[Buffer]:
@@ -28,7 +34,7 @@ def shared_memory_response(request: HttpRequest, route: Route, regions: RegionRe
     elif is_system:
         _register(route.name, request.body, regions)
     else:
-        regions.register_cuda(route.name)
+        _register_cuda(route.name, request.body, regions)
     return response(200, [])
 
 
@@ -46,8 +52,34 @@ def _register(name: str, body: Buffer, regions: RegionRegistry) -> None:
     regions.check_allowed()
     document = parse_json(body)
     for member in ("key", "byte_size"):
-        if member not in document:
-            raise InvalidRequestError(f"Shared memory register request has no '{member}' field")
+        _require(document, member)
     key = as_string(document["key"], "")
     offset = as_unsigned(document.get("offset", 0), "")
     regions.register(name, key, offset, as_unsigned(document["byte_size"], ""))
+
+
+def _register_cuda(name: str, body: Buffer, regions: RegionRegistry) -> None:
+    regions.check_allowed()
+    document = parse_json(body)
+    _require(document, "raw_handle")
+    handle = as_string(_member(document["raw_handle"], "b64"), "")
+    for member in ("byte_size", "device_id"):
+        as_unsigned(_member(document, member), "")
+    try:
+        is_handle = len(base64.b64decode(handle, validate=True)) == _CUDA_HANDLE_SIZE
+    except (binascii.Error, ValueError):
+        is_handle = False
+    if not is_handle:
+        raise InvalidRequestError("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
+    regions.register_cuda(name)
+
+
+def _require(document: Mapping[str, Any], member: str) -> None:
+    if member not in document:
+        raise InvalidRequestError(f"Shared memory register request has no '{member}' field")
+
+
+def _member(value: object, member: str) -> object:
+    if not isinstance(value, dict) or member not in value:
+        raise MalformedRequestError(f"attempt to access non-existing object member '{member}'")
+    return value[member]
