@@ -91,6 +91,11 @@ def test_a_request_that_fits_has_a_layout(by, asked, batch_size, is_repeatable):
     [
         (PLAIN, request(A), (f"{UNKNOWN}expected 2 inputs but got 1 inputs for model 'm'. Got input(s) ['A'], but missing "
          "required input(s) ['B']. Please provide all required input(s).")),
+        (plan(rule("A"), rule("B"), rule("C")), request(A, tensor("C", (3, 2))),
+         (f"{UNKNOWN}expected 3 inputs but got 2 inputs for model 'm'. Got input(s) ['C','A'], but missing "
+         "required input(s) ['B']. Please provide all required input(s).")),
+        (PLAIN, request(tensor("A", (3, -2)), B),
+         f"{UNKNOWN}All input dimensions should be specified for input 'A' for model 'm', got [3,-2]"),
         (PLAIN, request(A, A), f"{UNKNOWN}input 'A' already exists in request"),
         (PLAIN, request(A, tensor("C", (3, 2))), "unexpected inference input 'C' for model 'm'"),
         (OPTIONAL, request(tensor("B", (3, 2))), (f"{UNKNOWN}expected number of inputs between 1 and 2 but got 1 inputs for "

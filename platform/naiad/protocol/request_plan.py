@@ -244,6 +244,8 @@ class RequestPlan:
             )
         dims = tensor.shape[1:] if self.max_batch_size > 0 else tensor.shape
         if dims != rule.dims and not (rule.has_wildcard and _match(dims, rule.dims)):
+            if self.max_batch_size > 0 and min(dims, default=0) < 0:  # without batching, the reference sees the shape
+                raise self._variable_dimension_error(request, tensor)
             raise self._shape_error(request, tensor, rule)
         if rule.has_wildcard and min(dims) < 0:
             raise self._variable_dimension_error(request, tensor)
@@ -320,7 +322,7 @@ class RequestPlan:
         )
         missing = [name for name in self.rules if name not in names and name in self._required]
         if missing:
-            given_list = ",".join(f"'{name}'" for name in names)
+            given_list = ",".join(f"'{name}'" for name in reversed(names))
             missing_list = ",".join(f"'{name}'" for name in missing)
             text += (
                 f" Got input(s) [{given_list}], but missing required input(s) [{missing_list}]. "
