@@ -25,6 +25,7 @@ from naiad_stub.channel import FORKED, Channel, HostGoneError, Waiter
 from naiad_stub.exceptions import TritonModelException
 from naiad_stub.messages import ReleaseOutputs, WantRelease, pack
 from naiad_stub.primitives import allocate_lock
+from naiad_stub.runtime import allocate_private
 from naiad_stub.segment import Segment, block_size
 from naiad_stub.tensor import Tensor
 from naiad_stub.wire import DEVICE_BLOCK
@@ -205,8 +206,13 @@ class OutputBlocks:
 
     # -- blocks that the model writes to itself -------------------------------------------------------------------
 
-    def allocate_for_model(self, size: int) -> tuple[int, memoryview]:
-        """A block for `Tensor.allocate`: its offset, and its bytes, which stay the model's while it refers to them."""
+    def allocate_for_model(self, size: int) -> tuple[Optional[int], memoryview]:
+        """A block for `Tensor.allocate`: its offset, and its bytes, which stay the model's while it refers to them.
+
+        In a child that the model forked: None, and memory of that process.
+        """
+        if isinstance(self._segment, _ForeignSegment):
+            return allocate_private(size)
         offset = self.allocate(max(size, 1))
         array = np.frombuffer(self.view, np.uint8, size, offset)
         with self._lock:

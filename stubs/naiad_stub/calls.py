@@ -9,6 +9,8 @@ channel files its results:
 - A `ResponseIterator` does either for each result, and reports in batches how many were consumed (RESULTS_CONSUMED).
   The host stops sending to a caller that consumes nothing.
 
+A process that the model has forked calls in the same way, over a channel to this process (`forked_calls`).
+
 Deadlocks: two models may wait for each other. The host looks for cycles of waiting instances. It knows of calls
 by the main thread (CALL_BLOCKING, CALL_AWAITED). For calls by other threads it sends BLOCKED_QUERY, which this module
 answers by looking whether any thread of the model could go on (`blocked_threads`).
@@ -27,7 +29,7 @@ from naiad_stub.blocked_threads import are_all_blocked
 from naiad_stub.blocks import BorrowedBlock, KeptBlocks, OutputBlocks
 from naiad_stub.channel import Channel, Waiter, running_loop
 from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
-from naiad_stub.exchange import DevicePlace, TensorWriter, Written, place_on_device, read_device_places
+from naiad_stub.exchange import DevicePlace, TensorWriter, Written, pack_block, place_on_device, read_device_places
 from naiad_stub.memo import Memo
 from naiad_stub.messages import (
     BlockedQuery,
@@ -39,7 +41,7 @@ from naiad_stub.messages import (
     TakesDevice,
     pack,
 )
-from naiad_stub.primitives import get_ident
+from naiad_stub.primitives import allocate_lock, get_ident
 from naiad_stub.request import InferenceRequest
 from naiad_stub.response import InferenceResponse
 from naiad_stub.runtime import ModelCalls
@@ -52,6 +54,12 @@ _COPY_LIMIT = 32 << 10
 """Results up to this many bytes are copied out of their block, which is then free at once."""
 _DRIVER = "naiad_stub.cuda.driver"
 """Imported once the process has used a tensor in GPU memory."""
+_MAX_RELAYED_TENSORS = wire.MAX_RELAYED - (16 << 20)
+"""Bytes of tensors in a message between a guest and a process that its model has forked, which has texts as well."""
+_CALL_FLAGS, _CALL_BLOCKS, _CALL_CORRELATION_SIZE = 5, 7, 9
+_CALL_SIZES = (8, 10, 11, 12, 13)
+"""Positions in CALL_HEAD: of flags, of the number of blocks, of the size of a correlation id and of other sizes."""
+_INTERNAL = 1
 _REPORT_RESULTS = 64
 _REPORT_BYTES = 1 << 20
 """Consumed results, and bytes of them, after which the host is sent RESULTS_CONSUMED."""
@@ -67,12 +75,15 @@ class PendingCall:
         waiter: The thread that waits for the next result.
         notify: Called, as well, when the next result arrives; schedules what awaits it.
         is_discarded: Whether further results are discarded.
+        channel: What it was sent on. In a child that the model forked, calls of the parent have the parent's, which is
+            detached there.
     """
 
-    __slots__ = ("arrived", "is_discarded", "is_ended", "notify", "number", "waiter")
+    __slots__ = ("arrived", "channel", "is_discarded", "is_ended", "notify", "number", "waiter")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, channel: Channel) -> None:
         self.number = number
+        self.channel = channel
         self.arrived: deque[bytes] = deque()
         self.is_ended = self.is_discarded = False
         self.waiter: Optional[Waiter] = None
@@ -89,6 +100,10 @@ class HostCalls(ModelCalls):
     def __init__(self, channel: Channel, blocks: OutputBlocks, inputs: memoryview) -> None:
         self.is_open = False
         self._channel = channel
+        self._connect: Optional[Callable[[], Channel]] = None  # in a child that the model forked, gives it a channel
+        self._is_connected = True
+        self._connecting = allocate_lock()
+        self._blocks = blocks
         self._inputs = inputs
         self._tensors = TensorWriter(blocks, ())
         self._kept = KeptBlocks(channel.release_input)
@@ -128,12 +143,12 @@ class HostCalls(ModelCalls):
                 future.set_result(ResponseIterator._of(self, call) if decoupled else self.next_result(call)[0])
 
         def on_done(future: asyncio.Future[Any]) -> None:
-            self._channel.unwatch(loop)
+            call.channel.unwatch(loop)
             if future.cancelled():
                 self.cancel(call)
                 self.discard(call)
 
-        self._channel.watch(loop)
+        call.channel.watch(loop)
         future.add_done_callback(on_done)
         self.call_on_arrival(call, loop, on_arrival)
         return future
@@ -157,14 +172,6 @@ class HostCalls(ModelCalls):
             call.notify = None
             then()
 
-    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have *loop* read the channel until `unwatch`."""
-        self._channel.watch(loop)
-
-    def unwatch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End one `watch`."""
-        self._channel.unwatch(loop)
-
     def wait(self, call: PendingCall) -> None:
         """Wait until a result has arrived or there will be none."""
         while not (call.arrived or call.is_ended):
@@ -174,7 +181,7 @@ class HostCalls(ModelCalls):
             thread = get_ident()
             self._waiting[thread] = call
             try:
-                self._channel.wait(waiter)
+                call.channel.wait(waiter)
             finally:
                 self._waiting.pop(thread, None)
 
@@ -185,20 +192,29 @@ class HostCalls(ModelCalls):
     def report_consumed(self, call: PendingCall, count: int) -> None:
         """Tell the host that *count* more results were consumed, so that it may send more."""
         if not call.is_ended:
-            self._channel.send(pack(ResultsConsumed(call.number, count)))
+            call.channel.send(pack(ResultsConsumed(call.number, count)))
 
     def cancel(self, call: PendingCall) -> None:
         """Cancel the called model's request; its results arrive until it ends."""
         if not call.is_ended:
-            self._channel.post(pack(CancelCalls([call.number])))
+            call.channel.post(pack(CancelCalls([call.number])))
 
     def discard(self, call: PendingCall) -> None:
         """Discard all further results. Callable from finalizers."""
         call.is_discarded = True
         if not call.is_ended:
             self._calls.pop(call.number, None)
-            self._channel.post(pack(DiscardResults([call.number])))
+            call.channel.post(pack(DiscardResults([call.number])))
         self._release_results(call)
+
+    def abandon(self, call: PendingCall) -> None:
+        """Cancel a call, discard all its results and end it: a thread that waits for one finds that there is none."""
+        self.cancel(call)
+        self.discard(call)
+        call.is_ended = True
+        waiter, call.waiter = call.waiter, None
+        if waiter is not None:
+            call.channel.finish(waiter)
 
     def start(self, request: InferenceRequest, prepare: Callable[[PendingCall], None]) -> PendingCall:
         """Start a call whose results the caller takes by `next_result`; any number of them may come.
@@ -211,6 +227,99 @@ class HostCalls(ModelCalls):
             TritonModelException: If the model cannot call now.
         """
         return self._start(request, wire.CALL_AWAITED, decoupled=True, prepare=prepare)
+
+    # -- processes that the model has forked ----------------------------------------------------------------------
+
+    def detach(self, connect: Callable[[], Channel]) -> None:
+        """In a child that the model forked, call over the channel that *connect* returns, from the first call on."""
+        self._channel.detach()
+        self._connect = connect
+        self._is_connected = False
+        self._connecting = allocate_lock()
+        self._calls = {}
+        self._waiting = {}
+        self.is_open = True  # the parent decides at each call
+
+    def _start_in_child(
+        self,
+        connect: Callable[[], Channel],
+        request: InferenceRequest,
+        *,
+        decoupled: bool,
+        prepare: Optional[Callable[[PendingCall], None]],
+    ) -> PendingCall:
+        texts = CallTexts(request)
+        written = self._tensors.write_inline(request._inputs)
+        if written[-1] > _MAX_RELAYED_TENSORS:
+            raise TritonModelException(
+                f"cannot call model '{request._model_name}' from a forked process: its inputs have {written[-1]} "
+                f"bytes, and at most {_MAX_RELAYED_TENSORS} can be sent; call it in the process that runs `execute`"
+            )
+        with self._connecting:
+            if not self._is_connected:
+                self._channel = connect()
+                self._channel.handlers[wire.Kind.RESULT] = self._on_result
+                self._is_connected = True
+        call = PendingCall(next(self._numbers), self._channel)
+        if prepare is not None:
+            prepare(call)
+        self._send(call, pack_call(request, texts, call.number, wire.CALL_DECOUPLED if decoupled else 0, written))
+        return call
+
+    def start_relayed(self, payload: bytes) -> PendingCall:
+        """Make a call for a child, by the CALL that it has sent.
+
+        Raises:
+            TritonModelException: If the model cannot call now.
+            HostGoneError: If the host has closed the channel.
+        """
+        if not self.is_open:
+            raise TritonModelException("BLS is only supported during the 'execute' function.")
+        head = list(wire.CALL_HEAD.unpack_from(payload))
+        call = PendingCall(next(self._numbers), self._channel)
+        head[0] = call.number
+        sizes = [wire.CALL_HEAD.size, *[head[position] for position in _CALL_SIZES]]
+        if head[_CALL_CORRELATION_SIZE] != wire.NO_STRING:
+            sizes.append(head[_CALL_CORRELATION_SIZE])
+        if head[_CALL_FLAGS] & wire.CALL_TRACED:
+            sizes.append(wire.CALL_TRACE.size)
+        tensors = memoryview(payload)[sum(sizes) :]
+        texts = payload[wire.CALL_HEAD.size : sum(sizes)]
+        if len(tensors) <= wire.INLINE_LIMIT:
+            self._send(call, wire.frame(wire.Kind.CALL, b"".join((wire.CALL_HEAD.pack(*head), texts, tensors))))
+            return call
+        block = self._blocks.allocate(len(tensors))
+        self._blocks.view[block : block + len(tensors)] = tensors
+        head[_CALL_BLOCKS] = 1
+        self._send(call, wire.frame(wire.Kind.CALL, b"".join((wire.CALL_HEAD.pack(*head), pack_block(block), texts))))
+        return call
+
+    def take_relayed(self, call: PendingCall, number: int) -> Optional[bytes]:
+        """The next result of a call of `start_relayed`, as a frame for the child's call *number*; None at the end."""
+        try:
+            payload = call.arrived.popleft()
+        except IndexError:
+            return None
+        head = list(wire.RESULT_HEAD.unpack_from(payload))
+        head[0] = number
+        _, block, _, _, _, text_size, layout_size = head
+        end = wire.RESULT_HEAD.size + text_size + layout_size
+        if block < 0:
+            return wire.frame(wire.Kind.RESULT, wire.RESULT_HEAD.pack(*head) + payload[wire.RESULT_HEAD.size :])
+        size = _end_of(self._places_of(payload[end - layout_size : end]))
+        try:
+            if size > _MAX_RELAYED_TENSORS:
+                return error_result(
+                    number,
+                    f"cannot return the outputs of a model to a forked process: they have {size} bytes, and at most "
+                    f"{_MAX_RELAYED_TENSORS} can be sent; call it in the process that runs `execute`",
+                )
+            head[1] = -1 - size
+            texts = payload[wire.RESULT_HEAD.size : end]
+            tensors = self._inputs[block : block + size]
+            return wire.frame(wire.Kind.RESULT, b"".join((wire.RESULT_HEAD.pack(*head), texts, tensors)))
+        finally:
+            self._release_block(payload)
 
     # -- messages -------------------------------------------------------------------------------------------------
 
@@ -227,7 +336,9 @@ class HostCalls(ModelCalls):
             raise TritonModelException("BLS is only supported during the 'execute' function.")
         if request._handle is not None:
             raise TritonModelException("Only requests that the model made itself can be run on other models.")
-        call = PendingCall(next(self._numbers))
+        if self._connect is not None:
+            return self._start_in_child(self._connect, request, decoupled=decoupled, prepare=prepare)
+        call = PendingCall(next(self._numbers), self._channel)
         flags = wire.CALL_DECOUPLED if decoupled else 0
         if get_ident() == self._main:
             flags |= waiting
@@ -246,13 +357,16 @@ class HostCalls(ModelCalls):
         )
         if prepare is not None:
             prepare(call)
+        self._send(call, pack_call(request, texts, call.number, flags, written))
+        return call
+
+    def _send(self, call: PendingCall, frame: bytes) -> None:
         self._calls[call.number] = call
         try:
-            self._channel.send(pack_call(request, texts, call.number, flags, written))
+            call.channel.send(frame)
         except BaseException:
-            del self._calls[call.number]
+            self._calls.pop(call.number, None)
             raise
-        return call
 
     def _on_result(self, payload: bytes) -> None:
         """File a RESULT under its call; called on the thread that reads the channel."""
@@ -273,7 +387,7 @@ class HostCalls(ModelCalls):
             notify()
         waiter, call.waiter = call.waiter, None
         if waiter is not None:
-            self._channel.finish(waiter)
+            call.channel.finish(waiter)
 
     def _on_blocked_query(self, query: BlockedQuery) -> None:
         """Report whether every thread of the model is blocked; called on the thread that reads the channel."""
@@ -314,14 +428,19 @@ class HostCalls(ModelCalls):
         tensors, size = self._tensors_of(payload[middle:end], block, payload[end:], devices)
         return InferenceResponse._received(tensors, None, text), size
 
+    def _places_of(self, data: bytes) -> List[layout.Place]:
+        """The tensors that a packed layout describes."""
+        places = self._layouts.get(data)
+        if places is None:
+            places = self._layouts[data] = layout.unpack(data)[0]
+        return places
+
     def _tensors_of(
         self, data: bytes, block: int, inline: bytes, devices: Sequence[DevicePlace]
     ) -> Tuple[List[Tensor], int]:
         """The tensors of a layout in *block*, or in *inline* without a block; and the sum of their bytes."""
-        places = self._layouts.get(data)
-        if places is None:
-            places = self._layouts[data] = layout.unpack(data)[0]
-        size = max([place.offset + place.size for place in places], default=0)
+        places = self._places_of(data)
+        size = _end_of(places)
         borrowed = None
         if block < 0:
             view = memoryview(bytearray(inline))
@@ -341,6 +460,18 @@ class HostCalls(ModelCalls):
             view = memoryview(b"")  # ours must not count as a reference of the model's
             self._kept.add(block, borrowed.drop())
         return tensors, size
+
+
+def _end_of(places: Sequence[layout.Place]) -> int:
+    """The bytes that tensors at *places* take up together."""
+    return max([place.offset + place.size for place in places], default=0)
+
+
+def error_result(number: int, message: str) -> bytes:
+    """A RESULT frame that ends a child's call with an error."""
+    text = message.encode("utf-8", "replace")
+    flags = wire.FINAL | wire.ERROR
+    return wire.frame(wire.Kind.RESULT, wire.RESULT_HEAD.pack(number, -1, -1, flags, _INTERNAL, len(text), 0) + text)
 
 
 def _on_exporters_ended(message: ExportersEnded) -> None:
@@ -470,12 +601,13 @@ class ResponseIterator:
 
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
-            self._calls.watch(loop)
+            channel = self._call.channel
+            channel.watch(loop)
             self._calls.call_on_arrival(self._call, loop, lambda: None if future.done() else future.set_result(None))
             try:
                 await future
             finally:
-                self._calls.unwatch(loop)
+                channel.unwatch(loop)
         try:
             return self.__next__()
         except StopIteration:

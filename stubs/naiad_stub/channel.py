@@ -20,17 +20,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import sys
 import time
 from collections import deque
+from select import POLLIN
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Type, TypeVar, Union
 
 from naiad_stub import wire
 from naiad_stub.busy_poll import BusyPoll
 from naiad_stub.messages import TO_ANY_THREAD, ReleaseInputs, ToAnyThread, pack, unpack
-from naiad_stub.primitives import Lock, allocate_lock
+from naiad_stub.primitives import Lock, Socket, allocate_lock, poll
 
 if TYPE_CHECKING:  # slow to import, and few models need it
     import asyncio
@@ -51,8 +51,8 @@ def running_loop() -> Optional[asyncio.AbstractEventLoop]:
 
 
 FORKED = (
-    "this process was forked from the model's and has no connection to the server: call models, respond and use "
-    "metrics in the process that runs `execute`; a function of a pool may return what is needed for that"
+    "this process was forked from the model's and can only call other models: respond, load models and use metrics "
+    "in the process that runs `execute`; a function of a pool may return what is needed for that"
 )
 
 
@@ -83,13 +83,14 @@ class Channel:
         on_queued: Called when a thread has queued frames; None while the main thread waits in `receive`.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: Socket, limit: int = wire.MAX_FRAME) -> None:
+        """Read frames of up to *limit* bytes from *sock*, and write frames to it."""
         sock.settimeout(None)  # a prewarmed module may have set another default
         self._socket = sock
         self._busy = BusyPoll(0)
-        self._poll = select.poll()
-        self._poll.register(sock, select.POLLIN)
-        self._reader = wire.FrameReader()
+        self._poll = poll()
+        self._poll.register(sock.fileno(), POLLIN)
+        self._reader = wire.FrameReader(limit)
         self._frames: deque[tuple[int, bytes]] = deque()
         # One buffer for all reads: socket.recv(n) allocates n bytes each time, which costs three system calls.
         self._buffer = bytearray(_RECEIVE)
@@ -391,6 +392,11 @@ class Channel:
     def is_gone(self) -> bool:
         """Whether the host has closed its end."""
         return self._is_gone
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether this process is a child that the model forked."""
+        return self._is_detached
 
     def detach(self) -> None:
         """Close this end in a child that the model forked: parent and child must not share the channel."""

@@ -46,6 +46,11 @@ _MAX_BODY = wire.MAX_GUEST_FRAME // 2
 """Bytes of entries in one RESPONSES message, unless a single entry has more."""
 
 
+def pack_block(block: int) -> bytes:
+    """The blocks of tensors that are in one block, in CALL and RESPONSES."""
+    return _ONE_BLOCK.pack(block)
+
+
 class Ticket:
     """The guest's record of one request: its handle in `InferenceRequest`.
 
@@ -302,6 +307,21 @@ class TensorWriter:
             start = block + offset
             segment[start : start + len(buffer)] = buffer
         return 0, 1, _ONE_BLOCK.pack(block), data, b"", total
+
+    def write_inline(self, tensors: Sequence[Tensor]) -> Written:
+        """Write *tensors* to the message, however many bytes they have: for a process without a segment.
+
+        Raises:
+            TritonModelException: If they cannot be sent.
+        """
+        described = []
+        buffers = []
+        for tensor in tensors:
+            code, shape, buffer, size = tensor._payload()
+            described.append((tensor._name, code, shape, size))
+            buffers.append(buffer)
+        data, offsets, total, is_dense = self._pack(tuple(described))
+        return 0, 0, b"", data, b"".join(buffers) if is_dense else _laid_out(buffers, offsets, total), total
 
     def _write_each(self, tensors: Sequence[Tensor], *, keeps_on_device: bool) -> Written:
         """The same with a block for each tensor, since some are in a block (`Tensor.allocate`) or in GPU memory."""

@@ -166,6 +166,9 @@ def _runtime(queries: ServerQueries, spec: dict[str, str], server: ModelServer |
     """The runtime of the model; *server* is None while it only completes its configuration."""
 
     def log(level: int, file: str, line: int, text: str) -> None:
+        if queries.channel.is_detached:  # in a child that the model forked, whose stderr is the guest's
+            runtime.log_to_stderr(level, file, line, text)
+            return
         queries.channel.send(pack(Log(level, file, line, text)))
 
     return runtime.Runtime(

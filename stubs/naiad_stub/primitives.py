@@ -10,11 +10,14 @@ state is replaced too.
 from __future__ import annotations
 
 import time
+from _socket import socket as Socket  # noqa: N812 - a class
+from _socket import socketpair as socket_pair
 from _thread import LockType as Lock
 from _thread import allocate_lock, get_ident, start_new_thread
+from select import poll
 from typing import Callable
 
-__all__ = ["Lock", "allocate_lock", "get_ident", "sleep", "start_thread"]
+__all__ = ["Lock", "Socket", "allocate_lock", "get_ident", "poll", "sleep", "socket_pair", "start_thread"]
 
 sleep = time.sleep
 

@@ -20,6 +20,7 @@ from naiad_stub.calls import HostCalls
 from naiad_stub.channel import HostGoneError
 from naiad_stub.exchange import Batch, BatchReader, ResponseWriter
 from naiad_stub.execution import Execution
+from naiad_stub.forked_calls import ForkedCalls
 from naiad_stub.messages import TO_MAIN_THREAD, Finalize, Log, Trim, pack, unpack
 from naiad_stub.model_loading import LoadError, initialize_model, method_of
 from naiad_stub.queries import ServerQueries
@@ -75,6 +76,7 @@ class ModelServer:
             channel, self._writer, self._instance_name, self._log_warning, decoupled=is_decoupled
         )
         self.calls = HostCalls(channel, self.blocks, inputs.view)
+        ForkedCalls(self.calls).register()
         self.model: Any = None
         self._execution: Any = None  # an Execution or NativeExecution
         self._loop: Optional[asyncio.AbstractEventLoop] = None

@@ -25,6 +25,8 @@ MAX_FRAME = 256 << 20
 """Longer frames are rejected: only a broken peer sends them. (A model configuration has some kilobytes.)"""
 MAX_GUEST_FRAME = 16 << 20
 """The same for what the host receives, since it decodes a message in one step, during which it serves no one else."""
+MAX_RELAYED = (1 << 32) - 1
+"""The same between a guest and the processes that the model has forked, whose messages contain all tensors."""
 MAX_QUERY = 64 << 20
 """The same for a QUERY, in which a model may send files of a model to load."""
 MAX_PARAMETERS = 4 << 20
