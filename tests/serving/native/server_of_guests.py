@@ -14,7 +14,7 @@ from naiad.environments.manager import EnvironmentManager
 
 def main() -> int:
     folder = Path(sys.argv.pop(1))
-    EnvironmentManager._prepare_installed = lambda manager, _: manager._prepare_directory(folder)
+    EnvironmentManager._prepare_installed = lambda manager, *_: manager._prepare_directory(folder)
     return main_tritonserver()
 
 
