@@ -94,7 +94,7 @@ def test_failed_requests_are_counted_with_the_first_message(served, capsys, flag
     assert code == 1
     assert int(out.splitlines()[4].split()[-1]) > 0
     assert "requests failed; the first: " in err
-    assert "unexpected shape for input 'LEFT' for model 'add_sub'" in err
+    assert "unexpected shape for input 'RIGHT' for model 'add_sub'" in err  # the one that the reference names
 
 
 def test_a_model_in_a_directory_is_loaded_and_measured(tmp_path, capsys):
