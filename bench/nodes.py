@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from naiad.ray import ServerList
-
 from bench.report import NODES_BEGIN, NODES_END, table, with_section, written_by
+from naiad.ray import ServerList
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"

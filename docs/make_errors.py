@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad import errors
-from naiad.errors import NaiadError
+from naiad.core import errors
+from naiad.core.errors import NaiadError
 from naiad.frontends.status import GRPC_STATUS, HTTP_STATUS
 
 if sys.version_info >= (3, 11):

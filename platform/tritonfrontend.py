@@ -22,7 +22,7 @@ def _take_the_name() -> None:
     from types import ModuleType
 
     import naiad
-    from naiad import inprocess
+    from naiad_embedded import inprocess
 
     module = sys.modules[__name__]
 

@@ -14,7 +14,7 @@ def _take_the_name() -> None:
     from pkgutil import iter_modules
 
     import naiad
-    from naiad import _api, _c, inprocess
+    from naiad_embedded import _api, _c, inprocess
 
     module = sys.modules[__name__]
     for name in inprocess.__all__:

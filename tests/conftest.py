@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from naiad.environments.store.placement import spread
 from support.once import once
 from support.selection import deselect_other_shares, is_slow, put_longest_first
 from support.server import ServerProcess, shared_guests
+
+from naiad.environments.store.placement import spread
 
 # Hundreds of processes import numpy, whose OpenBLAS starts a thread for each core: time that no test is about.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -20,11 +20,12 @@ import tritonclient.http
 from calls import Answer, ask_add_sub, ask_days, ask_labels
 from environment import packed_environment
 from filelock import FileLock
-from naiad.errors import NaiadError
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from server import Server, ServerError
 from telling import console, note, step
+
+from naiad.core.errors import NaiadError
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -20,12 +20,13 @@ from typing import Any
 from chats import SENTENCES, Answer, chat, chat_at_once, chat_in_json, compare
 from environment import packed_environment
 from filelock import FileLock
-from naiad.errors import NaiadError
 from openai import OpenAI, OpenAIError
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from server import Server, ServerError
 from telling import console, note, step
+
+from naiad.core.errors import NaiadError
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

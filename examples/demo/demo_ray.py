@@ -16,12 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from naiad.errors import NaiadError
-from naiad.ray import ServerList
 from ray_clients import MODEL, Clients, Failure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from telling import console, note, step
+
+from naiad.core.errors import NaiadError
+from naiad.ray import ServerList
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = 6

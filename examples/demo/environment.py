@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Callable
 
-from naiad.environments.building.build import build
-from naiad.environments.building.pack import pack
+from naiad_building.build import build
+from naiad_building.pack import pack
 
 
 def packed_environment(

@@ -9,9 +9,10 @@ import time
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from naiad.errors import DeploymentError
-from naiad.ray import ServerList
 from typing_extensions import Self
+
+from naiad.core.errors import DeploymentError
+from naiad.ray import ServerList
 
 MODEL = "add_sub"
 BODY = json.dumps(

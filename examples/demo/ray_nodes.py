@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, final
 
 import psutil
-from naiad.deploy.ray_service import HEAD_ENVIRONMENT
 from typing_extensions import Self
+
+from naiad_operations.deploy.ray_service import HEAD_ENVIRONMENT
 
 # Ray reads these when it is imported. Its ports are open to other machines, so they need a token.
 os.environ.update(

@@ -7,8 +7,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-import naiad as tritonserver
 import numpy as np
+
+import naiad as tritonserver
 
 EXAMPLES = Path(__file__).resolve().parents[1]
 

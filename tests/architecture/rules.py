@@ -199,7 +199,7 @@ _SERVING = ("engine", "frontends", "frontend_processes", "inprocess", "protocol"
 
 
 def errors_tied_to_their_frames(host: Iterable[Source]) -> list[str]:
-    """Errors that a variable refers to and that are raised or kept as they are; see `naiad.errors.fresh`.
+    """Errors that a variable refers to and that are raised or kept as they are; see `naiad.core.errors.fresh`.
 
     Only where requests are served: elsewhere the collector has time to free what such a cycle holds.
     """

@@ -50,8 +50,8 @@ CASES = {
         ),
         (
             rules.upward_imports,
-            host("environments/example.py", "import naiad.resolution.files"),
-            "environments (layer 6) imports naiad.resolution.files (layer 6)",
+            host("environments/example.py", "import naiad.models.resolution.files"),
+            "environments (layer 6) imports naiad.models.resolution.files (layer 6)",
             host("environments/example.py", "import naiad.environments.policy"),
         ),
     ],
@@ -78,9 +78,9 @@ CASES = {
         ),
         (
             rules.frontend_imports_past_the_door,
-            host("frontends/http1/example.py", "import naiad.workers.launch"),
-            "naiad.workers.launch",
-            host("engine/example.py", "import naiad.workers.launch"),
+            host("frontends/http1/example.py", "import naiad.guests.launch"),
+            "naiad.guests.launch",
+            host("engine/example.py", "import naiad.guests.launch"),
         ),
     ],
     "impure_decisions": [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from architecture import rules
 from architecture.sources import ROOT
-from naiad.lifecycle.states import TRANSITIONS
+
+from naiad.engine.lifecycle.states import TRANSITIONS
 from naiad.protocol.metadata import ModelState
 
 PAGE = ROOT / "docs" / "explanation" / "architecture.md"

@@ -27,5 +27,5 @@ def naiad(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     for name in ("REGISTRY_AUTH_FILE", "DOCKER_CONFIG", "XDG_RUNTIME_DIR", "NAIAD_STORE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("naiad.registry.transport.PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("naiad.sources.registry.transport.PAUSES", (0.0, 0.0))
     return Commands(tmp_path / "store", capsys)

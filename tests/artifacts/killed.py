@@ -17,9 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import naiad.bundle.sending
 import naiad.cli.pull
-import naiad.cli.push
 import naiad.environments.archives.inspection  # noqa: F401 - the forks find it imported
 from naiad.cli.main import main
 

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 from environments import makers
+from support.registry import Registry
+
 from naiad.cli.main import main
 from naiad.environments.archives.archive_writer import OutputMember, write_archive
 from naiad.environments.archives.manifest import MANIFEST_NAME, Manifest, Package, host_platform
-from support.registry import Registry
 
 CONFIG = """# the configuration of a test
 backend: "%s"

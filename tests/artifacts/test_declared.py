@@ -15,8 +15,9 @@ from artifacts.repositories import ASK, CODE, add_model, layers_of
 from environments import makers, served
 from environments.building.channel import make_channel
 from environments.wheels import offer_wheels, only_wheels, wheel_of_installed, write_wheel
-from naiad.cli.main import main
 from support.server import ServerProcess
+
+from naiad.cli.main import main
 
 BLOCK = '# /// script\n# dependencies = ["adder==1.0", "numpy"]\n# ///\n'
 USER = CODE.replace("import numpy as np", "import adder\nimport numpy as np") % "%s"

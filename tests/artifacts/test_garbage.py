@@ -9,10 +9,11 @@ import time
 
 import pytest
 from artifacts.repositories import CODE
-from naiad.artifacts.policy import ArtifactPolicy
-from naiad.artifacts.repository import ArtifactRepository
+
 from naiad.environments.progress import LogReporter
 from naiad.environments.store.pulled import lease_artifact, read_pulled
+from naiad.models.artifacts.policy import ArtifactPolicy
+from naiad.models.artifacts.repository import ArtifactRepository
 
 DAY = 86_400
 

@@ -21,12 +21,13 @@ import pytest
 from artifacts.repositories import ASK, CODE, make_repository
 from artifacts.signing import pull_signed
 from environments import served
+from support.server import ServerProcess
+
 from naiad import InternalError, ModelControlMode, Server
-from naiad.artifacts.copies import SignedCopies
+from naiad.core.errors import RegistryError
 from naiad.environments.archives.signatures import read_trusted_keys
 from naiad.environments.store.pulled import copies_folder
-from naiad.errors import RegistryError
-from support.server import ServerProcess
+from naiad.models.artifacts.copies import SignedCopies
 
 MODEL = """
 import os

@@ -23,8 +23,9 @@ from artifacts.repositories import (
 )
 from environments import makers
 from google.protobuf import text_format
-from naiad.config.model import model_config_pb2 as pb
 from support.registry import Fault, Registry
+
+from naiad.config.model import model_config_pb2 as pb
 
 PLAIN = {"plain/config.pbtxt", "plain/1/model.py"}
 
@@ -118,7 +119,7 @@ def test_a_pulled_repository_is_pushed_with_the_same_digest(registry, naiad, mod
 
 
 def test_a_large_file_has_a_layer_of_its_own(registry, naiad, models, tmp_path, monkeypatch):
-    monkeypatch.setattr("naiad.bundle.repository_image._LARGE_FILE", 10_000)
+    monkeypatch.setattr("naiad_operations.bundle.repository_image._LARGE_FILE", 10_000)
     (models / "plain" / "1" / "weights.bin").write_bytes(b"w" * 10_000)
 
     naiad.push(registry.uri("shop", "1"), models)
@@ -381,7 +382,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(registry, naiad, models, monkeyp
     from types import SimpleNamespace
 
     naiad.push(registry.uri("shop", "1"), models)
-    monkeypatch.setattr("naiad.registry.client.shutil.disk_usage", lambda _: SimpleNamespace(free=100))
+    monkeypatch.setattr("naiad.sources.registry.client.shutil.disk_usage", lambda _: SimpleNamespace(free=100))
 
     assert "no space to download" in naiad.fail("pull", registry.uri("shop", "1"))
 

@@ -9,10 +9,11 @@ import sys
 import pytest
 from artifacts.repositories import ASK, CODE, add_model, layers_of, make_repository, replace_layer
 from environments import makers, served
-from naiad.cli.main import main
-from naiad.environments.store.pulled import read_pulled
 from support.registry import Registry
 from support.server import ServerProcess
+
+from naiad.cli.main import main
+from naiad.environments.store.pulled import read_pulled
 
 
 @pytest.fixture(scope="module")

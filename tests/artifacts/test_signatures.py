@@ -10,8 +10,9 @@ import sys
 import pytest
 from artifacts.repositories import CODE, layers_of, replace_layer
 from environments import makers
-from naiad.artifacts.statements import sign_statement
+
 from naiad.cli.main import main
+from naiad.models.artifacts.statements import sign_statement
 
 
 def make_key(folder, name, trusted=None, algorithm="ed25519"):

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import grpc
 from attacks.failing_models import CALLS, ENSEMBLES, MANY
-from naiad.frontends.kserve_grpc import service_pb2 as pb
 from support.server import HOST, ServerProcess
 from support.waiting import until
+
+from naiad.frontends.kserve_grpc import service_pb2 as pb
 
 SIZE = 10_000_000
 _BATCH = (1, SIZE // 4)

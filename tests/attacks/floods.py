@@ -15,10 +15,11 @@ from typing import NamedTuple
 import hpack
 from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
-from naiad.frontends.http2 import frames
-from naiad.frontends.http2.frames import ErrorCode, Setting
 from support.server import HOST
 from tritonclient.grpc import service_pb2
+
+from naiad.frontends.http2 import frames
+from naiad.frontends.http2.frames import ErrorCode, Setting
 
 SERVICE = "/inference.GRPCInferenceService/"
 _PORTION = 1 << 16

@@ -98,7 +98,7 @@ _FRONTEND = """
 import runpy, sys
 sys.path[:] = sys.argv[3:]
 runpy.run_path({script!r})["beat_in_loop"]({report!r} + "." + sys.argv[2])
-from naiad.frontend_process import main
+from naiad.server.frontend_process import main
 main(int(sys.argv[2]))
 """
 """What a frontend process runs; the file of its report is named by the number of its socket."""
@@ -122,7 +122,7 @@ def main() -> int:
     """Run `tritonserver` with a heartbeat in its event loop, and in those of its frontend processes."""
     del sys.path[0]  # this folder: its modules are not the server's
     from naiad.cli.main import main_tritonserver
-    from naiad.frontend_processes import spawned
+    from naiad.server.processes import spawned
 
     report = sys.argv.pop(1)
     beat_in_loop(report)

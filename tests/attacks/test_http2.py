@@ -12,9 +12,10 @@ from attacks import floods
 from attacks.conftest import warm_up
 from attacks.floods import Flooder, Requests, data, infer_message, joined, message, repeated
 from attacks.watching import attacked_server, watched
+from support.server import ServerProcess
+
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.frames import ErrorCode, Setting
-from support.server import ServerProcess
 
 _MEMORY = 32 << 20
 _SIZE = 16 << 20

@@ -19,9 +19,10 @@ from attacks.conftest import warm_up
 from attacks.memory_limit import limited
 from attacks.watching import attacked_server, watched
 from frontends.http2.peer import Peer
-from naiad.frontends.http2 import frames
 from support.server import HOST, ServerProcess
 from support.waiting import until
+
+from naiad.frontends.http2 import frames
 
 pytestmark = pytest.mark.slow
 

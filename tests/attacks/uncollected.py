@@ -27,7 +27,7 @@ _FRONTEND = """
 import os, runpy, sys
 sys.path[:] = sys.argv[3:]
 runpy.run_path({script!r})["never_collect"]({path!r} + "." + str(os.getpid()))
-from naiad.frontend_process import main
+from naiad.server.frontend_process import main
 main(int(sys.argv[2]))
 """
 
@@ -113,7 +113,7 @@ def main() -> int:
     path = sys.argv.pop(1)
     never_collect(path)
     from naiad.cli.main import main_tritonserver
-    from naiad.frontend_processes import spawned
+    from naiad.server.processes import spawned
 
     spawned._START = _FRONTEND.format(script=__file__, path=path)
     sys.argv[0] = "tritonserver"

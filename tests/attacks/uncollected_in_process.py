@@ -13,9 +13,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import naiad
 import numpy as np
 from attacks.uncollected import garbage_report, stop_collecting
+
+import naiad
 
 SIZE = 10_000_000
 _KINDS = ("raises", "answers_error", "counts_wrong", "wrong_type", "exits", "calls_raises", "ensemble_of_raises")

@@ -20,9 +20,10 @@ import tritonclient.http as httpclient
 import zstandard
 from environments import makers
 from environments.served import copy_numpy, keep_imported_modules, with_numpy
-from naiad.bundle.host import needed_packages
 from support.pages import follow, is_as_shown, steps
 from support.server import ServerProcess
+
+from naiad_operations.bundle.host import needed_packages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -10,23 +10,24 @@ from pathlib import Path
 
 import pytest
 from environments.wheels import offer_wheels, only_wheels
-from naiad.bundle.archive import unpack_bundle, write_bundle
-from naiad.bundle.environments import BundledEnvironments
-from naiad.bundle.host import needed_packages, run_script
-from naiad.bundle.make import BundleRequest, make_bundle
-from naiad.bundle.manifest import MANIFEST_NAME, BundleManifest, digests_of, find_damage, read_manifest
-from naiad.bundle.models import collect_models, rewrite_backend, rewrite_config
+from support.native import add_model
+from support.server import ServerProcess
+
 from naiad.cli.commands import run as run_naiad
 from naiad.config.server.command_line import read_options
 from naiad.config.server.getopt import split_arguments
 from naiad.config.server.options import SERVER_FLAGS
+from naiad.core.errors import BundleError
 from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
 from naiad.environments.progress import LogReporter
-from naiad.errors import BundleError
-from support.native import add_model
-from support.server import ServerProcess
+from naiad_operations.bundle.archive import unpack_bundle, write_bundle
+from naiad_operations.bundle.environments import BundledEnvironments
+from naiad_operations.bundle.host import needed_packages, run_script
+from naiad_operations.bundle.make import BundleRequest, make_bundle
+from naiad_operations.bundle.manifest import MANIFEST_NAME, BundleManifest, digests_of, find_damage, read_manifest
+from naiad_operations.bundle.models import collect_models, rewrite_backend, rewrite_config
 
 CODE = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
 IO = 'input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } output { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }\n'

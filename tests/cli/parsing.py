@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import UsageError
 from naiad.config.server.getopt import split_arguments
 from naiad.config.server.options import SERVER_FLAGS
-from naiad.errors import OptionError
+from naiad.core.errors import OptionError
 
 
 def parse_options(arguments, *, environ):

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from naiad import json_cache
+from serving.written import write_model
+
 from naiad.cli.command_line import usage
 from naiad.config.server.options import SERVER_FLAGS
-from serving.written import write_model
+from naiad.core import json_cache
 
 pytestmark = pytest.mark.server
 

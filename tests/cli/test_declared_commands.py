@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from environments.makers import other_minor
 from environments.wheels import offer_wheels, only_wheels, script
+
 from naiad.cli.main import main
-from naiad.environments.building.lockfiles import open_foreign_lock
+from naiad_building.lockfiles import open_foreign_lock
 
 
 @pytest.fixture(autouse=True)

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from environments.makers import member, write_tar
-from naiad import json_cache
+
 from naiad.cli.commands import naiad_group, run
 from naiad.config.server.quantities import parse_seconds, parse_size, size_text
+from naiad.core import json_cache
+from naiad.core.errors import ExecutionEnvironmentError, NaiadError, OptionError
 from naiad.environments.archives.manifest import MANIFEST_NAME
-from naiad.environments.building.build import BuiltEnvironment
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.store.entries import short_digests
 from naiad.environments.store.leases import EntryLeases
-from naiad.errors import ExecutionEnvironmentError, NaiadError, OptionError
+from naiad_building.build import BuiltEnvironment
 
 DAY = 86_400
 
@@ -301,7 +302,7 @@ def test_an_entry_that_cannot_be_removed_is_an_error_and_no_traceback(
 
 def test_a_build_without_numpy_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = BuiltEnvironment(tmp_path / "p", tmp_path / "p" / "bin" / "python", "3.12.1", tmp_path, (("six", "1"),))
-    monkeypatch.setattr("naiad.environments.building.build.build", lambda *_, **__: built)
+    monkeypatch.setattr("naiad_building.build.build", lambda *_, **__: built)
 
     done = CliRunner().invoke(naiad_group, ["env", "build", str(tmp_path), "-o", str(tmp_path / "p")])
 

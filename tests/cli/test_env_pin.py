@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
+from resolution.makers import resolve_m
+
 from naiad.cli.commands import naiad_group
 from naiad.config.model.environment_pins import PINS_FILE, parse_pins
 from naiad.config.model.environment_source import EnvironmentSource
-from naiad.errors import ConfigError, ResolutionError
-from resolution.makers import resolve_m
+from naiad.core.errors import ConfigError, ResolutionError
 
 URI, OTHER = "https://host.invalid/e.tar.zst", "https://host.invalid/other.tar.zst"
 OWN = "/repo/m/1/model.py"

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import click
 import pytest
+from support.server import free_ports, wait_until
+
 from naiad.cli.commands import naiad_group
 from naiad.cli.flag_commands import FLAG_COMMANDS, FlagCommand
 from naiad.cli.main import main, main_tritonserver
-from support.server import free_ports, wait_until
 
 CONFIG = 'backend: "nosuch"\ninput [{ name: "x" data_type: TYPE_FP32 dims: [1] }]\n'
 

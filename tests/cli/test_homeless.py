@@ -11,11 +11,12 @@ from types import SimpleNamespace
 import platformdirs
 import pytest
 from cli.parsing import parse
-from naiad.config.server.store_location import StoreLocation, find_store, store_path
-from naiad.environments.building import base_interpreter
-from naiad.errors import OptionError
-from naiad.interpreters.discovery import candidate_paths
 from packaging.specifiers import SpecifierSet
+
+from naiad.config.server.store_location import StoreLocation, find_store, store_path
+from naiad.core.errors import OptionError
+from naiad.sources.interpreters.discovery import candidate_paths
+from naiad_building import base_interpreter
 
 
 @pytest.fixture

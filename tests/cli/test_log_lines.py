@@ -9,7 +9,8 @@ import re
 import sys
 
 import pytest
-from naiad.logs import (
+
+from naiad.core.logs import (
     GuestName,
     LogSettings,
     configure,

@@ -10,10 +10,11 @@ import sys
 import threading
 
 import pytest
-from naiad import log_writer
-from naiad.log_writer import DirectWriter, FileDestination, QueuedWriter
-from naiad.logs import LogSettings, configure
 from support.waiting import until
+
+from naiad.core import log_writer
+from naiad.core.log_writer import DirectWriter, FileDestination, QueuedWriter
+from naiad.core.logs import LogSettings, configure
 
 log = logging.getLogger("naiad.test")
 
@@ -215,7 +216,7 @@ def test_lines_of_several_threads_stay_whole(tmp_path):
 _DIES = """
 import logging, os, sys
 from pathlib import Path
-from naiad.logs import LogSettings, configure
+from naiad.core.logs import LogSettings, configure
 log = logging.getLogger("naiad.test")
 with configure(LogSettings(file=Path(sys.argv[1])), is_queued=True):
     for number in range(1000):
@@ -255,8 +256,8 @@ def test_a_process_ends_although_nobody_reads_its_stderr():
     """The reader is stopped and its pipe is full: the end is neither blocked nor an abort of the interpreter."""
     program = """
 import logging, sys
-from naiad import log_writer
-from naiad.logs import LogSettings, configure
+from naiad.core import log_writer
+from naiad.core.logs import LogSettings, configure
 log_writer._STALL_SECONDS = 0.1
 with configure(LogSettings(), is_queued=True):
     for number in range(5000):

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from naiad.cli.run import duration
 from testing.models import DECOUPLED, write_model
+
+from naiad.cli.run import duration
 
 pytestmark = pytest.mark.server
 

@@ -5,8 +5,9 @@ import struct
 
 import numpy as np
 import pytest
+
 from naiad.cli.run_input import input_tensor
-from naiad.errors import InvalidRequestError
+from naiad.core.errors import InvalidRequestError
 from naiad.protocol.metadata import TensorMetadata
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 from google.protobuf.descriptor import Descriptor
+
 from naiad.config.model import model_config_pb2 as config
 from naiad.config.server.options import SERVER_FLAGS
 from naiad.frontends.kserve_grpc import service_pb2 as service

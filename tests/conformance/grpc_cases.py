@@ -13,8 +13,9 @@ from typing import Any
 import grpc
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
-from naiad.frontends.kserve_grpc import service_pb2 as health
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from naiad.frontends.kserve_grpc import service_pb2 as health
 
 TIMEOUT = 20.0
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from conformance.grpc_cases import FLOATS, LEFT, RIGHT, TYPED, GrpcCase, infer, named, of
 from google.protobuf.message import Message
-from naiad.frontends.kserve_grpc import service_pb2 as health
 from tritonclient.grpc import service_pb2
+
+from naiad.frontends.kserve_grpc import service_pb2 as health
 
 _BOTH_RAW = (FLOATS, FLOATS)
 

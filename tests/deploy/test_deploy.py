@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from naiad.bundle.manifest import MANIFEST_NAME, BundleManifest
-from naiad.cli.deploy import OWN_FLAGS, USED_FLAGS, deploy
-from naiad.deploy.yaml import documents
 from support.late_import import LateModule
+
+from naiad_operations.bundle.manifest import MANIFEST_NAME, BundleManifest
+from naiad_operations.cli.deploy import OWN_FLAGS, USED_FLAGS, deploy
+from naiad_operations.deploy.yaml import documents
 
 jsonschema = LateModule("jsonschema")
 kubernetes_validate = LateModule("kubernetes_validate")

@@ -17,15 +17,16 @@ from doctor.good import BACKEND, write_good
 from doctor.repository import CODE, CONFIG, IO, environment, model, parameter, write
 from environments.makers import member, write_tar
 from filelock import FileLock
-from naiad.cli.doctor import _print_waiting
-from naiad.cli.main import main
-from naiad.doctor import machine
-from naiad.doctor.model import ExaminedModel
-from naiad.environments.manager import EnvironmentManager
-from naiad.environments.store.room import FreeRoom, NeededRoom
-from naiad.errors import ExecutionEnvironmentError
 from support.native import add_model as add_native_model
 from support.server import ServerProcess
+
+from naiad.cli.main import main
+from naiad.core.errors import ExecutionEnvironmentError
+from naiad.environments.manager import EnvironmentManager
+from naiad.environments.store.room import FreeRoom, NeededRoom
+from naiad_operations.cli.doctor import _print_waiting
+from naiad_operations.doctor import machine
+from naiad_operations.doctor.model import ExaminedModel
 
 PORTS = ["--http-port=0", "--grpc-port=0", "--metrics-port=0"]
 
@@ -286,10 +287,12 @@ def test_what_takes_long_is_named_while_it_is_examined(tmp_path, capsys, monkeyp
         assert waited.wait(30)
         return ExaminedModel(files)
 
-    monkeypatch.setattr("naiad.doctor.examine.examine_model", slow)
-    monkeypatch.setattr("naiad.doctor.examine._SILENT_SECONDS", 0.01)
+    monkeypatch.setattr("naiad_operations.doctor.examine.examine_model", slow)
+    monkeypatch.setattr("naiad_operations.doctor.examine._SILENT_SECONDS", 0.01)
     printed = []
-    monkeypatch.setattr("naiad.cli.doctor._print_waiting", lambda models: (printed.append(models), waited.set()))
+    monkeypatch.setattr(
+        "naiad_operations.cli.doctor._print_waiting", lambda models: (printed.append(models), waited.set())
+    )
 
     assert main(["doctor", str(tmp_path / "models"), f"--env-store={tmp_path / 'store'}", *PORTS]) == 0
     assert printed[0] == {"m": ""}
@@ -322,15 +325,15 @@ def test_what_is_built_for_a_model_is_said_while_it_is_examined(tmp_path, examin
         assert said.wait(30)
         raise ExecutionEnvironmentError("it does not compile; use another")
 
-    monkeypatch.setattr("naiad.environments.declared.provider.DeclaredEnvironments._resolve", resolve)
-    monkeypatch.setattr("naiad.doctor.examine._SILENT_SECONDS", 0.01)
+    monkeypatch.setattr("naiad_building.declared.provider.DeclaredEnvironments._resolve", resolve)
+    monkeypatch.setattr("naiad_operations.doctor.examine._SILENT_SECONDS", 0.01)
 
     def on_waiting(models):
         printed(models)
         if any(models.values()):
             said.set()
 
-    monkeypatch.setattr("naiad.cli.doctor._print_waiting", on_waiting)
+    monkeypatch.setattr("naiad_operations.cli.doctor._print_waiting", on_waiting)
 
     folders = [str(tmp_path / "models"), f"--env-store={tmp_path / 'store'}"]
     assert main(["doctor", *folders, *PORTS]) == 1
@@ -553,7 +556,7 @@ def test_the_configuration_that_a_native_library_has_completed_is_examined(tmp_p
 
 
 def test_a_native_library_that_takes_too_long_is_ended_and_named(tmp_path, examine, monkeypatch):
-    monkeypatch.setattr("naiad.doctor.native_library.TIME_LIMIT", 1.5)
+    monkeypatch.setattr("naiad_operations.doctor.native_library.TIME_LIMIT", 1.5)
     fails = 'parameters { key: "fail" value { string_value: "model-hang" } }\n'
     add_native_model(tmp_path / "models", "m", "complete.c", tensors=False, config=fails)
 
@@ -578,7 +581,7 @@ def test_an_interrupted_examination_says_so(tmp_path, monkeypatch, capsys):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("naiad.cli.doctor.examine", interrupt)
+    monkeypatch.setattr("naiad_operations.cli.doctor.examine", interrupt)
 
     assert main(["doctor", str(tmp_path), f"--env-store={tmp_path / 'store'}"]) == 130
     assert capsys.readouterr().err == "interrupted\n"

@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
+
 from naiad.cli.main import main
 
 BACKENDS = Path(__file__).parents[2] / "backends"

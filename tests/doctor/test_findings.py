@@ -8,14 +8,15 @@ import re
 import sys
 from pathlib import Path
 
-import naiad.doctor
 import pytest
 from doctor.repository import CONFIG, IO, model, parameter, write
-from naiad.cli.main import main
-from naiad.doctor.native_library import examine_native_library
-from naiad.environments.ready_environment import ReadyEnvironment
-from naiad.resolution.native_library import NativeLibrary
 from naiad_stub.native.elf import write_library
+
+import naiad_operations.doctor
+from naiad.cli.main import main
+from naiad.environments.ready_environment import ReadyEnvironment
+from naiad.models.resolution.native_library import NativeLibrary
+from naiad_operations.doctor.native_library import examine_native_library
 
 ROOT = Path(__file__).resolve().parents[2]
 PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
@@ -69,7 +70,7 @@ CONFIGURATIONS = {
 def codes_of_source():
     """The codes in `naiad.doctor`: the values of `code=`, and the keys of the tables of advice."""
     found = set()
-    for path in Path(naiad.doctor.__file__).parent.glob("*.py"):
+    for path in Path(naiad_operations.doctor.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.keyword) and node.arg == "code":
                 found |= {each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)}

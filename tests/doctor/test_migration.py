@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from doctor.repository import CODE, CONFIG, IO, ensemble, environment, model, parameter, write
-from naiad.cli.main import main
-from naiad.doctor.migration import _KINDS
 from naiad_stub.native.elf import write_library
+
+from naiad.cli.main import main
+from naiad_operations.doctor.migration import _KINDS
 
 PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
 STUB = b"\x7fELF" + bytes(60)

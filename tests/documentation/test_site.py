@@ -9,7 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from naiad.lifecycle.states import TRANSITIONS
+
+from naiad.engine.lifecycle.states import TRANSITIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 MAKE_SITE = runpy.run_path(str(ROOT / "docs" / "make_site.py"))

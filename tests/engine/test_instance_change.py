@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from naiad.engine.loading.instance_change import has_other_changes
 
 BEFORE = {"config.pbtxt": (1, 1), "1/": (), "1/model.py": (1, 1), "2/": (), "2/model.py": (1, 1), "/backend/x.py": (1,)}

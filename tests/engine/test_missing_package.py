@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
+
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.engine.loading.missing_package import missing_package
-from naiad.resolution.decision import GuestLayout, Resolution
-from packaging.specifiers import SpecifierSet
+from naiad.models.resolution.decision import GuestLayout, Resolution
 
 MODEL = Path("/models/m")
 GUEST = GuestLayout(artifacts_dir=Path(), library_dir=Path(), requires_python=SpecifierSet())

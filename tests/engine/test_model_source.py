@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+
+from naiad.core.errors import NaiadError
 from naiad.engine.loading.model_source import find_sources
-from naiad.errors import NaiadError
-from naiad.repository.repositories import LocalRepository, Repositories
+from naiad.models.repository.repositories import LocalRepository, Repositories
 
 
 def test_a_load_of_a_folder_that_cannot_be_a_model_says_why(tmp_path):

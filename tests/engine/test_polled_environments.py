@@ -6,12 +6,13 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.engine.loading import unchanged
 from naiad.engine.loading.polling import Poller
 from naiad.engine.loading.unchanged import environments_signature
 from naiad.engine.registry import Registry
-from naiad.repository.repositories import open_repositories
+from naiad.models.repository.repositories import open_repositories
 
 
 class Loaded:

@@ -12,7 +12,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from naiad.environments.building.build import BuiltEnvironment, build
+
+from naiad_building.build import BuiltEnvironment, build
 
 _METADATA = "Metadata-Version: 2.1\nName: greeter\nVersion: 1.2\n"
 _FILES = {

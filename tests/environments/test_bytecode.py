@@ -6,6 +6,7 @@ import stat
 import struct
 
 import pytest
+
 from naiad.environments.bytecode import BytecodeTarget, bytecode_name, find_bytecode_target, stale_sources
 from naiad.environments.store.file_digests import FileState, UnpackedFile
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from naiad.environments.ready_environment import ReadyEnvironment, activated_environment, withheld_variables
 
 FOREIGN = ReadyEnvironment(

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from environments import makers
 from environments.makers import member, write_tar
-from naiad.environments.manager import EnvironmentManager
-from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError
 from packaging.specifiers import SpecifierSet
+
+from naiad.core.errors import ExecutionEnvironmentError, InterpreterNotFoundError
+from naiad.environments.manager import EnvironmentManager
 
 ELF_HEAD = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00"
 FOREIGN = {
@@ -70,7 +71,9 @@ def test_the_host_will_do_for_a_version_it_has(manager):
 
 
 def test_a_version_nobody_has_is_said_to_be_missing(manager, monkeypatch, whole):
-    monkeypatch.setattr("naiad.interpreters.discovery.candidate_paths", lambda _cache: [whole / "bin" / "python"])
+    monkeypatch.setattr(
+        "naiad.sources.interpreters.discovery.candidate_paths", lambda _cache: [whole / "bin" / "python"]
+    )
 
     with pytest.raises(InterpreterNotFoundError, match=r"no Python ==3\.99 on this machine: looked at cpython 3"):
         manager.prepare(None, python=SpecifierSet("==3.99"))
@@ -82,7 +85,9 @@ def test_a_version_nobody_has_is_said_to_be_missing(manager, monkeypatch, whole)
 
 
 def test_another_version_is_found_on_the_machine(manager, monkeypatch, whole, minor):
-    monkeypatch.setattr("naiad.interpreters.discovery.candidate_paths", lambda _cache: [whole / "bin" / "python"])
+    monkeypatch.setattr(
+        "naiad.sources.interpreters.discovery.candidate_paths", lambda _cache: [whole / "bin" / "python"]
+    )
     monkeypatch.setattr(
         "naiad.environments.manager.matches", lambda _required, version: version[:2] != sys.version_info[:2]
     )

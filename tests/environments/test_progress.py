@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 
 import pytest
+
 from naiad.environments.progress import BarReporter, LogReporter, ProgressEvent, ProgressMeter, default_reporter
 
 ERASE_LINE = "\x1b[2K"

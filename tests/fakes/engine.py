@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from naiad.errors import Code, InvalidRequestError, ModelError, NaiadError, UnknownModelError
+
+from naiad.core.errors import Code, InvalidRequestError, ModelError, NaiadError, UnknownModelError
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor, Sink
 from naiad.protocol.metadata import (

@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
-from naiad.frontend_processes.link import Link
-from naiad.frontend_processes.messages import VersionRoute
-from naiad.frontend_processes.remote_engine import RemoteEngine, _KnownRoute
-from naiad.frontend_processes.session import FrontendSession
 from naiad.frontends.tracing.tracer import Tracer
-from naiad.memory.frontend_memory import FrontendMemory
+from naiad.guests.memory.frontend_memory import FrontendMemory
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor
 from naiad.protocol.model_names import LATEST
+from naiad.server.processes.link import Link
+from naiad.server.processes.messages import VersionRoute
+from naiad.server.processes.remote_engine import RemoteEngine, _KnownRoute
+from naiad.server.processes.session import FrontendSession
 
 
 class Engine:

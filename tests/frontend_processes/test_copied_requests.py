@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from frontend_processes.pair import Engine, Pair, Sink, request, run
-from naiad.errors import NaiadError, UnknownModelError
-from naiad.frontend_processes import remote_engine
-from naiad.memory import unsent_frames
-from naiad.memory.unsent_frames import COPIED_AT_ONCE
+
+from naiad.core.errors import NaiadError, UnknownModelError
+from naiad.guests.memory import unsent_frames
+from naiad.guests.memory.unsent_frames import COPIED_AT_ONCE
 from naiad.protocol.inference import InferRequest
+from naiad.server.processes import remote_engine
 
 LARGE = COPIED_AT_ONCE
 """Elements of FP32: four times what is copied in one piece."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from naiad import errors
-from naiad.errors import Code, NaiadError
-from naiad.frontend_processes.messages import error_fields, error_of
+
+from naiad.core import errors
+from naiad.core.errors import Code, NaiadError
+from naiad.server.processes.messages import error_fields, error_of
 
 CLASSES = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, NaiadError)]
 

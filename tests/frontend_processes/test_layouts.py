@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from naiad.frontend_processes.messages import FrameKind
-from naiad.frontend_processes.remote_engine import RemoteEngine
-from naiad.frontend_processes.session import _MAX_LAYOUTS, FrontendSession
+from naiad_stub import wire
+
 from naiad.frontends.tracing.tracer import Tracer
-from naiad.memory.frontend_memory import FrontendMemory
+from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.guests.tensors import TensorLayout
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
-from naiad.workers.tensors import TensorLayout
-from naiad_stub import wire
+from naiad.server.processes.messages import FrameKind
+from naiad.server.processes.remote_engine import RemoteEngine
+from naiad.server.processes.session import _MAX_LAYOUTS, FrontendSession
 
 
 class Engine:

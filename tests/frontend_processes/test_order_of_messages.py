@@ -8,13 +8,14 @@ import threading
 
 import pytest
 from frontend_processes.pair import Pair, run
-from naiad.frontend_processes.link import Link
-from naiad.frontend_processes.messages import CallResult, FrameKind, VersionRoute, pack, unpack
-from naiad.frontend_processes.remote_engine import RemoteEngine
-from naiad.memory.instance import InstanceMemory
+from naiad_stub import wire
+
+from naiad.guests.memory.instance import InstanceMemory
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
-from naiad_stub import wire
+from naiad.server.processes.link import Link
+from naiad.server.processes.messages import CallResult, FrameKind, VersionRoute, pack, unpack
+from naiad.server.processes.remote_engine import RemoteEngine
 
 LARGE = 200_000
 

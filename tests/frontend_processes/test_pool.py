@@ -11,14 +11,15 @@ from typing import Any
 import psutil
 import pytest
 from frontend_processes.pair import Engine, Sink, request
-from naiad.frontend_processes import pool as pools
-from naiad.frontend_processes.link import Link
-from naiad.frontend_processes.messages import FrameKind, ProcessReport, VersionRoute, pack
-from naiad.frontend_processes.pool import FrontendPool
-from naiad.frontend_processes.remote_engine import RemoteEngine, _KnownRoute
-from naiad.frontend_processes.spawned import SpawnedProcess, SpawnedProcesses
+
 from naiad.frontends.tracing.tracer import Tracer
-from naiad.memory.frontend_memory import FrontendMemory
+from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.server.processes import pool as pools
+from naiad.server.processes.link import Link
+from naiad.server.processes.messages import FrameKind, ProcessReport, VersionRoute, pack
+from naiad.server.processes.pool import FrontendPool
+from naiad.server.processes.remote_engine import RemoteEngine, _KnownRoute
+from naiad.server.processes.spawned import SpawnedProcess, SpawnedProcesses
 
 
 class Frontends(SpawnedProcesses):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from naiad.frontend_processes.process_metrics import FamilySum
 from naiad.frontends.metrics.families import Family, MetricType, Sample
+from naiad.server.processes.process_metrics import FamilySum
 
 
 def counter(name: str, **values: float) -> Family:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from frontend_processes.pair import Pair, Sink, request, run
+
+from naiad.core.errors import NaiadError, UnknownModelError
 from naiad.engine.serving.pending import ForwardedRequest
-from naiad.errors import NaiadError, UnknownModelError
-from naiad.frontend_processes.messages import FrameKind
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, StringScan
+from naiad.server.processes.messages import FrameKind
 
 TRACE = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=1,b=é"}
 BYTES = b"\x01\x00\x00\x00a"

@@ -7,11 +7,12 @@ from time import perf_counter
 
 import pytest
 from frontend_processes.pair import Pair, run
-from naiad.errors import Code, NaiadError
-from naiad.memory.instance import InstanceMemory
+
+from naiad.core.errors import Code, NaiadError
+from naiad.core.turns import SHARE_SECONDS
+from naiad.guests.memory.instance import InstanceMemory
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
-from naiad.turns import SHARE_SECONDS
 
 
 def responses_of(pair: Pair, number: int, count: int, *, is_ended: bool = True) -> None:

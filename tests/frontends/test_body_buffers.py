@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import psutil
+
 from naiad.frontends.body_buffers import BodyBuffers
 
 MIB = 1 << 20

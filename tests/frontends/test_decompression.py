@@ -9,7 +9,8 @@ import re
 import zlib
 
 import pytest
-from naiad.errors import InvalidRequestError
+
+from naiad.core.errors import InvalidRequestError
 from naiad.frontends.decompression import STEP_SIZE, Decompression, DecompressionThreads
 from naiad.frontends.http1.compression import Compression
 

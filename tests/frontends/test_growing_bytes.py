@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import psutil
 import pytest
+
 from naiad.frontends.growing_bytes import new_bytes, resize_bytes
 
 GIB = 1 << 30

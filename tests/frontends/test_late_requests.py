@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import uvloop
 from fakes.engine import FakeEngine
+
 from naiad.frontends import listening
 from naiad.frontends.http1 import listener
 from naiad.frontends.http1.listener import HttpListener

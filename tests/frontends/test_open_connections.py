@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 
 import pytest
+
 from naiad.frontends import open_connections
 from naiad.frontends.open_connections import ConnectionCount, OpenConnections, default_limit
 

@@ -7,6 +7,7 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+
 from naiad.frontends import refusals as module
 from naiad.frontends.refusals import RefusalLog, Refusals, client_address
 

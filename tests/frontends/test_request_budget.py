@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from naiad.frontends.request_budget import Charge, RequestBudget
 
 LIMIT = 8 << 20

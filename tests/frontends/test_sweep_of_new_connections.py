@@ -9,12 +9,13 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+
+from naiad.core.turns import LoopTurns
 from naiad.frontends.grpc.server import GrpcServer
 from naiad.frontends.grpc.settings import GrpcSettings
 from naiad.frontends.http1.listener import HttpListener
 from naiad.frontends.http2.limits import Http2Limits
 from naiad.frontends.timeouts import TimeoutSweep
-from naiad.turns import LoopTurns
 
 
 class Transport(asyncio.Transport):

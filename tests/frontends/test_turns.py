@@ -6,7 +6,8 @@ from collections.abc import Callable
 from time import perf_counter
 
 import pytest
-from naiad.turns import TURN_SECONDS, LoopTurns
+
+from naiad.core.turns import TURN_SECONDS, LoopTurns
 
 
 class Loop:

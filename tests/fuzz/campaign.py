@@ -14,6 +14,7 @@ from fuzz.mutations import messages, mutated, mutated_documents
 from google.protobuf import json_format, text_format
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+
 from naiad.config.model.model_config_pb2 import ModelConfig
 
 _BATCH = 2000

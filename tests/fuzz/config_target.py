@@ -6,16 +6,17 @@ from collections import Counter
 from pathlib import Path
 
 import orjson
+
 from naiad.config.model.model_config import freeze, instance_names
 from naiad.config.model.render import to_json
 from naiad.config.model.text import parse_json, parse_text
+from naiad.core.errors import NaiadError
 from naiad.engine.loading.warmup import read_samples
+from naiad.engine.scheduling.factory import scheduler_for
 from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.sequence_states import read_states
-from naiad.errors import NaiadError
-from naiad.repository.layout import ModelFiles
-from naiad.repository.read import prepare_config
-from naiad.scheduling.factory import scheduler_for
+from naiad.models.repository.layout import ModelFiles
+from naiad.models.repository.read import prepare_config
 
 _SILENT = "rejected without a text"
 _DATA = Path(__file__).parents[1] / "config" / "model" / "data"

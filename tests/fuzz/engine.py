@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from fakes.engine import FakeEngine, FakeModel
+
 from naiad.config.model.model_config import freeze
 from naiad.config.model.text import parse_mapping
 from naiad.engine.serving.compile_plan import compile_plan

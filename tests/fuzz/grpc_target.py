@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fuzz.engine import CheckedEngine, ErrorLog
+
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.messages import PREFIX, PREFIX_SIZE
 from naiad.frontends.http2.field_blocks import Fields

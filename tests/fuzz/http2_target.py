@@ -12,6 +12,8 @@ from typing import Any
 import hpack
 from fuzz import grpc_target
 from fuzz.engine import CheckedEngine, ErrorLog
+
+from naiad.core.turns import LoopTurns
 from naiad.frontends.grpc.messages import PREFIX
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.connection import READ_BUFFER_SIZE, Http2Connection
@@ -20,7 +22,6 @@ from naiad.frontends.http2.keepalive import KeepaliveSettings
 from naiad.frontends.http2.limits import Http2Limits, StreamCount
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 from naiad.frontends.open_connections import OpenConnections
-from naiad.turns import LoopTurns
 
 _MAX_TURNS = 50
 _LIMITS = Http2Limits(frame_size=1 << 16, stream_window=1 << 17, window=1 << 18, handshake_seconds=1e6)

@@ -10,6 +10,8 @@ from collections import Counter
 import orjson
 from fuzz.engine import CheckedEngine, ErrorLog
 from fuzz.samples import request
+
+from naiad.core.turns import LoopTurns
 from naiad.frontends.access import Access
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.http1.connection import HttpConnection
@@ -18,9 +20,8 @@ from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange
 from naiad.frontends.http1.request_reader import READ_SIZE, RequestLimits
 from naiad.frontends.kserve_http.endpoints import Endpoints
 from naiad.frontends.open_connections import OpenConnections
-from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
 from naiad.frontends.regions import ClientRegions
-from naiad.turns import LoopTurns
+from naiad_llm.openai.api import OpenAiApi, OpenAiSettings
 
 _MAX_TURNS = 200
 _LIMITS = RequestLimits(header_bytes=8 << 10, body_bytes=1 << 20)

@@ -14,9 +14,10 @@ from typing import Any
 import grpc
 from fuzz.grpc_target import SERVICE
 from fuzz.samples import request
-from naiad.frontends.http1.messages import INTERNAL_ERROR
 from support.console import shown_models
 from support.server import HOST, ServerProcess
+
+from naiad.frontends.http1.messages import INTERNAL_ERROR
 
 _FP32 = 'name: "{}" data_type: TYPE_FP32 dims: [ {} ]'
 _CODE = """

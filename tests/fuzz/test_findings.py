@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from naiad.config.model.model_config import freeze
 from naiad.config.model.text import parse_text
+from naiad.core.errors import ConfigError, InvalidRequestError
 from naiad.engine.loading.warmup import read_samples
-from naiad.errors import ConfigError, InvalidRequestError
+from naiad.engine.scheduling.factory import scheduler_for
 from naiad.frontends.kserve_http.json_tensors import to_bytes
+from naiad.models.repository.layout import ModelFiles
+from naiad.models.repository.read import prepare_config
 from naiad.protocol.datatypes import Datatype
-from naiad.repository.layout import ModelFiles
-from naiad.repository.read import prepare_config
-from naiad.scheduling.factory import scheduler_for
 
 IO = 'input { name: "I" data_type: TYPE_FP32 dims: -1 } output { name: "O" data_type: TYPE_FP32 dims: -1 }'
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import naiad
 import pytest
 from serving.repositories import repository
+
+import naiad
 
 MODELS = ("every_datatype", "identity", "repeats", "says_what_it_got", "raises_in_execute", "per_request_error_codes")
 

@@ -8,12 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import naiad
 import numpy as np
 import pytest
 import tritonfrontend
 import tritonserver
-from naiad.inprocess import Server
+
+import naiad
+from naiad_embedded.inprocess import Server
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,9 +8,10 @@ import json
 import subprocess
 import sys
 
-import naiad as tritonserver
 import numpy as np
 import pytest
+
+import naiad as tritonserver
 
 NUMBERS = np.array([1.5, -2.0], np.float32)
 
@@ -31,13 +32,15 @@ def test_private_modules_have_the_classes_of_the_api() -> None:
 def test_they_can_be_imported_as_modules() -> None:
     for name in ("_api._response", "_api._datautils", "_api._logging", "_c", "_c.triton_bindings"):
         assert inspect.ismodule(importlib.import_module(f"naiad.{name}"))
-    code = "import naiad, sys; assert 'naiad._api' not in sys.modules; naiad._c; print(naiad._api._tensor.Tensor)"
+    code = (
+        "import naiad, sys; assert 'naiad._api' not in sys.modules; naiad._c; print(naiad_embedded._api._tensor.Tensor)"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "<class 'naiad.inprocess.tensor.Tensor'>\n"
+    assert found.stdout == "<class 'naiad_embedded.inprocess.tensor.Tensor'>\n"
 
 
 def test_functions_of_the_bindings_name_and_measure_datatypes() -> None:
-    from naiad._c import triton_bindings as bindings
+    from naiad_embedded._c import triton_bindings as bindings
 
     for datatype in tritonserver.DataType:
         name = bindings.TRITONSERVER_DataTypeString(datatype)

@@ -6,11 +6,12 @@ import queue
 import struct
 from typing import Any
 
-import naiad
 import numpy as np
 import pytest
-from naiad.memory import unsent_frames
-from naiad.workers import exchange
+
+import naiad
+from naiad.guests import exchange
+from naiad.guests.memory import unsent_frames
 
 NUMBERS = np.array([1.5, -2.0], np.float32)
 SECONDS = 30

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import naiad
 import numpy as np
 import pytest
 from serving.repositories import repository
+
+import naiad
 
 IN = np.array([1.0], np.float32)
 

@@ -6,9 +6,10 @@ import asyncio
 import json
 import queue
 
-import naiad as tritonserver
 import numpy as np
 import pytest
+
+import naiad as tritonserver
 
 NUMBERS = np.array([1.5, -2.0, 3.25], np.float32)
 

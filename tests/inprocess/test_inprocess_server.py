@@ -9,14 +9,15 @@ import logging
 import threading
 import time
 
-import naiad
-import naiad as tritonserver
 import numpy as np
 import psutil
 import pytest
-from naiad.inprocess.options import log_settings, server_options
 from serving.repositories import repository
 from support.waiting import until
+
+import naiad
+import naiad as tritonserver
+from naiad_embedded.inprocess.options import log_settings, server_options
 
 IN = np.array([1.0], np.float32)
 EXPIRED = r"^Exit timeout expired\. Exiting immediately\.$"

@@ -7,13 +7,14 @@ import http.client
 import socket
 import urllib.request
 
-import naiad
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from naiad import KServeGrpc, KServeHttp, Metrics
 from tritonclient.utils import InferenceServerException
+
+import naiad
+from naiad import KServeGrpc, KServeHttp, Metrics
 
 NUMBERS = np.array([1.0, 2.0], np.float32)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import weakref
 
-import naiad
 import numpy as np
 import pytest
+
+import naiad
 from naiad import DataType, DLDeviceType, MemoryBuffer, MemoryType, Tensor
 
 DATATYPES = {

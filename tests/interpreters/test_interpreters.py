@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from environments import makers
-from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError
-from naiad.interpreters.discovery import candidate_paths, find_interpreter, iterate_installations
-from naiad.interpreters.probe import probe_cached, probe_interpreter
 from packaging.specifiers import SpecifierSet
+
+from naiad.core.errors import ExecutionEnvironmentError, InterpreterNotFoundError
+from naiad.sources.interpreters.discovery import candidate_paths, find_interpreter, iterate_installations
+from naiad.sources.interpreters.probe import probe_cached, probe_interpreter
 
 
 def pretender(path: Path, version: str, numpy: str | None = "1.0", implementation: str = "cpython") -> Path:

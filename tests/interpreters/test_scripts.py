@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from naiad.errors import ExecutionEnvironmentError
-from naiad.interpreters.scripts import run_clean
 from support.waiting import until
+
+from naiad.core.errors import ExecutionEnvironmentError
+from naiad.sources.interpreters.scripts import run_clean
 
 
 def test_a_command_that_hangs_ends_with_the_processes_that_it_started(tmp_path):

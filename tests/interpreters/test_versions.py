@@ -1,8 +1,9 @@
 """Versions are compared as people mean them."""
 
 import pytest
-from naiad.interpreters.versions import matches, version_text
 from packaging.specifiers import SpecifierSet
+
+from naiad.sources.interpreters.versions import matches, version_text
 
 
 @pytest.mark.parametrize(

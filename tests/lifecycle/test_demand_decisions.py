@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from naiad.lifecycle.demand import ModelInMemory, Room, expected_size, headroom, idle_models, plan_room, retry_delay
+
+from naiad.engine.lifecycle.demand import (
+    ModelInMemory,
+    Room,
+    expected_size,
+    headroom,
+    idle_models,
+    plan_room,
+    retry_delay,
+)
 
 
 def model(key, size=10, last_used=0.0, **more):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from naiad.lifecycle.exit_time import ExitTime
+
+from naiad.engine.lifecycle.exit_time import ExitTime
 
 
 class Clock:

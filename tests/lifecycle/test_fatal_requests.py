@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from naiad.lifecycle.fatal_requests import FatalRequests, Refusal
+from naiad.engine.lifecycle.fatal_requests import FatalRequests, Refusal
 
 
 def exits(requests: FatalRequests, *digests: str, at: float) -> frozenset[float]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from naiad.lifecycle.restart import GiveUp, Restart, RestartPolicy, RestartTracker
-from naiad.lifecycle.states import advance
+
+from naiad.engine.lifecycle.restart import GiveUp, Restart, RestartPolicy, RestartTracker
+from naiad.engine.lifecycle.states import advance
 from naiad.protocol.metadata import ModelState
 
 S = ModelState

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naiad.lifecycle.dependencies import all_dependencies, dependents, find_cycle, load_waves
+
+from naiad.engine.lifecycle.dependencies import all_dependencies, dependents, find_cycle, load_waves
 
 NEEDS = {"outer": ["inner", "a"], "inner": ["a", "b"]}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naiad.lifecycle.polling import Changes, are_versions, changed_entries, due_retries, is_ignored, plan_changes
+
+from naiad.models.polling import Changes, are_versions, changed_entries, due_retries, is_ignored, plan_changes
 
 A, B, C = {"f": (1,)}, {"f": (2,)}, {"f": (2,), "g": (1,)}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
 from naiad.config.model.scaling import ScalingPolicy
-from naiad.lifecycle.scaling import InstanceLoad, ScalingState, decide, on_failed
+from naiad.engine.lifecycle.scaling import InstanceLoad, ScalingState, decide, on_failed
 
 POLICY = ScalingPolicy(least=1, most=4, wait=0.1, idle=10)
 LATE = 0.2

@@ -7,8 +7,9 @@ import math
 from pathlib import Path
 
 import pytest
-from naiad.environments.building.build import build
 from support.server import ServerProcess
+
+from naiad_building.build import build
 
 from .asking import ask, refusal
 from .conftest import ROOT, add_model

@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import ctypes
-from naiad import heap
+from naiad.core import heap
 
 {first}
 long = bytearray(30 << 20)

@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from naiad.memory.processes import memory_of, parse_pss, process_memory
+
+from naiad.guests.memory.processes import memory_of, parse_pss, process_memory
 
 SMAPS = "00400000-7fff [rollup]\nRss:  900 kB\nPss:                 123 kB\nPss_Anon:  100 kB\n"
 

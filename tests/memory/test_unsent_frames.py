@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from naiad.memory.unsent_frames import UnsentFrames
+from naiad.guests.memory.unsent_frames import UnsentFrames
 
 SIZE = 3 << 20
 """Bytes: three slices."""

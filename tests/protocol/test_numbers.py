@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from naiad.protocol.numbers import decimal, integer
 
 NOT_NUMBERS = [

@@ -7,13 +7,14 @@ import subprocess
 import sys
 from dataclasses import FrozenInstanceError, replace
 
-import naiad.frontend_processes.messages  # noqa: F401 - says how requests are pickled
 import pytest
-from naiad.errors import InvalidRequestError, UnsupportedRequestError
+from naiad_stub.layout import unpack
+
+import naiad.server.processes.messages  # noqa: F401 - says how requests are pickled
+from naiad.core.errors import InvalidRequestError, UnsupportedRequestError
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.request_plan import InputRule, RequestPlan
-from naiad_stub.layout import unpack
 
 FP32, BYTES = Datatype.FP32, Datatype.BYTES
 UNKNOWN = "[request id: <id_unknown>] "

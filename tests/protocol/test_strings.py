@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naiad.errors import InvalidRequestError
+
+from naiad.core.errors import InvalidRequestError
 from naiad.protocol import strings
 from naiad.protocol.inference import StringScan
 from naiad.protocol.request_plan import check_strings

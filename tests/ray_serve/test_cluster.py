@@ -21,9 +21,10 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from naiad.deploy.ray_service import describe_serving, serve_config
 from support.late_import import needs_ray
 from support.server import free_ports, wait_until
+
+from naiad_operations.deploy.ray_service import describe_serving, serve_config
 
 pytestmark = [
     needs_ray,

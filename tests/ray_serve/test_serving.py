@@ -21,16 +21,17 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import yaml
-from naiad.cli.ray import ray
-from naiad.deploy.ray_service import HEAD_ENVIRONMENT, RAY_VERSION, describe_serving, serve_config
-from naiad.errors import DeploymentError, OptionError
-from naiad.ray.directory import ReplicaTable, Report
-from naiad.ray.policy import metrics_of, replicas_for_requests
-from naiad.ray.server_list import ServerList
-from naiad.ray.supervised_server import SupervisedServer
 from support.late_import import LateModule
 from support.pages import steps
 from support.server import ServerProcess, wait_until
+
+from naiad.core.errors import DeploymentError, OptionError
+from naiad_operations.cli.ray import ray
+from naiad_operations.deploy.ray_service import HEAD_ENVIRONMENT, RAY_VERSION, describe_serving, serve_config
+from naiad_operations.ray.directory import ReplicaTable, Report
+from naiad_operations.ray.policy import metrics_of, replicas_for_requests
+from naiad_operations.ray.server_list import ServerList
+from naiad_operations.ray.supervised_server import SupervisedServer
 
 jsonschema = LateModule("jsonschema")
 kubernetes_validate = LateModule("kubernetes_validate")
@@ -162,7 +163,7 @@ def test_another_release_replaces_the_servers_with_new_ones_first(monkeypatch):
         return serve_config(describe_serving("n", ["/models"], ()))["applications"][0]
 
     before = application()
-    monkeypatch.setattr("naiad.deploy.ray_service.__version__", "99")
+    monkeypatch.setattr("naiad_operations.deploy.ray_service.__version__", "99")
 
     assert application()["args"] != before["args"]
     assert before["deployments"][1]["max_surge_percent"] == 25
@@ -207,10 +208,10 @@ def test_the_manifest_names_the_version_of_ray_that_is_given_or_installed(capsys
         assert ray(["yaml", "--image=i", "--model-repository=s3://b/m", *flags]) == 0
         return yaml.safe_load(capsys.readouterr().out)["spec"]["rayClusterConfig"]["rayVersion"]
 
-    monkeypatch.setattr("naiad.cli.ray.metadata.version", {"ray": "2.99.1"}.__getitem__)
+    monkeypatch.setattr("naiad_operations.cli.ray.metadata.version", {"ray": "2.99.1"}.__getitem__)
     assert version() == "2.99.1"
     assert version("--ray-version=2.61.0") == "2.61.0"
-    monkeypatch.setattr("naiad.cli.ray.metadata.version", _not_installed)
+    monkeypatch.setattr("naiad_operations.cli.ray.metadata.version", _not_installed)
     assert version() == RAY_VERSION
 
 
@@ -445,7 +446,7 @@ def directory():
 
 def test_a_client_chooses_among_ready_servers_and_keeps_the_last_list(directory, monkeypatch):
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr("naiad.ray.server_list.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("naiad_operations.ray.server_list.time", SimpleNamespace(monotonic=lambda: clock.now))
     servers = ServerList(f"http://127.0.0.1:{directory.server_port}/")
     with pytest.raises(DeploymentError, match=r"/replicas lists none that is ready and has the port 'http'; try again"):
         servers.choose()
@@ -494,7 +495,7 @@ def test_a_supervised_server_reports_reloads_and_ends_with_its_parent(tmp_path):
     flags = describe_serving("n", [models], [*LOOPBACK, "--openai-port=0"]).flags
     parent = textwrap.dedent(f"""
         import json, sys
-        from naiad.ray.supervised_server import SupervisedServer
+        from naiad_operations.ray.supervised_server import SupervisedServer
         server = SupervisedServer({flags!r})
         print(json.dumps([server.pid, dict(server.ports), dict(server.report())]), flush=True)
         for line in sys.stdin:

@@ -11,14 +11,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from naiad.errors import Code, RegistryError
-from naiad.registry import client as client_module
-from naiad.registry.authorization import Authorization
-from naiad.registry.client import RegistryClient, open_registry, sha256_of
-from naiad.registry.credentials import RegistryCredentials
-from naiad.registry.references import parse_reference
-from naiad.registry.transport import RegistryTransport
 from support.registry import Fault, Registry
+
+from naiad.core.errors import Code, RegistryError
+from naiad.sources.registry import client as client_module
+from naiad.sources.registry.authorization import Authorization
+from naiad.sources.registry.client import RegistryClient, open_registry, sha256_of
+from naiad.sources.registry.credentials import RegistryCredentials
+from naiad.sources.registry.references import parse_reference
+from naiad.sources.registry.transport import RegistryTransport
 
 DATA = bytes(range(256)) * 4096  # a mebibyte
 DIGEST = sha256_of(DATA)
@@ -394,7 +395,7 @@ def test_temporary_errors_are_tried_again(registry, status):
 
 def test_a_registry_names_the_pause_before_the_next_attempt(registry, monkeypatch):
     slept: list[float] = []
-    monkeypatch.setattr("naiad.registry.transport.time.sleep", slept.append)
+    monkeypatch.setattr("naiad.sources.registry.transport.time.sleep", slept.append)
     registry.faults.append(Fault("HEAD", "blobs", status=429, headers={"Retry-After": "7"}))
     registry.faults.append(Fault("HEAD", "blobs", status=503, times=2))
 

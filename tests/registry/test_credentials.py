@@ -8,9 +8,10 @@ import os
 import sys
 
 import pytest
-from naiad.errors import RegistryError
-from naiad.registry.credentials import find_credentials
-from naiad.registry.references import parse_reference
+
+from naiad.core.errors import RegistryError
+from naiad.sources.registry.credentials import find_credentials
+from naiad.sources.registry.references import parse_reference
 
 SHOP = parse_reference("oci://registry.example:5000/team/shop:1")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from naiad.errors import RegistryError
-from naiad.registry.references import Reference, parse_reference
+
+from naiad.core.errors import RegistryError
+from naiad.sources.registry.references import Reference, parse_reference
 
 DIGEST = "sha256:" + "a" * 64
 

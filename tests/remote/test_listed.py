@@ -37,7 +37,7 @@ def server(node: str, *, ready: bool = True, **addresses: str) -> dict[str, obje
 
 
 class ServerListing(ThreadingHTTPServer):
-    """A list of servers, as `naiad.ray.directory` serves it."""
+    """A list of servers, as `naiad_operations.ray.directory` serves it."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naiad.config.model import model_config_pb2 as config_pb
-from naiad.frontends.kserve_grpc import service_pb2 as pb
 from naiad_remote import batches, kserve_json, protobuf
 from naiad_remote.wire import Description, TensorDescription, WireRequest, WireResponse, WireTensor
+
+from naiad.config.model import model_config_pb2 as config_pb
+from naiad.frontends.kserve_grpc import service_pb2 as pb
 
 TEXTS = st.text(max_size=8)
 PARAMETERS = st.dictionaries(TEXTS, st.one_of(st.booleans(), st.integers(-(1 << 63), (1 << 64) - 1), TEXTS), max_size=3)

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+
 from naiad.engine.loading.introspect import may_auto_complete
 
 PLAIN = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"

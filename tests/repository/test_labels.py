@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
 from naiad.config.model.model_config import ModelConfig, TensorConfig
-from naiad.errors import Code, RepositoryError
+from naiad.core.errors import Code, RepositoryError
+from naiad.models.repository.labels import read_labels
 from naiad.protocol.datatypes import Datatype
-from naiad.repository.labels import read_labels
 
 
 def config(**labels):

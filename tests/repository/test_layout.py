@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 
 import pytest
+
 from naiad.config.model.model_config import All, Latest, Specific
-from naiad.errors import Code, RepositoryError
-from naiad.repository.layout import ModelFiles, available_versions, version_number, versions_to_load
-from naiad.repository.repositories import LocalRepository, Repositories
+from naiad.core.errors import Code, RepositoryError
+from naiad.models.repository.layout import ModelFiles, available_versions, version_number, versions_to_load
+from naiad.models.repository.repositories import LocalRepository, Repositories
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 
 import pytest
-from naiad.errors import InvalidRequestError, NaiadError
-from naiad.repository.override import check_model_name, parse_override
-from naiad.repository.read import read_config
+
+from naiad.core.errors import InvalidRequestError, NaiadError
+from naiad.models.repository.override import check_model_name, parse_override
+from naiad.models.repository.read import read_config
 
 CONFIG = '{"backend": "python", "max_batch_size": 2}'
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
 from naiad.config.model.text import parse_json
-from naiad.errors import Code, ConfigError
-from naiad.repository.layout import ModelFiles
-from naiad.repository.read import config_path, prepare_config, read_config
+from naiad.core.errors import Code, ConfigError
+from naiad.models.repository.layout import ModelFiles
+from naiad.models.repository.read import config_path, prepare_config, read_config
 
 IO = 'input { name: "IN" data_type: TYPE_FP32 dims: 4 } output { name: "OUT" data_type: TYPE_FP32 dims: 4 }'
 

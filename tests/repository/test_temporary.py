@@ -5,8 +5,9 @@ from __future__ import annotations
 import tempfile
 
 import pytest
-from naiad.errors import RepositoryError
-from naiad.repository.layout import make_temporary_directory
+
+from naiad.core.errors import RepositoryError
+from naiad.models.repository.layout import make_temporary_directory
 
 
 def test_a_system_that_may_only_be_read_is_told_to_name_a_folder(monkeypatch):

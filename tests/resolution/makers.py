@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from naiad.config.model.model_config import ModelConfig
-from naiad.resolution.decision import GuestLayout, Resolution
-from naiad.resolution.resolve import ResolutionSettings, resolve
 from packaging.specifiers import SpecifierSet
 from resolution.fake_files import FakeFiles
+
+from naiad.config.model.model_config import ModelConfig
+from naiad.models.resolution.decision import GuestLayout, Resolution
+from naiad.models.resolution.resolve import ResolutionSettings, resolve
 
 STUB = "triton_python_backend_stub"
 UTILS = "triton_python_backend_utils.py"

@@ -6,11 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from naiad.errors import ExecutionEnvironmentError, ResolutionError
-from naiad.resolution.artifacts import choose_artifacts
-from naiad.resolution.preparation import check_interpreter
 from resolution.fake_files import FakeFiles
 from resolution.makers import GUEST, STUB, UTILS, resolve_m
+
+from naiad.core.errors import ExecutionEnvironmentError, ResolutionError
+from naiad.models.resolution.artifacts import choose_artifacts
+from naiad.models.resolution.preparation import check_interpreter
 
 SHARED = "/b1/x/model.py"
 SCRIPT = b"#!/usr/bin/env python3\n"
@@ -62,7 +63,7 @@ def test_the_versions_of_a_stubs_manifest_choose_the_interpreter():
 
 def test_a_compiled_stub_names_the_python_that_it_is_linked_to(monkeypatch):
     monkeypatch.setattr(
-        "naiad.resolution.artifacts.read_shared_object",
+        "naiad.models.resolution.artifacts.read_shared_object",
         lambda content: SimpleNamespace(needed=("libpthread.so.0", "libpython3.10.so.1.0")),
     )
     (notice,) = resolve_m({"/repo/m/1/model.py": "", f"/repo/m/{STUB}": b"\x7fELF"}).notices
@@ -72,7 +73,7 @@ def test_a_compiled_stub_names_the_python_that_it_is_linked_to(monkeypatch):
 def linked_stubs(monkeypatch, versions: dict[bytes, str]) -> None:
     """Let compiled stubs with this content be linked to these versions."""
     monkeypatch.setattr(
-        "naiad.resolution.artifacts.read_shared_object",
+        "naiad.models.resolution.artifacts.read_shared_object",
         lambda content: SimpleNamespace(needed=(f"libpython{versions[content]}.so.1.0",)),
     )
 

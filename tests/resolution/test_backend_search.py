@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from naiad.errors import ResolutionError
-from naiad.resolution.native_library import examine_library
 from naiad_stub.native.elf import write_library
 from resolution.fake_files import FakeFiles
 from resolution.makers import resolve_m
+
+from naiad.core.errors import ResolutionError
+from naiad.models.resolution.native_library import examine_library
 
 OWN = "/repo/m/1/model.py"
 SHARED = "/b2/x/model.py"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from resolution.makers import resolve_m
+
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.config.model.model_config import ModelConfig
-from naiad.errors import Code, InterpreterNotFoundError, ResolutionError
-from naiad.resolution.environment import misspelt_parameters
-from naiad.resolution.preparation import prepare_environment
-from resolution.makers import resolve_m
+from naiad.core.errors import Code, InterpreterNotFoundError, ResolutionError
+from naiad.models.resolution.environment import misspelt_parameters
+from naiad.models.resolution.preparation import prepare_environment
 
 OWN, SHARED = "/repo/m/1/model.py", "/b1/x/model.py"
 DEFAULT = "/b1/x/pb_exec_env_model.py.tar.gz"

@@ -10,8 +10,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from naiad.errors import ResolutionError
-from naiad.resolution.layout import lay_out_guest
+
+from naiad.core.errors import ResolutionError
+from naiad.models.resolution.layout import lay_out_guest
 
 
 def tree(root: Path) -> dict[str, int]:

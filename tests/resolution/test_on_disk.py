@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+
 from naiad.config.model.model_config import ModelConfig
-from naiad.errors import ResolutionError
-from naiad.resolution.layout import lay_out_guest
-from naiad.resolution.resolve import ResolutionSettings, resolve
+from naiad.core.errors import ResolutionError
+from naiad.models.resolution.layout import lay_out_guest
+from naiad.models.resolution.resolve import ResolutionSettings, resolve
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ import dataclasses
 import io
 from pathlib import Path
 
-from naiad.resolution.explain import explain_plainly, explain_richly
-from naiad.resolution.tables import agent_table, backend_table, model_table, option_table, text_table
 from resolution.makers import STUB, resolve_m
 from rich.console import Console
+
+from naiad.models.resolution.explain import explain_plainly, explain_richly
+from naiad.models.resolution.tables import agent_table, backend_table, model_table, option_table, text_table
 
 OWN, SHARED = "/repo/m/1/model.py", "/b1/x/model.py"
 CMDLINE = (

@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.http as httpclient
-from naiad.config.model.text import parse_text
-from naiad.errors import ScaffoldError
-from naiad.protocol.datatypes import Datatype
-from naiad.scaffold.project import Scaffold
-from naiad.scaffold.signature import PythonForm, of_docstring, of_hint
-from naiad.scaffold.templates import function_model
 from support.server import ServerProcess
+
+from naiad.config.model.text import parse_text
+from naiad.core.errors import ScaffoldError
+from naiad.protocol.datatypes import Datatype
+from naiad_operations.scaffold.project import Scaffold
+from naiad_operations.scaffold.signature import PythonForm, of_docstring, of_hint
+from naiad_operations.scaffold.templates import function_model
 
 NAIAD = Path(sys.executable).with_name("naiad")
 
@@ -117,7 +118,7 @@ def inputs(client, model, **values):
 
 
 def test_a_recipe_is_one(tmp_path):
-    from naiad.environments.building.recipe import read_recipe
+    from naiad_building.recipe import read_recipe
 
     code, out, err = naiad("init", "recipe", "tables", "--python", ">=3.11", cwd=tmp_path)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from naiad.scheduling.byte_lru import ByteLru
+
+from naiad.engine.scheduling.byte_lru import ByteLru
 
 KEYS = st.integers(0, 5)
 STEPS = st.lists(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from naiad.scheduling.deadlock import find_mutually_blocked
+
+from naiad.engine.scheduling.deadlock import find_mutually_blocked
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from naiad.scheduling.fifo import FifoScheduler
+
+from naiad.engine.scheduling.fifo import FifoScheduler
 
 
 class Scheduling(RuleBasedStateMachine):

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from naiad.errors import Code, ConfigError
-from naiad.scheduling.rate_limit import RateLimiter, ResourceCapacity, ResourceNeed
+
+from naiad.core.errors import Code, ConfigError
+from naiad.engine.scheduling.rate_limit import RateLimiter, ResourceCapacity, ResourceNeed
 
 R1 = [ResourceNeed("R", 1)]
 

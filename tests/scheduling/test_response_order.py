@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from naiad.scheduling.response_order import ResponseOrder
+
+from naiad.engine.scheduling.response_order import ResponseOrder
 
 
 def test_a_later_request_waits_for_the_earlier_one():

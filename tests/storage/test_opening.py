@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from naiad.errors import Code, StorageError
-from naiad.storage.credentials import driver_options
-from naiad.storage.locations import has_scheme, parse_location
-from naiad.storage.opening import open_storage, translate_storage_errors
+
+from naiad.core.errors import Code, StorageError
+from naiad.sources.storage.credentials import driver_options
+from naiad.sources.storage.locations import has_scheme, parse_location
+from naiad.sources.storage.opening import open_storage, translate_storage_errors
 
 KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
 

@@ -6,11 +6,12 @@ import uuid
 
 import fsspec
 import pytest
-from naiad.errors import RepositoryError, StorageError
-from naiad.repository.layout import ModelFiles
-from naiad.repository.remote import RemoteRepository
-from naiad.repository.repositories import directory_signature, open_repositories
-from naiad.storage.opening import open_storage
+
+from naiad.core.errors import RepositoryError, StorageError
+from naiad.models.repository.layout import ModelFiles
+from naiad.models.repository.remote import RemoteRepository
+from naiad.models.repository.repositories import directory_signature, open_repositories
+from naiad.sources.storage.opening import open_storage
 
 
 @pytest.fixture

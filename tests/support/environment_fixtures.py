@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from environments import makers, served
+from support.once import once
+
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.progress import ProgressEvent
-from support.once import once
 
 
 class Recorder:

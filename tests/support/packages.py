@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from naiad.environments.building.installers import clean_environ, find_uv, pip_settings, uv_command, uv_environ
+from naiad_building.installers import clean_environ, find_uv, pip_settings, uv_command, uv_environ
 
 
 def install_packages(python: Path | str, target: Path, *packages: str) -> str:

@@ -22,9 +22,9 @@ TICKET_ID = b"unpackable ticket"
 
 def install() -> None:
     """Install the faults in this process; it may be the owner or a frontend process."""
-    from naiad.frontend_processes import remote_engine
     from naiad.frontends.kserve_http import generate
-    from naiad.workers import exchange, result_queue, worker
+    from naiad.guests import exchange, result_queue, worker
+    from naiad.server.processes import remote_engine
 
     def raise_for(module: Any, name: str, is_faulty: Any) -> None:
         packed = getattr(module, name)
@@ -50,7 +50,7 @@ def install() -> None:
 
 def install_in_owner() -> None:
     """Install what concerns the process that owns the models, and have the frontend processes install the rest."""
-    from naiad.frontend_processes import session, spawned
+    from naiad.server.processes import session, spawned
 
     def is_faulty(response: Any) -> bool:
         return response is not None and response.error is None and response.request_id == "unpackable reply"

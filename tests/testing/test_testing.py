@@ -7,9 +7,10 @@ import types
 import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
-from naiad.testing import ConfigError, InvalidRequestError, LogRecord, ModelError, NaiadError, Request, load
 from naiad_stub.native.elf import write_library
 from testing.models import write_model
+
+from naiad.testing import ConfigError, InvalidRequestError, LogRecord, ModelError, NaiadError, Request, load
 
 DOUBLE = """
     def execute(self, requests):

@@ -5,9 +5,10 @@ import threading
 
 import pytest
 import triton_python_backend_utils as pb_utils
-from naiad.testing import ModelError, Response, load
 from testing.classes import DECOUPLED_CLASS, Repeat, number
 from testing.models import write_model
+
+from naiad.testing import ModelError, Response, load
 
 
 class Caller:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
-from naiad.errors import ModelError
+
+from naiad.core.errors import ModelError
 from naiad.testing import load
 
 

@@ -5,9 +5,10 @@ import threading
 
 import pytest
 import triton_python_backend_utils as pb_utils
-from naiad.testing import ModelError, load
 from testing.classes import DECOUPLED_CLASS, FINAL, Repeat, number
 from testing.models import DECOUPLED, write_model
+
+from naiad.testing import ModelError, load
 
 
 class Sends:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from naiad.testing import InvalidRequestError, load
 from testing.models import write_model
+
+from naiad.testing import InvalidRequestError, load
 
 START, END = 1, 2
 STATES = """

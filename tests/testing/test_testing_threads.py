@@ -12,8 +12,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from naiad.testing import InvalidRequestError, ModelError, load
 from testing.models import write_model
+
+from naiad.testing import InvalidRequestError, ModelError, load
 
 COUNT = 12
 HELPED = """

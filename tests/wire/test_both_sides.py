@@ -8,13 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naiad.errors import OutOfMemoryError
-from naiad.memory.instance import InstanceMemory
-from naiad.protocol.datatypes import Datatype
-from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, OutputTensor
-from naiad.protocol.request_plan import RequestPlan
-from naiad.workers.calls import CallDecoder, write_result
-from naiad.workers.exchange import ModelInterface, read_responses, write_execute
 from naiad_stub import wire
 from naiad_stub.blocks import OutputBlocks
 from naiad_stub.calls import CallTexts, HostCalls, pack_call
@@ -33,6 +26,14 @@ from naiad_stub.request import InferenceRequest
 from naiad_stub.response import InferenceResponse
 from naiad_stub.segment import Segment
 from naiad_stub.tensor import Tensor
+
+from naiad.core.errors import OutOfMemoryError
+from naiad.guests.calls import CallDecoder, write_result
+from naiad.guests.exchange import ModelInterface, read_responses, write_execute
+from naiad.guests.memory.instance import InstanceMemory
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, OutputTensor
+from naiad.protocol.request_plan import RequestPlan
 
 LIMIT = wire.INLINE_LIMIT
 NAMES = ("A", "B", "C")

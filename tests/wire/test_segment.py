@@ -13,10 +13,11 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from naiad.errors import OutOfMemoryError
-from naiad.memory.instance import InstanceMemory
 from naiad_stub import segment as segment_module
 from naiad_stub.segment import ALIGNMENT, Segment, align, block_size, create_memory
+
+from naiad.core.errors import OutOfMemoryError
+from naiad.guests.memory.instance import InstanceMemory
 
 CAPACITY = 1 << 28
 
@@ -221,7 +222,7 @@ def test_memory_that_cannot_be_had_is_refused_with_the_limits_to_look_at(monkeyp
         made.append(name)
         return create_memory(name, capacity)
 
-    monkeypatch.setattr("naiad.memory.instance.create_memory", first_only)
+    monkeypatch.setattr("naiad.guests.memory.instance.create_memory", first_only)
     with pytest.raises(OutOfMemoryError, match=r"cannot create shared memory for 'm_0_0'.*ulimit -v.*ulimit -f"):
         InstanceMemory("m_0_0")
     assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 import numpy as np
 import psutil
 import uvloop
+
+from naiad.guests.completion import NoServices
+from naiad.guests.exchange import ModelInterface
+from naiad.guests.launch import LaunchSpec
+from naiad.guests.worker import Worker
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.request_plan import RequestPlan
-from naiad.workers.completion import NoServices
-from naiad.workers.exchange import ModelInterface
-from naiad.workers.launch import LaunchSpec
-from naiad.workers.worker import Worker
 
 T = TypeVar("T")
 STUBS = Path(__file__).parents[2] / "stubs"

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from naiad.workers import cgroups
-from naiad.workers.cgroups import GuestCgroup, Hierarchy, hierarchies_of
 from support.waiting import until
+
+from naiad.guests import cgroups
+from naiad.guests.cgroups import GuestCgroup, Hierarchy, hierarchies_of
 
 needs_cgroups = pytest.mark.skipif(not cgroups.find_hierarchies(), reason="this system lets us make no control groups")
 needs_limits = pytest.mark.skipif(

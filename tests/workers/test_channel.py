@@ -7,9 +7,10 @@ import socket
 from collections.abc import Awaitable, Callable
 from time import perf_counter
 
-from naiad.turns import SHARE_SECONDS
-from naiad.workers.channel import Channel
 from naiad_stub import wire
+
+from naiad.core.turns import SHARE_SECONDS
+from naiad.guests.channel import Channel
 
 MANY = 200
 

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 from cli.parsing import parse
+
 from naiad.config.server import guest_user
 from naiad.config.server.flag import UsageError
 from naiad.config.server.guest_user import GuestUser, GuestUserRange
-from naiad.errors import ResolutionError
-from naiad.workers import guest_users
-from naiad.workers.guest_users import GuestUsers
+from naiad.core.errors import ResolutionError
+from naiad.guests import guest_users
+from naiad.guests.guest_users import GuestUsers
 
 
 def test_without_a_range_all_models_have_the_given_user():

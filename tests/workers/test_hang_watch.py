@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from naiad.workers.hang_watch import HangWatch
+
+from naiad.guests.hang_watch import HangWatch
 
 
 @pytest.mark.parametrize(

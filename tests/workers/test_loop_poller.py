@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 import uvloop
-from naiad.workers import loop_poller
-from naiad.workers.loop_poller import LoopPoller, default_busy_poll_us, loop_poller_of
+
+from naiad.guests import loop_poller
+from naiad.guests.loop_poller import LoopPoller, default_busy_poll_us, loop_poller_of
 
 LONG_US = 60_000_000
 

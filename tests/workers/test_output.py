@@ -8,8 +8,9 @@ import sys
 
 import pytest
 import uvloop
-from naiad.workers import output
-from naiad.workers.output import GuestLog, LineReader, TokenBucket, describe_dropped
+
+from naiad.guests import output
+from naiad.guests.output import GuestLog, LineReader, TokenBucket, describe_dropped
 
 
 def run(coroutine):

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from naiad.errors import GuestExitedError
-from naiad.workers.prewarm import ForkServerPool
 from support.interpreters import interpreters, numpy_environment
+
+from naiad.core.errors import GuestExitedError
+from naiad.guests.prewarm import ForkServerPool
 
 from .guests import IDENTITY, guest, is_running, launch_spec, request, run, started, until
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from naiad.errors import ExecutionEnvironmentError, GuestExitedError
 from workers.guests import IDENTITY, guest, launch_spec, run
+
+from naiad.core.errors import ExecutionEnvironmentError, GuestExitedError
 
 
 def test_a_removed_environment_is_prepared_again_before_a_guest_starts(tmp_path):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from naiad_stub import wire
+
+from naiad.core.errors import ProtocolError
 from naiad.engine.statistics.counters import Statistics
 from naiad.engine.statistics.reported import ReportedStatistics
-from naiad.errors import ProtocolError
+from naiad.guests.exchange import ExecutionReport, read_memory_usage, read_reports
 from naiad.protocol.metadata import MemoryUse
-from naiad.workers.exchange import ExecutionReport, read_memory_usage, read_reports
-from naiad_stub import wire
 
 
 def test_reports_are_read_in_order():

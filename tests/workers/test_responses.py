@@ -8,13 +8,14 @@ import struct
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naiad.errors import Code, ModelError, ProtocolError
-from naiad.memory.instance import COPY_LIMIT, InstanceMemory
-from naiad.protocol.datatypes import Datatype
-from naiad.protocol.request_plan import RequestPlan
-from naiad.workers.exchange import ModelInterface, read_responses
 from naiad_stub import layout, wire
 from naiad_stub.layout import Place
+
+from naiad.core.errors import Code, ModelError, ProtocolError
+from naiad.guests.exchange import ModelInterface, read_responses
+from naiad.guests.memory.instance import COPY_LIMIT, InstanceMemory
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.request_plan import RequestPlan
 
 CAPACITY = 1 << 28
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from naiad.memory.instance import InstanceMemory
-from naiad.workers import worker as worker_module
+
+from naiad.guests import worker as worker_module
+from naiad.guests.memory.instance import InstanceMemory
 
 from .guests import launch_spec, request, run, started, until
 

@@ -8,8 +8,9 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from naiad.workers.sweeper import ProcessSweeper
 from support.waiting import until
+
+from naiad.guests.sweeper import ProcessSweeper
 
 from .guests import is_running
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from naiad.errors import ProtocolError
+from naiad_stub import wire
+
+from naiad.core.errors import ProtocolError
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor
-from naiad_stub import wire
 
 from .guests import IDENTITY, PLAN, guest, is_running, launch_spec, request, run, started, until
 
@@ -258,7 +259,7 @@ def test_error_in_the_owner_costs_the_guest_and_not_the_server(tmp_path, caplog)
 
 def test_stub_of_another_protocol_is_refused_with_both_versions(tmp_path, monkeypatch):
     spoken = wire.PROTOCOL_VERSION
-    monkeypatch.setattr("naiad.workers.startup.wire.PROTOCOL_VERSION", 99)
+    monkeypatch.setattr("naiad.guests.startup.wire.PROTOCOL_VERSION", 99)
 
     async def start():
         worker, _ = guest(launch_spec(tmp_path, IDENTITY))

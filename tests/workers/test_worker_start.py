@@ -12,9 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from naiad.errors import GuestExitedError, ModelError
 from naiad_stub import wire
 from naiad_stub.process_title import process_name
+
+from naiad.core.errors import GuestExitedError, ModelError
 
 from .guests import IDENTITY, guest, is_running, launch_spec, run, started, until
 

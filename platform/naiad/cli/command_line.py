@@ -23,7 +23,7 @@ from naiad.config.server.flag import Flag, UsageError
 from naiad.config.server.getopt import HELP, split_arguments
 from naiad.config.server.options import SERVER_FLAGS
 from naiad.config.server.store_location import store_path
-from naiad.errors import NaiadError, OptionError
+from naiad.core.errors import NaiadError, OptionError
 
 __all__ = [
     "EXIT_FAILURE",

@@ -10,12 +10,12 @@ import click
 from naiad import __version__
 from naiad.cli.command_line import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, EXIT_USAGE, exit_code_of
 from naiad.cli.completion import CompletedFlagCommand, completion_command
-from naiad.cli.declared import DECLARED_COMMANDS
-from naiad.cli.env.commands import ENV_COMMANDS
 from naiad.cli.flag_commands import FLAG_COMMANDS
-from naiad.cli.init import INIT_COMMANDS
-from naiad.cli.top.command import top_command
-from naiad.errors import NaiadError
+from naiad.core.errors import NaiadError
+from naiad_building.cli.declared import DECLARED_COMMANDS
+from naiad_building.cli.env.commands import ENV_COMMANDS
+from naiad_operations.cli.init import INIT_COMMANDS
+from naiad_operations.top.command import top_command
 
 __all__ = ["naiad_group", "run"]
 

@@ -26,12 +26,12 @@ from naiad.config.model.model_config import freeze
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind, parse_value
 from naiad.config.server.options import ServerOptions
-from naiad.errors import NaiadError, OptionError, RepositoryError, ResolutionError
-from naiad.repository.layout import ModelFiles, available_versions, models_named, versions_to_load
-from naiad.repository.read import read_config
-from naiad.repository.repositories import Repositories, open_repositories_of
-from naiad.resolution.decision import Decision, Resolution
-from naiad.resolution.explain import (
+from naiad.core.errors import NaiadError, OptionError, RepositoryError, ResolutionError
+from naiad.models.repository.layout import ModelFiles, available_versions, models_named, versions_to_load
+from naiad.models.repository.read import read_config
+from naiad.models.repository.repositories import Repositories, open_repositories_of
+from naiad.models.resolution.decision import Decision, Resolution
+from naiad.models.resolution.explain import (
     PreparedEnvironment,
     explain_plainly,
     explain_richly,
@@ -39,11 +39,8 @@ from naiad.resolution.explain import (
     resolution_as_json,
     steps_as_json,
 )
-from naiad.resolution.preparation import check_interpreter, prepare_environment
-from naiad.resolution.resolve import (
-    resolution_settings,
-    resolve,
-)
+from naiad.models.resolution.preparation import check_interpreter, prepare_environment
+from naiad.models.resolution.resolve import resolution_settings, resolve
 
 __all__ = ["explain"]
 

@@ -52,7 +52,7 @@ FLAG_COMMANDS = {
         "Find what would fail if this machine served a repository.",
     ),
     "bench": FlagCommand(
-        "naiad.cli.bench.command:bench",
+        "naiad_operations.bench.command:bench",
         "MODEL|MODEL_DIR [FLAGS]...",
         "Send a load to a model, and print its rates and latencies.",
     ),

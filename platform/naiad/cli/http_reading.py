@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from naiad.errors import Code, NaiadError, OptionError, certificate_remedy
+from naiad.core.errors import Code, NaiadError, OptionError, certificate_remedy
 
 __all__ = [
     "DEFAULT_URL",

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _until_interrupted(command: Callable[[], int]) -> int:
     """The exit code of a command, which ends without a traceback if it is interrupted, also while it is imported."""
     try:
-        from naiad.standard_streams import open_standard_streams
+        from naiad.core.standard_streams import open_standard_streams
 
         open_standard_streams()
         return _until_output_closes(command)

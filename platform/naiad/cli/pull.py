@@ -10,19 +10,19 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from naiad.artifacts.policy import artifact_policy
-from naiad.artifacts.repository import open_artifact
-from naiad.artifacts.store import ArtifactStore, copy_repository
 from naiad.cli.command_line import CommandLine, own_flags, run_command, server_flag, store_of, with_help
 from naiad.cli.json_output import JSON_FLAG, print_json
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind, UsageError
 from naiad.config.server.quantities import size_text
+from naiad.core.errors import RegistryError
 from naiad.environments.progress import default_reporter
 from naiad.environments.store.pulled import complete_reference
-from naiad.errors import RegistryError
-from naiad.registry.client import open_registry
-from naiad.registry.references import parse_reference
+from naiad.models.artifacts.policy import artifact_policy
+from naiad.models.artifacts.repository import open_artifact
+from naiad.models.artifacts.store import ArtifactStore, copy_repository
+from naiad.sources.registry.client import open_registry
+from naiad.sources.registry.references import parse_reference
 
 __all__ = ["pull"]
 

@@ -37,7 +37,7 @@ from naiad.cli.run_input import read_request
 from naiad.cli.serve import log_settings, open_log
 from naiad.config.server.flag import Flag, Kind, parse_value
 from naiad.config.server.options import ServerOptions
-from naiad.errors import NaiadError, OptionError
+from naiad.core.errors import NaiadError, OptionError
 from naiad.frontends.kserve_http.json_tensors import split_strings
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, InferResponse, OutputTensor
@@ -203,7 +203,7 @@ def _server_options(wanted: _RunArguments, line: CommandLine) -> ServerOptions:
 
 async def _load_and_infer(wanted: _RunArguments, options: ServerOptions) -> _RunResult:
     """Load the model, send the request, wait for its last response, unload the model."""
-    from naiad.app import build_engine, build_loader
+    from naiad.server.app import build_engine, build_loader
 
     name = wanted.directory.name
     engine = build_engine(options, build_loader(options, debugged=(name, wanted.debugger) if wanted.debugger else None))

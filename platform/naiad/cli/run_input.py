@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import orjson
 
-from naiad.errors import InvalidRequestError
+from naiad.core.errors import InvalidRequestError
 from naiad.frontends.kserve_http.infer_request import parse_infer, parse_json
 from naiad.frontends.kserve_http.json_tensors import flatten
 from naiad.protocol.datatypes import BY_NAME, Datatype

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from naiad import garbage_collection, heap
 from naiad.cli.command_line import is_directory, report_option_error, stray_argument, usage
 from naiad.config.model.environment_source import redact
 from naiad.config.server.command_line import read_options
@@ -19,11 +18,12 @@ from naiad.config.server.flag import Flag, format_flag
 from naiad.config.server.getopt import HELP, split_arguments
 from naiad.config.server.options import SERVER_FLAGS, LogFormat, ServerOptions
 from naiad.config.server.store_location import store_path
-from naiad.errors import NaiadError, OptionError
-from naiad.logs import ActiveLog, LogSettings, configure, escapes_messages
+from naiad.core import garbage_collection, heap
+from naiad.core.errors import NaiadError, OptionError
+from naiad.core.logs import ActiveLog, LogSettings, configure, escapes_messages
 
 if TYPE_CHECKING:
-    from naiad.app import Supervisor
+    from naiad.server.app import Supervisor
 
 __all__ = ["log_settings", "naiad_serve", "open_log", "serve", "with_default_build"]
 
@@ -69,7 +69,7 @@ def serve(arguments: Sequence[str], program: str, supervisor: Supervisor | None 
         garbage_collection.pause()  # `app` resumes it
         heap.fix_thresholds()
         # Imported here, so that `--help` and errors of the command line do not pay for it.
-        from naiad.app import serve as run_server
+        from naiad.server.app import serve as run_server
 
         return run_server(options, log, supervisor)
 
@@ -82,9 +82,9 @@ def with_default_build(options: ServerOptions, build: EnvBuild) -> ServerOptions
 
 def _exec_bundle(archive: Path, flags: Sequence[tuple[Flag, str]]) -> int:
     """Replace this process with the server of a bundle; returns the exit code only if that fails."""
-    from naiad.bundle.archive import unpack_bundle
-    from naiad.bundle.host import RUN
     from naiad.environments.progress import default_reporter
+    from naiad_operations.bundle.archive import unpack_bundle
+    from naiad_operations.bundle.host import RUN
 
     store = next((text for flag, text in reversed(flags) if flag.name == _ENV_STORE), "")
     try:

@@ -8,23 +8,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad.artifacts.manifest import Artifact, ArtifactLayer, LayerKind, changed_layers
-from naiad.artifacts.policy import ArtifactPolicy
-from naiad.artifacts.repository import artifact_statements
-from naiad.artifacts.statements import SignedStatement
-from naiad.artifacts.store import ArtifactStore
-from naiad.artifacts.verification import changed_files, changed_name, folder_statements
 from naiad.cli.command_line import CommandLine, own_flags, run_command, server_flag, store_of
 from naiad.cli.json_output import JSON_FLAG, print_json
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import UsageError
+from naiad.core.errors import RegistryError
 from naiad.environments.archives.signatures import read_trusted_keys
 from naiad.environments.progress import ProgressMeter, ProgressReporter, default_reporter
 from naiad.environments.store.pulled import complete_reference
-from naiad.errors import RegistryError
-from naiad.registry.client import RegistryClient, open_registry
-from naiad.registry.references import is_reference, parse_reference
-from naiad.resolution.tables import text_table
+from naiad.models.artifacts.manifest import Artifact, ArtifactLayer, LayerKind, changed_layers
+from naiad.models.artifacts.policy import ArtifactPolicy
+from naiad.models.artifacts.repository import artifact_statements
+from naiad.models.artifacts.statements import SignedStatement
+from naiad.models.artifacts.store import ArtifactStore
+from naiad.models.artifacts.verification import changed_files, changed_name, folder_statements
+from naiad.models.resolution.tables import text_table
+from naiad.sources.registry.client import RegistryClient, open_registry
+from naiad.sources.registry.references import is_reference, parse_reference
 
 __all__ = ["verify"]
 

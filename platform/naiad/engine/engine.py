@@ -15,7 +15,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import naiad
+from naiad.core.errors import (
+    Code,
+    InvalidRequestError,
+    NaiadError,
+    NoLoadedVersionError,
+    NotReadyError,
+    RepositoryError,
+    UnknownModelError,
+)
 from naiad.engine.calls.services import ModelServices
+from naiad.engine.lifecycle.exit_time import ExitTime
+from naiad.engine.lifecycle.states import UNLOADED
 from naiad.engine.loading.demand import DemandLoads
 from naiad.engine.loading.load_order import LoadOrder
 from naiad.engine.loading.loader import Loader
@@ -29,18 +40,10 @@ from naiad.engine.served import ServedVersion
 from naiad.engine.serving.readiness import are_ready
 from naiad.engine.settings import EngineSettings
 from naiad.engine.statistics.model_metrics import ModelMetrics
-from naiad.errors import (
-    Code,
-    InvalidRequestError,
-    NaiadError,
-    NoLoadedVersionError,
-    NotReadyError,
-    RepositoryError,
-    UnknownModelError,
-)
-from naiad.lifecycle.exit_time import ExitTime
-from naiad.lifecycle.polling import Snapshot
-from naiad.lifecycle.states import UNLOADED
+from naiad.guests.sweeper import sweeper
+from naiad.models.polling import Snapshot
+from naiad.models.repository.layout import DUPLICATE_REASON, ModelFiles, models_named
+from naiad.models.repository.repositories import Repositories
 from naiad.protocol.inference import Buffer, InferRequest, Sink
 from naiad.protocol.metadata import (
     DemandStatus,
@@ -52,9 +55,6 @@ from naiad.protocol.metadata import (
 )
 from naiad.protocol.model_names import LATEST, model_key
 from naiad.protocol.request_plan import error_prefix
-from naiad.repository.layout import DUPLICATE_REASON, ModelFiles, models_named
-from naiad.repository.repositories import Repositories
-from naiad.workers.sweeper import sweeper
 
 logger = logging.getLogger("naiad.engine")
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
+from naiad.core.errors import Code, NoLoadedVersionError, NotReadyError, UnknownModelError
+from naiad.engine.lifecycle.states import UNLOADED, advance
 from naiad.engine.served import ServedVersion
-from naiad.errors import Code, NoLoadedVersionError, NotReadyError, UnknownModelError
-from naiad.lifecycle.states import UNLOADED, advance
+from naiad.models.repository.layout import ModelFiles
 from naiad.protocol.metadata import IndexEntry, ModelState
 from naiad.protocol.model_names import LATEST
-from naiad.repository.layout import ModelFiles
 
 
 @dataclass(slots=True)

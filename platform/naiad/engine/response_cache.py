@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from naiad.config.model.model_config import ModelConfig
+from naiad.engine.scheduling.byte_lru import ByteLru
 from naiad.engine.serving.response_order import Order, OrderedSink
 from naiad.engine.statistics.counters import Statistics
 from naiad.protocol.inference import NO_PARAMETERS, InferRequest, InferResponse, OutputTensor, Parameter, Sink
 from naiad.protocol.metadata import CacheStatistics
-from naiad.scheduling.byte_lru import ByteLru
 
 logger = logging.getLogger("naiad.engine")
 

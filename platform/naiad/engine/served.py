@@ -7,15 +7,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from naiad.config.model.model_config import ModelConfig
+from naiad.core.errors import NaiadError
 from naiad.engine.response_cache import ResponseCache
 from naiad.engine.serving.forwarding import Forwarding
 from naiad.engine.serving.instance import Instance
 from naiad.engine.statistics.counters import Statistics
-from naiad.errors import NaiadError
-from naiad.memory.frontend_memory import SharedInputs
+from naiad.guests.memory.frontend_memory import SharedInputs
+from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import ModelMetadata, ModelStatistics, TensorMetadata
-from naiad.workers.worker import Worker
 
 version_numbers = itertools.count(1)
 """Numbers of loads: two loads of the same version have different ones."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from naiad.config.server.metrics_options import MetricsConfig
-from naiad.repository.repositories import Repositories
+from naiad.models.repository.repositories import Repositories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

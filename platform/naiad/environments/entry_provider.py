@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 
 from naiad.config.model.environment_source import EnvironmentSource, redact
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.signatures import read_signatures
 from naiad.environments.fetching.remote import RemoteArchives, signature_uri
 from naiad.environments.policy import StorePolicy
@@ -25,7 +26,6 @@ from naiad.environments.store.eviction import shrink_store
 from naiad.environments.store.leases import EntryLeases, Lease
 from naiad.environments.store.record import ReadyEntry
 from naiad.environments.store.store import Store
-from naiad.errors import ExecutionEnvironmentError
 
 __all__ = ["EntryProvider"]
 

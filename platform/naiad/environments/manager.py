@@ -18,6 +18,7 @@ from packaging.specifiers import SpecifierSet
 
 from naiad.config.model.declared_environment import is_declaration
 from naiad.config.model.environment_source import EnvironmentSource, redact
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.entry_provider import EntryProvider
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import ProgressReporter, default_reporter
@@ -25,14 +26,13 @@ from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.environments.store.leases import Lease
 from naiad.environments.store.record import ReadyEntry
 from naiad.environments.store.store import Store
-from naiad.errors import ExecutionEnvironmentError
-from naiad.interpreters.discovery import find_interpreter
-from naiad.interpreters.prefix import probe_with_libraries, require_interpreter, require_numpy
-from naiad.interpreters.probe import Interpreter, probe_cached
-from naiad.interpreters.versions import matches, version_text
+from naiad.sources.interpreters.discovery import find_interpreter
+from naiad.sources.interpreters.prefix import probe_with_libraries, require_interpreter, require_numpy
+from naiad.sources.interpreters.probe import Interpreter, probe_cached
+from naiad.sources.interpreters.versions import matches, version_text
 
 if TYPE_CHECKING:
-    from naiad.environments.declared.provider import DeclaredEnvironments
+    from naiad_building.declared.provider import DeclaredEnvironments
 
 _log = logging.getLogger("naiad.environments")
 
@@ -150,7 +150,7 @@ class EnvironmentManager:
         with self._declared_lock:
             if self._declared is None:
                 # Imported here: most servers have no such model, and these modules parse locks and markers.
-                from naiad.environments.declared.provider import DeclaredEnvironments
+                from naiad_building.declared.provider import DeclaredEnvironments
 
                 self._declared = DeclaredEnvironments(self._root, self._policy, self._reporter, self._store)
         return _from_entry(named.path, *self._declared.acquire(named.path, python=python, label=label))

@@ -10,11 +10,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from naiad import json_cache
 from naiad.config.server.access import SERVER_SECRETS
+from naiad.core import json_cache
 from naiad.environments.store.leases import Lease
-from naiad.interpreters.prefix import find_interpreter_in
-from naiad.interpreters.versions import PythonVersion, version_text
+from naiad.sources.interpreters.prefix import find_interpreter_in
+from naiad.sources.interpreters.versions import PythonVersion, version_text
 
 # Variables of the server that guests do not inherit:
 _DROPPED = (

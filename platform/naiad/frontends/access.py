@@ -11,7 +11,7 @@ from typing import NamedTuple
 from naiad_stub.memo import Memo
 
 from naiad.config.server.access import Restrictions
-from naiad.errors import InvalidRequestError
+from naiad.core.errors import InvalidRequestError
 from naiad.protocol.inference import CALL_CHAIN, FORWARDED_HEADERS, InferRequest
 
 PROPAGATED_HEADERS = ("traceparent", "tracestate", CALL_CHAIN)

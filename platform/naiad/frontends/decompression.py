@@ -15,7 +15,7 @@ from typing import Protocol
 
 from naiad_stub.process_limits import usable_processors
 
-from naiad.errors import InvalidRequestError
+from naiad.core.errors import InvalidRequestError
 from naiad.frontends.growing_bytes import resize_bytes
 from naiad.protocol.inference import Buffer
 

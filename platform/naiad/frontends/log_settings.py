@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from naiad.errors import InvalidRequestError, NotReadyError, UnsupportedRequestError
-from naiad.logs import LogSettings
+from naiad.core.errors import InvalidRequestError, NotReadyError, UnsupportedRequestError
+from naiad.core.logs import LogSettings
 
 FORMATS = {"default": False, "ISO8601": True}
 """Whether times are in ISO 8601, by the name of the log format."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from naiad.errors import InvalidRequestError, MalformedRequestError
+from naiad.core.errors import InvalidRequestError, MalformedRequestError
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, Parameter
 
 _MAX_UINT64 = (1 << 64) - 1

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 
+from naiad.core.errors import InvalidRequestError, NaiadError, NotReadyError
 from naiad.engine.door import EngineDoor
-from naiad.errors import InvalidRequestError, NaiadError, NotReadyError
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.offload.slices import SlicedJob
 from naiad.frontends.regions import RegionPart

@@ -25,7 +25,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from naiad.errors import Code, InvalidRequestError, NaiadError, UnsupportedRequestError
+from naiad.core.errors import Code, InvalidRequestError, NaiadError, UnsupportedRequestError
 from naiad.protocol.inference import Buffer
 
 SHARED_MEMORY_IS_OFF = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from naiad import heap
+from naiad.core import heap
 from naiad.frontends.body_buffers import BodyBuffers
 from naiad.frontends.decompression import DecompressionThreads
 from naiad.frontends.request_budget import TICK_SECONDS, RequestBudget

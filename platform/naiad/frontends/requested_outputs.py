@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from naiad.errors import InvalidRequestError
+from naiad.core.errors import InvalidRequestError
 from naiad.frontends.regions import WRITTEN_AT_ONCE, RegionPart
 from naiad.frontends.request_budget import Charge
 from naiad.protocol.datatypes import Datatype

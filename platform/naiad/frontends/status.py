@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from naiad.errors import Code
+from naiad.core.errors import Code
 
 # SRV src/http_server.cc `HttpCodeFromError`.
 HTTP_STATUS: dict[Code, int] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from naiad.errors import InvalidRequestError
+from naiad.core.errors import InvalidRequestError
 from naiad.protocol.metadata import ModelMetadata
 
 MAX_DIMENSIONS = 32

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from naiad.turns import LoopTurns
+from naiad.core.turns import LoopTurns
 
 _SWEEPS_PER_LIMIT = 10
 _MAX_SWEEP_SECONDS = 5.0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from naiad.config.server.access import TlsFiles
-from naiad.errors import OptionError
+from naiad.core.errors import OptionError
 
 _SHUTDOWN_SECONDS = 1.0
 """How long a connection that is closed here waits for the client's close_notify. The default of event loops is 30 s, in

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 
-from naiad.errors import NaiadError, unexpected_error
+from naiad.core.errors import NaiadError, unexpected_error
 from naiad.protocol.inference import InferResponse, Sink
 
 __all__ = ["end_failed_sink", "send_safely"]

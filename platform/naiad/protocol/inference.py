@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from naiad.errors import NaiadError
+from naiad.core.errors import NaiadError
 from naiad.protocol.datatypes import Datatype
 
 Buffer: TypeAlias = bytes | bytearray | memoryview

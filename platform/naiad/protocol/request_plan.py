@@ -28,7 +28,7 @@ from typing import NamedTuple
 from naiad_stub.layout import Place, pack
 from naiad_stub.segment import align
 
-from naiad.errors import InvalidRequestError, UnsupportedRequestError
+from naiad.core.errors import InvalidRequestError, UnsupportedRequestError
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InputTensor, StringScan
 from naiad.protocol.strings import scan_strings

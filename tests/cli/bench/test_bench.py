@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from naiad.cli.main import main
 from support.server import ServerProcess
+
+from naiad.cli.main import main
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 REPOSITORIES = [EXAMPLES / name / "models" for name in ("add_sub", "decoupled_square", "stateful_sequence")]

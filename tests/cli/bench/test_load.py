@@ -7,10 +7,11 @@ from array import array
 
 import numpy as np
 import pytest
-from naiad.cli.bench.load import LoadResult, percentile, run_load
-from naiad.cli.bench.report import HEADER, as_json, histogram, row, throughput
-from naiad.cli.bench.requests import generated_request, model_of_config, parse_shapes
-from naiad.errors import ConfigError, NaiadError, OptionError
+
+from naiad.core.errors import ConfigError, NaiadError, OptionError
+from naiad_operations.bench.load import LoadResult, percentile, run_load
+from naiad_operations.bench.report import HEADER, as_json, histogram, row, throughput
+from naiad_operations.bench.requests import generated_request, model_of_config, parse_shapes
 
 CONFIG = {
     "name": "m",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 
 import pytest
-from naiad.cli.http_reading import UnreachableServerError
-from naiad.cli.top.command import show
-from naiad.cli.top.screen import draw
-from naiad.cli.top.snapshot import ServerRow, parse_metrics, snapshot_of_documents, snapshot_of_metrics
 from rich.console import Console
+
+from naiad.cli.http_reading import UnreachableServerError
+from naiad_operations.top.command import show
+from naiad_operations.top.screen import draw
+from naiad_operations.top.snapshot import ServerRow, parse_metrics, snapshot_of_documents, snapshot_of_metrics
 
 SERVER = ServerRow(url="http://x", source="metrics", version="1", state="ready", note="start it with --ui=true")
 INDEX = [

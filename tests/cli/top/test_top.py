@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from naiad.cli.main import main
 from support.server import ServerProcess, free_ports
+
+from naiad.cli.main import main
 
 ADD_SUB = Path(__file__).parents[3] / "examples" / "add_sub" / "models"
 REQUEST = {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+
 from naiad.config.model.autofill import fill_backend
 from naiad.config.model.text import parse_text
-from naiad.errors import ConfigError
+from naiad.core.errors import ConfigError
 
 
 def filled(text="", *, name="m", listing=None):

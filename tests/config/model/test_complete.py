@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+
 from naiad.config.model.auto_complete import merge_auto_completed
 from naiad.config.model.normalise import normalise
 from naiad.config.model.render import to_json
 from naiad.config.model.text import parse_text
-from naiad.errors import Code, ConfigError
+from naiad.core.errors import Code, ConfigError
 
 TENSOR = {"name": "X", "data_type": "TYPE_FP32", "dims": [4]}
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from naiad.config.model.declared_environment import (
     add_dependencies,
     is_declaration,
     lock_candidates,
     read_script_block,
 )
-from naiad.errors import ConfigError
+from naiad.core.errors import ConfigError
 
 SCRIPT = """#!/usr/bin/env python3
 # /// script

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from google.protobuf import text_format
+
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.ensemble import check_ensemble_members
-from naiad.errors import ConfigError
+from naiad.core.errors import ConfigError
 
 
 def model(name, inputs="IN FP32 -1", outputs="OUT FP32 -1", *, batch=0, decoupled=False, optional=""):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+
 from naiad.config.model.model_config import freeze, instance_groups, instance_names
 from naiad.config.model.normalise import normalise_instance_groups
 from naiad.config.model.text import parse_text
 from naiad.config.model.validate import validate_instance_groups
-from naiad.errors import ConfigError
-from naiad.gpus import Gpu, GpuLibrary, visible_gpus
+from naiad.core.errors import ConfigError
+from naiad.core.gpus import Gpu, GpuLibrary, visible_gpus
 
 UUIDS = ("GPU-aaa1", "GPU-aaa2", "GPU-b")
 GPUS = [Gpu(uuid) for uuid in UUIDS]

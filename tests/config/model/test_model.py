@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+
 from naiad.config.model.model_config import (
     All,
     InstanceGroup,

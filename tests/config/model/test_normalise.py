@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.normalise import normalise, normalise_instance_groups
 from naiad.config.model.text import parse_text

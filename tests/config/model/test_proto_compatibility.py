@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from naiad.config.model import model_config_pb2 as ours
 from tritonclient.grpc import model_config_pb2 as theirs
+
+from naiad.config.model import model_config_pb2 as ours
 
 
 def describe_messages(container, package):

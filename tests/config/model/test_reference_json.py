@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+
 from naiad.config.model.auto_complete import merge_auto_completed
 from naiad.config.model.render import to_json
 from naiad.config.model.text import parse_json
 from naiad.config.model.validate import validate
-from naiad.repository.layout import ModelFiles
-from naiad.repository.read import read_config
+from naiad.models.repository.layout import ModelFiles
+from naiad.models.repository.read import read_config
 
 DATA = Path(__file__).parent / "data"
 ALL = sorted(folder.name for folder in DATA.iterdir() if folder.is_dir())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.render import to_json
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
 from naiad.config.model.model_config import freeze
 from naiad.config.model.scaling import ScalingPolicy, scaling_policy, with_count
 from naiad.config.model.text import parse_text
-from naiad.errors import ConfigError
+from naiad.core.errors import ConfigError
 
 
 def config(group="instance_group { count: 2 }", **parameters):

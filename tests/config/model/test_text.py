@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.text import parse_json, parse_text
-from naiad.errors import Code, ConfigError
+from naiad.core.errors import Code, ConfigError
 
 SOURCE = "/r/m/config.pbtxt"
 

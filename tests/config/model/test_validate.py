@@ -10,11 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.normalise import normalise, normalise_instance_groups
 from naiad.config.model.text import parse_text
 from naiad.config.model.validate import validate, validate_instance_groups, validate_name
-from naiad.errors import Code, ConfigError
+from naiad.core.errors import Code, ConfigError
 
 IO = 'input { name: "IN" data_type: TYPE_FP32 dims: 4 } output { name: "OUT" data_type: TYPE_FP32 dims: 4 }'
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from cli.parsing import parse as parse_flags
-from naiad.errors import NaiadError
+
+from naiad.core.errors import NaiadError
 
 EXPLICIT = ("--model-control-mode=explicit",)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
 from naiad.config.server.demand import demand_idle_seconds, is_on_demand
-from naiad.errors import ConfigError
+from naiad.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(

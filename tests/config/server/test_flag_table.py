@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cli.parsing import parse, refusal
+
 from naiad.config.server.flag import NoEffect, Unsupported, UsageError
 from naiad.config.server.options import SERVER_FLAGS
 

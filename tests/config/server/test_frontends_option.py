@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cli.parsing import parse, refusal
+
 from naiad.config.server.frontend_count import automatic_count
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from naiad.config.server.flag import Flag, Kind, UsageError
 from naiad.config.server.getopt import split_arguments
 from naiad.config.server.options import SERVER_FLAGS

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
 from naiad.config.server.hang import hang_seconds
-from naiad.errors import ConfigError
+from naiad.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(("parameter", "seconds"), [("", 7), (" ", 7), ("0", 0), ("2.5", 2.5)])

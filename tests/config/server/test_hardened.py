@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli.parsing import parse
+
 from naiad.config.server.access import Api
 from naiad.config.server.flag_values import FlagValues
 from naiad.config.server.hardened import ADMIN_HEADER, hardened_flags, hardening_of

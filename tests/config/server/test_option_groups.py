@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
+
 from naiad.config.server.flag import Flag, Kind, NoEffect, UsageError
 from naiad.config.server.flag_values import FlagValues
 from naiad.config.server.option_group import combined, flags_of, option, read_group

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from cli.parsing import parse
+
 from naiad.config.server.option_rows import option_rows
+from naiad.models.resolution.tables import option_table
 from naiad.protocol.metadata import ServerMetadata
-from naiad.resolution.tables import option_table
 
 SERVER = ServerMetadata(name="triton", version="1.2.3", extensions=("classification", "sequence"))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from cli.parsing import parse_options
+
 from naiad.config.server.prewarm import PrewarmOption, modules_to_prewarm, parse_prewarm
-from naiad.errors import ConfigError
+from naiad.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(

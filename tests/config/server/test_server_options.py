@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from cli.parsing import parse, refusal
+
 from naiad.config.server.backend_settings import PythonSettings, shipped_backends
 from naiad.config.server.env_build import EnvBuild
 from naiad.config.server.flag import UsageError

@@ -7,13 +7,14 @@ import sys
 from typing import Any
 
 from google.protobuf import text_format
+
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import freeze
+from naiad.core.errors import Code
 from naiad.engine.ensembles.version import EnsembleVersion
-from naiad.errors import Code
+from naiad.engine.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, OutputTensor
-from naiad.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
 
 TENSORS = """
 input { name: "IN" data_type: TYPE_FP32 dims: 2 }

@@ -6,6 +6,7 @@ import gc
 import tracemalloc
 
 import pytest
+
 from naiad.config.model.model_config import ModelConfig
 from naiad.engine import response_cache
 from naiad.engine.response_cache import CachedResponses, ResponseCache

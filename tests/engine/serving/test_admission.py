@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
+
+from naiad.core.errors import InvalidRequestError, NotReadyError
 from naiad.engine.serving.admission import Admission
 from naiad.engine.statistics.counters import Statistics
-from naiad.errors import InvalidRequestError, NotReadyError
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.request_plan import InputRule, RequestPlan

@@ -5,15 +5,16 @@ from __future__ import annotations
 from itertools import count, repeat
 
 import pytest
+from scheduling.sequences.sequences import END, READY, START, scheduler
+
+from naiad.core.errors import OutOfMemoryError
+from naiad.engine.scheduling.dynamic.batch_forming import BatchRule
+from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
 from naiad.engine.serving.execution import BatchExecutor
 from naiad.engine.serving.pending import PendingRequest
-from naiad.errors import OutOfMemoryError
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.request_plan import CheckedLayout
-from naiad.scheduling.dynamic.batch_forming import BatchRule
-from naiad.scheduling.dynamic.batcher import DynamicScheduler
-from scheduling.sequences.sequences import END, READY, START, scheduler
 
 
 class Guest:

@@ -6,6 +6,7 @@ import math
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from naiad.engine.statistics.counters import Statistics
 from naiad.engine.statistics.durations import Durations, Histogram, Summary
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+
+from naiad.core.errors import InvalidRequestError, ProtocolError
 from naiad.engine.calls.model_control import version_number
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.registry import Registry
 from naiad.engine.statistics.model_metrics import ModelMetrics
-from naiad.errors import InvalidRequestError, ProtocolError
 from naiad.frontends.metrics.custom_families import custom_families
 from naiad.frontends.metrics.families import render
 

@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest
 import zstandard
 from environments.makers import member, write_tar
+
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.archive_writer import OutputMember, write_archive
 from naiad.environments.archives.extraction import ExtractionLimits, unpack
 from naiad.environments.archives.formats import ArchiveFormat, detect_format
-from naiad.errors import ExecutionEnvironmentError
 
 PROGRAM = b"#!/bin/sh\n"
 

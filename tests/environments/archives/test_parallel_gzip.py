@@ -8,6 +8,7 @@ import random
 import threading
 
 import pytest
+
 from naiad.environments.archives import parallel_gzip
 from naiad.environments.archives.parallel_gzip import gzip_writer
 

@@ -13,12 +13,13 @@ import pytest
 from environments import makers
 from environments.makers import member, write_tar
 from environments.web import serving
+
 from naiad.config.model.environment_source import EnvironmentSource
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.signatures import TrustedKeys, create_key, read_trusted_keys, sign
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.store.archive_digest import digest_of
-from naiad.errors import ExecutionEnvironmentError
 
 pytest.importorskip("cryptography")
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from environments.makers import member
+
 from naiad.environments.archives.decompression import ForwardReader
 from naiad.environments.archives.formats import ARCHIVE_ERRORS
 from naiad.environments.archives.member import MemberKind

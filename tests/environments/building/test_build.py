@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 from environments.packages import offer_greeter, run_alone, small_environment, write_recipe
-from naiad.environments.building.base_interpreter import inspect_base
-from naiad.environments.building.build import BuiltEnvironment, build
-from naiad.environments.building.elf import overwrite_search_path, read_dynamic_section
-from naiad.environments.building.installers import InstallOptions, find_failed_requirement
-from naiad.environments.building.pack import pack
-from naiad.errors import ExecutionEnvironmentError, InterpreterNotFoundError, OptionError
 from support.interpreters import interpreters
+
+from naiad.core.errors import ExecutionEnvironmentError, InterpreterNotFoundError, OptionError
+from naiad.environments.elf import overwrite_search_path, read_dynamic_section
+from naiad_building.base_interpreter import inspect_base
+from naiad_building.build import BuiltEnvironment, build
+from naiad_building.installers import InstallOptions, find_failed_requirement
+from naiad_building.pack import pack
 
 _ENVS = Path(__file__).parents[3] / "envs"
 _STATE = """
@@ -235,7 +236,7 @@ def test_a_build_that_was_killed_midway_cannot_be_packed(tmp_path: Path, monkeyp
         shutil.copytree(prefix, tmp_path / "left", symlinks=True)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("naiad.environments.building.build.install", copy_and_raise)
+    monkeypatch.setattr("naiad_building.build.install", copy_and_raise)
     with pytest.raises(KeyboardInterrupt):
         build(_ENVS / "numpy_only", prefix)
     assert not prefix.exists()

@@ -9,13 +9,14 @@ import pytest
 from environments import makers
 from environments.building.channel import make_channel
 from environments.packages import offer_greeter, run_alone
+
+from naiad.core.errors import ConfigError, ExecutionEnvironmentError
 from naiad.environments.archives.manifest import read_manifest
-from naiad.environments.building.build import build
-from naiad.environments.building.conda import EnvironmentYml, read_environment_yml
-from naiad.environments.building.installers import InstallOptions
-from naiad.environments.building.pack import pack
 from naiad.environments.ready_environment import ReadyEnvironment
-from naiad.errors import ConfigError, ExecutionEnvironmentError
+from naiad_building.build import build
+from naiad_building.conda import EnvironmentYml, read_environment_yml
+from naiad_building.installers import InstallOptions
+from naiad_building.pack import pack
 
 pytest.importorskip("yaml")
 pytest.importorskip("rattler")

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from environments import makers
-from naiad.environments.archives.manifest import read_manifest
-from naiad.environments.building.build import build
-from naiad.environments.building.pack import pack
 from support.server import ServerProcess
+
+from naiad.environments.archives.manifest import read_manifest
+from naiad_building.build import build
+from naiad_building.pack import pack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from naiad.environments.building.installers import run_to_end
+
+from naiad_building.installers import run_to_end
 
 # Starts a compiler, as an installer does, and waits for it. Both have the fifo open as long as they live.
 INSTALLER = """
@@ -18,7 +19,7 @@ fifo = open(sys.argv[1], "wb", buffering=0)
 compiler = "import sys, time; sys.stdout.write('x'); sys.stdout.flush(); time.sleep(600)"
 subprocess.run([sys.executable, "-c", compiler], stdout=fifo)
 """
-HOST = "import sys; from naiad.environments.building.installers import run_to_end; run_to_end(sys.argv[1:])"
+HOST = "import sys; from naiad_building.installers import run_to_end; run_to_end(sys.argv[1:])"
 
 
 @pytest.fixture

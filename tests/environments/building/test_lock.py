@@ -9,23 +9,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from environments.packages import offer_greeter, write_recipe
-from naiad.cli.commands import naiad_group
-from naiad.environments.archives.manifest import host_platform
-from naiad.environments.building.base_interpreter import version_preferences
-from naiad.environments.building.build import build
-from naiad.environments.building.lockfiles import (
-    Pin,
-    lock_text,
-    open_foreign_lock,
-    read_head,
-    require_current,
-    sources_digest,
-)
-from naiad.environments.building.locking import lock
-from naiad.environments.building.recipe import read_recipe
-from naiad.environments.building.requirements import requirements_to_install
-from naiad.errors import ConfigError, ExecutionEnvironmentError
 from packaging.specifiers import SpecifierSet
+
+from naiad.cli.commands import naiad_group
+from naiad.core.errors import ConfigError, ExecutionEnvironmentError
+from naiad.environments.archives.manifest import host_platform
+from naiad_building.base_interpreter import version_preferences
+from naiad_building.build import build
+from naiad_building.lockfiles import Pin, lock_text, open_foreign_lock, read_head, require_current, sources_digest
+from naiad_building.locking import lock
+from naiad_building.recipe import read_recipe
+from naiad_building.requirements import requirements_to_install
 
 _ENVS = Path(__file__).parents[3] / "envs"
 _A, _B = "a" * 64, "b" * 64
@@ -276,7 +270,7 @@ def test_what_is_locked_is_what_is_built_and_nothing_else_will_do(
 
     file.write_text(file.read_text().replace("--hash=sha256:", "--hash=sha256:0")[:-2] + "\n")
     for installer in ("pip", "uv"):
-        from naiad.environments.building.installers import InstallOptions
+        from naiad_building.installers import InstallOptions
 
         with pytest.raises(
             ExecutionEnvironmentError, match=r"cannot install .* for 'recipe', named in .*\.lock"
@@ -287,7 +281,7 @@ def test_what_is_locked_is_what_is_built_and_nothing_else_will_do(
 
 
 def _newest(recipe: Path) -> str:
-    from naiad.environments.building.base_interpreter import installed_minors
+    from naiad_building.base_interpreter import installed_minors
 
     return installed_minors(read_recipe(recipe).python)[-1]
 
@@ -300,9 +294,9 @@ def test_wheels_are_downloaded_for_each_python_of_the_lock(tmp_path, monkeypatch
     (recipe / "requirements.txt").write_text("numpy\n")
     (recipe / "requirements.lock").write_text("# python: 3.10 3.11 3.99\n# platform: linux-x86_64\n# sources: x\n")
     (tmp_path / "wheels").mkdir()
-    monkeypatch.setattr("naiad.environments.building.locking.installed_minors", lambda _: ["3.10", "3.11", "3.12"])
+    monkeypatch.setattr("naiad_building.locking.installed_minors", lambda _: ["3.10", "3.11", "3.12"])
     monkeypatch.setattr(
-        "naiad.environments.building.build.fetch_wheels", lambda *_, python, **__: f"{python}.1" if python else "3.12.1"
+        "naiad_building.build.fetch_wheels", lambda *_, python, **__: f"{python}.1" if python else "3.12.1"
     )
 
     def download(*more):

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from environments.packages import run_alone, small_environment
+
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.manifest import MANIFEST_NAME
-from naiad.environments.building.pack import pack
 from naiad.environments.progress import LogReporter
 from naiad.environments.store.verification import verify_archive
-from naiad.errors import ExecutionEnvironmentError
+from naiad_building.pack import pack
 
 _MAPPED = (
     "import sys; print(sys.prefix, *{l.split()[-1] for l in open('/proc/self/maps') if 'python' in l.split()[-1]})"

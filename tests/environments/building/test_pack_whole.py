@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 from environments import makers
 from environments.packages import offer_greeter, run_alone, write_recipe
+
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives import archive_writer
 from naiad.environments.archives.archive_writer import OutputMember, write_archive
 from naiad.environments.archives.extraction import unpack
 from naiad.environments.archives.manifest import Manifest, host_platform, read_manifest, require_compatible_host
-from naiad.environments.building.build import build
-from naiad.environments.building.elf import newest_glibc, required_versions
-from naiad.environments.building.installers import find_uv
-from naiad.environments.building.pack import pack
-from naiad.errors import ExecutionEnvironmentError
+from naiad.environments.elf import newest_glibc, required_versions
+from naiad_building.build import build
+from naiad_building.installers import find_uv
+from naiad_building.pack import pack
 
 _ALSO = ("email", "distutils", "unittest", "multiprocessing")
 

@@ -9,7 +9,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from naiad.environments.building.pip_program import unpacked_pip
+
+from naiad_building.pip_program import unpacked_pip
 
 
 @pytest.fixture

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from naiad.environments.building.base_interpreter import version_preferences
-from naiad.environments.building.recipe import Preference, Recipe, read_recipe
-from naiad.environments.building.requirements import declared_requirements
-from naiad.errors import ConfigError
+
+from naiad.core.errors import ConfigError
+from naiad_building.base_interpreter import version_preferences
+from naiad_building.recipe import Preference, Recipe, read_recipe
+from naiad_building.requirements import declared_requirements
 
 _ENVS = Path(__file__).parents[3] / "envs"
 

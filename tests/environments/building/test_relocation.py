@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from environments.building.elves import RPATH, RUNPATH, write_elf
-from naiad.environments.building.base_interpreter import BaseInterpreter, copy_base
-from naiad.environments.building.elf import overwrite_search_path, read_dynamic_section
-from naiad.environments.building.relocation import relative_search_path, relocate_binaries, relocate_texts
+
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.bytecode import bytecode_path
-from naiad.errors import ExecutionEnvironmentError
+from naiad.environments.elf import overwrite_search_path, read_dynamic_section
+from naiad_building.base_interpreter import BaseInterpreter, copy_base
+from naiad_building.relocation import relative_search_path, relocate_binaries, relocate_texts
 
 
 def _search_path(path: Path) -> str:

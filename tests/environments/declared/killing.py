@@ -134,11 +134,11 @@ def kill_at(place: str, when: str, count: int) -> None:
 if __name__ == "__main__":
     from naiad.cli.main import main
     from naiad.config.server.env_build import EnvBuild
-    from naiad.environments.building import installers
-    from naiad.environments.building.installers import pip_settings
     from naiad.environments.manager import EnvironmentManager
     from naiad.environments.policy import StorePolicy
     from naiad.environments.progress import LogReporter
+    from naiad_building import installers
+    from naiad_building.installers import pip_settings
 
     with contextlib.suppress(ImportError):
         import rattler  # noqa: F401 - the forks find it imported

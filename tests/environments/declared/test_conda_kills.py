@@ -10,7 +10,7 @@ from environments import makers
 from environments.building.channel import make_channel
 from environments.declared.killing import Killer, killer
 from environments.wheels import offer_wheels, only_wheels
-from naiad.artifacts.garbage import collect_garbage
+
 from naiad.cli.main import main
 from naiad.config.server.env_build import EnvBuild
 from naiad.environments.manager import EnvironmentManager
@@ -20,6 +20,7 @@ from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.environments.store.package_cache import conda_packages
 from naiad.environments.store.store import Store
 from naiad.environments.store.verification import verify_entries
+from naiad.models.artifacts.garbage import collect_garbage
 
 pytestmark = pytest.mark.builds
 
@@ -27,7 +28,7 @@ pytest.importorskip("yaml", reason="PyYAML, of the extra 'conda', is not install
 pytest.importorskip("rattler", reason="py-rattler, of the extra 'conda', is not installed")
 
 MINOR = makers.other_minor()
-CONDA = "naiad.environments.declared.conda"
+CONDA = "naiad_building.declared.conda"
 
 
 @pytest.fixture(scope="module")

@@ -13,18 +13,19 @@ from environments import makers
 from environments.building.channel import make_channel
 from environments.declared.killing import Killer, killer
 from environments.wheels import offer_wheels, only_wheels, write_wheel
-from naiad.artifacts.garbage import collect_garbage
+from packaging.specifiers import SpecifierSet
+
 from naiad.cli.main import main
 from naiad.config.server.env_build import EnvBuild
-from naiad.environments.building.pack import pack
-from naiad.environments.declared.conda import read_conda_declaration
+from naiad.core.errors import ConfigError, ExecutionEnvironmentError
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
 from naiad.environments.store.package_cache import conda_packages
 from naiad.environments.store.verification import verify_entries
-from naiad.errors import ConfigError, ExecutionEnvironmentError
-from packaging.specifiers import SpecifierSet
+from naiad.models.artifacts.garbage import collect_garbage
+from naiad_building.declared.conda import read_conda_declaration
+from naiad_building.pack import pack
 
 pytest.importorskip("yaml")
 rattler = pytest.importorskip("rattler")
@@ -138,7 +139,7 @@ def test_places_named_among_the_packages_of_pypi_are_used_to_install_them(tmp_pa
     assert makers.run(ready.python, "-c", "import single; print(single.VERSION)").strip() == "found"
 
 
-DECLARED = "naiad.environments.declared.conda"
+DECLARED = "naiad_building.declared.conda"
 RESOLUTION_STEPS = [("solve_packages", "after", ""), ("resolve_with_pip", "after", "pip: [counter]")]
 RESOLUTION_STEPS += [("_add_digests", "before", "pip: [counter]")]
 

@@ -12,23 +12,18 @@ from pathlib import Path
 import pytest
 from environments import makers
 from environments.wheels import offer_wheels, only_wheels, script, write_wheel
+from packaging.specifiers import SpecifierSet
+
 from naiad.config.server.env_build import EnvBuild
-from naiad.environments.building import installers
-from naiad.environments.building.installers import InstallOptions
-from naiad.environments.building.lockfiles import open_foreign_lock
-from naiad.environments.declared.locking import (
-    Edit,
-    LockedDeclaration,
-    add_packages,
-    fetch_locked_wheels,
-    lock_declaration,
-)
-from naiad.environments.declared.retrying import is_temporary, with_retries
+from naiad.core.errors import ConfigError, ExecutionEnvironmentError
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
-from naiad.errors import ConfigError, ExecutionEnvironmentError
-from packaging.specifiers import SpecifierSet
+from naiad_building import installers
+from naiad_building.declared.locking import Edit, LockedDeclaration, add_packages, fetch_locked_wheels, lock_declaration
+from naiad_building.declared.retrying import is_temporary, with_retries
+from naiad_building.installers import InstallOptions
+from naiad_building.lockfiles import open_foreign_lock
 
 pytestmark = pytest.mark.builds
 

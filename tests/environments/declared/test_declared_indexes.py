@@ -11,16 +11,17 @@ import pytest
 from environments import makers
 from environments.index import Indexes, add_to_index, serving_indexes
 from environments.wheels import offer_wheels, write_wheel
+
 from naiad.config.server.env_build import EnvBuild
-from naiad.environments.building import installers
-from naiad.environments.building.indexes import PackageIndex, indexes_of_options, parse_options
-from naiad.environments.building.installers import InstallOptions
-from naiad.environments.declared.declaration import read_declaration
-from naiad.environments.declared.locking import LockedDeclaration, fetch_locked_wheels, lock_declaration
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
-from naiad.errors import ExecutionEnvironmentError
+from naiad_building import installers
+from naiad_building.declared.declaration import read_declaration
+from naiad_building.declared.locking import LockedDeclaration, fetch_locked_wheels, lock_declaration
+from naiad_building.indexes import PackageIndex, indexes_of_options, parse_options
+from naiad_building.installers import InstallOptions
 
 pytestmark = pytest.mark.builds
 

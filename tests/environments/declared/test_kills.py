@@ -9,13 +9,14 @@ import pytest
 from environments import makers
 from environments.declared.killing import Killer, killer
 from environments.wheels import offer_wheels, only_wheels, script
+
 from naiad.config.server.env_build import EnvBuild
+from naiad.core.errors import ExecutionEnvironmentError, StaleLockError
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
 from naiad.environments.store.store import Store
 from naiad.environments.store.verification import verify_entries
-from naiad.errors import ExecutionEnvironmentError, StaleLockError
 
 pytestmark = pytest.mark.slow
 

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 from environments.wheels import offer_wheels, only_wheels, script, write_wheel
-from naiad.environments.building import installers
-from naiad.environments.building.installers import InstallOptions, find_uv
-from naiad.environments.building.lockfiles import open_foreign_lock
-from naiad.environments.declared.locking import lock_declaration
+
+from naiad.core.errors import ExecutionEnvironmentError, StaleLockError
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
-from naiad.errors import ExecutionEnvironmentError, StaleLockError
+from naiad_building import installers
+from naiad_building.declared.locking import lock_declaration
+from naiad_building.installers import InstallOptions, find_uv
+from naiad_building.lockfiles import open_foreign_lock
 
 pytestmark = pytest.mark.builds
 

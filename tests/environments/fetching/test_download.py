@@ -14,9 +14,10 @@ from typing import ClassVar
 import fsspec
 import pytest
 from environments.web import Web, serving
+
 from naiad.config.model.environment_source import EnvironmentSource, redact
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.fetching.download import download, metadata_path, read_small_file, read_version
-from naiad.errors import ExecutionEnvironmentError
 
 CONTENT = os.urandom(300_000)
 

@@ -12,13 +12,14 @@ import pytest
 from environments import makers
 from environments.makers import member, write_tar
 from environments.web import serving
+from support.waiting import until
+
 from naiad.config.model.environment_source import EnvironmentSource
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.fetching import download
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.store.archive_digest import digest_of
-from naiad.errors import ExecutionEnvironmentError
-from support.waiting import until
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+
+from naiad.core.errors import EnvironmentBusyError
 from naiad.environments.store.file_locks import CreationLocks
-from naiad.errors import EnvironmentBusyError
 
 
 def never() -> None:

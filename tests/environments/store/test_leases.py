@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from environments import makers
-from naiad import json_cache
-from naiad.artifacts.garbage import collect_garbage
+
+from naiad.core import json_cache
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
@@ -21,7 +22,7 @@ from naiad.environments.store.entries import StoreEntry, find_entry, read_entrie
 from naiad.environments.store.eviction import choose_removals, remove_entry
 from naiad.environments.store.leases import EntryLeases
 from naiad.environments.store.store import Store
-from naiad.errors import ExecutionEnvironmentError
+from naiad.models.artifacts.garbage import collect_garbage
 
 DAY = 86_400
 HOLD = """

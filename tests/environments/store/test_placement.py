@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from naiad.environments.progress import LogReporter
 from naiad.environments.store.placement import spread
 from naiad.environments.store.store import Store

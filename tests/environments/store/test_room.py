@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 from environments.makers import member, write_tar
-from naiad import json_cache
+
+from naiad.core import json_cache
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.manifest import MANIFEST_NAME
 from naiad.environments.progress import LogReporter
 from naiad.environments.store import room
 from naiad.environments.store.leases import EntryLeases
 from naiad.environments.store.room import FreeRoom, make_room, needed_room
 from naiad.environments.store.store import Store
-from naiad.errors import ExecutionEnvironmentError
 
 MB = 1_000_000
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from environments import makers
 from environments.wheels import offer_wheels, only_wheels, script, write_wheel
+
 from naiad.config.server.env_build import EnvBuild
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from environments import makers
 from filelock import FileLock
+
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.manager import EnvironmentManager
-from naiad.errors import ExecutionEnvironmentError
 
 PREPARE = """
 import sys

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from environments import makers
 from environments.makers import member, write_tar
-from naiad import json_cache
+
+from naiad.core import json_cache
 from naiad.environments.archives.inspection import inspect_environment
 from naiad.environments.progress import LogReporter
 from naiad.environments.store.entries import read_entries

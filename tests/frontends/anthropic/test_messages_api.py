@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from frontends.openai.fake_models import Api, given, said, served
+from support.late_import import LateModule
+
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import OutputTensor
-from support.late_import import LateModule
 
 if TYPE_CHECKING:
     import anthropic

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from fakes.engine import sample_statistics
+
 from naiad.frontends.console.history import History
 from naiad.frontends.console.sampler import ProcessUse, Sampler, read_processes
 from naiad.protocol.metadata import Duration, InstanceStatus

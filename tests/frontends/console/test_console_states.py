@@ -14,7 +14,8 @@ import pytest
 from fakes.engine import FakeEngine, sample_statistics
 from fakes.serving import LoopThread
 from frontends.console.pages import DESKTOP, PHONE
-from naiad.errors import InvalidRequestError
+
+from naiad.core.errors import InvalidRequestError
 from naiad.frontends.console.page import Console, ConsoleSettings
 from naiad.frontends.console.state import ConsoleState, ModelOrigin, ServerProfile
 from naiad.frontends.kserve_http.server import HttpFrontend

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 
 import pytest
-from naiad.logs import GuestName, LogSettings, RecentLines, configure, log_guest_line, log_guest_record
+
+from naiad.core.logs import GuestName, LogSettings, RecentLines, configure, log_guest_line, log_guest_record
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_only_later_lines_are_returned_and_no_more_than_200(recent):
 
 
 def test_lines_are_cut_and_models_that_logged_long_ago_dropped(recent, monkeypatch):
-    monkeypatch.setattr("naiad.logs._KEPT_BYTES", 10_000)
+    monkeypatch.setattr("naiad.core.logs._KEPT_BYTES", 10_000)
     for model in ("old", "new"):
         for _ in range(4):
             log_guest_line(GuestName(model, 1, model, 7), "stdout", "x" * 5000)

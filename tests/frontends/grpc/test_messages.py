@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
+
 from naiad.frontends.grpc.messages import BufferPool, CompressedMessage, MessageError, MessageReader, with_prefix
 
 

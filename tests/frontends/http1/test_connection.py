@@ -10,13 +10,14 @@ from collections.abc import Callable
 from time import perf_counter
 
 import pytest
+
+from naiad.core.turns import SHARE_SECONDS, LoopTurns
 from naiad.frontends.http1.connection import HttpConnection
 from naiad.frontends.http1.heads import HeadCache
 from naiad.frontends.http1.messages import response
 from naiad.frontends.http1.request_reader import READ_SIZE, RequestLimits
 from naiad.frontends.http1.timeouts import HttpTimeouts
 from naiad.frontends.open_connections import ConnectionCount, OpenConnections
-from naiad.turns import SHARE_SECONDS, LoopTurns
 
 
 class Transport:

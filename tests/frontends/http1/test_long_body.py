@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+
 from naiad.frontends.http1.long_body import LongBody
 from naiad.frontends.request_memory import RequestMemory
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 import pytest
+
 from naiad.frontends.http1.heads import HeadCache
 from naiad.frontends.http1.page_guard import PageGuard, PageRules, is_loopback
 

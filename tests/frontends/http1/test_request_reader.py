@@ -9,6 +9,7 @@ import psutil
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+
 from naiad.frontends.http1.heads import Head, HeadCache, Headers, is_repeated, original_headers
 from naiad.frontends.http1.request_reader import READ_SIZE, RequestLimits, RequestReader
 from naiad.frontends.request_memory import RequestMemory

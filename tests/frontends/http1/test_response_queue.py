@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.messages import HttpExchange, response, stream_head
 from naiad.frontends.http1.response_queue import ResponseQueue

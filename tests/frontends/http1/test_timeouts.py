@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
+from naiad.core.turns import LoopTurns
 from naiad.frontends.http1.timeouts import HttpTimeouts, Phase
 from naiad.frontends.timeouts import ProgressWatch, TimeoutSweep
-from naiad.turns import LoopTurns
 
 
 class Loop:

@@ -9,6 +9,7 @@ import pytest
 from fakes.serving import LoopThread
 from frontends.http2.echo import EchoServer
 from frontends.http2.peer import Peer
+
 from naiad.frontends.http2.keepalive import KeepaliveSettings
 from naiad.frontends.http2.limits import Http2Limits
 

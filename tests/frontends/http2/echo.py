@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from fakes.serving import LoopThread
+
+from naiad.core.turns import LoopTurns
 from naiad.frontends.http2.connection import READ_BUFFER_SIZE, Http2Connection
 from naiad.frontends.http2.keepalive import KeepaliveSettings
 from naiad.frontends.http2.limits import Http2Limits, StreamCount
 from naiad.frontends.http2.request_head import RequestHead
 from naiad.frontends.http2.stream import Stream
 from naiad.frontends.open_connections import OpenConnections
-from naiad.turns import LoopTurns
 
 FIRST = ((b":status", b"200"), (b"x-kind", b"echo"))
 LAST = ((b"x-done", b"yes"),)

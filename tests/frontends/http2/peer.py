@@ -7,6 +7,7 @@ import struct
 from typing import NamedTuple
 
 import hpack
+
 from naiad.frontends.http2 import frames
 
 REQUEST = (

@@ -9,6 +9,7 @@ import time
 import hpack
 import pytest
 from frontends.http2.peer import REQUEST
+
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.field_blocks import FieldBlockDecoder
 from naiad.frontends.http2.frames import ErrorCode, Http2ConnectionError, Setting

@@ -8,6 +8,7 @@ import hpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from naiad.frontends.http2.field_blocks import FieldBlockDecoder, FieldBlockEncoder
 from naiad.frontends.http2.frames import ErrorCode, Http2ConnectionError
 from naiad.frontends.http2.limits import Http2Limits

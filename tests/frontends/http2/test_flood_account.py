@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from naiad.frontends.http2.flood_account import ANSWER_EARNS, MAX_REFUND, Flood, FloodAccount
 from naiad.frontends.http2.frames import ErrorCode, Http2ConnectionError
 from naiad.frontends.http2.limits import Http2Limits

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from naiad.frontends.http2.flow_control import ReceiveFlow, SendFlow
 from naiad.frontends.http2.frames import (
     DEFAULT_WINDOW,

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 from frontends.http2.peer import REQUEST
+
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.frames import ErrorCode, Setting
 from naiad.frontends.http2.limits import Http2Limits

@@ -7,11 +7,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from naiad.core.turns import SHARE_SECONDS
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.frame_reader import Http2FrameReader
 from naiad.frontends.http2.frames import ErrorCode, Http2ConnectionError, Http2StreamError
 from naiad.frontends.http2.limits import Http2Limits
-from naiad.turns import SHARE_SECONDS
 
 LIMITS = Http2Limits(frame_size=1 << 16, block_size=300, continuations=4)
 PREFACE = frames.PREFACE + frames.settings(())

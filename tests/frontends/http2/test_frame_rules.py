@@ -9,6 +9,7 @@ import socket
 
 import pytest
 from frontends.http2.peer import REQUEST
+
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.frames import ErrorCode, Setting
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from frontends.http2.peer import REQUEST
+
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.frames import ErrorCode, Setting
 from naiad.frontends.http2.limits import Http2Limits, StreamCount

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from naiad.frontends.http2.frames import DATA, HEAD
 from naiad.frontends.http2.send_buffer import SendBuffer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from frontends.http2.peer import REQUEST
+
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.frames import Setting
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import pytest
 from fakes.engine import FakeEngine
 from fakes.serving import LoopThread
+from tritonclient.grpc import InferenceServerClient
+
 from naiad.frontends.grpc.settings import GrpcSettings
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
-from tritonclient.grpc import InferenceServerClient
 
 
 @dataclass

@@ -12,7 +12,9 @@ from urllib.parse import unquote
 
 import pytest
 from frontends.http2.peer import Peer
-from naiad.errors import InvalidRequestError
+from tritonclient.grpc import service_pb2
+
+from naiad.core.errors import InvalidRequestError
 from naiad.frontends.grpc.calls import GrpcCall
 from naiad.frontends.grpc.coroutine_method import CoroutineRun
 from naiad.frontends.grpc.messages import MessageReader
@@ -24,7 +26,6 @@ from naiad.frontends.kserve_grpc.infer_stream import InferStream
 from naiad.frontends.kserve_grpc.model_infer import ModelInfer
 from naiad.frontends.kserve_grpc.model_stream_infer import ModelStreamInfer
 from naiad.frontends.status import GrpcStatus
-from tritonclient.grpc import service_pb2
 
 LIVE = "/inference.GRPCInferenceService/ServerLive"
 INFER = "/inference.GRPCInferenceService/ModelInfer"

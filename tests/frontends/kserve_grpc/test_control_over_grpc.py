@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import grpc
 import pytest
-from naiad.errors import Code, NaiadError
-from naiad.protocol.metadata import EXTENSIONS
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
+
+from naiad.core.errors import Code, NaiadError
+from naiad.protocol.metadata import EXTENSIONS
 
 
 def call(served, method, request=b"", service="inference.GRPCInferenceService"):

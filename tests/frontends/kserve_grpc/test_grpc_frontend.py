@@ -14,7 +14,9 @@ import pytest
 import tritonclient.grpc as triton
 from fakes.engine import FakeEngine
 from frontends.http2.peer import REQUEST, Peer
-from naiad.errors import OptionError
+from tritonclient.utils import InferenceServerException
+
+from naiad.core.errors import OptionError
 from naiad.frontends.grpc import server as grpc_server
 from naiad.frontends.grpc.gate import SHUTTING_DOWN
 from naiad.frontends.grpc.response_fields import shorten
@@ -22,7 +24,6 @@ from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.keepalive import KeepaliveSettings
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
-from tritonclient.utils import InferenceServerException
 
 
 def infer_later(client, model="held", size=1) -> Future:

@@ -7,12 +7,13 @@ import asyncio
 import numpy as np
 import pytest
 from fakes.engine import FakeEngine, FakeModel
-from naiad.errors import Code
+from tritonclient.grpc import service_pb2 as wire
+
+from naiad.core.errors import Code
 from naiad.frontends.grpc.gate import SHUTTING_DOWN, AdmissionGate
 from naiad.frontends.kserve_grpc.infer_stream import InferStream
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
-from tritonclient.grpc import service_pb2 as wire
 
 
 class Stream:

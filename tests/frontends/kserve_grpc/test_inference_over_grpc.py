@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
-from naiad.errors import ModelError
-from naiad.protocol.inference import InferResponse
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
+
+from naiad.core.errors import ModelError
+from naiad.protocol.inference import InferResponse
 
 
 def add_sub_inputs(module=triton):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from naiad.frontends.kserve_grpc import request_codec as codec
 from naiad.frontends.kserve_grpc import response_codec
 from naiad.frontends.kserve_grpc.patterns import MessagePatterns

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import naiad
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from tritonclient.grpc import service_pb2 as theirs
+
+import naiad
 from naiad.frontends import grpc, http2
 from naiad.frontends.kserve_grpc import service_pb2 as ours
-from tritonclient.grpc import service_pb2 as theirs
 
 HEALTH = {"HealthCheckRequest", "HealthCheckResponse"}
 

@@ -6,12 +6,13 @@ import struct
 
 import numpy as np
 import pytest
-from naiad.errors import Code, NaiadError
+from tritonclient.grpc import service_pb2 as wire
+
+from naiad.core.errors import Code, NaiadError
 from naiad.frontends.kserve_grpc import request_codec as codec
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START
 from naiad.protocol.model_names import LATEST
-from tritonclient.grpc import service_pb2 as wire
 
 P = wire.InferParameter
 IN_REGION = {"shared_memory_region": P(string_param="r"), "shared_memory_byte_size": P(int64_param=16)}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from naiad.errors import Code, ModelError, NaiadError
+from tritonclient.grpc import service_pb2 as wire
+
+from naiad.core.errors import Code, ModelError, NaiadError
 from naiad.frontends.kserve_grpc import response_codec as codec
 from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
-from tritonclient.grpc import service_pb2 as wire
 
 
 def response(**fields):

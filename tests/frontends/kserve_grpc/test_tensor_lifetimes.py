@@ -7,6 +7,7 @@ import weakref
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 

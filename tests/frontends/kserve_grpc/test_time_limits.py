@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from frontends.http2.peer import Peer
 from frontends.kserve_grpc.test_call_rules import INFER, LIVE, STREAM, ask, fields, infer_request, prefixed, status
+
 from naiad.frontends.grpc.settings import GrpcSettings
 from naiad.frontends.http2.frames import MAX_STREAM, ErrorCode
 

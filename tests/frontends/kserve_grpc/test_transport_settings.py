@@ -8,6 +8,7 @@ import struct
 from typing import NamedTuple
 
 import pytest
+
 from naiad.frontends.grpc.settings import GrpcSettings
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naiad.frontends.kserve_grpc import wire_format
 from tritonclient.grpc import service_pb2
+
+from naiad.frontends.kserve_grpc import wire_format
 
 RAW = service_pb2.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 

@@ -5,6 +5,7 @@ import contextlib
 import pytest
 from fakes.engine import FakeEngine
 from fakes.serving import LoopThread
+
 from naiad.frontends.http1.request_reader import RequestLimits
 from naiad.frontends.kserve_http.server import HttpFrontend
 

@@ -9,7 +9,8 @@ import zlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naiad.errors import InvalidRequestError, UnsupportedRequestError
+
+from naiad.core.errors import InvalidRequestError, UnsupportedRequestError
 from naiad.frontends.decompression import SHORT_INPUT
 from naiad.frontends.http1.compression import begin_decompression, compress, preferred_coding
 

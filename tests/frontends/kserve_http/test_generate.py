@@ -8,7 +8,8 @@ import urllib.request
 
 import pytest
 from fakes.engine import FakeModel
-from naiad.errors import ModelError
+
+from naiad.core.errors import ModelError
 from naiad.frontends.http1.response_queue import ResponseQueue
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor

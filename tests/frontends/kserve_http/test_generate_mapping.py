@@ -6,7 +6,8 @@ import json
 
 import numpy as np
 import pytest
-from naiad.errors import Code, ModelError, NaiadError
+
+from naiad.core.errors import Code, ModelError, NaiadError
 from naiad.frontends.kserve_http.generate_request import deduce_shape, may_repeat_keys, parse_generate
 from naiad.frontends.kserve_http.generate_response import generate_response
 from naiad.protocol.datatypes import Datatype

@@ -5,7 +5,8 @@ import tracemalloc
 import numpy as np
 import orjson
 import pytest
-from naiad.errors import MalformedRequestError
+
+from naiad.core.errors import MalformedRequestError
 from naiad.frontends.kserve_http.json_tensors import to_bytes
 from naiad.protocol.datatypes import Datatype
 

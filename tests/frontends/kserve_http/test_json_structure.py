@@ -6,7 +6,8 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naiad.errors import InvalidRequestError
+
+from naiad.core.errors import InvalidRequestError
 from naiad.frontends.kserve_http import json_structure
 from naiad.frontends.kserve_http.json_structure import MAX_DEPTH, check_structure
 

@@ -8,6 +8,7 @@ import json
 
 import numpy as np
 import pytest
+
 from naiad.frontends.http1.request_reader import READ_SIZE
 
 from .raw import Client, request

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from naiad.errors import InvalidRequestError
+
+from naiad.core.errors import InvalidRequestError
 from naiad.frontends.kserve_http.infer_request import parse_raw
 from naiad.protocol.metadata import ModelMetadata, TensorMetadata
 

@@ -7,7 +7,8 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naiad.errors import InvalidRequestError, MalformedRequestError
+
+from naiad.core.errors import InvalidRequestError, MalformedRequestError
 from naiad.frontends.kserve_http import json_tensors
 from naiad.frontends.kserve_http.infer_response import infer_response, infer_response_steps
 from naiad.frontends.kserve_http.json_tensors import from_tensor, pack_strings, rendered_steps, to_bytes

@@ -7,7 +7,8 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naiad.errors import MalformedRequestError
+
+from naiad.core.errors import MalformedRequestError
 from naiad.frontends.http1.messages import response
 from naiad.frontends.kserve_http.infer_request import parse_infer
 from naiad.frontends.kserve_http.infer_request_parser import InferRequestParser

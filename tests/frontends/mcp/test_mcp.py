@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from fakes.engine import FakeModel
 from frontends.openai.fake_models import Api, said, served
+from support.server import ServerProcess, free_ports
+
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 from naiad.protocol.metadata import TensorMetadata
-from support.server import ServerProcess, free_ports
 
 KEY = "a key of the test's"
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from fakes.engine import FakeEngine
 from fakes.serving import LoopThread
+
 from naiad.frontends.metrics.server import MetricsFrontend
 
 

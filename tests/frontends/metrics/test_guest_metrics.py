@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+
+from naiad.core.errors import GuestExitedError
 from naiad.engine.serving.instance import exit_label
 from naiad.environments.store.entries import entry_sizes
-from naiad.errors import GuestExitedError
 from naiad.frontends.metrics.families import render
 from naiad.frontends.metrics.naiad_families import guest_families, store_families
 from naiad.protocol.metadata import InstanceStatus

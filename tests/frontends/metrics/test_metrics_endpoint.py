@@ -6,11 +6,12 @@ import socket
 
 import pytest
 from fakes.engine import FakeEngine
-from naiad.errors import Code, NaiadError, OptionError
+from prometheus_client.parser import text_string_to_metric_families
+
+from naiad.core.errors import Code, NaiadError, OptionError
 from naiad.frontends.metrics.families import Family, MetricType, Sample
 from naiad.frontends.metrics.server import MetricsFrontend
 from naiad.protocol.metadata import ModelStatistics
-from prometheus_client.parser import text_string_to_metric_families
 
 
 def test_metrics_are_computed_when_asked_for(served):

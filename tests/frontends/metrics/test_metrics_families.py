@@ -5,8 +5,9 @@ from __future__ import annotations
 import psutil
 import pytest
 from fakes.engine import sample_statistics
-from naiad.engine.statistics.counters import RefusalReason, reason_of
-from naiad.errors import (
+from prometheus_client.parser import text_string_to_metric_families
+
+from naiad.core.errors import (
     FatalRequestError,
     MalformedRequestError,
     NaiadError,
@@ -14,10 +15,10 @@ from naiad.errors import (
     QueueFullError,
     UnsupportedRequestError,
 )
+from naiad.engine.statistics.counters import RefusalReason, reason_of
 from naiad.frontends.metrics import naiad_families, triton_families
 from naiad.frontends.metrics.families import Family, MetricType, Sample, render
 from naiad.protocol.metadata import ModelCondition, ModelStatistics
-from prometheus_client.parser import text_string_to_metric_families
 
 LABELS = 'model="add_sub",version="1"'
 

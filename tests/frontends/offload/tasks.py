@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from naiad.errors import Code, NaiadError
+from naiad.core.errors import Code, NaiadError
 from naiad.frontends.offload.messages import Deferred, long_buffer
 
 

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 from frontends.offload import tasks
-from naiad.errors import Code, NaiadError
+
+from naiad.core.errors import Code, NaiadError
 from naiad.frontends.offload.pool import OffloadPool, OffloadTask
 
 T = TypeVar("T")

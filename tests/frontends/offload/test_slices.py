@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Generator
 
 import pytest
+
 from naiad.frontends.offload import slices
 from naiad.frontends.offload.slices import SliceScheduler
 

@@ -10,16 +10,17 @@ from typing import Any, NamedTuple
 
 from fakes.engine import FakeEngine, FakeModel
 from fakes.serving import LoopThread
-from naiad.errors import ModelError
+
+from naiad.core.errors import ModelError
 from naiad.frontends.http1.listener import HttpListener
 from naiad.frontends.http1.page_guard import PageRules
 from naiad.frontends.kserve_http.json_tensors import pack_strings
 from naiad.frontends.offload.background import Background
-from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor, Sink
 from naiad.protocol.metadata import TensorMetadata
+from naiad_llm.openai.api import OpenAiApi, OpenAiSettings
 
 Send = Callable[[FakeEngine, InferRequest, Sink], None]
 _INPUTS = ("text_input", "messages", "sampling_parameters", "embedding_request", "rerank_request")

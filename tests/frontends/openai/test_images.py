@@ -59,7 +59,7 @@ def test_images_that_are_not_in_the_request_are_rejected(api, url):
 
 
 def test_a_template_of_the_server_takes_no_images(tmp_path):
-    from naiad.frontends.openai.template import ChatTemplate
+    from naiad_llm.openai.template import ChatTemplate
 
     (tmp_path / "t.jinja").write_text("{{ messages }}")
     with served(repeat, chat_template=ChatTemplate(tmp_path / "t.jinja")) as api:

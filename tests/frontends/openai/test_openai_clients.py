@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from naiad.config.server.access import Api as Part
 from naiad.protocol.metadata import IndexEntry, ModelState
 

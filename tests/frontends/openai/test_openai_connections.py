@@ -6,7 +6,7 @@ import json
 import socket
 from contextlib import closing
 
-from naiad.errors import NotReadyError
+from naiad.core.errors import NotReadyError
 
 from .fake_models import given, said, served
 

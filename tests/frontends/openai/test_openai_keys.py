@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from frontends.openai.fake_models import said, served
-from naiad.errors import OptionError
-from naiad.frontends.openai.keys import ApiKeys
+
+from naiad.core.errors import OptionError
+from naiad_llm.openai.keys import ApiKeys
 
 
 def accepted(keys: ApiKeys) -> str:

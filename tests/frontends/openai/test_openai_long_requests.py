@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+
 from naiad.frontends.kserve_http.long_requests import LONG_JSON
 
 from .fake_models import Api, given, said, served

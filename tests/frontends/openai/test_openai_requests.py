@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+
 from naiad.frontends.kserve_http.json_tensors import pack_strings
-from naiad.frontends.openai.completions import DocumentBuilder
-from naiad.frontends.openai.embeddings import embedding_document, infer_request
-from naiad.frontends.openai.logprobs import SampledTokenFinder, for_completion
-from naiad.frontends.openai.requests import read_chat, read_completion
-from naiad.frontends.openai.text_response import Choice
-from naiad.frontends.openai.vllm_tensors import ChoiceDelta, infer_requests
 from naiad.protocol.metadata import ModelMetadata, TensorMetadata
+from naiad_llm.openai.completions import DocumentBuilder
+from naiad_llm.openai.embeddings import embedding_document, infer_request
+from naiad_llm.openai.logprobs import SampledTokenFinder, for_completion
+from naiad_llm.openai.requests import read_chat, read_completion
+from naiad_llm.openai.text_response import Choice
+from naiad_llm.openai.vllm_tensors import ChoiceDelta, infer_requests
 
 FLAGS = ("stream", "return_finish_reason", "return_num_input_tokens", "return_num_output_tokens")
 MODEL = ModelMetadata(

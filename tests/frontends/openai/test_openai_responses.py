@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from naiad.errors import NotReadyError
-from naiad.frontends.openai.logprobs import SampledTokenFinder, for_chat
+
+from naiad.core.errors import NotReadyError
+from naiad_llm.openai.logprobs import SampledTokenFinder, for_chat
 
 from .fake_models import given, said, served
 

@@ -8,9 +8,10 @@ import shutil
 from contextlib import closing
 
 import pytest
-from naiad.frontends.openai.errors import ApiError
-from naiad.frontends.openai.template import ChatTemplate
 from support.server import ServerProcess, free_ports
+
+from naiad_llm.openai.errors import ApiError
+from naiad_llm.openai.template import ChatTemplate
 
 from .conftest import KEY, MODELS
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import openai
 import pytest
-from naiad.frontends.openai.responses.store import ResponseStore, StoredResponse
 from pydantic import BaseModel
+
+from naiad_llm.openai.responses.store import ResponseStore, StoredResponse
 
 from .fake_models import Api, given, said, served
 

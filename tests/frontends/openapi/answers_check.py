@@ -14,19 +14,20 @@ from fakes.serving import LoopThread
 from frontends.openapi.document import FILE
 from fuzz.engine import CheckedEngine, ErrorLog
 from hypothesis import HealthCheck, settings
-from naiad.frontends.console.page import Console
-from naiad.frontends.console.state import ConsoleState, ServerProfile
-from naiad.frontends.extensions import Extensions
-from naiad.frontends.http1.messages import INTERNAL_ERROR
-from naiad.frontends.kserve_http.server import HttpFrontend
-from naiad.frontends.openai.api import OpenAiApi, OpenAiSettings
-from naiad.frontends.regions import ClientRegions
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_headers_conformance,
     response_schema_conformance,
     status_code_conformance,
 )
+
+from naiad.frontends.console.page import Console
+from naiad.frontends.console.state import ConsoleState, ServerProfile
+from naiad.frontends.extensions import Extensions
+from naiad.frontends.http1.messages import INTERNAL_ERROR
+from naiad.frontends.kserve_http.server import HttpFrontend
+from naiad.frontends.regions import ClientRegions
+from naiad_llm.openai.api import OpenAiApi, OpenAiSettings
 
 CHECKS = [
     status_code_conformance,

@@ -6,9 +6,10 @@ import itertools
 import re
 
 import pytest
+
 from naiad.frontends.kserve_http import routes
 from naiad.frontends.kserve_http.routes import Endpoint, find_route
-from naiad.frontends.openai import api
+from naiad_llm.openai import api
 
 from .document import DOCUMENT, filled, methods
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naiad.scheduling.dynamic.batch_forming import BatchRule
-from naiad.scheduling.dynamic.queue import QueuedRequest
 from scheduling.requests import MS, Request
+
+from naiad.engine.scheduling.dynamic.batch_forming import BatchRule
+from naiad.engine.scheduling.dynamic.queue import QueuedRequest
 
 LATE = 5 * MS
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from scheduling.requests import MS, Request, names
+
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import freeze
-from naiad.errors import Code
-from naiad.scheduling.dynamic.batch_forming import BatchRule
-from naiad.scheduling.dynamic.batcher import DynamicScheduler
-from naiad.scheduling.dynamic.queue import QueuePolicy
-from naiad.scheduling.interface import Dispatch, Rejection
-from scheduling.requests import MS, Request, names
+from naiad.core.errors import Code
+from naiad.engine.scheduling.dynamic.batch_forming import BatchRule
+from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
+from naiad.engine.scheduling.dynamic.queue import QueuePolicy
+from naiad.engine.scheduling.interface import Dispatch, Rejection
 
 
 def scheduler(*instances, size=8, preferred=(), delay_us=0, policy=None, **levels):

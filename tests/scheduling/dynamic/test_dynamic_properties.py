@@ -5,12 +5,13 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
-from naiad.scheduling.dynamic.batch_forming import BatchRule
-from naiad.scheduling.dynamic.batcher import DynamicScheduler
-from naiad.scheduling.dynamic.queue import QueuePolicy
-from naiad.scheduling.interface import Dispatch, Rejection
 from scheduling.clocked import Clocked
 from scheduling.requests import MS, Request
+
+from naiad.engine.scheduling.dynamic.batch_forming import BatchRule
+from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
+from naiad.engine.scheduling.dynamic.queue import QueuePolicy
+from naiad.engine.scheduling.interface import Dispatch, Rejection
 
 POLICIES = st.builds(
     QueuePolicy,

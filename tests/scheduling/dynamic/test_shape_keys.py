@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
 from naiad.config.model.model_config import ModelConfig, TensorConfig
+from naiad.engine.scheduling.dynamic.shapes import ShapeKeys
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor
-from naiad.scheduling.dynamic.shapes import ShapeKeys
 
 
 def config(*inputs, max_batch_size=8):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from naiad.errors import Code, NaiadError
-from naiad.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
-from naiad.scheduling.ensembles.progress import (
+
+from naiad.core.errors import Code, NaiadError
+from naiad.engine.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
+from naiad.engine.scheduling.ensembles.progress import (
     CancelStep,
     EndResponses,
     EnsembleProgress,
@@ -14,7 +15,7 @@ from naiad.scheduling.ensembles.progress import (
     SendResponse,
     StartStep,
 )
-from naiad.scheduling.ensembles.step_limits import StepLimits
+from naiad.engine.scheduling.ensembles.step_limits import StepLimits
 
 
 def step(model, inputs, outputs, *, decoupled=False):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from naiad.errors import NaiadError
-from naiad.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
-from naiad.scheduling.ensembles.progress import (
+
+from naiad.core.errors import NaiadError
+from naiad.engine.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
+from naiad.engine.scheduling.ensembles.progress import (
     CancelStep,
     EndResponses,
     EnsembleProgress,

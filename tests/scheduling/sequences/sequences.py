@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from google.protobuf import text_format
+from scheduling.requests import Request
+
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import freeze
-from naiad.scheduling.factory import sequence_scheduler_for
-from naiad.scheduling.interface import Rejection, RowDispatch
-from scheduling.requests import Request
+from naiad.engine.scheduling.factory import sequence_scheduler_for
+from naiad.engine.scheduling.interface import Rejection, RowDispatch
 
 START, END = 1, 2
 READY = """control_input { name: "READY" control { kind: CONTROL_SEQUENCE_READY bool_false_true: [false, true] } }"""

@@ -6,11 +6,12 @@ import struct
 
 import pytest
 from google.protobuf import text_format
+
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import freeze
-from naiad.errors import InvalidRequestError
+from naiad.core.errors import InvalidRequestError
+from naiad.engine.scheduling.sequences.controls import Controls
 from naiad.protocol.datatypes import Datatype
-from naiad.scheduling.sequences.controls import Controls
 
 ALL = """
   control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [0, 7] } }

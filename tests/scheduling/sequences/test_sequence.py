@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from naiad.errors import Code
-from naiad.scheduling.interface import SchedulerWarning
 from scheduling.requests import MS, Request
 from scheduling.sequences.sequences import END, READY, START, refused, rows, scheduler, send, start_error
+
+from naiad.core.errors import Code
+from naiad.engine.scheduling.interface import SchedulerWarning
 
 
 @pytest.mark.parametrize(

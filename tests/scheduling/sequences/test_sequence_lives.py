@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from naiad.errors import Code
-from naiad.scheduling.dynamic.batcher import DynamicScheduler
-from naiad.scheduling.factory import preserves_order, scheduler_for
-from naiad.scheduling.fifo import FifoScheduler
 from scheduling.sequences.sequences import END, START, config, refused, rows, scheduler, send, start_error
+
+from naiad.core.errors import Code
+from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
+from naiad.engine.scheduling.factory import preserves_order, scheduler_for
+from naiad.engine.scheduling.fifo import FifoScheduler
 
 
 def test_sequences_end_with_the_instance_they_began_on():

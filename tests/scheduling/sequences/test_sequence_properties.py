@@ -5,15 +5,16 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
-from naiad.config.model import model_config_pb2 as pb
-from naiad.config.model.model_config import freeze
-from naiad.protocol.datatypes import Datatype
-from naiad.protocol.inference import InputTensor, OutputTensor
-from naiad.scheduling.factory import sequence_scheduler_for
-from naiad.scheduling.interface import Rejection, RowDispatch, SchedulerWarning
-from naiad.scheduling.sequences.states import SequenceState, StateTensor
 from scheduling.clocked import Clocked
 from scheduling.requests import MS, Request
+
+from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.model_config import freeze
+from naiad.engine.scheduling.factory import sequence_scheduler_for
+from naiad.engine.scheduling.interface import Rejection, RowDispatch, SchedulerWarning
+from naiad.engine.scheduling.sequences.states import SequenceState, StateTensor
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InputTensor, OutputTensor
 
 START, END = 1, 2
 IDLE = 20 * MS

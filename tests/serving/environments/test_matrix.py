@@ -17,10 +17,11 @@ from environments import makers
 from environments.packages import can_hide, run_alone
 from environments.served import keep_imported_modules
 from isal import igzip
-from naiad.environments.building.installers import find_uv
-from naiad.environments.building.pack import pack
 from support.packages import install_packages
 from support.server import ServerProcess
+
+from naiad_building.installers import find_uv
+from naiad_building.pack import pack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

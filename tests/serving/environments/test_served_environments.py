@@ -15,8 +15,9 @@ import pytest
 from environments import makers
 from environments.makers import member, write_tar
 from environments.served import ASK, OWN_MINOR, add_model, index, told
-from naiad.environments.archives.manifest import Manifest, host_platform
 from support.server import ServerProcess
+
+from naiad.environments.archives.manifest import Manifest, host_platform
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

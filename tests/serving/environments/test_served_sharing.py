@@ -12,16 +12,17 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import fsspec
-import naiad
 import numpy as np
 import pytest
 from environments.served import ASK, add_model, index, told
 from environments.web import serving as web_serving
+from support.server import ServerProcess
+
+import naiad
 from naiad.environments.archives.signatures import create_key, sign
 from naiad.environments.progress import LogReporter
 from naiad.environments.store.archive_digest import digest_of
 from naiad.environments.store.entries import read_entries
-from support.server import ServerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

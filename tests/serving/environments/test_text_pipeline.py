@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from environments.packages import run_alone
-from naiad.environments.building.build import build
+
+from naiad_building.build import build
 
 _RECIPE = Path(__file__).parents[3] / "envs" / "text_pipeline"
 _EMBED = """

@@ -14,6 +14,7 @@ import tritonclient.grpc
 import tritonclient.http
 from fakes.engine import FakeEngine
 from fakes.serving import LoopThread
+
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 from naiad.frontends.kserve_http.server import HttpFrontend

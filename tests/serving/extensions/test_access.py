@@ -10,6 +10,8 @@ import grpc
 import numpy as np
 import pytest
 from cli.parsing import parse_options
+from tritonclient.utils import InferenceServerException
+
 from naiad.config.server.access import Api
 from naiad.config.server.flag import UsageError
 from naiad.frontends.access import Access
@@ -18,7 +20,6 @@ from naiad.frontends.kserve_grpc import service_pb2 as pb
 from naiad.frontends.kserve_grpc.methods import RESTRICTED_APIS as GRPC_APIS
 from naiad.frontends.kserve_http.restricted import guarded_endpoints
 from naiad.frontends.kserve_http.routes import Endpoint
-from tritonclient.utils import InferenceServerException
 
 LOCKED = {"restrictions": {Api.HEALTH: ("Infer-Key", "secret"), Api.INFERENCE: ("k", "v")}}
 

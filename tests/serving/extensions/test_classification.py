@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naiad.errors import InvalidRequestError
+
+from naiad.core.errors import InvalidRequestError
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.requested_outputs import classify
 from naiad.protocol.datatypes import Datatype

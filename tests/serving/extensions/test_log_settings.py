@@ -6,11 +6,12 @@ import logging
 
 import grpc
 import pytest
-from naiad.frontends.extensions import Extensions
-from naiad.logs import LogSettings, configure
 from tritonclient.grpc import service_pb2 as wire
 from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
+
+from naiad.core.logs import LogSettings, configure
+from naiad.frontends.extensions import Extensions
 
 DEFAULT = {
     "log_file": "",

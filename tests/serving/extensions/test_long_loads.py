@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import tritonclient.grpc
 import tritonclient.http
-from naiad.frontends.extensions import Extensions
 from serving.extensions.conftest import Both
+
+from naiad.frontends.extensions import Extensions
 
 CONTENT = os.urandom(300_000)
 

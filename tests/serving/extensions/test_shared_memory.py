@@ -18,6 +18,9 @@ import pytest
 import tritonclient.grpc
 import tritonclient.utils.shared_memory as shm
 from fakes.engine import FakeEngine
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import InferenceServerException
+
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.region_inputs import RegionReading
 from naiad.frontends.regions import ClientRegions
@@ -25,8 +28,6 @@ from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.requested_outputs import RequestedOutputs
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor
-from tritonclient.grpc import service_pb2, service_pb2_grpc
-from tritonclient.utils import InferenceServerException
 
 FOUR = np.array([1, 2, 4, 8], np.float32)
 HANDLE = base64.b64encode(bytes(64))

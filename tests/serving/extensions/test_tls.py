@@ -19,17 +19,18 @@ import tritonclient.http
 from cli.parsing import parse_options
 from fakes.engine import FakeEngine
 from geventhttpclient.response import HTTPConnectionClosed
+from serving.written import write_model
+from support.server import ServerProcess
+from tritonclient.utils import InferenceServerException
+
 from naiad.cli.http_reading import ServerAddress, UnreachableServerError
 from naiad.config.server.access import TlsFiles
 from naiad.config.server.flag import UsageError
-from naiad.errors import OptionError
+from naiad.core.errors import OptionError
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.http2 import frames
 from naiad.frontends.kserve_http.server import HttpFrontend
 from naiad.frontends.tls import grpc_context, http_context
-from serving.written import write_model
-from support.server import ServerProcess
-from tritonclient.utils import InferenceServerException
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.waiting import until
+
 from naiad.config.server.trace_options import TraceConfig
 from naiad.frontends.tracing import files
 from naiad.frontends.tracing.records import CompleteTrace, TensorRecord
@@ -18,7 +20,6 @@ from naiad.frontends.tracing.trace_budget import TraceBudget
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor
-from support.waiting import until
 
 
 def strings(*elements: bytes) -> bytes:

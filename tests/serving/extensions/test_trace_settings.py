@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tritonclient.utils import InferenceServerException
+
 from naiad.config.server.trace_options import TraceConfig
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.tracing.tracer import Tracer
-from tritonclient.utils import InferenceServerException
 
 DEFAULT = {
     "trace_level": ["TIMESTAMPS"],

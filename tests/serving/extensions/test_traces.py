@@ -9,13 +9,14 @@ import sys
 import numpy as np
 import pytest
 from cli.parsing import parse_options
+from support.waiting import until
+
 from naiad.config.server.flag import UsageError
 from naiad.config.server.trace_options import OpenTelemetryConfig, TraceConfig
-from naiad.errors import OptionError
+from naiad.core.errors import OptionError
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.protocol.inference import InferRequest, InferResponse
-from support.waiting import until
 
 
 class Ignoring:

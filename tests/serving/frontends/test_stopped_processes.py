@@ -11,12 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 from cli.parsing import parse
-from naiad.app import build_engine, build_loader, listen
-from naiad.cli.serve import log_settings, open_log
-from naiad.frontend_processes import pool as pools
-from naiad.frontend_processes.spawned import SpawnedProcesses
 from serving.repositories import repository
 from support.server import free_ports
+
+from naiad.cli.serve import log_settings, open_log
+from naiad.server.app import build_engine, build_loader, listen
+from naiad.server.processes import pool as pools
+from naiad.server.processes.spawned import SpawnedProcesses
 
 
 def frontends() -> list[int]:

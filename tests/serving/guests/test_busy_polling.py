@@ -7,9 +7,10 @@ import os
 import psutil
 import pytest
 from cli.parsing import parse_options
-from naiad import app
 from serving.repositories import infer, repository, values
 from support.server import ServerError, ServerProcess, wait_until
+
+from naiad.server import app
 
 SPENT = 0.03
 """Seconds of CPU that a side which sleeps does not use between a few small requests and a look at its clock."""

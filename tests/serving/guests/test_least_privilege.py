@@ -8,10 +8,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from naiad.workers import cgroups
 from serving.written import RUNS_CODE, evaluate, write_model
 from support.server import ServerProcess
 from support.waiting import until
+
+from naiad.guests import cgroups
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may run guests as another user")
 CAN_LIMIT = any("memory" in each.controllers for each in cgroups.find_hierarchies())

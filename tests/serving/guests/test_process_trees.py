@@ -9,10 +9,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from naiad.workers import cgroups
 from serving.guests.test_supervision import is_running, models
 from serving.repositories import infer, is_model_ready, values
 from support.server import ServerProcess, wait_until
+
+from naiad.guests import cgroups
 
 DAEMONS = 4
 

@@ -10,8 +10,9 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from naiad.gpus import GpuLibrary, visible_gpus
 from support.server import ServerProcess
+
+from naiad.core.gpus import GpuLibrary, visible_gpus
 
 STAND_IN = """
 #include <stdio.h>

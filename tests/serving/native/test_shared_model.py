@@ -5,13 +5,14 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from naiad.config.server.native_model import is_model_shared
-from naiad.errors import ConfigError
 from serving.native.test_native_backends import TWO, ask, data
 from serving.native.test_native_lifecycle import guests
 from support.native import add_model
 from support.server import ServerProcess
 from support.waiting import until
+
+from naiad.config.server.native_model import is_model_shared
+from naiad.core.errors import ConfigError
 
 APART = 'parameters { key: "native_shared_model" value { string_value: "false" } }\n'
 

@@ -6,11 +6,12 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from cli.parsing import parse
-from naiad import listeners
-from naiad.app import build_engine, build_loader, listen
-from naiad.cli.serve import log_settings, open_log
-from naiad.frontend_processes.spawned import SpawnedProcesses
 from support.server import free_ports
+
+from naiad.cli.serve import log_settings, open_log
+from naiad.server import listeners
+from naiad.server.app import build_engine, build_loader, listen
+from naiad.server.processes.spawned import SpawnedProcesses
 
 
 async def status(port: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.normalise import normalise
 from naiad.config.model.text import parse_mapping
-from naiad.errors import Code, ConfigError
+from naiad.core.errors import Code, ConfigError
 
 __all__ = ["merge_auto_completed"]
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.errors import ConfigError
+from naiad.core.errors import ConfigError
 
 __all__ = ["PYTHON_BACKEND", "PYTHON_FILENAME", "fill_backend"]
 

@@ -21,7 +21,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from naiad.errors import ConfigError
+from naiad.core.errors import ConfigError
 
 if sys.version_info >= (3, 11):
     import tomllib

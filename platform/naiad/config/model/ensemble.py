@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.errors import ConfigError
+from naiad.core.errors import ConfigError
 
 __all__ = ["ENSEMBLE_PLATFORM", "check_ensemble_members", "validate_ensemble"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from naiad.errors import ConfigError
+from naiad.core.errors import ConfigError
 
 __all__ = ["PINS_FILE", "format_pins", "parse_pins"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from naiad.errors import ConfigError
+from naiad.core.errors import ConfigError
 
 __all__ = ["ENVIRONMENT_SCHEME", "EnvironmentSource", "is_uri", "redact", "split_digest"]
 

@@ -14,7 +14,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from naiad.config.model.suggestions import unknown_field, unknown_value
-from naiad.errors import ConfigError
+from naiad.core.errors import ConfigError
 
 __all__ = ["prepare"]
 

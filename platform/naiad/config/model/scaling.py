@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import ModelConfig
-from naiad.errors import ConfigError
+from naiad.core.errors import ConfigError
 from naiad.protocol.numbers import decimal, integer
 
 __all__ = ["IDLE", "MAX", "MIN", "WAIT", "ScalingPolicy", "scaling_policy", "with_count"]

@@ -19,7 +19,7 @@ from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.json_form import prepare
 from naiad.config.model.lenient_json import make_strict
 from naiad.config.model.suggestions import PACKAGE, unknown_field, unknown_value
-from naiad.errors import ConfigError
+from naiad.core.errors import ConfigError
 
 __all__ = ["find_placeholder", "parse_json", "parse_mapping", "parse_text"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.ensemble import ENSEMBLE_PLATFORM, validate_ensemble
-from naiad.errors import Code, ConfigError
+from naiad.core.errors import Code, ConfigError
 
 __all__ = ["validate", "validate_instance_groups", "validate_name", "validate_response_cache"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.config.server.flag_values import FlagValues
-from naiad.errors import OptionError
+from naiad.core.errors import OptionError
 
 __all__ = [
     "ADMIN_VARIABLE",

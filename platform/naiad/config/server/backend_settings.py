@@ -13,7 +13,7 @@ from types import MappingProxyType
 import naiad
 from naiad.config.server.flag import leading_integer
 from naiad.config.server.flag_values import FlagValues
-from naiad.errors import OptionError
+from naiad.core.errors import OptionError
 
 __all__ = [
     "ENVIRONMENT_SETTING",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from naiad.config.server.flag_values import FlagValues
-from naiad.errors import OptionError
+from naiad.core.errors import OptionError
 
 __all__ = ["parse_cache_size"]
 

@@ -38,7 +38,7 @@ from naiad.config.server.options import (
     TraceOptions,
 )
 from naiad.config.server.trace_options import trace_warnings
-from naiad.errors import OptionError
+from naiad.core.errors import OptionError
 
 __all__ = ["read_options"]
 

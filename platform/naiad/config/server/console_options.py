@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from naiad.config.server.access import Api, parse_restrictions
 from naiad.config.server.flag_values import FlagValues
-from naiad.errors import OptionError
+from naiad.core.errors import OptionError
 
 __all__ = ["parse_ui_control", "parse_ui_password"]
 

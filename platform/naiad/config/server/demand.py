@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from naiad.config.server.quantities import seconds_of_parameter
-from naiad.errors import ConfigError
+from naiad.core.errors import ConfigError
 
 __all__ = ["IDLE_PARAMETER", "PARAMETER", "demand_idle_seconds", "is_on_demand"]
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 
-from naiad.errors import OptionError
+from naiad.core.errors import OptionError
 
 __all__ = [
     "Flag",

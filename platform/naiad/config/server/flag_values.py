@@ -17,7 +17,7 @@ from naiad.config.server.flag import (
     parse_value,
     unread_rest,
 )
-from naiad.errors import OptionError
+from naiad.core.errors import OptionError
 
 __all__ = ["FlagValues"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from naiad.config.server.quantities import parse_size
-from naiad.errors import ConfigError, OptionError
+from naiad.core.errors import ConfigError, OptionError
 
 __all__ = ["NO_MEMORY_LIMIT", "PARAMETER", "MemoryLimit", "parse_memory_limit"]
 

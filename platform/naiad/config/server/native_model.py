@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from naiad.errors import ConfigError
+from naiad.core.errors import ConfigError
 
 __all__ = ["PARAMETER", "is_model_shared"]
 

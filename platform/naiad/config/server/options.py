@@ -47,7 +47,7 @@ from naiad.config.server.rate_options import ResourceLimit, parse_resource_limit
 from naiad.config.server.store_location import StoreLocation, find_store
 from naiad.config.server.trace_options import TraceConfig, parse_trace_config
 from naiad.config.server.web_pages import parse_allowed_hosts, parse_allowed_origins
-from naiad.errors import OptionError
+from naiad.core.errors import OptionError
 
 __all__ = ["SERVER_FLAGS", "LogFormat", "ModelControlMode", "ServerOptions"]
 

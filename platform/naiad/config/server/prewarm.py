@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from naiad.errors import ConfigError
+from naiad.core.errors import ConfigError
 
 __all__ = ["PARAMETER", "PrewarmOption", "modules_to_prewarm", "parse_prewarm"]
 

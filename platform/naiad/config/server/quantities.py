@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from naiad.errors import ConfigError, OptionError
+from naiad.core.errors import ConfigError, OptionError
 
 __all__ = ["counted", "parse_seconds", "parse_size", "seconds_of_parameter", "size_text"]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import platformdirs
 
-from naiad.errors import OptionError
+from naiad.core.errors import OptionError
 
 __all__ = ["StoreLocation", "find_store", "store_path"]
 

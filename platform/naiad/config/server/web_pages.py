@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from naiad.config.server.flag_values import FlagValues
-from naiad.errors import OptionError
+from naiad.core.errors import OptionError
 
 __all__ = ["parse_allowed_hosts", "parse_allowed_origins", "read_hosts", "read_origins"]
 

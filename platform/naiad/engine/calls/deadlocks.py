@@ -27,11 +27,11 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
+from naiad.core.errors import NaiadError
+from naiad.engine.scheduling.deadlock import deadlock_cycle, find_mutually_blocked
 from naiad.engine.served import ServedVersion
-from naiad.errors import NaiadError
-from naiad.scheduling.deadlock import deadlock_cycle, find_mutually_blocked
-from naiad.workers.calls import ModelCall
-from naiad.workers.worker import Worker
+from naiad.guests.calls import ModelCall
+from naiad.guests.worker import Worker
 
 __all__ = ["ROUND_SECONDS", "CallInFlight", "DeadlockDetector", "reject_deadlocked"]
 

@@ -14,14 +14,14 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from naiad.config.model.ensemble import ENSEMBLE_PLATFORM
+from naiad.core.errors import Code, ModelError, NaiadError, NotReadyError
 from naiad.engine.calls.deadlocks import DeadlockDetector, reject_deadlocked
 from naiad.engine.registry import Registry
+from naiad.engine.scheduling.deadlock import deadlock_cycle
 from naiad.engine.served import ServedVersion
-from naiad.errors import Code, ModelError, NaiadError, NotReadyError
+from naiad.guests.calls import ModelCall
+from naiad.guests.worker import Worker
 from naiad.protocol.inference import CALL_CHAIN, DEVICE_INPUTS, DEVICE_OUTPUTS, NO_HEADERS, InferResponse, Sink
-from naiad.scheduling.deadlock import deadlock_cycle
-from naiad.workers.calls import ModelCall
-from naiad.workers.worker import Worker
 
 __all__ = ["ModelCalls"]
 

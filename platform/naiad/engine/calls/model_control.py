@@ -19,11 +19,11 @@ from typing import Any
 
 import orjson
 
+from naiad.core.errors import Code, InvalidRequestError, NaiadError, NotReadyError
 from naiad.engine.engine import Engine
-from naiad.errors import Code, InvalidRequestError, NaiadError, NotReadyError
+from naiad.guests.worker import Worker
 from naiad.protocol.documents import index_document, metadata_document, server_document, statistics_document
 from naiad.protocol.model_names import LATEST, model_key
-from naiad.workers.worker import Worker
 
 logger = logging.getLogger("naiad.engine")
 

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from naiad.core.errors import NaiadError, unexpected_error
 from naiad.engine.calls.model_calls import ModelCalls
 from naiad.engine.registry import Registry
-from naiad.errors import NaiadError, unexpected_error
-from naiad.workers.worker import Worker
+from naiad.guests.worker import Worker
 
 logger = logging.getLogger("naiad.engine")
 
@@ -19,7 +19,7 @@ NotificationHandler: TypeAlias = Callable[[Worker, Mapping[str, str]], None]
 
 
 class ModelServices:
-    """Implements `naiad.workers.worker.GuestServices`; one for all guests of the server.
+    """Implements `naiad.guests.worker.GuestServices`; one for all guests of the server.
 
     Attributes:
         calls: The calls in flight.

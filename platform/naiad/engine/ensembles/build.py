@@ -11,14 +11,14 @@ from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.ensemble import check_ensemble_members
 from naiad.config.model.model_config import freeze
 from naiad.config.model.validate import validate, validate_response_cache
+from naiad.core.errors import ConfigError
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.ensembles.version import EnsembleVersion
+from naiad.engine.lifecycle.dependencies import Dependencies, find_cycle
 from naiad.engine.registry import ModelRecord, Registry
-from naiad.errors import ConfigError
-from naiad.lifecycle.dependencies import Dependencies, find_cycle
+from naiad.engine.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
 from naiad.protocol.metadata import with_labels
 from naiad.protocol.model_names import LATEST, model_key
-from naiad.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
 
 
 def needed_models(message: pb.ModelConfig) -> frozenset[str]:

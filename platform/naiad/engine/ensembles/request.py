@@ -11,14 +11,9 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from naiad.config.model.model_config import ModelConfig
+from naiad.core.errors import NaiadError, unexpected_error, without_frames
 from naiad.engine.ensembles.step import StepRequest, StepSubmitter, StepTensor, input_tensor, response_parameters
-from naiad.engine.serving.reshape import OutputReshape
-from naiad.engine.statistics.counters import Statistics
-from naiad.errors import NaiadError, unexpected_error, without_frames
-from naiad.protocol.delivery import end_failed_sink
-from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor, Sink
-from naiad.protocol.request_plan import error_prefix
-from naiad.scheduling.ensembles.progress import (
+from naiad.engine.scheduling.ensembles.progress import (
     Action,
     CancelStep,
     EndResponses,
@@ -28,6 +23,11 @@ from naiad.scheduling.ensembles.progress import (
     SendResponse,
     StartStep,
 )
+from naiad.engine.serving.reshape import OutputReshape
+from naiad.engine.statistics.counters import Statistics
+from naiad.protocol.delivery import end_failed_sink
+from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor, Sink
+from naiad.protocol.request_plan import error_prefix
 
 logger = logging.getLogger("naiad.engine")
 

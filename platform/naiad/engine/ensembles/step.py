@@ -12,9 +12,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from naiad.core.errors import Code, InvalidRequestError, NaiadError, unexpected_error, without_frames
 from naiad.engine.registry import Registry
+from naiad.engine.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
+from naiad.engine.scheduling.ensembles.step_limits import StepLimits
 from naiad.engine.served import ServedVersion
-from naiad.errors import Code, InvalidRequestError, NaiadError, unexpected_error, without_frames
+from naiad.guests.worker import Worker
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import (
     NO_PARAMETERS,
@@ -27,9 +30,6 @@ from naiad.protocol.inference import (
     Parameter,
     Sink,
 )
-from naiad.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
-from naiad.scheduling.ensembles.step_limits import StepLimits
-from naiad.workers.worker import Worker
 
 logger = logging.getLogger("naiad.engine")
 

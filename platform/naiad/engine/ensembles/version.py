@@ -13,22 +13,22 @@ from functools import partial
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.config.model.render import to_json
+from naiad.core.errors import NaiadError, NotReadyError
 from naiad.engine.ensembles.request import EnsembleRequest, EnsembleResponses
 from naiad.engine.ensembles.step import StepSubmitter
 from naiad.engine.registry import Registry
 from naiad.engine.response_cache import CachedResponses, ResponseCache
+from naiad.engine.scheduling.ensembles.graph import EnsembleGraph
 from naiad.engine.served import ServedVersion, metadata_of, version_numbers
 from naiad.engine.serving.admission import Admission
 from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.instance import Instance
 from naiad.engine.statistics.counters import Statistics
-from naiad.errors import NaiadError, NotReadyError
-from naiad.memory.frontend_memory import SharedInputs
+from naiad.guests.memory.frontend_memory import SharedInputs
+from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import ModelCondition, ModelStatistics
 from naiad.protocol.request_plan import CheckedLayout
-from naiad.scheduling.ensembles.graph import EnsembleGraph
-from naiad.workers.worker import Worker
 
 
 class EnsembleVersion:

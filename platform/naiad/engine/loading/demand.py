@@ -1,6 +1,6 @@
 """Models that come and go with demand: loaded by their first request, unloaded when idle or for others' memory.
 
-`naiad.lifecycle.demand` decides; `ModelLoads` lets a dormant version and a loaded one replace each other. Everything
+`naiad.engine.lifecycle.demand` decides; `ModelLoads` lets a dormant version and a loaded one replace each other. Everything
 runs on the event loop's thread, so nothing can begin to use a model between the decision to unload it and that.
 """
 
@@ -15,6 +15,16 @@ from dataclasses import dataclass, field
 
 from naiad.config.server.demand import IDLE_PARAMETER, demand_idle_seconds
 from naiad.config.server.quantities import size_text
+from naiad.core.errors import NaiadError, NotReadyError, without_frames
+from naiad.engine.lifecycle.demand import (
+    ModelInMemory,
+    Room,
+    expected_size,
+    headroom,
+    idle_models,
+    plan_room,
+    retry_delay,
+)
 from naiad.engine.loading.load_order import LoadOrder
 from naiad.engine.loading.model_loads import ModelLoads
 from naiad.engine.registry import ModelRecord, Registry
@@ -23,9 +33,7 @@ from naiad.engine.serving.dormant import DormantVersion
 from naiad.engine.serving.handover import Handover, newest
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.settings import EngineSettings
-from naiad.errors import NaiadError, NotReadyError, without_frames
-from naiad.lifecycle.demand import ModelInMemory, Room, expected_size, headroom, idle_models, plan_room, retry_delay
-from naiad.memory.processes import memory_of
+from naiad.guests.memory.processes import memory_of
 from naiad.protocol.metadata import DemandStatus
 
 logger = logging.getLogger("naiad.engine")

@@ -17,8 +17,8 @@ from naiad.config.model.render import to_json
 from naiad.config.model.scaling import scaling_policy
 from naiad.engine.loading.thread_counts import THREAD_VARIABLES, threads_each
 from naiad.engine.serving.version import ModelVersion
-from naiad.lifecycle.polling import Signature
-from naiad.workers.launch import LaunchSpec
+from naiad.guests.launch import LaunchSpec
+from naiad.models.polling import Signature
 
 __all__ = ["changed_config", "has_other_changes", "specs_with"]
 

@@ -17,16 +17,16 @@ from collections.abc import Collection, Mapping, Sequence
 from weakref import WeakValueDictionary
 
 from naiad.config.model import model_config_pb2 as pb
+from naiad.core.errors import InvalidRequestError, NaiadError, fresh, without_frames
 from naiad.engine.ensembles.build import find_key, find_members, needed_models
+from naiad.engine.lifecycle.dependencies import all_dependencies, dependents, load_waves
 from naiad.engine.loading.model_loads import ModelLoads
 from naiad.engine.loading.model_source import ModelSource
 from naiad.engine.registry import Registry
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.settings import EngineSettings
-from naiad.errors import InvalidRequestError, NaiadError, fresh, without_frames
-from naiad.lifecycle.dependencies import all_dependencies, dependents, load_waves
-from naiad.repository.layout import ModelFiles, models_named
-from naiad.repository.read import config_path
+from naiad.models.repository.layout import ModelFiles, models_named
+from naiad.models.repository.read import config_path
 
 logger = logging.getLogger("naiad.engine")
 

@@ -33,6 +33,10 @@ from naiad.config.server.memory_limit import parse_memory_limit
 from naiad.config.server.native_model import PARAMETER as NATIVE_SHARED_MODEL
 from naiad.config.server.native_model import is_model_shared
 from naiad.config.server.prewarm import PARAMETER, PrewarmOption, modules_to_prewarm
+from naiad.core.errors import ModelError, ResolutionError
+from naiad.core.file_content import find_unfetched
+from naiad.core.logs import logged_levels
+from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.loading.introspect import may_auto_complete
 from naiad.engine.loading.missing_package import missing_package
 from naiad.engine.loading.thread_counts import THREAD_VARIABLES, threads_each
@@ -42,24 +46,20 @@ from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.sequence_states import read_states
 from naiad.engine.serving.version import ModelVersion
 from naiad.environments.ready_environment import ActivatedEnvironment, inherited_variables
-from naiad.errors import ModelError, ResolutionError
-from naiad.file_content import find_unfetched
-from naiad.lifecycle.restart import RestartPolicy
-from naiad.logs import logged_levels
-from naiad.memory.frontend_memory import FrontendMemory
+from naiad.guests.completion import complete_in_guest
+from naiad.guests.guest_users import GuestUsers
+from naiad.guests.launch import EnvironmentLease, LaunchSpec
+from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.guests.prewarm import ForkServerPool, PrewarmedGuests
+from naiad.guests.worker import GuestServices
+from naiad.models.repository.labels import read_labels
+from naiad.models.repository.layout import ModelFiles
+from naiad.models.repository.read import explain_missing_tensors, explain_repeated_tensors
+from naiad.models.resolution.decision import Decision, Resolution
+from naiad.models.resolution.environment import misspelt_parameters
+from naiad.models.resolution.preparation import EnvironmentProvider, check_interpreter, prepare_environment
+from naiad.models.resolution.resolve import ResolutionSettings, resolve
 from naiad.protocol.metadata import with_labels
-from naiad.repository.labels import read_labels
-from naiad.repository.layout import ModelFiles
-from naiad.repository.read import explain_missing_tensors, explain_repeated_tensors
-from naiad.resolution.decision import Decision, Resolution
-from naiad.resolution.environment import misspelt_parameters
-from naiad.resolution.preparation import EnvironmentProvider, check_interpreter, prepare_environment
-from naiad.resolution.resolve import ResolutionSettings, resolve
-from naiad.workers.completion import complete_in_guest
-from naiad.workers.guest_users import GuestUsers
-from naiad.workers.launch import EnvironmentLease, LaunchSpec
-from naiad.workers.prewarm import ForkServerPool, PrewarmedGuests
-from naiad.workers.worker import GuestServices
 
 logger = logging.getLogger("naiad.engine")
 

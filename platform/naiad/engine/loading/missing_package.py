@@ -7,8 +7,8 @@ from pathlib import Path
 
 from naiad.config.model.declared_environment import is_declaration, lock_candidates
 from naiad.config.model.environment_source import EnvironmentSource
-from naiad.interpreters.distributions import package_of
-from naiad.resolution.decision import Resolution
+from naiad.models.resolution.decision import Resolution
+from naiad.sources.interpreters.distributions import package_of
 
 __all__ = ["missing_package"]
 

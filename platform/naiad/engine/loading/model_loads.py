@@ -20,8 +20,10 @@ from naiad.config.model.model_config import freeze, freeze_version_policy
 from naiad.config.model.scaling import with_count
 from naiad.config.server.demand import IDLE_PARAMETER, demand_idle_seconds, is_on_demand
 from naiad.config.server.demand import PARAMETER as DEMAND
+from naiad.core.errors import Code, ConfigError, InvalidRequestError, ModelError, NaiadError
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.ensembles.build import checked_ensemble, find_members, make_ensemble, needed_models
+from naiad.engine.lifecycle.states import UNLOADED
 from naiad.engine.loading.instance_change import changed_config, has_other_changes, specs_with
 from naiad.engine.loading.loader import Loader
 from naiad.engine.loading.model_source import ModelSource
@@ -33,13 +35,11 @@ from naiad.engine.serving.dormant import DormantVersion
 from naiad.engine.serving.handover import Handover, newest
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.settings import EngineSettings
-from naiad.errors import Code, ConfigError, InvalidRequestError, ModelError, NaiadError
-from naiad.lifecycle.polling import Signature
-from naiad.lifecycle.states import UNLOADED
+from naiad.models.polling import Signature
+from naiad.models.repository.layout import ModelFiles, available_versions, versions_to_load
+from naiad.models.repository.read import config_path
+from naiad.models.repository.repositories import directory_signature
 from naiad.protocol.metadata import ModelState, with_labels
-from naiad.repository.layout import ModelFiles, available_versions, versions_to_load
-from naiad.repository.read import config_path
-from naiad.repository.repositories import directory_signature
 
 logger = logging.getLogger("naiad.engine")
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.errors import Code, NaiadError
+from naiad.core.errors import Code, NaiadError
+from naiad.models.repository.layout import ModelFiles, explain_no_model, models_named
+from naiad.models.repository.override import LoadOverride, TemporaryModelDirectory, check_model_name, parse_override
+from naiad.models.repository.read import read_config
+from naiad.models.repository.repositories import Repositories
 from naiad.protocol.inference import Buffer
-from naiad.repository.layout import ModelFiles, explain_no_model, models_named
-from naiad.repository.override import LoadOverride, TemporaryModelDirectory, check_model_name, parse_override
-from naiad.repository.read import read_config
-from naiad.repository.repositories import Repositories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Poll mode: the repositories are polled for changes; changed models are loaded, reloaded or unloaded.
 
-What to do about two looks is decided by `naiad.lifecycle.polling`.
+What to do about two looks is decided by `naiad.engine.lifecycle.polling`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,20 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+from naiad.core.errors import NaiadError
 from naiad.engine.loading.load_order import LoadOrder
 from naiad.engine.loading.model_source import ModelSource
 from naiad.engine.loading.unchanged import environments_signature
 from naiad.engine.registry import Registry
-from naiad.errors import NaiadError
-from naiad.lifecycle.polling import Signature, Snapshot, are_versions, changed_entries, due_retries, plan_changes
-from naiad.repository.layout import DUPLICATE_REASON, ModelFiles, RepositoryScan, available_versions, version_number
-from naiad.repository.repositories import Repositories
+from naiad.models.polling import Signature, Snapshot, are_versions, changed_entries, due_retries, plan_changes
+from naiad.models.repository.layout import (
+    DUPLICATE_REASON,
+    ModelFiles,
+    RepositoryScan,
+    available_versions,
+    version_number,
+)
+from naiad.models.repository.repositories import Repositories
 
 logger = logging.getLogger("naiad.engine")
 

@@ -1,6 +1,6 @@
 """Adds and removes instances of models whose configuration gives a range (`min_instances`, `max_instances`).
 
-`naiad.lifecycle.scaling` decides from what each look shows; `ModelVersion.change_instances` does it, as for a changed
+`naiad.engine.lifecycle.scaling` decides from what each look shows; `ModelVersion.change_instances` does it, as for a changed
 configuration. Everything runs on the event loop's thread.
 """
 
@@ -12,12 +12,12 @@ import time
 from dataclasses import dataclass, field, replace
 
 from naiad.config.model.scaling import ScalingPolicy, scaling_policy
+from naiad.core.errors import NaiadError
+from naiad.engine.lifecycle.scaling import ScalingState, decide, on_failed
 from naiad.engine.loading.load_order import LoadOrder
 from naiad.engine.loading.model_loads import ModelLoads
 from naiad.engine.registry import Registry
 from naiad.engine.serving.version import ModelVersion
-from naiad.errors import NaiadError
-from naiad.lifecycle.scaling import ScalingState, decide, on_failed
 
 logger = logging.getLogger("naiad.engine")
 

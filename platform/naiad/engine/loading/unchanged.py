@@ -14,9 +14,9 @@ from naiad.engine.registry import ModelRecord
 from naiad.engine.served import ServedVersion
 from naiad.engine.serving.handover import newest
 from naiad.engine.serving.version import ModelVersion
-from naiad.lifecycle.polling import Signature
-from naiad.repository.repositories import directory_signature
-from naiad.resolution.decision import Resolution
+from naiad.models.polling import Signature
+from naiad.models.repository.repositories import directory_signature
+from naiad.models.resolution.decision import Resolution
 
 __all__ = ["environments_signature", "is_whole", "look_around", "look_around_version"]
 

@@ -16,14 +16,14 @@ from pathlib import Path
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import ModelConfig, datatype_of
+from naiad.core.errors import Code, ConfigError, GuestExitedError, ModelError, NaiadError, RepositoryError, fresh
 from naiad.engine.serving.compile_plan import compile_plan
-from naiad.errors import Code, ConfigError, GuestExitedError, ModelError, NaiadError, RepositoryError, fresh
+from naiad.guests.exchange import GuestResponse
+from naiad.guests.worker import Worker
+from naiad.models.repository.layout import is_inside
 from naiad.protocol.datatypes import BYTE_SIZES, Datatype, zeros
 from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.request_plan import RequestPlan
-from naiad.repository.layout import is_inside
-from naiad.workers.exchange import GuestResponse
-from naiad.workers.worker import Worker
 
 logger = logging.getLogger("naiad.engine")
 

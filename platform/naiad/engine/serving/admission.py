@@ -18,10 +18,10 @@ from typing import Protocol
 
 from naiad_stub.memo import Memo
 
+from naiad.core.errors import NaiadError, NotReadyError, fresh, unexpected_error
 from naiad.engine.response_cache import CachedResponses
 from naiad.engine.serving.fatal_requests import FatalRequestGuard
 from naiad.engine.statistics.counters import Statistics
-from naiad.errors import NaiadError, NotReadyError, fresh, unexpected_error
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.request_plan import CheckedLayout, CheckedRequest, RequestPlan, error_prefix
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from naiad.engine.scheduling.interface import Row
 from naiad.engine.serving.pending import PendingRequest
 from naiad.protocol.datatypes import zeros
 from naiad.protocol.inference import InferRequest, InputTensor
-from naiad.scheduling.interface import Row
 
 
 def row_requests(rows: Sequence[Row[PendingRequest]]) -> list[InferRequest]:

@@ -17,14 +17,14 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from naiad.engine.scheduling.fifo import FifoScheduler
+from naiad.engine.scheduling.interface import Dispatch, RowDispatch
+from naiad.engine.scheduling.sequences.batcher import SequenceScheduler
 from naiad.engine.serving.execution import BatchExecutor, CarryOut, Fail, OnRejected, WorkerAction, WorkerScheduler
 from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.rate_limiter import RateLimitGate
 from naiad.engine.serving.response_order import OrderedSink
-from naiad.scheduling.fifo import FifoScheduler
-from naiad.scheduling.interface import Dispatch, RowDispatch
-from naiad.scheduling.sequences.batcher import SequenceScheduler
-from naiad.workers.worker import Worker
+from naiad.guests.worker import Worker
 
 __all__ = ["Dispatcher", "WorkerScheduler"]
 

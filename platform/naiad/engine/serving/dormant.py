@@ -16,19 +16,19 @@ from typing import Any, NamedTuple, Protocol
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.config.model.render import to_json
+from naiad.core.errors import Code, NaiadError, NotReadyError, fresh, without_frames
 from naiad.engine.response_cache import ResponseCache
 from naiad.engine.served import ServedVersion, metadata_of, version_numbers
 from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.device_use import device_use
 from naiad.engine.serving.instance import Instance
 from naiad.engine.statistics.counters import FailureReason, Statistics
-from naiad.errors import Code, NaiadError, NotReadyError, fresh, without_frames
-from naiad.memory.frontend_memory import SharedInputs
+from naiad.guests.memory.frontend_memory import SharedInputs
+from naiad.guests.worker import Worker
 from naiad.protocol.delivery import send_safely
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.metadata import ModelCondition, ModelMetadata, ModelStatistics
 from naiad.protocol.request_plan import RequestPlan, error_prefix
-from naiad.workers.worker import Worker
 
 __all__ = ["DormantVersion", "OnWake"]
 

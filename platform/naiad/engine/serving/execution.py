@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
+from naiad.core.errors import NaiadError, OutOfMemoryError, unexpected_error
+from naiad.engine.scheduling.interface import Action, Dispatch, Rejection, Row, RowDispatch, Scheduler
 from naiad.engine.serving.batch_rows import row_requests
 from naiad.engine.serving.pending import PendingRequest
-from naiad.errors import NaiadError, OutOfMemoryError, unexpected_error
-from naiad.scheduling.interface import Action, Dispatch, Rejection, Row, RowDispatch, Scheduler
-from naiad.workers.exchange import KeyedRequest
-from naiad.workers.worker import Worker
+from naiad.guests.exchange import KeyedRequest
+from naiad.guests.worker import Worker
 
 __all__ = ["BatchAction", "BatchExecutor", "CarryOut", "Fail", "OnRejected", "WorkerAction", "WorkerScheduler"]
 

@@ -1,4 +1,4 @@
-"""Refuses requests that end guest after guest (`naiad.lifecycle.fatal_requests`), so that the others are served.
+"""Refuses requests that end guest after guest (`naiad.engine.lifecycle.fatal_requests`), so that the others are served.
 
 Costs nothing while no guest has exited: digests are made of the requests in flight at an exit, and of new requests only
 while any digest is suspected.
@@ -12,11 +12,11 @@ from collections.abc import Hashable, Iterable, Iterator
 from itertools import islice
 from typing import TypeAlias
 
+from naiad.core.errors import FatalRequestError, GuestExitedError, NaiadError, fresh, is_model_response
+from naiad.engine.lifecycle.fatal_requests import FatalRequests
 from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.response_order import OrderedSink
-from naiad.errors import FatalRequestError, GuestExitedError, NaiadError, fresh, is_model_response
-from naiad.lifecycle.fatal_requests import FatalRequests
-from naiad.memory.device_bytes import device_bytes
+from naiad.guests.memory.device_bytes import device_bytes
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.request_plan import error_prefix
 

@@ -11,15 +11,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from naiad.config.model.model_config import ModelConfig
+from naiad.core.errors import NaiadError
 from naiad.engine.response_cache import ResponseCache
 from naiad.engine.served import ServedVersion, version_numbers
 from naiad.engine.serving.instance import Instance
 from naiad.engine.statistics.counters import Statistics
-from naiad.errors import NaiadError
-from naiad.memory.frontend_memory import SharedInputs
+from naiad.guests.memory.frontend_memory import SharedInputs
+from naiad.guests.worker import Worker
 from naiad.protocol.inference import SEQUENCE_START, InferRequest, Sink
 from naiad.protocol.metadata import ModelMetadata, ModelStatistics
-from naiad.workers.worker import Worker
 
 __all__ = ["Handover", "newest"]
 

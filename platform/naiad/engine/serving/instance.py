@@ -13,12 +13,12 @@ import time
 from collections import Counter
 from typing import Protocol
 
-from naiad.errors import GuestExitedError, NaiadError
-from naiad.lifecycle.restart import FIRST_DELAY, GiveUp, Restart, RestartPolicy, RestartTracker
+from naiad.core.errors import GuestExitedError, NaiadError
+from naiad.engine.lifecycle.restart import FIRST_DELAY, GiveUp, Restart, RestartPolicy, RestartTracker
+from naiad.guests.exchange import ModelInterface
+from naiad.guests.launch import LaunchSpec
+from naiad.guests.worker import GuestServices, Worker, WorkerOwner
 from naiad.protocol.metadata import InstanceStatus
-from naiad.workers.exchange import ModelInterface
-from naiad.workers.launch import LaunchSpec
-from naiad.workers.worker import GuestServices, Worker, WorkerOwner
 
 logger = logging.getLogger("naiad.engine")
 

@@ -6,13 +6,13 @@ import time
 from collections.abc import Hashable
 from typing import NamedTuple, Protocol
 
+from naiad.core.errors import NaiadError
+from naiad.engine.scheduling.sequences.states import SequenceState
 from naiad.engine.statistics.response_times import ResponseProgress
-from naiad.errors import NaiadError
+from naiad.guests.tensors import TensorLayout
+from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.request_plan import CheckedLayout, error_prefix
-from naiad.scheduling.sequences.states import SequenceState
-from naiad.workers.tensors import TensorLayout
-from naiad.workers.worker import Worker
 
 _CREDIT_RESPONSES = 256
 _CREDIT_BYTES = 2 << 20

@@ -13,6 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from naiad.config.model import model_config_pb2 as pb
+from naiad.core.errors import NotReadyError
+from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
+from naiad.engine.scheduling.interface import Dispatch, RowDispatch
+from naiad.engine.scheduling.rate_limit import GrantedWork, RateLimiter, ResourceCapacity, ResourceNeed
 from naiad.engine.serving.execution import (
     BatchAction,
     BatchExecutor,
@@ -22,11 +26,7 @@ from naiad.engine.serving.execution import (
     WorkerScheduler,
 )
 from naiad.engine.serving.pending import PendingRequest
-from naiad.errors import NotReadyError
-from naiad.scheduling.dynamic.batcher import DynamicScheduler
-from naiad.scheduling.interface import Dispatch, RowDispatch
-from naiad.scheduling.rate_limit import GrantedWork, RateLimiter, ResourceCapacity, ResourceNeed
-from naiad.workers.worker import Worker
+from naiad.guests.worker import Worker
 
 __all__ = ["RateLimitGate", "SharedRateLimiter"]
 

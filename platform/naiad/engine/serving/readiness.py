@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+from naiad.core.errors import NotReadyError, fresh
 from naiad.engine.served import ServedVersion
-from naiad.errors import NotReadyError, fresh
 
 logger = logging.getLogger("naiad.engine")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from naiad.engine.scheduling.response_order import ResponseOrder
 from naiad.protocol.delivery import send_safely
 from naiad.protocol.inference import InferResponse, Sink
-from naiad.scheduling.response_order import ResponseOrder
 
 Order: TypeAlias = "ResponseOrder[OrderedSink, InferResponse | None]"
 

@@ -10,14 +10,14 @@ import time
 from collections.abc import Sequence
 
 from naiad.config.model.model_config import ModelConfig
+from naiad.engine.scheduling.sequences.states import StateTensor
 from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.reshape import OutputReshape
 from naiad.engine.serving.sequence_states import StateOutputs
 from naiad.engine.statistics.counters import Statistics
 from naiad.engine.statistics.response_times import ResponseProgress, ResponseTimes
+from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferResponse
-from naiad.scheduling.sequences.states import StateTensor
-from naiad.workers.worker import Worker
 
 __all__ = ["ResponsePreparation"]
 

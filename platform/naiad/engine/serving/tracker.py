@@ -14,7 +14,14 @@ import time
 from collections.abc import Iterator, Sequence
 
 from naiad.config.model.model_config import ModelConfig, instance_groups
+from naiad.core.errors import Code, GuestExitedError, ModelError, NaiadError, fresh, is_model_response, without_frames
 from naiad.engine.loading.warmup import WarmUp
+from naiad.engine.scheduling.dynamic.shapes import ShapeKeys
+from naiad.engine.scheduling.factory import preserves_order, scheduler_for
+from naiad.engine.scheduling.fifo import FifoScheduler
+from naiad.engine.scheduling.response_order import ResponseOrder
+from naiad.engine.scheduling.sequences.batcher import SequenceScheduler
+from naiad.engine.scheduling.sequences.states import StateTensor
 from naiad.engine.serving.dispatch import Dispatcher, WorkerScheduler
 from naiad.engine.serving.fatal_requests import FatalRequestGuard
 from naiad.engine.serving.pending import PendingRequest
@@ -23,18 +30,11 @@ from naiad.engine.serving.response_order import Order, OrderedSink
 from naiad.engine.serving.responses import ResponsePreparation
 from naiad.engine.statistics.counters import FailureReason, Statistics
 from naiad.engine.statistics.reported import ReportedStatistics
-from naiad.errors import Code, GuestExitedError, ModelError, NaiadError, fresh, is_model_response, without_frames
+from naiad.guests.exchange import ExecutingBatch, ExecutionReport, ForwardedResponse, GuestResponse
+from naiad.guests.worker import Worker
 from naiad.protocol.delivery import end_failed_sink, send_safely
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.request_plan import CheckedLayout
-from naiad.scheduling.dynamic.shapes import ShapeKeys
-from naiad.scheduling.factory import preserves_order, scheduler_for
-from naiad.scheduling.fifo import FifoScheduler
-from naiad.scheduling.response_order import ResponseOrder
-from naiad.scheduling.sequences.batcher import SequenceScheduler
-from naiad.scheduling.sequences.states import StateTensor
-from naiad.workers.exchange import ExecutingBatch, ExecutionReport, ForwardedResponse, GuestResponse
-from naiad.workers.worker import Worker
 
 __all__ = ["RequestTracker", "depth_for"]
 

@@ -19,8 +19,13 @@ from naiad_stub.wire import LOG_ONCE
 
 from naiad.config.model.model_config import ModelConfig, instance_groups
 from naiad.config.model.render import to_json
+from naiad.core.errors import GuestExitedError, NaiadError, NotReadyError, fresh
+from naiad.core.logs import GUEST_LEVELS, GuestName, log_guest_line, log_guest_record
+from naiad.engine.lifecycle.restart import RestartPolicy
+from naiad.engine.lifecycle.scaling import InstanceLoad
 from naiad.engine.loading.warmup import WarmUp, WarmupSample
 from naiad.engine.response_cache import CachedResponses, ResponseCache
+from naiad.engine.scheduling.sequences.states import StateTensor
 from naiad.engine.served import metadata_of, version_numbers
 from naiad.engine.serving.admission import Admission
 from naiad.engine.serving.compile_plan import compile_plan
@@ -30,16 +35,11 @@ from naiad.engine.serving.instance import Instance
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.tracker import RequestTracker
 from naiad.engine.statistics.counters import Statistics
-from naiad.errors import GuestExitedError, NaiadError, NotReadyError, fresh
-from naiad.lifecycle.restart import RestartPolicy
-from naiad.lifecycle.scaling import InstanceLoad
-from naiad.logs import GUEST_LEVELS, GuestName, log_guest_line, log_guest_record
+from naiad.guests.exchange import ModelInterface
+from naiad.guests.launch import LaunchSpec
+from naiad.guests.worker import GuestServices, Worker
+from naiad.models.resolution.decision import Resolution
 from naiad.protocol.metadata import MemoryUse, ModelCondition, ModelStatistics
-from naiad.resolution.decision import Resolution
-from naiad.scheduling.sequences.states import StateTensor
-from naiad.workers.exchange import ModelInterface
-from naiad.workers.launch import LaunchSpec
-from naiad.workers.worker import GuestServices, Worker
 
 logger = logging.getLogger("naiad.engine")
 

@@ -9,8 +9,7 @@ from types import MappingProxyType
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.config.server.metrics_options import MetricsConfig
-from naiad.engine.statistics.durations import DurationCounts, Durations, Histogram
-from naiad.errors import (
+from naiad.core.errors import (
     FatalRequestError,
     InvalidRequestError,
     NaiadError,
@@ -18,6 +17,7 @@ from naiad.errors import (
     QueueFullError,
     UnsupportedRequestError,
 )
+from naiad.engine.statistics.durations import DurationCounts, Durations, Histogram
 from naiad.protocol.metadata import (
     BatchStatistics,
     Duration,

@@ -12,10 +12,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from naiad.core.errors import InvalidRequestError, NaiadError, ProtocolError
 from naiad.engine.calls.services import ModelServices
-from naiad.errors import InvalidRequestError, NaiadError, ProtocolError
+from naiad.guests.worker import Worker
 from naiad.protocol.model_metrics import Labels, MetricKind, ModelMetric, ModelMetricFamily
-from naiad.workers.worker import Worker
 
 
 @dataclass(slots=True)

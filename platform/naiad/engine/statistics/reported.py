@@ -13,8 +13,8 @@ from naiad_stub import wire
 
 from naiad.engine.statistics.counters import FailureReason, Statistics
 from naiad.engine.statistics.response_times import POSITION_LIMIT
+from naiad.guests.exchange import ExecutionReport
 from naiad.protocol.metadata import Duration, ResponseStatistics
-from naiad.workers.exchange import ExecutionReport
 
 _KEPT = 1024
 """Ended requests whose report may still come: most backends report at once, and some never do."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from naiad.errors import Code
+from naiad.core.errors import Code
 from naiad.protocol.inference import InferResponse
 from naiad.protocol.metadata import Duration, ResponseStatistics
 

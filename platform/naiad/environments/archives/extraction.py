@@ -26,6 +26,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.file_writers import FileWriters, set_mtime
 from naiad.environments.archives.formats import (
     ARCHIVE_ERRORS,
@@ -37,7 +38,6 @@ from naiad.environments.archives.formats import (
 from naiad.environments.archives.member import Member, MemberAndContent, MemberContent, MemberKind
 from naiad.environments.progress import ProgressMeter, ProgressReporter
 from naiad.environments.store.file_digests import UnpackedFile
-from naiad.errors import ExecutionEnvironmentError
 
 _log = logging.getLogger("naiad.environments")
 _INTERPRETER_NAME = re.compile(r"python(3(\.\d+)?)?")

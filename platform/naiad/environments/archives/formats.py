@@ -20,11 +20,11 @@ from typing import IO, BinaryIO, cast
 
 import zstandard
 
+from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.file_content import explain_content
 from naiad.environments.archives.decompression import DECOMPRESSION_ERRORS, open_decompressor, read_ahead, read_inline
 from naiad.environments.archives.member import FileMemberContent, Member, MemberAndContent, MemberKind
 from naiad.environments.archives.tar_stream import tar_members
-from naiad.errors import ExecutionEnvironmentError
-from naiad.file_content import explain_content
 
 # Errors of the decoders for damaged input. gzip and bz2 raise OSError for invalid data; `extraction` can tell it from a
 # full disk, because it catches this tuple around reading only.

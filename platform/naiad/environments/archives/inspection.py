@@ -13,6 +13,7 @@ from email.parser import BytesHeaderParser
 from pathlib import Path
 
 from naiad.config.server.quantities import counted
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.extraction import damaged_archive_error, explain_unsafe_name
 from naiad.environments.archives.formats import ARCHIVE_ERRORS, ArchiveFormat, detect_format, iterate_members
 from naiad.environments.archives.manifest import Manifest, Package, read_manifest
@@ -23,11 +24,10 @@ from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.entries import StoreEntry, find_entry, read_entries
 from naiad.environments.store.record import read_record
 from naiad.environments.store.store import Store
-from naiad.errors import ExecutionEnvironmentError
-from naiad.interpreters.executables import HEADER_BYTES, Executable, parse_header
-from naiad.interpreters.prefix import probe_with_libraries, require_interpreter
-from naiad.interpreters.probe import probe_interpreter
-from naiad.interpreters.versions import version_text
+from naiad.sources.interpreters.executables import HEADER_BYTES, Executable, parse_header
+from naiad.sources.interpreters.prefix import probe_with_libraries, require_interpreter
+from naiad.sources.interpreters.probe import probe_interpreter
+from naiad.sources.interpreters.versions import version_text
 
 __all__ = ["ArchiveFacts", "Inspection", "inspect_environment", "read_facts"]
 

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 from packaging.version import InvalidVersion, Version
 
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.extraction import damaged_archive_error
 from naiad.environments.archives.formats import ARCHIVE_ERRORS, detect_format, iterate_members
-from naiad.errors import ExecutionEnvironmentError
 
 __all__ = [
     "MANIFEST_NAME",

@@ -2,7 +2,7 @@
 
 The signed message is a fixed text with the SHA-256 of the archive. `<archive>.sig` is a JSON object with one signature
 per key. The operator lists trusted public keys in a TOML file (`--env-trust`). Keys are Ed25519, or ECDSA on P-256,
-which tools of the OpenSSF need. Artifacts in registries are signed with the same keys (`naiad.artifacts.statements`).
+which tools of the OpenSSF need. Artifacts in registries are signed with the same keys (`naiad.models.artifacts.statements`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from naiad.errors import ExecutionEnvironmentError
+from naiad.core.errors import ExecutionEnvironmentError
 
 if sys.version_info >= (3, 11):
     import tomllib

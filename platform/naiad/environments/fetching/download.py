@@ -27,11 +27,11 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from naiad import json_cache
 from naiad.config.model.environment_source import redact
+from naiad.core import json_cache
+from naiad.core.errors import Code, ExecutionEnvironmentError, NaiadError, certificate_remedy
 from naiad.environments.progress import ProgressMeter, ProgressReporter
-from naiad.errors import Code, ExecutionEnvironmentError, NaiadError, certificate_remedy
-from naiad.storage.opening import Storage, open_storage, translate_storage_errors
+from naiad.sources.storage.opening import Storage, open_storage, translate_storage_errors
 
 __all__ = ["download", "metadata_path", "read_small_file", "read_version", "version_or_size"]
 

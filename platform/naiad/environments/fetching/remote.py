@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from naiad import json_cache
 from naiad.config.model.environment_source import redact
+from naiad.core import json_cache
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.signatures import SIGNATURE_SUFFIX
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.file_locks import CreationLocks
-from naiad.errors import ExecutionEnvironmentError
 
 __all__ = ["RemoteArchives"]
 

@@ -13,9 +13,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad import json_cache
+from naiad.core import json_cache
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.progress import ProgressMeter, ProgressReporter
-from naiad.errors import ExecutionEnvironmentError
 
 _log = logging.getLogger("naiad.environments")
 _CHUNK = 1024 * 1024

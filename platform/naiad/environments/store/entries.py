@@ -11,10 +11,10 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
-from naiad import json_cache
+from naiad.core import json_cache
+from naiad.core.errors import Code, ExecutionEnvironmentError
 from naiad.environments.store.leases import EntryLeases, ModelUse
 from naiad.environments.store.record import RECORD_NAME
-from naiad.errors import Code, ExecutionEnvironmentError
 
 __all__ = ["StoreEntry", "begins_with", "entry_sizes", "find_entry", "read_entries", "short_digests"]
 

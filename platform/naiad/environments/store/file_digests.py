@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from naiad import json_cache
+from naiad.core import json_cache
 
 __all__ = [
     "HEAD_BYTES",

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from naiad.errors import EnvironmentBusyError
+from naiad.core.errors import EnvironmentBusyError
 
 if TYPE_CHECKING:
     from filelock import FileLock

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.bytecode import COMPLETION_SCRIPT, bytecode_name, find_bytecode_target, stale_sources
 from naiad.environments.store.file_digests import (
     FileState,
@@ -22,11 +23,10 @@ from naiad.environments.store.file_digests import (
 )
 from naiad.environments.store.record import write_record
 from naiad.environments.store.sharing import share_files, sharing_lock
-from naiad.errors import ExecutionEnvironmentError
-from naiad.interpreters.prefix import probe_with_libraries, require_interpreter, require_numpy
-from naiad.interpreters.probe import Interpreter, probe_interpreter
-from naiad.interpreters.scripts import describe_failure, run_clean, run_script
-from naiad.interpreters.versions import version_text
+from naiad.sources.interpreters.prefix import probe_with_libraries, require_interpreter, require_numpy
+from naiad.sources.interpreters.probe import Interpreter, probe_interpreter
+from naiad.sources.interpreters.scripts import describe_failure, run_clean, run_script
+from naiad.sources.interpreters.versions import version_text
 
 __all__ = ["finish", "finish_built"]
 
@@ -71,7 +71,7 @@ def finish(entry: Path, prefix: Path, origin: str, unpacked: Mapping[str, Unpack
 
 def _numpy_advice(prefix: Path) -> str:
     """How to add numpy to the environment that an archive was packed from; its own path is gone after the error."""
-    from naiad.environments.building.recipe import RECIPE_FOLDER  # parses TOML, which a server does not need
+    from naiad_building.recipe import RECIPE_FOLDER  # parses TOML, which a server does not need
 
     recipe = next(iter(sorted((prefix / RECIPE_FOLDER).glob("*"))), None)
     if recipe is None:

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad import json_cache
+from naiad.core import json_cache
 
 __all__ = ["EntryLeases", "Lease", "ModelUse"]
 

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from naiad.core.errors import Code, NaiadError, RegistryError
 from naiad.environments.store.entries import begins_with
 from naiad.environments.store.file_locks import try_exclusive_lock
 from naiad.environments.store.leases import EntryLeases, Lease, ModelUse
-from naiad.errors import Code, NaiadError, RegistryError
-from naiad.registry.references import parse_reference
+from naiad.sources.registry.references import parse_reference
 
 __all__ = [
     "PulledRepository",

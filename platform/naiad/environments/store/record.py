@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from naiad import json_cache
-from naiad.interpreters.probe import Interpreter
+from naiad.core import json_cache
+from naiad.sources.interpreters.probe import Interpreter
 
 _FORMAT = 1
 RECORD_NAME = "ready.json"

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.config.server.quantities import size_text
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.formats import detect_format, unpacked_size
 from naiad.environments.archives.manifest import read_manifest
 from naiad.environments.store.eviction import choose_removals, describe, disk_usage, read_parts, remove_entries
 from naiad.environments.store.leases import EntryLeases
 from naiad.environments.store.store import Store
-from naiad.errors import ExecutionEnvironmentError
 
 __all__ = ["FreeRoom", "NeededRoom", "free_room", "make_room", "needed_room", "unused_bytes"]
 

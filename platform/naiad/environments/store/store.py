@@ -38,14 +38,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.archive_digest import ArchiveIdentity, fingerprint, identify_archive
 from naiad.environments.store.file_digests import UnpackedFile
 from naiad.environments.store.file_locks import CreationLocks
 from naiad.environments.store.placement import spread
 from naiad.environments.store.record import ReadyEntry, has_record, read_record
-from naiad.errors import ExecutionEnvironmentError
-from naiad.interpreters.prefix import find_interpreter_in, require_interpreter
+from naiad.sources.interpreters.prefix import find_interpreter_in, require_interpreter
 
 if TYPE_CHECKING:
     from filelock import FileLock

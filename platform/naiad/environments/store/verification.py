@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.signatures import TrustedKeys
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.entries import StoreEntry, find_entry, read_entries
 from naiad.environments.store.file_digests import FileChanges, compare_files
 from naiad.environments.store.leases import EntryLeases
 from naiad.environments.store.store import Store
-from naiad.errors import ExecutionEnvironmentError
 
 __all__ = ["VerificationResult", "verify_archive", "verify_entries"]
 

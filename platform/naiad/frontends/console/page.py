@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import unquote
 
+from naiad.core.errors import NaiadError
 from naiad.engine.door import EngineDoor
-from naiad.errors import NaiadError
 from naiad.frontends.console.assets import read_page
 from naiad.frontends.http1.messages import (
     INTERNAL_ERROR,

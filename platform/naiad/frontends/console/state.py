@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Any, Protocol
 
+from naiad.core.errors import InvalidRequestError, NaiadError
+from naiad.core.logs import LogLine
 from naiad.engine.door import EngineDoor
-from naiad.errors import InvalidRequestError, NaiadError
 from naiad.frontends.console.history import History
 from naiad.frontends.console.sampler import Sampler
-from naiad.frontends.openai.vllm_tensors import can_embed, can_generate_text
-from naiad.logs import LogLine
 from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelMetadata, ModelStatistics, TensorMetadata
 from naiad.protocol.model_metrics import ModelMetricFamily
 from naiad.protocol.model_names import LATEST, model_key
 from naiad.protocol.numbers import decimal, integer
+from naiad_llm.openai.vllm_tensors import can_embed, can_generate_text
 
 _REASON_CHARACTERS = 300
 

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from naiad.errors import NaiadError
+from naiad.core.errors import NaiadError
 from naiad.frontends.grpc import response_fields
 from naiad.frontends.grpc.call_head import CallHead
 from naiad.frontends.grpc.messages import PREFIX_SIZE, BufferPool, Message, size_of, with_prefix

@@ -10,7 +10,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtobufMessage
 
-from naiad.errors import Code, NaiadError
+from naiad.core.errors import Code, NaiadError
 from naiad.frontends.grpc.calls import UNPARSABLE, GrpcCall
 from naiad.frontends.grpc.messages import Message
 

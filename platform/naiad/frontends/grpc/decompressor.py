@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from naiad.errors import InvalidRequestError
+from naiad.core.errors import InvalidRequestError
 from naiad.frontends.decompression import (
     SHORT_INPUT,
     SHORT_OUTPUT,

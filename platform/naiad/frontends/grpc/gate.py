@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from naiad.errors import NotReadyError
+from naiad.core.errors import NotReadyError
 
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
 """Text: SRV src/grpc/grpc_server.cc."""

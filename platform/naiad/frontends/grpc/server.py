@@ -9,7 +9,8 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 
-from naiad.errors import OptionError, without_frames
+from naiad.core.errors import OptionError, without_frames
+from naiad.core.turns import LoopTurns
 from naiad.frontends.access import Denial
 from naiad.frontends.grpc.call_head import CallHead, CallHeadParser, Metadata
 from naiad.frontends.grpc.calls import CallContext, GrpcCall, GrpcMethod
@@ -26,7 +27,6 @@ from naiad.frontends.refusals import Refusals
 from naiad.frontends.timeouts import TimeoutSweep
 from naiad.frontends.tls import listening_options
 from naiad.protocol.inference import Buffer
-from naiad.turns import LoopTurns
 
 logger = logging.getLogger("naiad.grpc")
 

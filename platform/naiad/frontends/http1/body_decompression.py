@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from naiad.errors import NotReadyError
+from naiad.core.errors import NotReadyError
 from naiad.frontends.decompression import SHORT_INPUT, SHORT_OUTPUT, Decompression, DecompressionTask
 from naiad.frontends.http1.messages import HttpExchange
 from naiad.frontends.request_memory import RequestMemory

@@ -10,7 +10,7 @@ import re
 import zlib
 from collections.abc import Iterable
 
-from naiad.errors import UnsupportedRequestError
+from naiad.core.errors import UnsupportedRequestError
 from naiad.frontends.decompression import Decompression
 from naiad.protocol.inference import Buffer
 

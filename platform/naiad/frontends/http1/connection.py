@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
+from naiad.core.turns import LoopTurns
 from naiad.frontends.http1.heads import HeadCache
 from naiad.frontends.http1.messages import HttpExchange
 from naiad.frontends.http1.request_reader import Admit, RequestLimits, RequestReader, ReserveInput
@@ -15,7 +16,6 @@ from naiad.frontends.open_connections import OpenConnections
 from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.timeouts import ProgressWatch
 from naiad.frontends.unread_bytes import has_unread_bytes
-from naiad.turns import LoopTurns
 
 _LINGER_SECONDS = 2.0
 """How long a connection that is not read to its end stays open behind its last response."""

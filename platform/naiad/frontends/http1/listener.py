@@ -7,7 +7,8 @@ import ssl
 from collections.abc import Callable
 
 from naiad.config.server.access import TlsFiles
-from naiad.errors import OptionError
+from naiad.core.errors import OptionError
+from naiad.core.turns import turns_of
 from naiad.frontends.http1.connection import HttpConnection
 from naiad.frontends.http1.heads import HeadCache
 from naiad.frontends.http1.messages import HttpExchange
@@ -21,7 +22,6 @@ from naiad.frontends.refusals import RefusalLog
 from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.timeouts import ProgressWatch, TimeoutSweep
 from naiad.frontends.tls import http_context, listening_options
-from naiad.turns import turns_of
 
 _BACKLOG = 1024
 """Connections that the kernel accepts before the loop does; load generators open hundreds at once."""

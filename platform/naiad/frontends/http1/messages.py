@@ -9,7 +9,7 @@ from typing import Protocol
 
 import orjson
 
-from naiad.errors import NaiadError
+from naiad.core.errors import NaiadError
 from naiad.frontends.request_budget import Charge
 from naiad.frontends.status import HTTP_STATUS
 from naiad.protocol.inference import Buffer

@@ -27,13 +27,13 @@ from typing import TypeAlias
 
 import httptools
 
+from naiad.core.turns import SHARE_SECONDS
 from naiad.frontends.http1.heads import Head, HeadCache, Headers, json_length, parsed_head, strip_upgrade
 from naiad.frontends.http1.long_body import LongBody, trusted_size
 from naiad.frontends.http1.timeouts import Phase
 from naiad.frontends.request_budget import Charge, too_long_for_budget
 from naiad.frontends.request_memory import RequestMemory
 from naiad.protocol.inference import Buffer
-from naiad.turns import SHARE_SECONDS
 
 READ_SIZE = 1 << 17
 """Size of the receive buffer. Longer bodies are read into a separate buffer. That costs one more read than the

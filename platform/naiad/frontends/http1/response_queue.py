@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TypeAlias
 
+from naiad.core.turns import SHARE_SECONDS
 from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, HttpRequest, error_text, with_connection
 from naiad.frontends.refusals import client_address
 from naiad.frontends.request_budget import Charge
 from naiad.protocol.inference import Buffer
-from naiad.turns import SHARE_SECONDS
 
 logger = logging.getLogger("naiad.http")
 

@@ -29,6 +29,7 @@ from collections.abc import Callable, Collection
 from time import perf_counter
 from typing import Generic, Protocol, TypeVar, cast
 
+from naiad.core.turns import SHARE_SECONDS, LoopTurns
 from naiad.frontends.http2 import flood_account, frames
 from naiad.frontends.http2.field_blocks import FieldBlockDecoder, Fields
 from naiad.frontends.http2.flood_account import (
@@ -50,7 +51,6 @@ from naiad.frontends.http2.stream import Stream, StreamHandler
 from naiad.frontends.open_connections import OpenConnections
 from naiad.frontends.refusals import client_address
 from naiad.frontends.unread_bytes import has_unread_bytes
-from naiad.turns import SHARE_SECONDS, LoopTurns
 
 logger = logging.getLogger("naiad.http2")
 

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Protocol
 
+from naiad.core.turns import SHARE_SECONDS
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.frames import (
     ACK,
@@ -54,7 +55,6 @@ from naiad.frontends.http2.frames import (
     Http2StreamError,
 )
 from naiad.frontends.http2.limits import Http2Limits
-from naiad.turns import SHARE_SECONDS
 
 _CHUNK_SIZE = 1 << 15
 """Bytes of a long DATA frame that are delivered at once: they may be thousands of messages."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from naiad.errors import InvalidRequestError
+from naiad.core.errors import InvalidRequestError
 from naiad.frontends.kserve_grpc import service_pb2 as pb
 from naiad.frontends.regions import Region
 from naiad.protocol.metadata import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from naiad.config.server.access import TlsFiles
+from naiad.core.turns import turns_of
 from naiad.engine.door import EngineDoor
 from naiad.frontends.access import Access, HeaderForwarder
 from naiad.frontends.extensions import Extensions
@@ -17,7 +18,6 @@ from naiad.frontends.kserve_grpc.methods import RestrictedMethods, methods_of
 from naiad.frontends.kserve_grpc.service import InferenceService, ServiceContext
 from naiad.frontends.open_connections import ConnectionCount
 from naiad.frontends.tls import grpc_context
-from naiad.turns import turns_of
 
 _LOG_NAMES = {
     "LogSettings": ("Logging", ""),

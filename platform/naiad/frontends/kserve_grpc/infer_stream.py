@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
+from naiad.core.errors import NaiadError, without_frames
 from naiad.engine.door import EngineDoor
-from naiad.errors import NaiadError, without_frames
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.gate import AdmissionGate
 from naiad.frontends.kserve_grpc import request_codec, response_codec

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from naiad.core.errors import Code, NaiadError
 from naiad.engine.door import EngineDoor
-from naiad.errors import Code, NaiadError
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.kserve_grpc.control_messages import load_parameters
 from naiad.frontends.kserve_grpc.request_codec import InferMessage, LongHead, decode_request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from naiad.errors import Code, NaiadError
+from naiad.core.errors import Code, NaiadError
 from naiad.frontends.grpc.calls import GrpcCall
 from naiad.frontends.kserve_grpc import response_codec
 from naiad.frontends.kserve_grpc.request_codec import LONG_MESSAGE

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections import deque
 from time import perf_counter
 
-from naiad.errors import NotReadyError
+from naiad.core.errors import NotReadyError
+from naiad.core.turns import SHARE_SECONDS
 from naiad.frontends.grpc.calls import GrpcCall
 from naiad.frontends.grpc.gate import SHUTTING_DOWN
 from naiad.frontends.kserve_grpc.infer_stream import InferStream
 from naiad.frontends.kserve_grpc.service import ServiceContext
 from naiad.protocol.inference import InferRequest
-from naiad.turns import SHARE_SECONDS
 
 _MAX_UNSENT = 1 << 22
 """Bytes of unsent responses beyond which further requests wait."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from naiad.errors import InvalidRequestError
+from naiad.core.errors import InvalidRequestError
 from naiad.frontends.kserve_grpc.service_pb2 import InferParameter
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, Parameter
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from google.protobuf.message import DecodeError
 
-from naiad.errors import Code, InvalidRequestError, NaiadError
+from naiad.core.errors import Code, InvalidRequestError, NaiadError
 from naiad.frontends.kserve_grpc import parameters, wire_format
 from naiad.frontends.kserve_grpc.service_pb2 import InferParameter, InferTensorContents, ModelInferRequest
 from naiad.frontends.regions import ClientRegions, TensorRegions

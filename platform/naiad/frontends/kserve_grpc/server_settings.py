@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from naiad.core.errors import InvalidRequestError
 from naiad.engine.door import EngineDoor
-from naiad.errors import InvalidRequestError
 from naiad.frontends import log_settings
 from naiad.frontends.kserve_grpc import service_pb2 as pb
 from naiad.frontends.log_settings import ServerLog

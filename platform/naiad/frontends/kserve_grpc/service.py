@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from naiad.core.errors import UnsupportedRequestError
 from naiad.engine.door import EngineDoor
-from naiad.errors import UnsupportedRequestError
 from naiad.frontends.access import HeaderForwarder
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.gate import AdmissionGate

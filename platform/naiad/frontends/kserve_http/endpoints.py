@@ -10,8 +10,8 @@ from typing import Any
 
 from naiad_stub.memo import Memo
 
+from naiad.core.errors import InvalidRequestError, NaiadError, UnsupportedRequestError
 from naiad.engine.door import EngineDoor
-from naiad.errors import InvalidRequestError, NaiadError, UnsupportedRequestError
 from naiad.frontends.access import Access, HeaderForwarder
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.http1 import compression

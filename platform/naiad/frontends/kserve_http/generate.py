@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Generator
 from functools import partial
 
+from naiad.core.errors import InvalidRequestError, NaiadError
 from naiad.engine.door import EngineDoor
-from naiad.errors import InvalidRequestError, NaiadError
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.http1.heads import propagated_headers
 from naiad.frontends.http1.messages import (

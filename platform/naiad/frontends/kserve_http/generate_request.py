@@ -12,7 +12,7 @@ from collections.abc import Container, Mapping
 from math import prod
 from typing import Any
 
-from naiad.errors import InvalidRequestError, MalformedRequestError
+from naiad.core.errors import InvalidRequestError, MalformedRequestError
 from naiad.frontends.kserve_http.infer_request import json_too_long, parse_id, parse_json
 from naiad.frontends.kserve_http.json_tensors import pack_strings, to_bytes
 from naiad.protocol.datatypes import BY_NAME, Datatype

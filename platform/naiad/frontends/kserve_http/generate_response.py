@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from naiad.errors import NaiadError
+from naiad.core.errors import NaiadError
 from naiad.frontends.http1.messages import INTERNAL_ERROR, error_document
 from naiad.frontends.kserve_http import json_tensors
 from naiad.frontends.kserve_http.json_tensors import from_tensor, rendered_steps

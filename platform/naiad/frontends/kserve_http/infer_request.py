@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 import orjson
 
-from naiad.errors import InvalidRequestError, MalformedRequestError
+from naiad.core.errors import InvalidRequestError, MalformedRequestError
 from naiad.frontends.kserve_http.json_members import as_object, string_member
 from naiad.frontends.kserve_http.json_structure import check_structure
 from naiad.frontends.kserve_http.json_tensors import to_bytes

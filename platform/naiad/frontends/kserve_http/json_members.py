@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from naiad.errors import MalformedRequestError
+from naiad.core.errors import MalformedRequestError
 
 
 def string_member(entry: Mapping[str, Any], member: str) -> str:

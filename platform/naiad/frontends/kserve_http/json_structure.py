@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from naiad.errors import InvalidRequestError
+from naiad.core.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     import numpy as np

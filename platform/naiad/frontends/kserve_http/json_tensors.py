@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from naiad.errors import InvalidRequestError, MalformedRequestError
+from naiad.core.errors import InvalidRequestError, MalformedRequestError
 from naiad.protocol.datatypes import BYTE_SIZES, Datatype
 from naiad.protocol.inference import Buffer, OutputTensor
 from naiad.protocol.strings import pack_chunk

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from naiad.core.errors import MalformedRequestError
 from naiad.engine.door import EngineDoor
-from naiad.errors import MalformedRequestError
 from naiad.frontends import log_settings
 from naiad.frontends.http1.messages import HttpRequest, json_response
 from naiad.frontends.kserve_http.infer_request import parse_json

@@ -11,7 +11,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from naiad.errors import InvalidRequestError, MalformedRequestError
+from naiad.core.errors import InvalidRequestError, MalformedRequestError
 from naiad.frontends.kserve_http.generate_request import parse_generate
 from naiad.frontends.kserve_http.infer_request import parse_json, read_document
 from naiad.frontends.kserve_http.json_structure import MAX_OBJECTS

@@ -8,7 +8,7 @@ from typing import Any
 
 from naiad_stub.memo import Memo
 
-from naiad.errors import InvalidRequestError, MalformedRequestError
+from naiad.core.errors import InvalidRequestError, MalformedRequestError
 from naiad.frontends.kserve_http.json_members import as_boolean, as_object, as_string, as_unsigned, string_member
 from naiad.frontends.regions import TensorRegions
 from naiad.frontends.requested_outputs import RequestedOutputs

@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from naiad.errors import InvalidRequestError, MalformedRequestError
+from naiad.core.errors import InvalidRequestError, MalformedRequestError
 from naiad.frontends.http1.messages import HttpRequest, json_response, response
 from naiad.frontends.kserve_http.infer_request import parse_json
 from naiad.frontends.kserve_http.json_members import as_string, as_unsigned

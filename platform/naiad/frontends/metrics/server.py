@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import psutil
 
+from naiad.core.errors import NaiadError
 from naiad.engine.door import EngineDoor
-from naiad.errors import NaiadError
 from naiad.frontends.http1.listener import HttpListener
 from naiad.frontends.http1.messages import HttpExchange, reason_phrase, response
 from naiad.frontends.http1.page_guard import PageRules

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any, NoReturn, cast
 
-from naiad.errors import InvalidRequestError
+from naiad.core.errors import InvalidRequestError
 from naiad.frontends.offload.messages import Deferred, long_buffer
 from naiad.frontends.regions import RegionPart, TensorRegions
 from naiad.protocol.datatypes import Datatype

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from naiad.errors import Code, NaiadError
+from naiad.core.errors import Code, NaiadError
 from naiad.frontends.offload.messages import (
     OUTCOME_HEAD,
     TASK_HEAD,

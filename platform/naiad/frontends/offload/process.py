@@ -16,7 +16,7 @@ import socket
 import traceback
 from pathlib import Path
 
-from naiad.errors import NaiadError
+from naiad.core.errors import NaiadError
 from naiad.frontends.offload.messages import TASK_HEAD, Outcome, OutcomeKind, write_outcome
 
 __all__ = ["run_tasks"]

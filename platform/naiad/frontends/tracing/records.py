@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeAlias
 
-from naiad.errors import NaiadError
+from naiad.core.errors import NaiadError
 from naiad.frontends.tracing.request_trace import ComputeTimes
 from naiad.frontends.tracing.trace_budget import TRACE_TENSORS_SIZE, TraceBudget, TraceCharge
 from naiad.protocol.datatypes import Datatype

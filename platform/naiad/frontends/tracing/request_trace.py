@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import NamedTuple, Protocol
 
-from naiad.errors import NaiadError
+from naiad.core.errors import NaiadError
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 
 

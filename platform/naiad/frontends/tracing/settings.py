@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 
 from naiad.config.server.trace_options import levels_of
+from naiad.core.errors import InvalidRequestError, NaiadError, UnsupportedRequestError
 from naiad.engine.door import EngineDoor
-from naiad.errors import InvalidRequestError, NaiadError, UnsupportedRequestError
 
 NUMBERS = {"trace_rate": "rate", "trace_count": "count", "log_frequency": "log_frequency"}
 """Numeric settings, and their fields of `TraceConfig`."""

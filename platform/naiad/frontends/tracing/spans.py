@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from naiad.config.server.trace_options import OpenTelemetryConfig
-from naiad.errors import Code, NaiadError, OptionError
+from naiad.core.errors import Code, NaiadError, OptionError
 from naiad.frontends.tracing.request_trace import ComputeTimes
 from naiad.protocol.inference import InferRequest, InferResponse
 

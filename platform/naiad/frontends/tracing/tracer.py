@@ -12,8 +12,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from naiad.config.server.trace_options import OpenTelemetryConfig, TraceConfig
+from naiad.core.errors import InvalidRequestError, NaiadError
 from naiad.engine.door import EngineDoor
-from naiad.errors import InvalidRequestError, NaiadError
 from naiad.frontends.tracing.files import BATCH_SIZE, TraceFile
 from naiad.frontends.tracing.records import CompleteTrace, JsonRecorder
 from naiad.frontends.tracing.request_trace import RequestTrace, RootSink, TraceRecorder, begin_trace

@@ -1,0 +1,448 @@
+"""The server's log: the reference's two line formats, its levels, and the output of guests.
+
+All modules log with the standard library, to loggers below "naiad". This module sets the format and the destination. A
+message of a disabled level costs one comparison, because `logging` caches whether a level is enabled.
+
+    I1120 20:03:25.829575 3355 server.py:441] "msg"          default
+    2026-11-20T20:03:25Z I 3355 server.py:441] "msg"         ISO8601
+
+Times are UTC. Messages are quoted and escaped as JSON strings, so that a message is always one line;
+TRITON_SERVER_ESCAPE_LOG_MESSAGES=0 disables this.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import re
+import sys
+import time
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+from naiad.core.log_writer import DirectWriter, FileDestination, LogWriter, QueuedWriter, StreamDestination
+
+__all__ = [
+    "GUEST_LEVELS",
+    "ActiveLog",
+    "GuestName",
+    "LineFormatter",
+    "LogLine",
+    "LogSettings",
+    "RecentLines",
+    "configure",
+    "escapes_messages",
+    "log_block",
+    "log_guest_line",
+    "log_guest_record",
+    "logged_levels",
+    "verbose",
+]
+
+ROOT = "naiad"
+_guest_log = logging.getLogger(f"{ROOT}.guest")
+_KEPT_LINES = 200
+_KEPT_SERVER_LINES = 2000
+_KEPT_CHARACTERS = 2000
+_KEPT_BYTES = 16 << 20
+_LINE_OVERHEAD = 200
+"""About what a line takes beside its text."""
+_NEVER = logging.CRITICAL + 1
+
+GUEST_LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR, 3: logging.DEBUG}
+"""Levels by their numbers in the messages of guests, which are those of the reference's C API."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """Levels, format and destination of the log.
+
+    Attributes:
+        verbose: Verbosity: debug messages up to this level are logged.
+        info: Log information.
+        warning: Log warnings.
+        error: Log errors.
+        iso8601: Write time stamps in ISO 8601.
+        escape: Quote and escape messages.
+        file: Append to this file instead of stderr.
+    """
+
+    verbose: int = 0
+    info: bool = True
+    warning: bool = True
+    error: bool = True
+    iso8601: bool = False
+    escape: bool = True
+    file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GuestName:
+    """The guest that wrote a line."""
+
+    model: str
+    version: int
+    instance: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"{self.model} v{self.version} {self.instance} pid {self.pid}"
+
+
+class ActiveLog:
+    """A configured log; closing it restores the previous configuration of `logging`.
+
+    Attributes:
+        is_verbose: Whether debug messages are logged; faster than `Logger.isEnabledFor`, for use in every request.
+    """
+
+    def __init__(self, handler: _LineHandler, settings: LogSettings, *, of_libraries: bool = True) -> None:
+        self._handler = handler
+        # Warnings of libraries reach the root logger. Inside another program they are left to that program.
+        self._loggers = [logging.getLogger(ROOT), *([logging.getLogger()] if of_libraries else [])]
+        self._logger = logging.getLogger(ROOT)
+        self.is_verbose = False
+        self._recent: list[RecentLines] = []
+        _open_logs.add(self)
+        self.change(settings)
+        for logger in self._loggers:
+            logger.addHandler(handler)
+
+    def __enter__(self) -> ActiveLog:  # noqa: PYI034 - typing.Self is 3.11+
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def settings(self) -> LogSettings:
+        """The current settings."""
+        return self._settings
+
+    def change(self, settings: LogSettings) -> None:
+        """Use other settings from the next line on; the destination is not changed."""
+        self._settings = settings
+        self.is_verbose = settings.verbose > 0
+        self._handler.setFormatter(LineFormatter(iso8601=settings.iso8601, escape=settings.escape))
+        self._handler.filters = [_LevelFilter(settings), partial(_open_logs.is_first_to_write, self)]
+        _open_logs.set_level()
+
+    def passes(self, level: int) -> bool:
+        """Whether messages of a level are logged."""
+        return _LevelFilter(self._settings).passes(level)
+
+    def keep_recent(self) -> RecentLines:
+        """Keep the last lines in memory from now on, until the log is closed."""
+        recent = RecentLines()
+        self._logger.addHandler(recent)
+        self._recent.append(recent)
+        return recent
+
+    def reopen(self) -> None:
+        """Open the log file again by its name, after it was renamed; stderr stays as it is. Does not block."""
+        self._handler.writer.reopen()
+
+    def close(self) -> None:
+        """Write what is queued, for a bounded time, close the file, and restore `logging`."""
+        _open_logs.remove(self)
+        for recent in self._recent:
+            self._logger.removeHandler(recent)
+        for logger in self._loggers:
+            logger.removeHandler(self._handler)
+        self._handler.close()
+        self._handler.writer.close()
+
+
+class _OpenLogs:
+    """The logs that are open at the same time: a program may have several servers, and all log to the same logger.
+
+    A line is written once to each destination, with the format of the log that was opened first. The logger has the
+    lowest level of all, and its own configuration again once the last log is closed, in whatever order they are closed.
+    """
+
+    def __init__(self) -> None:
+        self._logs: list[ActiveLog] = []
+        self._before = (logging.NOTSET, True)
+
+    def add(self, log: ActiveLog) -> None:
+        logger = logging.getLogger(ROOT)
+        if not self._logs:
+            self._before = (logger.level, logger.propagate)
+            logger.propagate = False  # otherwise handlers of the root logger would print our lines again
+        self._logs = [*self._logs, log]
+
+    def remove(self, log: ActiveLog) -> None:
+        self._logs = [each for each in self._logs if each is not log]
+        if self._logs:
+            self.set_level()
+            return
+        logger = logging.getLogger(ROOT)
+        level, logger.propagate = self._before
+        logger.setLevel(level)
+
+    def set_level(self) -> None:
+        logging.getLogger(ROOT).setLevel(min(_threshold(each.settings) for each in self._logs))
+
+    def is_first_to_write(self, log: ActiveLog, record: logging.LogRecord) -> bool:
+        """Whether no log that was opened before writes *record* to the same destination."""
+        for other in self._logs:
+            if other is log:
+                break
+            if other.settings.file == log.settings.file and other.passes(record.levelno):
+                return False
+        return True
+
+
+_open_logs = _OpenLogs()
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of the log, as `RecentLines` keeps it.
+
+    Attributes:
+        number: Its number among all lines of this process.
+        time: In seconds since the epoch.
+        level: `I`, `W` or `E`.
+        source: The instance that wrote it; empty for the server itself.
+        text: Its text, cut after 2000 characters.
+    """
+
+    number: int
+    time: float
+    level: str
+    source: str
+    text: str
+
+
+class RecentLines(logging.Handler):
+    """Keeps the last lines of the log in memory: those of each model's guests, and those of the server.
+
+    All lines together take at most 16 MiB: beyond that, the lines of the model that logged least recently are dropped.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers = itertools.count(1)
+        self._server: deque[LogLine] = deque(maxlen=_KEPT_SERVER_LINES)
+        self._guests: OrderedDict[str, deque[LogLine]] = OrderedDict()
+        self._size = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the line of *record*."""
+        arguments = record.args
+        if isinstance(arguments, tuple) and arguments and isinstance(arguments[0], GuestName):
+            guest = arguments[0]
+            source = guest.instance or guest.model
+            self._keep_of_guest(guest.model, self._line(record, source, str(arguments[-1])))
+            return
+        try:
+            text = record.getMessage()
+        except Exception:  # noqa: BLE001 - the handler of the log reports a message that cannot be formatted
+            return
+        self._server.append(self._line(record, "", text))
+
+    def lines_about(self, model: str, after: int = 0) -> list[LogLine]:
+        """The last 200 lines of a model's guests and of the server's lines that name it, oldest first.
+
+        Args:
+            model: The model's name.
+            after: Number of the last line that is known; only later ones are returned.
+        """
+        named = re.compile(rf"(?<![\w.-]){re.escape(model)}(_\d+)*(?![\w-])")
+        self.acquire()
+        try:
+            own = list(self._guests.get(model, ()))
+            server = [line for line in self._server if line.number > after]
+        finally:
+            self.release()
+        lines = [*(line for line in own if line.number > after), *(line for line in server if named.search(line.text))]
+        return sorted(lines, key=lambda line: line.number)[-_KEPT_LINES:]
+
+    def _line(self, record: logging.LogRecord, source: str, text: str) -> LogLine:
+        cut = text[:_KEPT_CHARACTERS]
+        return LogLine(next(self._numbers), record.created, _letter(record.levelno), source, cut)
+
+    def _keep_of_guest(self, model: str, line: LogLine) -> None:
+        kept = self._guests.setdefault(model, deque())
+        self._guests.move_to_end(model)
+        kept.append(line)
+        self._size += len(line.text) + _LINE_OVERHEAD
+        if len(kept) > _KEPT_LINES:
+            self._size -= len(kept.popleft().text) + _LINE_OVERHEAD
+        while self._size > _KEPT_BYTES:
+            _, dropped = self._guests.popitem(last=False)
+            self._size -= sum(len(each.text) + _LINE_OVERHEAD for each in dropped)
+
+
+class LineFormatter(logging.Formatter):
+    """Formats a record as one line of the reference's log."""
+
+    def __init__(self, *, iso8601: bool = False, escape: bool = True) -> None:
+        super().__init__()
+        self._iso8601 = iso8601
+        self._escape = escape
+        # The formatted second is cached: most lines have that of their predecessor. One tuple, because the thread that
+        # writes the log formats, too.
+        self._formatted_second = (-1, "")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record, without a newline."""
+        text = record.getMessage()
+        if record.exc_info:
+            text = f"{text}\n{self.formatException(record.exc_info)}"
+        block: str | None = getattr(record, "block", None)
+        if block is not None:
+            return f"{self._prefix(record)}{text}\n{block}"
+        return self._prefix(record) + (json.dumps(text, ensure_ascii=False) if self._escape else text)
+
+    def _prefix(self, record: logging.LogRecord) -> str:
+        second = int(record.created)
+        cached, stamp = self._formatted_second
+        if second != cached:
+            form = "%Y-%m-%dT%H:%M:%SZ" if self._iso8601 else "%m%d %H:%M:%S"
+            stamp = time.strftime(form, time.gmtime(second))
+            self._formatted_second = second, stamp
+        where = f"{record.process} {record.filename}:{record.lineno}] "
+        if self._iso8601:
+            return f"{stamp} {_letter(record.levelno)} {where}"
+        micros = int((record.created - second) * 1_000_000)
+        return f"{_letter(record.levelno)}{stamp}.{micros:06d} {where}"
+
+
+class _LevelFilter(logging.Filter):
+    """Enables each level separately: errors may be off while warnings are on, which `logging` itself cannot."""
+
+    def __init__(self, settings: LogSettings) -> None:
+        super().__init__()
+        self._settings = settings
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return self.passes(record.levelno)
+
+    def passes(self, level: int) -> bool:
+        """Whether messages of a level are logged."""
+        settings = self._settings
+        if level >= logging.ERROR:
+            return settings.error
+        if level >= logging.WARNING:
+            return settings.warning
+        if level >= logging.INFO:
+            return settings.info
+        return level >= _lowest_verbose(settings.verbose)
+
+
+def logged_levels() -> int:
+    """Which levels of guests are logged: a bit for each, by its number in GUEST_LEVELS."""
+    logger = logging.getLogger(ROOT)
+    filters = [each for handler in logger.handlers for each in handler.filters if isinstance(each, _LevelFilter)]
+    return sum(
+        1 << number
+        for number, level in GUEST_LEVELS.items()
+        if logger.isEnabledFor(level) and (not filters or any(each.passes(level) for each in filters))
+    )
+
+
+def configure(settings: LogSettings, *, of_libraries: bool = True, is_queued: bool = False) -> ActiveLog:
+    """Configure the log until the result is closed.
+
+    Args:
+        settings: The settings.
+        of_libraries: Whether messages of libraries are logged, too.
+        is_queued: Whether a thread writes the lines, as a server needs: then no call that logs waits for the log's
+            reader. Otherwise each line is written when the call that logs it returns.
+
+    Raises:
+        OSError: If the file cannot be opened.
+    """
+    return ActiveLog(_LineHandler(settings, is_queued=is_queued), settings, of_libraries=of_libraries)
+
+
+def escapes_messages(environ: Mapping[str, str]) -> bool:
+    """Whether messages are quoted and escaped, which an environment variable disables."""
+    return environ.get("TRITON_SERVER_ESCAPE_LOG_MESSAGES", "1") != "0"
+
+
+def verbose(level: int) -> int:
+    """The `logging` level of a message that `--log-verbose=<level>` and above show; 1 is `logging.DEBUG`."""
+    return max(1, logging.DEBUG + 1 - level)
+
+
+def log_block(logger: logging.Logger, text: str) -> None:
+    """Log a table or another text of several lines without escaping, below an empty message, as the reference does."""
+    logger.info("", extra={"block": text}, stacklevel=2)
+
+
+def log_guest_line(guest: GuestName, stream: str, line: str) -> None:
+    """Log a line that a guest wrote to `stdout` or `stderr`."""
+    log_guest_record(guest, logging.INFO, stream, guest.pid, line)
+
+
+def log_guest_record(guest: GuestName, level: int, filename: str, line_number: int, text: str) -> None:
+    """Log a message of a model, with file and line of its code."""
+    if _guest_log.isEnabledFor(level):
+        record = _guest_log.makeRecord(_guest_log.name, level, filename, line_number, "[%s] %s", (guest, text), None)
+        _guest_log.handle(record)
+
+
+def _letter(level: int) -> str:
+    if level >= logging.ERROR:
+        return "E"
+    return "W" if level >= logging.WARNING else "I"
+
+
+def _lowest_verbose(level: int) -> int:
+    return verbose(level) if level > 0 else _NEVER
+
+
+def _threshold(settings: LogSettings) -> int:
+    """The lowest enabled level; messages below it cost nothing."""
+    levels = (
+        (settings.error, logging.ERROR),
+        (settings.warning, logging.WARNING),
+        (settings.info, logging.INFO),
+        (settings.verbose > 0, _lowest_verbose(settings.verbose)),
+    )
+    return min((level for on, level in levels if on), default=_NEVER)
+
+
+class _LineHandler(logging.Handler):
+    """Formats records and hands the lines to a writer."""
+
+    def __init__(self, settings: LogSettings, *, is_queued: bool) -> None:
+        """Open the destination.
+
+        Raises:
+            OSError: If the file cannot be opened.
+        """
+        super().__init__()
+        destination = StreamDestination(sys.stderr) if settings.file is None else FileDestination(settings.file)
+        writer = QueuedWriter if is_queued else DirectWriter
+        self.writer: LogWriter = writer(destination, self._report_line)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass on the line of *record*; a message that cannot be formatted gives a line with the error."""
+        try:
+            line = self.format(record)
+        except Exception as error:  # noqa: BLE001 - as `logging` itself, which prints a traceback to stderr and may block there
+            line = self.format(_made_record(record.levelno, f"cannot format {record.msg!r} % {record.args!r}: {error}"))
+        self.writer.put(_encoded(line), urgent=record.levelno >= logging.WARNING)
+
+    def _report_line(self, text: str) -> bytes:
+        return _encoded(self.format(_made_record(logging.WARNING, text)))
+
+
+def _made_record(level: int, text: str) -> logging.LogRecord:
+    """A record of this module itself, which is not filtered."""
+    return logging.LogRecord(ROOT, level, __file__, 0, "%s", (text,), None)
+
+
+def _encoded(line: str) -> bytes:
+    return f"{line}\n".encode("utf-8", "backslashreplace")

@@ -1,0 +1,122 @@
+"""Runs a model's `auto_complete_config` in a guest that exits afterwards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from naiad.core.errors import GuestExitedError, NaiadError
+from naiad.core.logs import GUEST_LEVELS, GuestName, log_guest_line, log_guest_record
+from naiad.guests.calls import ModelCall
+from naiad.guests.exchange import ExecutingBatch, ExecutionReport, ForwardedResponse, GuestResponse, ModelInterface
+from naiad.guests.launch import LaunchSpec
+from naiad.guests.worker import Worker
+from naiad.protocol.inference import InferRequest, InferResponse
+from naiad.protocol.request_plan import RequestPlan
+
+logger = logging.getLogger("naiad.guest")
+
+
+async def complete_in_guest(spec: LaunchSpec) -> str:
+    """The configuration as JSON, completed by the guest that *spec* describes; its LOAD must ask for completion.
+
+    The guest is a separate process, so that nothing the model does during completion affects its instances.
+
+    Raises:
+        ModelError: If the model's code failed.
+        GuestExitedError: If the process exited or made no progress.
+    """
+    worker = Worker(
+        spec, _CompletionOwner(), ModelInterface(RequestPlan(model_name=spec.name, model_version=0)), NoServices()
+    )
+    try:
+        return await worker.start()
+    finally:
+        await worker.kill()
+
+
+class _CompletionOwner:
+    """Logs what the guest prints and logs; no other callback can happen before a model serves."""
+
+    def on_response(self, worker: Worker, response: GuestResponse, started: int, ended: int) -> None:
+        """Cannot happen: no request is sent."""
+
+    def on_forwarded_response(self, worker: Worker, response: ForwardedResponse, batch: ExecutingBatch) -> None:
+        """Cannot happen: no request is sent."""
+
+    def request_of(self, key: int) -> InferRequest | None:  # noqa: ARG002 - the signature of the protocol
+        """None: no request is sent."""
+        return None
+
+    def is_refill_urgent(self, took_ns: int) -> bool:  # noqa: ARG002 - the signature of the protocol
+        """False: no request waits."""
+        return False
+
+    def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None:
+        """Cannot happen: no request is sent."""
+
+    def on_batch_unsent(self, worker: Worker, batch: ExecutingBatch, error: Exception) -> None:
+        """Cannot happen: no request is sent."""
+
+    def is_held_back(self, worker: Worker) -> bool:  # noqa: ARG002 - the signature of the protocol
+        """False: no request is sent."""
+        return False
+
+    def on_reports(self, reports: Sequence[ExecutionReport]) -> None:
+        """Cannot happen: no request is sent."""
+
+    def on_progress(self, key: int, started: int) -> None:
+        """Cannot happen: no request is sent."""
+
+    def on_exit(self, worker: Worker, error: GuestExitedError) -> None:
+        """Do nothing: `start` reports the exit."""
+
+    def on_log_record(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
+        """Log what the model logged."""
+        log_guest_record(_guest(worker), GUEST_LEVELS.get(level, logging.INFO), file, line, message)
+
+    def on_output_line(self, worker: Worker, stream: str, line: str) -> None:
+        """Log a line the guest wrote."""
+        log_guest_line(_guest(worker), stream, line)
+
+
+def _guest(worker: Worker) -> GuestName:
+    load = worker.spec.load
+    return GuestName(load["model_name"], int(load["args.model_version"]), worker.spec.name, worker.pid)
+
+
+class NoServices:
+    """Rejects the calls and queries of a model during completion: it has no server yet."""
+
+    def on_call(self, worker: Worker, call: ModelCall) -> None:
+        """Respond with an error."""
+        worker.send_result(call.number, InferResponse(call.request.model_name, -1, error=_no_services()), True)
+
+    def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
+        """Cannot happen: all calls are rejected."""
+
+    def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None:
+        """Cannot happen: all calls are rejected."""
+
+    def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
+        """Cannot happen: all calls are rejected."""
+
+    def is_calling(self, worker: Worker) -> bool:  # noqa: ARG002 - the signature of the protocol
+        """False: all calls are rejected."""
+        return False
+
+    def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:  # noqa: ARG002 - the signature of the protocol
+        """Respond with an error."""
+        worker.reply(number, error=_no_services())
+
+    def on_notification(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:
+        """Do nothing."""
+
+    def on_worker_exit(self, worker: Worker) -> None:
+        """Do nothing: the guest held nothing."""
+
+
+def _no_services() -> NaiadError:
+    return NaiadError(
+        "the server does nothing for a model that is completing its configuration; do this in initialize or execute"
+    )

@@ -1,0 +1,259 @@
+"""Starts a guest process, by running the interpreter of its environment or by having a fork server fork it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import secrets
+import socket
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Protocol
+
+from naiad.config.server.guest_user import GuestUser
+from naiad.config.server.memory_limit import NO_MEMORY_LIMIT, MemoryLimit
+from naiad.core.errors import GuestExitedError, NaiadError
+from naiad.guests.access import describe_denied_access
+from naiad.guests.memory.frontend_memory import FrontendMemory, SharedInputs
+from naiad.guests.memory.instance import InstanceMemory
+from naiad.guests.sweeper import sweeper
+
+logger = logging.getLogger("naiad.workers")
+
+_FILES = ("model_file", "version_dir")
+"""Fields of LOAD with files that the guest reads."""
+
+
+@functools.cache
+def _server_id() -> str:
+    """Identifies this server among all: host names repeat, and so do process ids in containers.
+
+    Made when it is first needed, so that servers that are forked from one process have different ones.
+    """
+    return f"{socket.gethostname()}-{secrets.token_hex(3)}"
+
+
+class EnvironmentLease(Protocol):
+    """Keeps an environment in the store while guests may be started in it."""
+
+    def release(self) -> None:
+        """Let the store evict the environment."""
+
+
+class GuestForker(Protocol):
+    """Forks guests from a process that has imported their modules."""
+
+    async def fork(self, spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest | None:
+        """Fork the guest; None if it must be started without."""
+
+    def release(self) -> None:
+        """Release the processes that fork: no more guests are needed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec:
+    """How a guest is started.
+
+    Attributes:
+        name: The instance's name, for logs and error texts.
+        python: The interpreter of the environment.
+        stub: The stub script it runs.
+        library: Folder of `naiad_stub`, which the stub finds in NAIAD_STUB_LIBRARY.
+        environ: The child's whole environment.
+        load: Fields of the LOAD message.
+        start_timeout: Seconds that a start may take without progress.
+        at_terminal: Whether the guest's stdin, stdout and stderr are this process's, for a debugger.
+        hang_seconds: How long requests may go without progress (`workers.hang_watch`); 0 for any time.
+        busy_poll_us: Both sides of the channel poll instead of sleeping while messages come every so many microseconds
+            (`naiad_stub.busy_poll`); 0: never.
+        log_rate: Lines a second that the guest may log; 0 for any number.
+        memory_limit: How much memory the guest and the processes it starts may use together.
+        user: The user that the guest runs as; None for the server's own.
+        device: The instance's device; 0 for the CPU, as in the reference.
+        lease: Keeps the environment in the store; None if it is not from the store.
+        restore: Prepares the environment again if somebody has removed it from the store; None if it is not from there.
+            It blocks, and raises a NaiadError if that fails.
+        prewarm: Forks the guest; None if an interpreter is started for it.
+        frontends: The memory that frontend processes share with guests; None without such processes.
+        inputs: The part of it that all guests of the version map.
+    """
+
+    name: str
+    python: Path
+    stub: Path
+    library: Path
+    environ: Mapping[str, str]
+    load: Mapping[str, str] = field(repr=False)
+    start_timeout: float = 30.0
+    at_terminal: bool = False
+    hang_seconds: float = 0.0
+    busy_poll_us: int = 0
+    log_rate: int = 0
+    memory_limit: MemoryLimit = NO_MEMORY_LIMIT
+    user: GuestUser | None = None
+    device: int = 0
+    lease: EnvironmentLease | None = field(default=None, compare=False, repr=False)
+    restore: Callable[[], object] | None = field(default=None, compare=False, repr=False)
+    prewarm: GuestForker | None = field(default=None, compare=False, repr=False)
+    frontends: FrontendMemory | None = field(default=None, compare=False, repr=False)
+    inputs: SharedInputs | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchedGuest:
+    """A guest that was started.
+
+    Attributes:
+        pid: Its process id.
+        output: The pipes it prints into, by the stream's name; none if it prints to the host's terminal.
+        channel: The host's end of its channel.
+        side: The host's end of its readiness socket.
+        guest_id: Its id for the sweeper (`workers.sweeper`).
+        reap: To be called once when it has exited. It frees the process id and calls back with the exit status as
+            `subprocess` gives it, and the reason if the guest ended because another process did.
+    """
+
+    pid: int
+    output: tuple[tuple[str, IO[bytes]], ...]
+    channel: socket.socket
+    side: socket.socket
+    guest_id: str
+    reap: Callable[[Callable[[int, str], None]], None]
+
+
+async def launch(spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest:
+    """Start the guest, by fork if *spec* has `prewarm` and forking succeeds, else by its interpreter.
+
+    Raises:
+        GuestExitedError: If the interpreter cannot be executed.
+    """
+    if spec.restore is not None and not spec.python.exists():
+        await _restore(spec, spec.restore)
+    if spec.prewarm is not None:
+        forked = await spec.prewarm.fork(spec, memory)
+        if forked is not None:
+            return forked
+    return _spawn(spec, memory)
+
+
+async def _restore(spec: LaunchSpec, restore: Callable[[], object]) -> None:
+    """Prepare an environment again that was removed under the lease, for example with `rm`.
+
+    Raises:
+        GuestExitedError: If that fails, or makes another environment because its archive has changed.
+    """
+    logger.warning(
+        "%s is gone from the store of environments, which is used by '%s'; preparing it again", spec.python, spec.name
+    )
+    try:
+        await asyncio.to_thread(restore)
+    except NaiadError as error:
+        raise GuestExitedError(f"cannot start '{spec.name}': {error.message}") from error
+    if not spec.python.exists():
+        raise GuestExitedError(
+            f"cannot start '{spec.name}': {spec.python} is gone, and its environment has another content now; load the "
+            "model again"
+        )
+
+
+def _spawn(spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest:
+    """Start an interpreter.
+
+    Must be called on a thread that lives as long as the guest: the kernel kills a guest when the *thread* that started
+    it exits (prctl(2), PR_SET_PDEATHSIG). That is the event loop's thread, in a server the main thread.
+    """
+    host_end, guest_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    host_side, guest_side = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    descriptors: tuple[int, ...]
+    descriptors = (guest_end.fileno(), guest_side.fileno(), memory.input_descriptor, memory.output_descriptor)
+    arguments: dict[str, int | str] = {
+        "--socket": descriptors[0],
+        "--side": descriptors[1],
+        "--inputs": descriptors[2],
+        "--outputs": descriptors[3],
+        "--inputs-size": memory.inputs.capacity,
+        "--outputs-size": memory.output_capacity,
+    }
+    if spec.inputs is not None:
+        descriptors += (spec.inputs.descriptor,)
+        arguments |= {"--shared": spec.inputs.descriptor, "--shared-size": spec.inputs.capacity}
+    try:
+        guest_id = sweeper.new_id()
+        process = start_stub(spec, arguments, descriptors, guest_id)
+    except BaseException:
+        host_end.close()
+        host_side.close()
+        raise
+    finally:
+        guest_end.close()
+        guest_side.close()
+    host_end.setblocking(False)
+    host_side.setblocking(False)
+    pipes = (("stdout", process.stdout), ("stderr", process.stderr))
+    return LaunchedGuest(
+        pid=process.pid,
+        output=tuple((name, pipe) for name, pipe in pipes if pipe is not None),
+        channel=host_end,
+        side=host_side,
+        guest_id=guest_id,
+        reap=lambda ended: ended(process.wait(), ""),
+    )
+
+
+def start_stub(
+    spec: LaunchSpec, arguments: Mapping[str, int | str], descriptors: tuple[int, ...], guest_id: str
+) -> subprocess.Popen[bytes]:
+    """Run the stub in the environment's interpreter.
+
+    Raises:
+        GuestExitedError: If the interpreter cannot be executed.
+    """
+    # The first arguments, so that `ps` and `top` show them also where they cut long lines.
+    name, model = spec.name, spec.load.get("model_file", "")
+    argv = [
+        str(spec.python),
+        str(spec.stub),
+        *(() if "--fork-server" in arguments else ("--instance", name, "--model", model)),
+    ]
+    user = spec.user
+    for name, value in (*arguments.items(), ("--host", os.getpid()), ("--unprivileged", int(user is not None))):
+        argv += [name, str(value)]
+    try:
+        return subprocess.Popen(
+            argv,
+            env={
+                **spec.environ,
+                "NAIAD_STUB_LIBRARY": str(spec.library),
+                "NAIAD_GUEST_ID": guest_id,
+                "NAIAD_SERVER_ID": _server_id(),
+            },
+            stdin=None if spec.at_terminal else subprocess.DEVNULL,
+            stdout=None if spec.at_terminal else subprocess.PIPE,
+            stderr=None if spec.at_terminal else subprocess.PIPE,
+            pass_fds=descriptors,
+            # A separate session: Ctrl-C in the terminal reaches only the host, and the guest and its children
+            # can be killed as one process group.
+            start_new_session=True,
+            user=None if user is None else user.uid,
+            group=None if user is None else user.gid,
+            # None: those of this process, which the guest would keep (docker, disk, sudo).
+            extra_groups=None if user is None else (),
+        )
+    except OSError as error:
+        denied = explain_denied_access(spec)
+        raise GuestExitedError(
+            f"cannot start '{spec.name}': {spec.python}: {error.strerror or error}{denied}"
+        ) from error
+
+
+def explain_denied_access(spec: LaunchSpec) -> str:
+    """What the user of the guests cannot read of what a guest needs, as the rest of a sentence; "" if nothing is."""
+    if spec.user is None:
+        return ""
+    needed = (spec.python, spec.stub, spec.library, *(Path(spec.load[name]) for name in _FILES if spec.load.get(name)))
+    denied = describe_denied_access(spec.user, needed)
+    return f". The guest runs as {spec.user} (--guest-user), and {denied}" if denied else ""

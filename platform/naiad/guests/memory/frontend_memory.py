@@ -1,0 +1,183 @@
+"""Memory that frontend processes share with guests: parts of a version's inputs, and the guests' outputs.
+
+A frontend process writes inputs into its part of a segment that the guests of one loaded version map, and reads outputs
+in the guests' output segments. The owner of the models keeps the descriptors, and decides when bytes are free. Only
+servers with frontend processes have any of this.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import mmap
+import os
+import weakref
+from collections.abc import Callable
+
+from naiad_stub.segment import Segment, create_memory
+
+from naiad.guests.memory.tracking import Bytes, track
+from naiad.protocol.inference import Buffer
+
+_SPARE_PARTS = 2
+"""Parts beyond two for each frontend process: after an exit, a part stays in use until the guests are done with it."""
+_NO_BYTES = ctypes.c_char * 0
+
+
+class SharedInputs:
+    """The segment of inputs of one loaded version, in parts.
+
+    Attributes:
+        number: Unique among all of them.
+        descriptor: For the guests and the frontend processes; -1 once it is closed.
+        capacity: Its size in bytes.
+        part_size: Bytes of each part.
+    """
+
+    def __init__(self, number: int, name: str, parts: int, on_close: Callable[[int], None]) -> None:
+        """Create and map the segment; *on_close* is called with its number.
+
+        Raises:
+            OSError: If the system refuses even a small segment.
+        """
+        self.number = number
+        self.descriptor, self.capacity = create_memory(f"naiad-{name}-frontends")
+        self._segment = Segment(self.descriptor, self.capacity)
+        self.view = self._segment.view
+        self.part_size = self.capacity // parts & -mmap.ALLOCATIONGRANULARITY
+        self._free = list(range(parts))
+        self._retired: set[int] = set()
+        self._references: dict[int, dict[int, weakref.ref[Bytes]]] = {part: {} for part in self._free}
+        self._on_close = on_close
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its bytes cannot be read any more."""
+        return self.descriptor < 0
+
+    def take_part(self) -> int | None:
+        """The number of a part for a frontend process; None if all are in use."""
+        return self._free.pop(0) if self._free else None
+
+    def retire_part(self, part: int) -> None:
+        """The frontend process of a part has exited: another one may have the part once its bytes are free."""
+        self._retired.add(part)
+        self._reuse(part)
+
+    def lend(self, part: int, start: int, size: int, on_dropped: Callable[[], None]) -> memoryview:
+        """*size* bytes of a part; *on_dropped* is called after the last reference to them."""
+        references = self._references[part]
+
+        def drop(_: object) -> None:
+            references.pop(start, None)
+            on_dropped()
+            if part in self._retired:
+                self._reuse(part)
+
+        view, references[start] = track(self.view, part * self.part_size + start, size, drop)
+        return view
+
+    def _reuse(self, part: int) -> None:
+        if self._references[part] or self.descriptor < 0:
+            return
+        self._retired.discard(part)
+        self._segment.discard(part * self.part_size, self.part_size)
+        self._free.append(part)
+
+    def close(self) -> None:
+        """Unmap it, once nothing refers to its bytes."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+            self.view = memoryview(b"")
+            self._segment.close()
+            self._on_close(self.number)
+
+
+class InputPlace:
+    """Where the inputs of a request are in a `SharedInputs`; they stay there while this object exists.
+
+    Attributes:
+        shared: The segment.
+        start: Where the first input begins in it.
+    """
+
+    __slots__ = ("_bytes", "shared", "start")
+
+    def __init__(self, shared: SharedInputs, start: int, data: memoryview) -> None:
+        self.shared = shared
+        self.start = start
+        self._bytes = data
+
+
+class OutputSegment:
+    """The output segment of a guest.
+
+    Attributes:
+        number: Unique among all of them.
+        descriptor: For frontend processes.
+        capacity: Its size in bytes.
+    """
+
+    __slots__ = ("_address", "capacity", "descriptor", "number")
+
+    def __init__(self, number: int, descriptor: int, capacity: int, view: memoryview) -> None:
+        self.number = number
+        self.descriptor = os.dup(descriptor)
+        self.capacity = capacity
+        self._address = _address(view)
+
+    def offset_of(self, data: memoryview) -> int:
+        """Where *data* begins in the segment."""
+        return _address(data) - self._address
+
+
+class FrontendMemory:
+    """All segments that frontend processes may map.
+
+    Attributes:
+        inputs: The segments of loaded versions, by number.
+        on_outputs_removed: Called with the number of an output segment whose guest has exited: each of them that stays
+            mapped takes 64 GiB of addresses.
+    """
+
+    def __init__(self, frontends: int) -> None:
+        """No segments yet, for *frontends* processes."""
+        self._parts = 2 * frontends + _SPARE_PARTS
+        self.inputs: dict[int, SharedInputs] = {}
+        self.on_outputs_removed: Callable[[int], None] = lambda _: None
+        self._outputs: dict[int, OutputSegment] = {}  # by the id of the mapping
+        self._numbers = itertools.count(1)
+
+    def add_inputs(self, name: str) -> SharedInputs:
+        """A segment for the inputs of a version, of whom *name* shows in /proc/PID/maps.
+
+        Raises:
+            OSError: If the system refuses even a small segment.
+        """
+        made = SharedInputs(next(self._numbers), name, self._parts, self.inputs.__delitem__)
+        self.inputs[made.number] = made
+        return made
+
+    def add_outputs(self, descriptor: int, view: memoryview) -> None:
+        """Let frontend processes read a guest's output segment, until `remove_outputs`."""
+        self._outputs[id(view.obj)] = OutputSegment(next(self._numbers), descriptor, len(view), view)
+
+    def remove_outputs(self, view: memoryview) -> None:
+        """The guest has exited."""
+        segment = self._outputs.pop(id(view.obj), None)
+        if segment is not None:
+            os.close(segment.descriptor)
+            self.on_outputs_removed(segment.number)
+
+    def find(self, data: Buffer) -> OutputSegment | None:
+        """The output segment that *data* is in."""
+        # Borrowed bytes are slices of an array over a segment (`memory.tracking`).
+        if not isinstance(data, memoryview) or not data.nbytes:
+            return None
+        base = getattr(data.obj, "base", None)
+        return self._outputs.get(id(base.obj)) if isinstance(base, memoryview) else None
+
+
+def _address(data: memoryview) -> int:
+    return ctypes.addressof(_NO_BYTES.from_buffer(data))

@@ -1,0 +1,159 @@
+"""The two shared segments of one instance: inputs, which the host allocates, and outputs, which the guest allocates.
+
+Outputs leave the output segment in one of two ways. Small ones are copied, so their block is free at once. Large ones
+are **borrowed**: the response refers to the segment itself, and the block is released when the last reference to those
+bytes is gone (`memory.tracking`). Released blocks are listed in `released` and sent to the guest with one of the next
+messages.
+
+Inputs are copied into blocks that `allocate_input` finds, or are there already (`memory.reservations`).
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import deque
+
+from naiad_stub.segment import DEFAULT_CAPACITY, Segment, create_memory
+from naiad_stub.wire import INLINE_LIMIT
+
+from naiad.core.errors import OutOfMemoryError
+from naiad.guests.memory.device_bytes import DeviceRegions
+from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.guests.memory.reservations import InputReservations
+from naiad.guests.memory.tracking import Bytes, track
+
+COPY_LIMIT = 128 << 10
+"""Outputs up to this many bytes are copied, which is cheaper than borrowing them: the block's pages are still in the
+cache when the next response is written there. At 256 KiB copying costs as much, above that more."""
+
+TRIM_SECONDS = 0.002
+
+
+class InstanceMemory:
+    """Owns both segments of an instance, for as long as its process may live.
+
+    Attributes:
+        input_descriptor: memfd of the input segment, for the guest; closed by `close_descriptors`.
+        output_descriptor: memfd of the output segment, for the guest; closed by `close_descriptors`.
+        inputs: The input segment.
+        reservations: Parts of it that request bodies are read into.
+        outputs: The output segment as bytes.
+        released: Offsets of output blocks that the guest may free, not yet sent to it. Filled by the thread that drops
+            the last reference.
+        regions: GPU memory that the guest shares with others.
+        copy_limit: Outputs up to this many bytes are copied out of their segment.
+        has_large_released: Whether a borrowed block is among them: sent soon, so that the guest uses its pages again
+            before it touches others.
+    """
+
+    def __init__(self, name: str, *, capacity: int = DEFAULT_CAPACITY, shared: FrontendMemory | None = None) -> None:
+        """Create and map both segments; *name* shows in /proc/PID/maps.
+
+        With *shared*, frontend processes read the outputs, and nothing is copied here.
+
+        Raises:
+            OutOfMemoryError: If the system refuses even small segments.
+        """
+        self.input_descriptor = self.output_descriptor = -1
+        try:
+            self.input_descriptor, input_size = create_memory(f"naiad-{name}-in", capacity)
+            self.output_descriptor, output_size = create_memory(f"naiad-{name}-out", capacity)
+            self.inputs = Segment(self.input_descriptor, input_size)
+            self._outputs = Segment(self.output_descriptor, output_size)
+        except OSError as error:
+            self.close_descriptors()
+            raise OutOfMemoryError(
+                f"cannot create shared memory for '{name}': {error}. Check the limits on address space (ulimit -v) "
+                "and file size (ulimit -f)"
+            ) from error
+        self.reservations = InputReservations(self.inputs)
+        self.outputs = self._outputs.view
+        self.released: deque[int] = deque()
+        self.regions = DeviceRegions()
+        self.has_large_released = False
+        self._borrowed: dict[int, weakref.ref[Bytes]] = {}  # by block
+        self.copy_limit = COPY_LIMIT if shared is None else 0
+        self._shared = shared
+        if shared is not None:
+            shared.add_outputs(self.output_descriptor, self.outputs)
+
+    @property
+    def output_capacity(self) -> int:
+        """Bytes of the output segment."""
+        return self._outputs.capacity
+
+    @property
+    def input_byte_size(self) -> int:
+        """Bytes of blocks of the input segment that are in use."""
+        self.reservations.free_dropped()
+        return self.inputs.in_use
+
+    @property
+    def borrowed_count(self) -> int:
+        """Number of output blocks that responses refer to."""
+        return len(self._borrowed)
+
+    def close_descriptors(self) -> None:
+        """Close the descriptors, once the guest has its own."""
+        for descriptor in (self.input_descriptor, self.output_descriptor):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.input_descriptor = self.output_descriptor = -1
+
+    def allocate_input(self, size: int) -> tuple[int, memoryview] | None:
+        """Memory for *size* bytes on their way to the guest: the inputs of a batch, or the results of a call.
+
+        Returns:
+            A block and the input segment. For up to INLINE_LIMIT bytes, which travel in the message, -1 - *size* and
+            separate memory. None if they do not fit into the free part of the segment.
+        """
+        if size <= INLINE_LIMIT:
+            return -1 - size, memoryview(bytearray(size))
+        if self.reservations.dropped:
+            self.reservations.free_dropped()
+        block = self.inputs.allocate(size)
+        return None if block < 0 else (block, self.inputs.view)
+
+    def full_error(self, problem: str) -> OutOfMemoryError:
+        """The error for what does not fit into the input segment, which *problem* names."""
+        return OutOfMemoryError(f"{problem} ({self.inputs.in_use} of {self.inputs.capacity} bytes in use)")
+
+    def release_input(self, block: int) -> None:
+        """Free an input block that the guest no longer refers to."""
+        self.regions.release(block)
+        if block in self.reservations.sent:
+            del self.reservations.sent[block]  # the request may still refer to it
+        else:
+            self.inputs.release(block)
+
+    def trim(self) -> bool:
+        """Return free pages of the input segment to the system, for a few milliseconds; return whether any are left."""
+        self.reservations.free_dropped()
+        self.inputs.trim(TRIM_SECONDS)
+        return self.inputs.has_untrimmed
+
+    def borrow(self, block: int, start: int, end: int) -> memoryview:
+        """Bytes *start* to *end* of the output segment; *block* is released when the last reference to them is gone.
+
+        All three must have been checked against the segment's size.
+        """
+
+        def on_dropped(_: object) -> None:
+            self._borrowed.pop(block, None)
+            self.released.append(block)
+            self.has_large_released = True
+
+        view, self._borrowed[block] = track(self.outputs, start, end - start, on_dropped)
+        return view
+
+    def close(self) -> None:
+        """Unmap; parts that responses refer to stay valid until they are dropped."""
+        self.close_descriptors()
+        self.regions.close()
+        self.reservations.close()
+        self.inputs.close()
+        if self._shared is not None:
+            self._shared.remove_outputs(self.outputs)
+        self.outputs = memoryview(b"")
+        self._outputs.close()

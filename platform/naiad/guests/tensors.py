@@ -1,0 +1,169 @@
+"""Reads tensors that a guest wrote, to its output segment or a message: outputs of its model, inputs of its calls.
+
+The guest runs untrusted code, so every datatype, shape, offset and size is checked.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from math import prod
+
+from naiad_stub import wire
+from naiad_stub.layout import Place
+
+from naiad.core.errors import ProtocolError
+from naiad.guests.memory.device_bytes import DeviceBytes, as_data
+from naiad.guests.memory.instance import InstanceMemory
+from naiad.protocol.datatypes import BYTE_SIZES, Datatype
+from naiad.protocol.inference import Buffer
+
+_DATATYPES = tuple(Datatype)
+_BF16 = 14
+_SLICE_LIMIT = 4096
+"""Up to this many bytes, slices of a copy are copied again: that is cheaper than making views."""
+
+
+class TensorLayout:
+    """The tensors of one message, without their bytes.
+
+    Attributes:
+        entries: Name, datatype, shape, and start and end within its block, of each tensor.
+        end: Where the last of them ends.
+        unknown_output: Name of an output that is not configured; empty without one.
+        as_result: Their layout in RESULT, packed when they were first the result of a call.
+    """
+
+    __slots__ = ("as_result", "end", "entries", "unknown_output")
+
+    def __init__(self, entries: list[tuple[str, Datatype, tuple[int, ...], int, int]], end: int) -> None:
+        self.entries = entries
+        self.end = end
+        self.unknown_output = ""
+        self.as_result: tuple[bytes, list[int], int] | None = None
+
+
+def check_layout(places: Sequence[Place], names: Sequence[str], sender: str) -> TensorLayout:
+    """The layout that *places* describe.
+
+    Args:
+        places: As unpacked.
+        names: Their names.
+        sender: The guest, for errors.
+
+    Raises:
+        ProtocolError: If a datatype, shape or size is not possible.
+    """
+    entries = []
+    for place, name in zip(places, names, strict=True):
+        if not 0 < place.code <= _BF16 or (place.shape and min(place.shape) < 0):
+            raise ProtocolError(f"tensor '{name}' of {sender} has no valid datatype or shape")
+        width = BYTE_SIZES[place.code]
+        if width and prod(place.shape) * width != place.size:
+            raise ProtocolError(f"tensor '{name}' of {sender} has {place.size} bytes for shape {list(place.shape)}")
+        entries.append((name, _DATATYPES[place.code], place.shape, place.offset, place.offset + place.size))
+    return TensorLayout(entries, max([entry[4] for entry in entries], default=0))
+
+
+def copy_or_borrow(
+    blocks: Sequence[int],
+    layout: TensorLayout,
+    memory: InstanceMemory,
+    sender: str,
+    *,
+    apart: bool,
+    handles: Sequence[tuple[bytes, bytes]] = (),
+) -> Sequence[Buffer]:
+    """The bytes of each tensor of *layout*: copied if they are few, else borrowed from the output segment.
+
+    Args:
+        blocks: Their blocks, one at least; they are released when the last reference to their bytes is gone.
+        layout: As checked.
+        memory: The guest's memory.
+        sender: The guest, for errors.
+        apart: Each tensor with bytes is in a separate block; else all are in one.
+        handles: UUID and handle of each block that is in GPU memory.
+
+    Raises:
+        ProtocolError: If a block is missing or outside the segment.
+    """
+    if apart:
+        return _borrow_each(blocks, layout, memory, sender, handles)
+    block = blocks[0]
+    if block + layout.end > len(memory.outputs) or len(blocks) > 1:
+        raise ProtocolError(f"tensors of '{sender}' lie outside their segment")
+    if layout.end <= memory.copy_limit:
+        data: Buffer = bytes(memory.outputs[block : block + layout.end])
+        if len(layout.entries) > 1 and layout.end > _SLICE_LIMIT:
+            data = memoryview(data)
+        memory.released.append(block)
+    else:
+        data = memory.borrow(block, block, block + layout.end)
+    return [data[start:end] for _, _, _, start, end in layout.entries]
+
+
+def inline_tensors(message: bytes, start: int, layout: TensorLayout, sender: str) -> Sequence[Buffer]:
+    """The bytes of each tensor of *layout* in a message, from *start* on.
+
+    Raises:
+        ProtocolError: If the message ends before them.
+    """
+    if start + layout.end > len(message):
+        raise ProtocolError(f"tensors of '{sender}' run past their message")
+    return [message[start + begin : start + end] for _, _, _, begin, end in layout.entries]
+
+
+def _borrow_each(
+    blocks: Sequence[int],
+    layout: TensorLayout,
+    memory: InstanceMemory,
+    sender: str,
+    handles: Sequence[tuple[bytes, bytes]],
+) -> Sequence[Buffer]:
+    sizes = [end - start for _, _, _, start, end in layout.entries]
+    if len(blocks) != sum(size > 0 for size in sizes) or len(set(blocks)) != len(blocks):
+        raise ProtocolError(f"tensors of '{sender}' lie in {len(blocks)} blocks")
+    remaining = iter(blocks)
+    devices = iter(handles)
+    buffers: list[Buffer] = []
+    for (name, datatype, *_), size in zip(layout.entries, sizes, strict=True):
+        block = next(remaining) if size else 0
+        if block >= wire.DEVICE_BLOCK:
+            # Its place in the input segment of the guest that reads it stays empty, so it must have one.
+            if size <= wire.INLINE_LIMIT or datatype is Datatype.BYTES:
+                raise ProtocolError(f"tensor '{name}' of '{sender}' cannot be in GPU memory")
+            uuid, handle = next(devices)
+            buffers.append(as_data(DeviceBytes(uuid, handle, size, block, memory)))
+            continue
+        if block + size > len(memory.outputs):
+            raise ProtocolError(f"tensors of '{sender}' lie outside their segment")
+        buffers.append(memory.borrow(block, block, block + size) if size else b"")
+    return buffers
+
+
+def read_blocks(
+    payload: bytes, position: int, count: int, flags: int
+) -> tuple[Sequence[int], Sequence[tuple[bytes, bytes]], int]:
+    """The blocks of a message, UUID and handle of those in GPU memory, and the position after them.
+
+    Raises:
+        struct.error: If the message ends before.
+    """
+    blocks = struct.unpack_from(f"<{count}Q", payload, position)
+    position += 8 * count
+    if not flags & wire.DEVICE:
+        if count and max(blocks) >= wire.DEVICE_BLOCK:
+            raise ProtocolError("a block in GPU memory has no handle")
+        return blocks, (), position
+    handles = []
+    for block in blocks:
+        if block >= wire.DEVICE_BLOCK:
+            handles.append(wire.DEVICE_HANDLE.unpack_from(payload, position))
+            position += wire.DEVICE_HANDLE.size
+    return blocks, handles, position
+
+
+def pack_device_places(tensors: Sequence[tuple[int, DeviceBytes]]) -> bytes:
+    """Where tensors in GPU memory are, for a guest that is to read them."""
+    places = [wire.DEVICE_PLACE.pack(at, each.uuid, each.handle, each.memory.regions.number) for at, each in tensors]
+    return wire.DEVICE_COUNT.pack(len(places)) + b"".join(places)

@@ -1,0 +1,696 @@
+"""One guest process and its channel: its start, the batches it executes, its end.
+
+A worker knows nothing of models, queues or clients. It reports to two objects: its *owner* (what happened to requests
+and to the process) and its *services* (what the model asks the server for). Everything runs on the event loop's thread.
+
+A worker's life:
+
+1. `start` launches the process and exchanges HELLO, LOAD and READY with it (`workers.startup`).
+2. `execute` sends a batch. The guest responds with any number of RESPONSES; the last one is DONE.
+3. The process ends. `stop` and `kill` end it deliberately. If it exits by itself, responses that it had sent are read
+   first, then the owner gets `on_exit`. A guest that breaks the protocol is killed, and that is its exit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from naiad_stub import wire
+from naiad_stub.messages import (
+    FROM_GUEST,
+    REQUEST_PROGRESS,
+    BlockedQuery,
+    CancelCalls,
+    CancelRequests,
+    Completed,
+    Credit,
+    DiscardResults,
+    Failed,
+    Finalize,
+    Finalized,
+    Hello,
+    Log,
+    LogLevels,
+    MemoryUsage,
+    Notification,
+    Progress,
+    Query,
+    Ready,
+    ReleaseInputs,
+    Reply,
+    ResultsConsumed,
+    TakesDevice,
+    Trim,
+    WantRelease,
+    pack,
+    unpack,
+)
+
+from naiad.core.errors import GuestExitedError, ModelError, NaiadError, ProtocolError, unexpected_error
+from naiad.core.logs import logged_levels
+from naiad.guests.calls import CallDecoder, ModelCall
+from naiad.guests.channel import Channel
+from naiad.guests.compat import assert_never
+from naiad.guests.exchange import (
+    CODES,
+    ExecutingBatch,
+    ExecutionReport,
+    ForwardedResponse,
+    GuestResponse,
+    KeyedRequest,
+    ModelInterface,
+    Responses,
+    check_sendable,
+    pack_released,
+    read_forwarded,
+    read_memory_usage,
+    read_reports,
+    read_responses,
+    shared_places,
+    write_execute,
+    write_forwarded,
+)
+from naiad.guests.guest import GuestProcess
+from naiad.guests.hang_watch import STACKS_SECONDS, HangWatch
+from naiad.guests.launch import LaunchSpec, explain_denied_access
+from naiad.guests.loop_poller import loop_poller_of
+from naiad.guests.memory.instance import InstanceMemory
+from naiad.guests.memory.unsent_frames import InputCopy, UnsentFrames
+from naiad.guests.readiness import ReadinessProbe
+from naiad.guests.result_queue import ResultQueue
+from naiad.guests.startup import GuestStartup
+from naiad.protocol.inference import NO_HEADERS, InferRequest, InferResponse
+from naiad.protocol.metadata import MemoryUse
+
+logger = logging.getLogger("naiad.workers")
+
+_EXIT_SECONDS = 1.0
+"""How long a guest may run without its channel: one that is exiting should exit with its own code."""
+_WANT_RELEASE_SECONDS = 0.001
+_MAX_COMPARED = 64
+"""Requests of a guest whose headers are compared for a call."""
+_MAX_TAKERS = 4096
+_MAX_RELEASED = 64  # released output blocks that may wait for a message to go along with
+
+
+class WorkerOwner(Protocol):
+    """What a worker reports to. Called on the event loop's thread."""
+
+    def on_response(self, worker: Worker, response: GuestResponse, started: int, ended: int) -> None:
+        """A response or final mark for one request arrived; `execute` ran from *started* to *ended* (monotonic ns)."""
+
+    def on_forwarded_response(self, worker: Worker, response: ForwardedResponse, batch: ExecutingBatch) -> None:
+        """The only response to a forwarded request arrived, and its batch is done."""
+
+    def request_of(self, key: int) -> InferRequest | None:
+        """A request that does not have its last response."""
+
+    def is_refill_urgent(self, took_ns: int) -> bool:
+        """Whether `on_batch_done` comes before the answers of a batch that took so long: it brings the next work."""
+
+    def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None:
+        """`execute` of a batch returned; it ran from *started* to *ended* (monotonic ns)."""
+
+    def on_batch_unsent(self, worker: Worker, batch: ExecutingBatch, error: Exception) -> None:
+        """A batch that was to be sent cannot be: its inputs cannot be copied."""
+
+    def is_held_back(self, worker: Worker) -> bool:
+        """Whether a request of the guest waits until its client has received earlier responses."""
+
+    def on_reports(self, reports: Sequence[ExecutionReport]) -> None:
+        """A native backend reported times of its requests and batches."""
+
+    def on_progress(self, key: int, started: int) -> None:
+        """A request waits inside the model (0), or is computed since *started* (monotonic ns)."""
+
+    def on_exit(self, worker: Worker, error: GuestExitedError) -> None:
+        """The process exited by itself or was killed for a fault; called once, never during `start`."""
+
+    def on_log_record(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
+        """The model logged a message."""
+
+    def on_output_line(self, worker: Worker, stream: str, line: str) -> None:
+        """The guest wrote a line to stdout or stderr."""
+
+
+class GuestServices(Protocol):
+    """What a model may ask of the server it runs in. Called on the event loop's thread."""
+
+    def on_call(self, worker: Worker, call: ModelCall) -> None:
+        """The model calls another one; the results go to `Worker.send_result`."""
+
+    def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
+        """The model consumed *count* more results of a call."""
+
+    def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None:
+        """The model cancelled calls."""
+
+    def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
+        """The remaining results of these calls are discarded."""
+
+    def is_calling(self, worker: Worker) -> bool:
+        """Whether the model waits for results of calls."""
+
+    def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:
+        """The model asks for something; the answer goes to `Worker.reply`."""
+
+    def on_notification(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:
+        """The model reports something that has no reply."""
+
+    def on_worker_exit(self, worker: Worker) -> None:
+        """The process ended: its calls and queries have no receiver any more."""
+
+
+class Worker:
+    """One guest.
+
+    Attributes:
+        spec: How it is started.
+        python: Version of its interpreter, once it has sent HELLO.
+        memory: Its segments.
+        batches: The batches it executes or has queued, by number, oldest first.
+        open: Keys of all requests that do not have their last response.
+        forwarded: Those of them that `forward` sent.
+        readiness: Asks the model whether it is ready; None if the model does not define `is_ready`.
+        memory_usage: Memory that a native backend reported.
+    """
+
+    def __init__(
+        self, spec: LaunchSpec, owner: WorkerOwner, interface: ModelInterface, services: GuestServices
+    ) -> None:
+        self.spec = spec
+        self.python = ""
+        self.memory = InstanceMemory(spec.name, shared=spec.frontends)
+        self.batches: dict[int, ExecutingBatch] = {}
+        self.open: set[int] = set()
+        self.forwarded: set[int] = set()
+        self.readiness: ReadinessProbe | None = None
+        self.memory_usage: tuple[MemoryUse, ...] = ()
+        self._log_levels = int(spec.load.get("log_levels", "0"))  # what the guest knows of the log
+        self._owner = owner
+        self._services = services
+        self._interface = interface
+        self._loop = asyncio.get_running_loop()
+        self._process = GuestProcess(spec, self._loop)
+        self._on_activity = loop_poller_of(self._loop, spec.busy_poll_us).on_activity
+        self._channel: Channel | None = None
+        self._unsent = UnsentFrames(self._loop, self._send_copied, self._on_copy_failed)
+        self._waiting = self._unsent.waiting
+        self._copies: list[InputCopy] = []  # of the batch that is being written, if they are not made at once
+        self._number = 0
+        self._startup: GuestStartup | None = None
+        self._is_stopping = False
+        self._last_sent = 0  # the batch whose EXECUTE was the last message sent
+        self._is_gone = False
+        self._watch = HangWatch(spec.hang_seconds)
+        self._queries = 0  # that have no reply yet
+        self._wants_release = False  # the guest waits for a free block of its output segment
+        self._calls = CallDecoder(spec.name)
+        self._takers: dict[tuple[str, int], bool] = {}  # what the guest was told by TAKES_DEVICE
+        self._results = ResultQueue(self.memory, self._send, self._on_result_failed)
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether its model is being loaded."""
+        return self._startup is not None
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether it was found hung; it is killed soon."""
+        return self._watch.is_hung
+
+    @property
+    def pid(self) -> int:
+        """Its process id, 0 before `start`."""
+        return self._process.pid
+
+    def __repr__(self) -> str:
+        state = "STARTING" if self._startup else "STOPPING" if self._is_stopping else "READY"
+        if self._process.exited.done():
+            state = "DEAD"
+        return f"<Worker '{self.spec.name}' {state} pid={self.pid} py{self.python} in-flight={len(self.batches)}>"
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> str:
+        """Start the guest and have it load its model.
+
+        Returns:
+            "" once the model is ready; the completed configuration as JSON if LOAD asked for that.
+
+        Raises:
+            ModelError: If the model's code failed; with the guest's traceback.
+            GuestExitedError: If the process exited, or made no progress for the time that *spec* allows.
+        """
+        self._startup = startup = GuestStartup(self.spec, self._process, self._send)
+        try:
+            sock, side = await self._process.spawn(
+                self.memory, lambda stream, line: self._owner.on_output_line(self, stream, line), self._on_process_exit
+            )
+        except BaseException:
+            await self.kill()
+            raise
+        self.memory.close_descriptors()
+        on_frame = self._on_watched_frame if self._watch.seconds else self._on_frame
+        self._channel = Channel(sock, self._loop, on_frame, self._on_channel_end, self._on_activity)
+        self.readiness = ReadinessProbe(side, self.spec.name)
+        try:
+            config = await startup.wait()
+        except (ModelError, GuestExitedError) as error:
+            error.message += explain_denied_access(self.spec)
+            await self.kill()
+            raise
+        except BaseException:
+            await self.kill()
+            raise
+        finally:
+            self._startup = None
+        self.python, self.readiness = startup.python, self.readiness.keep_if(startup.has_is_ready)
+        return config
+
+    def watch(self) -> None:
+        """From now on restart the guest if it hangs, if its specification limits that: the model is warmed up."""
+        if self._watch.seconds:
+            self._loop.call_later(self._watch.check_seconds, self._check_progress)
+
+    async def stop(self, timeout: float) -> None:
+        """Finalize the model and wait until the process exits; kill it after *timeout* seconds (0: at once)."""
+        self._is_stopping = True
+        exited = self._process.exited
+        if self._channel is not None and not exited.done() and timeout > 0:
+            self._send(pack(Finalize()))
+            await asyncio.wait([exited], timeout=timeout)
+            if not exited.done():
+                logger.warning("'%s' did not finish within %g s and is killed", self.spec.name, timeout)
+        await self.kill()
+
+    async def kill(self) -> None:
+        """Kill the process and every process it started, and free its memory."""
+        self._is_stopping = True
+        if self.pid:
+            self._process.kill()
+            await self._process.exited
+        self._dispose()
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def execute(self, batch: Sequence[KeyedRequest], size: int) -> int:
+        """Send a batch of keyed requests, which have *size* rows together; its number.
+
+        Raises:
+            OutOfMemoryError: If the inputs do not fit into the free part of the input segment.
+            Exception: If a request cannot be packed (see `check_sendable`); nothing was sent then.
+        """
+        now = time.monotonic_ns()
+        self._number = number = (self._number + 1) & 0xFFFFFFFF
+        keys = [key for key, _, _ in batch]
+        if self._is_gone:  # its last responses are being read; the owner gets this batch back with `on_exit`
+            self.batches[number] = ExecutingBatch(keys, -1, 0, size)
+            self.open.update(keys)
+            return number
+        shared = self.spec.inputs
+        places = () if shared is None else shared_places(batch, shared)
+        try:
+            data, block = write_execute(number, batch, self._interface, self.memory, places, self._copies)
+        except BaseException:
+            self._copies.clear()
+            raise
+        if self._copies or self._waiting:
+            copies, self._copies = self._copies, []
+            try:
+                self._unsent.put(data, number, copies)
+            except BaseException:
+                self._release_block(block)
+                raise
+        else:
+            if self.batches and self._channel is not None:
+                self._channel.send_soon(data)
+            else:
+                self._send(data)
+            self._last_sent = number
+        self.batches[number] = ExecutingBatch(keys, block, now, size, places)
+        self.open.update(keys)
+        return number
+
+    def forward(
+        self, key: int, request_id: bytes, layout: bytes, inputs: bytes, size: int, now: int, context: bytes = b""
+    ) -> None:
+        """Send a batch of one request with small inputs, which begin at the offsets of its packed *layout*.
+
+        Args:
+            key: Key of the request.
+            request_id: Its id.
+            layout: Its packed layout.
+            inputs: Its inputs.
+            size: Its rows.
+            now: The time (monotonic ns).
+            context: What requests that it causes carry on, as JSON; empty without any.
+
+        Raises:
+            Exception: If it cannot be packed; nothing was sent then.
+        """
+        self._number = number = (self._number + 1) & 0xFFFFFFFF
+        if self._is_gone:  # as in `execute`
+            self.open.add(key)
+            self.batches[number] = ExecutingBatch((key,), -1, 0, size)
+            return
+        data = write_forwarded(number, key, request_id, layout, inputs, context, self.memory)
+        if self._waiting:
+            self._unsent.put(data, number)
+        else:
+            if self.batches and self._channel is not None:
+                self._channel.send_soon(data)
+            else:
+                self._send(data)
+            self._last_sent = number
+        self.open.add(key)
+        self.batches[number] = ExecutingBatch((key,), -1, now, size)
+        self.forwarded.add(key)
+
+    def check_sendable(self, keyed: KeyedRequest) -> None:
+        """Raise what keeps a request from being sent; see `exchange.check_sendable`."""
+        check_sendable(keyed, self._interface)
+
+    def reserve_input(self, size: int, ahead: int) -> memoryview | None:
+        """Memory to read a request's body into; see `InputReservations.reserve`."""
+        return None if self._is_gone else self.memory.reservations.reserve(size, ahead)
+
+    def cancel(self, keys: Sequence[int]) -> None:
+        """Tell the model that the clients of these requests cancelled them or disconnected."""
+        self._send(pack(CancelRequests(list(keys))))
+
+    def credit(self, key: int, count: int) -> None:
+        """Tell the model that *count* more responses to a request have left for the client."""
+        self._send(pack(Credit(key, count)))
+
+    def send_result(self, number: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
+        """Send a response to one of the model's calls; it is queued while the input segment is full."""
+        self._results.put(number, response, final)
+
+    def tell_device_use(self, name: str, version: int, *, takes: bool) -> None:
+        """Tell the guest whether a model that it calls takes inputs in GPU memory, unless it knows."""
+        if self._takers.get((name, version), False) != takes:
+            if len(self._takers) >= _MAX_TAKERS:
+                self._takers.clear()
+            self._takers[name, version] = takes
+            self._send(pack(TakesDevice(name, [version], takes)))
+
+    def reply(self, number: int, *, error: NaiadError | None = None, text: str = "") -> None:
+        """Reply to a query of the model."""
+        self._queries -= 1
+        try:
+            code, text = (0, text) if error is None else (CODES.index(error.code), error.message)
+            data = pack(Reply(number, error is None, code, text))
+        except Exception as problem:  # a thread of the model waits for the reply
+            logger.exception("cannot pack the reply to a query of '%s'", self.spec.name)
+            failure = unexpected_error("reply to a query of a model", problem)
+            data = pack(Reply(number, False, CODES.index(failure.code), failure.message))
+        self._send(data)
+
+    def request_of(self, key: int) -> InferRequest | None:
+        """A request that it works on."""
+        return self._owner.request_of(key) if key in self.open else None
+
+    def propagated(self) -> Mapping[str, str]:
+        """The headers that a call carries on whose request is not known: those that all requests it works on share."""
+        if len(self.open) > _MAX_COMPARED:
+            return NO_HEADERS
+        shared: Mapping[str, str] | None = None
+        for key in self.open:
+            request = self._owner.request_of(key)
+            if request is None:
+                continue
+            if shared is not None and request.propagated != shared:
+                return NO_HEADERS
+            shared = request.propagated
+        return shared or NO_HEADERS
+
+    def query_blocked(self, number: int) -> None:
+        """Ask whether every thread of the model is blocked; the guest replies with the notification "standstill"."""
+        self._send(pack(BlockedQuery(number)))
+
+    def release_idle_memory(self, *, idle: bool) -> None:
+        """Release output blocks that were read; if *idle*, have both sides return free pages to the system."""
+        self._send_released()
+        if idle and not self.batches:
+            self._send(pack(Trim()))
+            self._trim()
+
+    def _trim(self) -> None:
+        """Free pages of the input segment, in slices; the rest in the next pause if there is work meanwhile."""
+        if not self.batches and self._channel is not None and self.memory.trim():
+            self._loop.call_soon(self._trim)
+
+    def follow_log_level(self) -> None:
+        """Tell a native backend, which may ask for it, which levels are logged, if that has changed."""
+        if "library" in self.spec.load and self._log_levels != (levels := logged_levels()):
+            self._log_levels = levels
+            self._send(pack(LogLevels(levels)))
+
+    # -- messages -----------------------------------------------------------------------------------------------
+
+    def _send_copied(self, data: bytes, number: int) -> None:
+        self._last_sent = number
+        if self._channel is not None:
+            self._channel.send(data)
+
+    def _on_copy_failed(self, number: int, error: Exception) -> None:
+        """The inputs of a batch cannot be copied, so the guest does not get it."""
+        batch = self.batches.pop(number)
+        self.open.difference_update(batch.keys)
+        self._release_block(batch.block)
+        self._owner.on_batch_unsent(self, batch, error)
+
+    def _on_result_failed(self, number: int) -> None:
+        """The result of a call was replaced by an error, which ends the call for the model."""
+        self._services.on_calls_cancelled(self, [number])
+        self._services.on_results_discarded(self, [number])
+
+    def _release_block(self, block: int) -> None:
+        if block >= 0:
+            self.memory.release_input(block)
+
+    def _send(self, data: bytes) -> None:
+        if self._waiting:
+            self._unsent.put(data)
+            return
+        self._last_sent = 0
+        if self._channel is not None:
+            self._channel.send(data)
+
+    def _on_frame(self, kind: int, payload: bytes) -> None:
+        try:
+            if kind == wire.Kind.RESPONSES:
+                self._responses(payload)
+            elif kind == wire.Kind.REPORTS:
+                self._owner.on_reports(read_reports(payload))
+            elif kind == wire.Kind.CALL:
+                self._services.on_call(self, self._calls.read(payload, self.memory))
+            else:
+                self._message(kind, payload)
+        except (wire.WireError, ProtocolError) as error:
+            self._kill_for(f"it broke the protocol: {error}")
+        except Exception as error:  # the frames after this one must still be handled
+            logger.exception("cannot handle a message of '%s' (pid %d)", self.spec.name, self.pid)
+            self._kill_for(f"its message could not be handled: {error}")
+
+    def _responses(self, payload: bytes) -> None:
+        if self.forwarded:
+            response = read_forwarded(payload, self._interface)
+            if response is not None and response.key in self.forwarded and self._pass_on_forwarded(response):
+                return
+        read = read_responses(payload, self._interface, self.memory)
+        if read.done and self._owner.is_refill_urgent(read.ended - read.started):
+            self._end_batch(read)
+            self._pass_on(read)
+        else:
+            self._pass_on(read)
+            if read.done:
+                self._end_batch(read)
+        if len(self.memory.released) > _MAX_RELEASED:
+            self._send_released()
+
+    def _pass_on_forwarded(self, response: ForwardedResponse) -> bool:
+        """Pass on the response to a request that was forwarded; False if it has to be handled like any other."""
+        batch = self.batches.get(response.number)
+        if batch is None or batch.keys != (response.key,):
+            return False
+        if self._owner.is_refill_urgent(response.ended - response.started):
+            return False
+        del self.batches[response.number]
+        self.open.discard(response.key)
+        self.forwarded.discard(response.key)
+        self._owner.on_forwarded_response(self, response, batch)
+        self._results.retry()
+        return True
+
+    def _pass_on(self, read: Responses) -> None:
+        for response in read.responses:
+            if response.key not in self.open:
+                continue  # two threads of the model responded at once, or after the sender had been ended for it
+            if response.final or response.reschedule:
+                self.open.discard(response.key)
+                self.forwarded.discard(response.key)
+            self._owner.on_response(self, response, read.started, read.ended)
+
+    def _end_batch(self, read: Responses) -> None:
+        batch = self.batches.pop(read.number, None)
+        if batch is None:
+            raise ProtocolError(f"a response to batch {read.number}, which is not in flight")
+        if read.kept_shared:
+            self._results.keep_shared(-1 - read.number, batch.places)
+        if batch.block >= 0:
+            if read.kept:
+                self._results.keep(batch.block)
+            else:
+                self.memory.release_input(batch.block)
+        self._owner.on_batch_done(self, batch, read.started, read.ended)
+        self._results.retry()
+
+    def _send_released(self) -> None:
+        if self.memory.released or self.memory.regions.ended:
+            self._send(pack_released(self.memory))
+
+    def _message(self, kind: int, payload: bytes) -> None:
+        message = unpack(FROM_GUEST, kind, payload)
+        match message:
+            case Log():
+                fields = (message.level, message.file, message.line, message.text)
+                self._process.log.put(len(message.text), self._owner.on_log_record, self, *fields)
+            case WantRelease():
+                if not self._wants_release:
+                    self._wants_release = True
+                    self._want_release()
+            case ReleaseInputs():
+                self._results.release(message.blocks)
+            case ResultsConsumed():
+                self._services.on_results_consumed(self, message.call, message.count)
+            case CancelCalls():
+                self._services.on_calls_cancelled(self, message.calls)
+            case DiscardResults():
+                self._services.on_results_discarded(self, message.calls)
+            case Query():
+                self._queries += 1
+                self._services.on_query(self, message.number, message.subject, message.fields)
+            case Notification() if message.subject == REQUEST_PROGRESS:
+                self._on_progress(message.fields)
+            case Notification():
+                self._services.on_notification(self, message.subject, message.fields)
+            case MemoryUsage():
+                self.memory_usage = read_memory_usage(message.usage)
+            case Hello() | Progress() | Ready() | Completed() | Failed():
+                if self._startup is not None:  # else its start was given up meanwhile
+                    self._startup.on_message(message)
+            case Finalized():
+                pass  # its exit follows, and is what `stop` waits for
+            case _:
+                assert_never(message)
+
+    def _on_progress(self, fields: Mapping[str, str]) -> None:
+        try:
+            key, started = int(fields["key"]), int(fields["started"])
+        except (KeyError, ValueError) as error:
+            raise ProtocolError(f"a malformed notification of progress: {error!r}") from error
+        if key in self.open:
+            self._owner.on_progress(key, started)
+
+    def _want_release(self) -> None:
+        """Send released blocks as soon as there are any: the guest waits for them."""
+        if self.memory.released:
+            self._wants_release = False
+            self._send_released()
+        elif not self._process.exited.done():
+            self._loop.call_later(_WANT_RELEASE_SECONDS, self._want_release)
+
+    # -- its progress -------------------------------------------------------------------------------------------
+
+    def _on_watched_frame(self, kind: int, payload: bytes) -> None:
+        if kind in {wire.Kind.RESPONSES, wire.Kind.CALL}:
+            self._watch.record(time.monotonic())
+        self._on_frame(kind, payload)
+
+    def _check_progress(self) -> None:
+        if self._is_gone or self._is_stopping:
+            return
+        now = time.monotonic()
+        if self._waits_for_others():
+            self._watch.record(now)
+        elif self.open and self._watch.check(now, self._oldest_batch_sent()):
+            self._on_hang()
+            return
+        self._loop.call_later(self._watch.check_seconds, self._check_progress)
+
+    def _oldest_batch_sent(self) -> float:
+        """When the batch was sent that the guest executes; 0 if it executes none."""
+        return next((batch.sent / 1e9 for batch in self.batches.values()), 0.0)
+
+    def _waits_for_others(self) -> bool:
+        """Whether the guest waits for a reply, or for memory that responses in flight borrow, or for a client."""
+        return (
+            self._queries > 0
+            or self._wants_release
+            or self._services.is_calling(self)
+            or self._owner.is_held_back(self)
+        )
+
+    def _on_hang(self) -> None:
+        """Have the guest write its stacks, then kill it."""
+        reason = f"it made no progress for {self._watch.seconds:g} s (--stub-hang-seconds or HANG_SECONDS)"
+        logger.error("'%s' (pid %d) hangs: %s; its stacks follow", self.spec.name, self.pid, reason)
+        self._process.send_signal(wire.STACKS_SIGNAL)
+        self._loop.call_later(STACKS_SECONDS, self._kill_for, reason)
+
+    # -- its end --------------------------------------------------------------------------------------------------
+
+    def _on_process_exit(self, status: int) -> None:
+        self._is_gone = True
+        for number in self._unsent.batches:
+            self.batches[number] = self.batches[number]._replace(sent=0)
+        self._unsent.clear()
+        self._results.close()
+        if self._channel is None:
+            self._on_drained(status)
+        else:
+            self._channel.drain(lambda: self._on_drained(status))  # responses that were sent before the end still count
+
+    def _on_drained(self, status: int) -> None:
+        """The process has exited, and its last messages were handled."""
+        # The guest never read the batch that was sent last: the owner may give it to another guest.
+        if self._channel is not None and self._channel.was_cut and self._last_sent in self.batches:
+            self.batches[self._last_sent] = self.batches[self._last_sent]._replace(sent=0)
+        self._process.exited.set_result(status)
+        self._services.on_worker_exit(self)
+        if self._startup is None and not self._is_stopping:
+            error = self._process.exit_report()
+            error.label = "hang" if self._watch.is_hung else ""
+            self._dispose()
+            self._owner.on_exit(self, error)
+
+    def _on_channel_end(self, reason: str) -> None:
+        """Kill a guest without its channel, unless it exits by itself first, with its own exit code."""
+        if self._channel is not None and self._channel.is_broken:
+            self._kill_for(reason)
+        elif not self._is_stopping:  # `stop` has its own timeout
+            self._loop.call_later(_EXIT_SECONDS, self._kill_for, reason)
+
+    def _kill_for(self, reason: str) -> None:
+        """Kill the guest because of *reason*, which its exit report contains."""
+        if self._is_gone or self._is_stopping or self._process.kill_reason:
+            return
+        self._process.kill_reason = reason
+        logger.error("'%s' (pid %d) is killed: %s", self.spec.name, self.pid, reason)
+        self._process.kill()
+
+    def _dispose(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self.readiness is not None:
+            self.readiness.close()
+        self._process.close()
+        self._unsent.clear()
+        self.memory.close()

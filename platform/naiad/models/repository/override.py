@@ -1,0 +1,145 @@
+"""Parameters of a load request: a configuration, and optionally files, that replace the model's own.
+
+Texts: CORE src/model_repository_manager/model_repository_manager.cc.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import shutil
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from google.protobuf import text_format
+
+from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.text import parse_json
+from naiad.core.errors import InvalidRequestError
+from naiad.models.repository.layout import ModelFiles, make_temporary_directory
+from naiad.models.repository.read import CONFIG_FILENAME, prepare_config
+from naiad.protocol.inference import Buffer
+
+__all__ = ["LoadOverride", "TemporaryModelDirectory", "check_model_name", "parse_override"]
+
+_FILE = "file:"
+_NAME_LIMIT = 255  # NAME_MAX of Linux file systems, in bytes
+_DEPTH_LIMIT = 64
+"""Folders above a file. Creating and deleting them takes a stack frame each, and a path has at most 4096 bytes."""
+
+
+class TemporaryModelDirectory:
+    """A temporary directory with the files of a model, deleted with this object.
+
+    Attributes:
+        files: The model's files.
+    """
+
+    def __init__(self, name: str, contents: Mapping[str, Buffer]) -> None:
+        root = make_temporary_directory("naiad-model-")
+        weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
+        self.files = ModelFiles(name=name, repository=root, directory=root / name)
+        self.files.directory.mkdir()
+        for path, content in contents.items():
+            target = self.files.directory / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOverride:
+    """What a load request replaces of a model in the repository.
+
+    Attributes:
+        name: The model's name.
+        config: The configuration to use.
+        contents: Contents of the files by their paths in the model's directory; empty to use the repository's files.
+    """
+
+    name: str
+    config: pb.ModelConfig
+    contents: Mapping[str, Buffer] = field(default_factory=dict, repr=False)
+
+    def make_directory(self) -> TemporaryModelDirectory:
+        """Write the files to a temporary directory; blocks.
+
+        Raises:
+            InvalidRequestError: If a file cannot be written, for example because its directory is another file.
+        """
+        config = text_format.MessageToString(self.config).encode()
+        try:
+            return TemporaryModelDirectory(self.name, {CONFIG_FILENAME: config, **self.contents})
+        except OSError as error:
+            raise InvalidRequestError(f"cannot write the files given for '{self.name}': {error}") from error
+
+    def prepared_config(self, files: ModelFiles, *, strict: bool) -> pb.ModelConfig:
+        """Return the configuration completed, normalised and checked against *files*; blocks.
+
+        Raises:
+            ConfigError: If it contradicts itself or the files.
+        """
+        message = pb.ModelConfig()
+        message.CopyFrom(self.config)
+        return prepare_config(message, files, strict=strict)
+
+
+def check_model_name(name: str) -> None:
+    """Check that a name can be that of a directory in a repository.
+
+    Raises:
+        InvalidRequestError: If it is empty or a path.
+    """
+    # Texts: CORE src/model_repository_manager/, `ValidateModelName`; "." and NUL are refused by us alone.
+    trimmed = name.strip()
+    if not trimmed:
+        raise InvalidRequestError("Model name cannot be empty. Please enter a valid name to deploy.")
+    if trimmed in {".", ".."} or "/" in name or "\0" in name:
+        shown = name.replace("\0", "\\0")
+        raise InvalidRequestError(
+            f"invalid model name '{shown}', model name must not contain path traversal characters"
+        )
+
+
+def parse_override(name: str, parameters: Mapping[str, str | Buffer]) -> LoadOverride | None:
+    """Parse the parameters of a load request; None without any.
+
+    Raises:
+        InvalidRequestError: For an unknown parameter, for files without a configuration, and for a file outside of
+            the model's directory.
+        ConfigError: If the configuration cannot be parsed.
+    """
+    contents: dict[str, Buffer] = {}
+    config: str | None = None
+    for key, value in parameters.items():
+        if key == "config" and isinstance(value, str):
+            config = value
+        elif key.startswith(_FILE) and not isinstance(value, str):
+            contents[_path_inside(key)] = value
+        else:
+            kind = "STRING" if isinstance(value, str) else "BYTES"
+            raise InvalidRequestError(f"Unrecognized load parameter '{key}' with type '{kind}'")
+    if config is None:
+        if contents:
+            raise InvalidRequestError("Load parameter 'config' must be specified for model file override")
+        return None
+    return LoadOverride(name=name, config=parse_json(config, "Invalid config override"), contents=contents)
+
+
+def _path_inside(key: str) -> str:
+    # Clients of the reference send `file:1/x`, `file:/1/x` and `file://1/x`: it appends each to the model's directory.
+    path = posixpath.normpath(key[len(_FILE) :].lstrip("/"))
+    if path in {".", ".."} or key.endswith("/") or path.startswith("../") or "\0" in path:
+        raise InvalidRequestError(
+            f"Invalid file parameter '{key}' with normalized path '{path}' must stay within model directory."
+        )
+    if path.count("/") > _DEPTH_LIMIT:
+        raise InvalidRequestError(
+            f"Invalid file path '{path[:40]}...': it has {path.count('/')} folders; at most {_DEPTH_LIMIT} are allowed"
+        )
+    longest = max(path.split("/"), key=lambda name: len(name.encode()))
+    if len(longest.encode()) > _NAME_LIMIT:
+        raise InvalidRequestError(
+            f"Invalid file path '{path}': a name in it may have {_NAME_LIMIT} bytes, and '{longest[:20]}...' has "
+            f"{len(longest.encode())}"
+        )
+    return path

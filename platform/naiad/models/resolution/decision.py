@@ -1,0 +1,165 @@
+"""What resolution decides for one version of a model, with every decision and its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+
+from naiad.config.model.environment_source import EnvironmentSource
+from naiad.models.resolution.native_library import NativeLibrary
+
+__all__ = [
+    "MODEL_FILENAME",
+    "STUB_FILENAME",
+    "UTILS_FILENAME",
+    "Decision",
+    "GuestLayout",
+    "Resolution",
+    "SearchedPath",
+    "describe_searched",
+]
+
+MODEL_FILENAME = "model.py"
+STUB_FILENAME = "triton_python_backend_stub"
+UTILS_FILENAME = "triton_python_backend_utils.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuestLayout:
+    """Where the default guest is installed, separate from the host's packages.
+
+    Attributes:
+        artifacts_dir: Directory of the default stub and utils.
+        library_dir: Directory that contains only the package `naiad_stub`.
+        requires_python: Python versions that the default stub supports.
+    """
+
+    artifacts_dir: Path
+    library_dir: Path
+    requires_python: SpecifierSet
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedPath:
+    """A path that was searched, and whether it exists."""
+
+    path: Path
+    found: bool
+
+    def __str__(self) -> str:
+        return f"{self.path} ({'found' if self.found else 'not found'})"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One decision.
+
+    Attributes:
+        subject: What was decided: "backend", "stub", ...
+        choice: What was chosen.
+        reason: The rule that led to it.
+        searched: The paths searched for it, in order.
+    """
+
+    subject: str
+    choice: str
+    reason: str
+    searched: tuple[SearchedPath, ...] = ()
+
+    def __str__(self) -> str:
+        searched = f"; {describe_searched(self.searched)}" if self.searched else ""
+        return f"{self.subject}: {self.choice} ({self.reason}{searched})"
+
+
+def describe_searched(searched: tuple[SearchedPath, ...]) -> str:
+    """Searched paths as text, for the end of an error message."""
+    return "looked at: " + ", ".join(map(str, searched)) if searched else "there was no place to look at"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedStub:
+    """A compiled stub of the reference.
+
+    Attributes:
+        path: Its file.
+        python: The Python version that it is linked to, such as `3.10`.
+    """
+
+    path: Path
+    python: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """What runs one version of a model.
+
+    Attributes:
+        model: The model's name.
+        version: The version.
+        model_dir: The model's directory; it contains the version's directory.
+        backend: Name of the backend.
+        backend_dir: Directory of a shared backend; None where the model brings its own code, and for native backends.
+        library: The library of a native backend; None for code in Python.
+        runtime: `runtime` of the effective configuration: `model.py` for a shared backend.
+        model_file: The Python file that defines the model, or the library.
+        stub: The guest program.
+        utils_dir: Directory of `triton_python_backend_utils.py`.
+        guest: The default guest, whose library every stub uses.
+        stub_requires: Python versions that the stub supports.
+        environment: Directory or archive of the execution environment, or its remote source; None for the host's
+            interpreter or one found on the machine.
+        environment_origin: The parameter or file that names the environment; empty without one.
+        python: The Python version that the model or its backend requires; None for any.
+        python_origin: The parameter or file that requires it; empty without one.
+        skipped_environment: A sentence about the default environment if the model does not use it; else empty.
+        backend_config: The settings that the backend reads as `cmdline` of its configuration.
+        steps: All decisions in order.
+        notices: Sentences to log, for example about a file that was found and not used.
+    """
+
+    model: str
+    version: int
+    model_dir: Path
+    backend: str
+    backend_dir: Path | None
+    runtime: str
+    model_file: Path
+    stub: Path
+    utils_dir: Path
+    guest: GuestLayout
+    stub_requires: SpecifierSet
+    environment: Path | EnvironmentSource | None
+    environment_origin: str
+    python: SpecifierSet | None
+    python_origin: str
+    backend_config: Mapping[str, str]
+    steps: tuple[Decision, ...] = field(repr=False)
+    notices: tuple[str, ...] = ()
+    skipped_environment: str = ""
+    library: NativeLibrary | None = None
+
+    @property
+    def outside_dir(self) -> Path | None:
+        """Directory of code that is outside the model's directory; None if all code is in it."""
+        if self.library is None:
+            return self.backend_dir
+        directory = self.library.path.parent
+        return None if directory.is_relative_to(self.model_dir) else directory
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the code belongs to a shared backend instead of the model."""
+        return self.backend_dir is not None
+
+    @property
+    def library_dir(self) -> Path:
+        """Directory of `naiad_stub`, the guest's library."""
+        return self.guest.library_dir
+
+    @property
+    def version_dir(self) -> Path:
+        """The directory of the version."""
+        return self.model_dir / str(self.version)

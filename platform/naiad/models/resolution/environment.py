@@ -1,0 +1,495 @@
+"""Where a model's environment comes from, and which Python it requires.
+
+First who names the environment (`choose_environment`), then what the name refers to (`locate_environment`): a path, a
+name in an environment directory, a URI, each with an optional digest.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os.path
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from packaging.specifiers import SpecifierSet
+
+from naiad.config.model.environment_pins import PINS_FILE, parse_pins
+from naiad.config.model.environment_source import ENVIRONMENT_SCHEME, EnvironmentSource, is_uri, split_digest
+from naiad.config.model.model_config import ModelConfig
+from naiad.config.server.backend_settings import ENVIRONMENT_SETTING, PYTHON_SETTING
+from naiad.core.errors import Code, ConfigError, ResolutionError
+from naiad.models.resolution.decision import MODEL_FILENAME, Decision, SearchedPath, describe_searched
+from naiad.models.resolution.files import Files
+from naiad.models.resolution.manifest import BACKEND_MANIFEST, BackendManifest, parse_python_version
+
+if TYPE_CHECKING:
+    from naiad.config.model.declared_environment import ScriptBlock
+
+__all__ = [
+    "MODEL_DIRECTORY_KEYWORD",
+    "VERSION_DIRECTORY_KEYWORD",
+    "EnvironmentChoice",
+    "EnvironmentSearch",
+    "PythonChoice",
+    "PythonDefaults",
+    "Script",
+    "choose_environment",
+    "choose_python",
+    "locate_environment",
+    "misspelt_parameters",
+    "python_defaults",
+    "read_script",
+]
+
+ENVIRONMENT_PARAMETER = "EXECUTION_ENV_PATH"
+PYTHON_PARAMETER = "PYTHON_VERSION"
+DEFAULT_ENVIRONMENT = f"pb_exec_env_{MODEL_FILENAME}.tar.gz"
+"""Name of the archive in a shared backend's directory that is the default environment of its models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentChoice:
+    """The environment of a model.
+
+    Attributes:
+        source: Path or remote source; None for the host's interpreter, or one that is found by its version.
+        origin: The parameter or file that names it.
+        step: The decision.
+        skipped: A sentence about the default environment if the model does not use it; else empty.
+    """
+
+    source: Path | EnvironmentSource | None
+    origin: str
+    step: Decision
+    skipped: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonChoice:
+    """The Python version that a model requires.
+
+    Attributes:
+        required: The versions; None for any.
+        origin: The parameter or file that requires them.
+        step: The decision.
+    """
+
+    required: SpecifierSet | None
+    origin: str
+    step: Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """The code of a model, with the block that declares its environment."""
+
+    path: Path
+    block: ScriptBlock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonDefaults:
+    """What the operator has set for all models that do not choose themselves.
+
+    Attributes:
+        environment: The environment as written; empty for none.
+        environment_origin: The flag or file that names it.
+        base: Directory of relative paths.
+        python: The Python version; None for any.
+        python_origin: The flag or file that asks for it.
+    """
+
+    environment: str = ""
+    environment_origin: str = ""
+    base: Path = Path()
+    python: SpecifierSet | None = None
+    python_origin: str = ""
+
+
+def python_defaults(settings: Mapping[str, str], manifest: BackendManifest | None) -> PythonDefaults:
+    """The defaults of the flag --backend-config, else of the `backend.toml` of backend `python`.
+
+    Args:
+        settings: The effective settings of backend `python`.
+        manifest: Its manifest; None without one.
+
+    Raises:
+        ResolutionError: If the setting is not a version of Python.
+    """
+    environment, environment_origin, base = "", "", Path.cwd()
+    python, python_origin = None, ""
+    if manifest is not None:
+        environment, environment_origin, base = manifest.environment, str(manifest.path), manifest.path.parent
+        python, python_origin = manifest.requires_python, str(manifest.path)
+    if settings.get(ENVIRONMENT_SETTING):
+        environment, base = settings[ENVIRONMENT_SETTING], Path.cwd()
+        environment_origin = f"--backend-config=python,{ENVIRONMENT_SETTING}"
+    if settings.get(PYTHON_SETTING):
+        python_origin = f"--backend-config=python,{PYTHON_SETTING}"
+        python = parse_python_version(settings[PYTHON_SETTING], python_origin)
+    return PythonDefaults(
+        environment=environment,
+        environment_origin=environment_origin,
+        base=base,
+        python=python,
+        python_origin=python_origin,
+    )
+
+
+def choose_environment(
+    config: ModelConfig,
+    *,
+    search: EnvironmentSearch,
+    backend_dir: Path | None,
+    manifest: BackendManifest | None,
+    files: Files,
+    defaults: PythonDefaults,
+    script: Script | None = None,
+) -> EnvironmentChoice:
+    """Choose the environment: parameter of the version, of the model, the backend's manifest, the backend's archive.
+
+    Then the script block of the code. A block that has no effect is named in the reason.
+
+    The operator's default comes last, and only for models that do not ask for a Python version: its Python would
+    contradict most of them.
+
+    Raises:
+        ResolutionError: If the named environment does not exist.
+    """
+    for parameter in (f"{ENVIRONMENT_PARAMETER}.{search.version}", ENVIRONMENT_PARAMETER):
+        text = config.parameters.get(parameter, "")
+        if text:
+            named = _named(text, f"parameter {parameter} of model '{config.name}'", search, files)
+            return _over_script(named, script)
+    if manifest is not None and manifest.environment:
+        beside = replace(search, base=manifest.path.parent, model_dir=None, model_uri="")
+        return _over_script(_named(manifest.environment, str(manifest.path), beside, files), script)
+    look = None
+    if backend_dir is not None:
+        look = SearchedPath(backend_dir / DEFAULT_ENVIRONMENT, files.exists(backend_dir / DEFAULT_ENVIRONMENT))
+    if look is None or not look.found:
+        if script is not None and script.block.dependencies:
+            return _declared(script, files)
+        return _default_environment(config, manifest, defaults, search, files, look)
+    origin = f"default of backend '{config.backend}'"
+    why = f"{origin}: an archive of that name in its directory"
+    found = EnvironmentChoice(
+        source=look.path, origin=origin, step=Decision("environment", str(look.path), why, (look,))
+    )
+    return _over_script(found, script)
+
+
+def read_script(path: Path, files: Files) -> Script | None:
+    """The script block of a model's code; None without one.
+
+    Raises:
+        ResolutionError: If the block is invalid.
+    """
+    try:
+        text = files.read(path).decode("utf-8-sig")
+        if "# ///" not in text:
+            return None
+        # Imported here: most models have no block.
+        from naiad.config.model.declared_environment import read_script_block
+
+        block = read_script_block(text, str(path))
+    except (OSError, UnicodeDecodeError):
+        return None  # loading the code will report it
+    except ConfigError as error:
+        raise ResolutionError(error.message) from None
+    return None if block is None else Script(path=path, block=block)
+
+
+def _declared(script: Script, files: Files) -> EnvironmentChoice:
+    from naiad.config.model.declared_environment import lock_candidates
+
+    looks = tuple(SearchedPath(path, files.exists(path)) for path in lock_candidates(script.path))
+    origin = f"the script block of {script.path}"
+    why = f"{origin}, for nothing else names an environment; it requires {', '.join(script.block.dependencies)}"
+    return EnvironmentChoice(
+        source=script.path, origin=origin, step=Decision("environment", str(script.path), why, looks)
+    )
+
+
+def _over_script(choice: EnvironmentChoice, script: Script | None) -> EnvironmentChoice:
+    """The choice, with a reason that says that the script block has no effect."""
+    if script is None or not script.block.dependencies:
+        return choice
+    step = replace(choice.step, reason=f"{choice.step.reason}; it wins over the script block of {script.path}")
+    return replace(choice, step=step)
+
+
+def _default_environment(
+    config: ModelConfig,
+    manifest: BackendManifest | None,
+    defaults: PythonDefaults,
+    search: EnvironmentSearch,
+    files: Files,
+    look: SearchedPath | None,
+) -> EnvironmentChoice:
+    searched = () if look is None else (look,)
+    why = "the model names none" if look is None else "neither the model nor its backend names one"
+    if not defaults.environment:
+        return _none(why, searched)
+    asks = ""
+    if config.parameters.get(PYTHON_PARAMETER, ""):
+        asks = f"parameter {PYTHON_PARAMETER} of model '{config.name}'"
+    elif manifest is not None and manifest.requires_python:
+        asks = str(manifest.path)
+    if asks:
+        none = _none(f"{why}; the default '{defaults.environment}' is not for models that ask for a version", searched)
+        skipped = (
+            f"model '{config.name}' does not use the default environment '{defaults.environment}' of "
+            f"{defaults.environment_origin}, because {asks} asks for a version of Python"
+        )
+        return replace(none, skipped=skipped)
+    beside = replace(search, base=defaults.base, model_dir=None, model_uri="")
+    return _named(defaults.environment, defaults.environment_origin, beside, files)
+
+
+def choose_python(
+    config: ModelConfig,
+    manifest: BackendManifest | None,
+    defaults: PythonDefaults,
+    environment: EnvironmentChoice,
+    script: Script | None = None,
+) -> PythonChoice:
+    """Choose the required Python version: the model's parameter, else its backend's manifest, its code, the default.
+
+    `requires-python` of a script block counts unless something other than the block names the environment.
+
+    The default is for models that run in no environment, or in the default one.
+
+    Raises:
+        ResolutionError: If the parameter is not a version.
+    """
+    text = config.parameters.get(PYTHON_PARAMETER, "")
+    if text:
+        origin = f"parameter {PYTHON_PARAMETER} of model '{config.name}'"
+        required = parse_python_version(text, origin)
+        return PythonChoice(required=required, origin=origin, step=Decision("python", f"Python {required}", origin))
+    if manifest is not None and manifest.requires_python is not None:
+        origin = str(manifest.path)
+        step = Decision("python", f"Python {manifest.requires_python}", f"requires-python of {origin}")
+        return PythonChoice(required=manifest.requires_python, origin=origin, step=step)
+    if script is not None and script.block.requires_python and environment.source in {None, script.path}:
+        origin = f"the script block of {script.path}"
+        step = Decision("python", f"Python {script.block.requires_python}", f"requires-python of {origin}")
+        return PythonChoice(required=script.block.requires_python, origin=origin, step=step)
+    if defaults.python is not None and environment.origin in {"", defaults.environment_origin}:
+        origin = defaults.python_origin
+        step = Decision("python", f"Python {defaults.python}", f"{origin}, the default for all models")
+        return PythonChoice(required=defaults.python, origin=origin, step=step)
+    why = f"neither parameter {PYTHON_PARAMETER} nor a {BACKEND_MANIFEST} asks for a version"
+    return PythonChoice(required=None, origin="", step=Decision("python", "any", why))
+
+
+def misspelt_parameters(config: ModelConfig) -> tuple[str, ...]:
+    """A sentence for each parameter of a model that is probably a misspelt name of one that is read here."""
+    known = {name.lower(): name for name in (ENVIRONMENT_PARAMETER, PYTHON_PARAMETER)}
+    found = []
+    for name in config.parameters:
+        stem = name.partition(".")[0]
+        near = difflib.get_close_matches(stem.lower(), known, n=1, cutoff=0.85)
+        if near and stem not in known.values():
+            found.append(
+                f"parameter '{name}' of model '{config.name}' does not name its environment or Python; did you mean "
+                f"{known[near[0]]}?"
+            )
+    return tuple(found)
+
+
+def _none(why: str, searched: tuple[SearchedPath, ...]) -> EnvironmentChoice:
+    return EnvironmentChoice(source=None, origin="", step=Decision("environment", "none", why, searched))
+
+
+def _named(text: str, origin: str, search: EnvironmentSearch, files: Files) -> EnvironmentChoice:
+    source, searched = locate_environment(text, origin, search, files)
+    return EnvironmentChoice(source=source, origin=origin, step=Decision("environment", str(source), origin, searched))
+
+
+# Names of environments.
+
+MODEL_DIRECTORY_KEYWORD = "$$TRITON_MODEL_DIRECTORY"
+VERSION_DIRECTORY_KEYWORD = "$$NAIAD_VERSION_DIRECTORY"
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(/[A-Za-z0-9_][A-Za-z0-9._+-]*)*")
+_ENDINGS = ("", ".tar.zst", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar", ".zip")
+_RULES = (
+    "a path may be absolute, relative to the model's directory (in a backend.toml, the backend's), or start with "
+    f"{MODEL_DIRECTORY_KEYWORD} or {VERSION_DIRECTORY_KEYWORD}, and names an archive or a directory; env://NAME is "
+    "one in an --env-directory, file:// is a path, and URIs such as s3://, gs:// and https:// name archives"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentSearch:
+    """What names of environments are relative to.
+
+    Attributes:
+        base: Directory of relative paths.
+        model_dir: The model's directory; None where the keywords of models are not allowed.
+        version: The version, for its directory.
+        model_uri: URI from which the model's directory was copied; empty for a directory of this machine.
+        directories: Directories of `env://` names, in order.
+        repository: The repository, whose `environments.lock` may pin remote archives; None for none.
+    """
+
+    base: Path
+    model_dir: Path | None = None
+    version: int = 0
+    model_uri: str = ""
+    directories: tuple[Path, ...] = ()
+    repository: Path | None = None
+
+
+def locate_environment(
+    text: str, origin: str, search: EnvironmentSearch, files: Files
+) -> tuple[Path | EnvironmentSource, tuple[SearchedPath, ...]]:
+    """The path or remote source that *text* names, and the paths searched for it. Remote sources are not contacted.
+
+    Raises:
+        ResolutionError: If the text is invalid, or a local environment does not exist.
+    """
+    try:
+        name, digest = split_digest(text)
+    except ConfigError as error:
+        raise ResolutionError(f"{origin}: {error.message}") from None
+    if name.startswith(ENVIRONMENT_SCHEME):
+        path, searched = _find_named(name.removeprefix(ENVIRONMENT_SCHEME), text, origin, search, files)
+    elif is_uri(name) and not name.lower().startswith("file://"):
+        return _remote(name, digest, search, files)
+    else:
+        path = _path(name, text, origin, search)
+        look = SearchedPath(path, files.exists(path))
+        searched = (look,)
+        if not look.found:
+            uri = "" if name.startswith("/") or is_uri(name) else _uri_beside(path, search)
+            if uri:
+                return EnvironmentSource(uri=uri, digest=digest, is_mutable=True), searched
+            raise ResolutionError(
+                f"{origin} names the execution environment '{text}', but '{path}' does not exist"
+                f"{_similar(name, path, search, files)}; {_RULES}",
+                code=Code.NOT_FOUND,
+            )
+    return (EnvironmentSource(path=path, digest=digest) if digest else path), searched
+
+
+def _remote(
+    uri: str, digest: str, search: EnvironmentSearch, files: Files
+) -> tuple[EnvironmentSource, tuple[SearchedPath, ...]]:
+    """A remote archive, pinned by its name or else by the repository's `environments.lock`."""
+    if digest or search.repository is None:
+        return EnvironmentSource(uri=uri, digest=digest), ()
+    file = search.repository / PINS_FILE
+    look = SearchedPath(file, files.exists(file))
+    if not look.found:
+        return EnvironmentSource(uri=uri), (look,)
+    try:
+        pins = parse_pins(files.read(file).decode("utf-8-sig"), str(file))
+    except ConfigError as error:
+        raise ResolutionError(error.message) from None
+    except (OSError, UnicodeDecodeError) as error:
+        # Without its pin, another content would be accepted than the one that was reviewed.
+        raise ResolutionError(f"cannot read {file}: {error}; correct the file or its permissions") from None
+    return EnvironmentSource(uri=uri, digest=pins.get(uri, "")), (look,)
+
+
+def _similar(name: str, path: Path, search: EnvironmentSearch, files: Files) -> str:
+    """What a path that does not exist may have meant: a name of an environment directory, or a name in the folder."""
+    if _NAME.fullmatch(name):
+        places = [directory / f"{name}{ending}" for directory in search.directories for ending in _ENDINGS]
+        if any(files.exists(place) for place in places):
+            return f"; did you mean '{ENVIRONMENT_SCHEME}{name}'?"
+    if name.startswith("~"):
+        return "; '~' is not expanded; write the whole path"
+    if name.startswith("$"):
+        word = name.partition("/")[0]
+        keyword = difflib.get_close_matches(word, [known for known, _ in _keywords(search)], n=1)
+        if keyword and keyword[0] != word:
+            return f"; did you mean {keyword[0]}?"
+    near = difflib.get_close_matches(path.name, files.names(path.parent), n=1, cutoff=0.7)
+    if near and near[0] != path.name:  # else it is a dangling link
+        return f"; did you mean '{path.with_name(near[0])}'?"
+    return ""
+
+
+def _find_named(
+    name: str, text: str, origin: str, search: EnvironmentSearch, files: Files
+) -> tuple[Path, tuple[SearchedPath, ...]]:
+    if not _NAME.fullmatch(name):
+        raise ResolutionError(
+            f"{origin}: '{text}': '{name}' is not a name of an environment: use letters, digits and ._+-, and '/' "
+            f"between parts, which must not begin with a dot; {_RULES}"
+        )
+    if not search.directories:
+        raise ResolutionError(
+            f"{origin} names the execution environment '{text}', but --env-directory is missing; name the "
+            f"directory that holds '{name}' with --env-directory",
+            code=Code.NOT_FOUND,
+        )
+    searched: list[SearchedPath] = []
+    for directory in search.directories:
+        for ending in _ENDINGS:
+            look = SearchedPath(directory / f"{name}{ending}", files.exists(directory / f"{name}{ending}"))
+            searched.append(look)
+            if look.found:
+                return look.path, tuple(searched)
+    raise ResolutionError(
+        f"{origin} names the execution environment '{text}', which no environment directory holds; "
+        f"{describe_searched(tuple(searched))}; put it there, or name another directory with --env-directory",
+        code=Code.NOT_FOUND,
+    )
+
+
+def _path(name: str, text: str, origin: str, search: EnvironmentSearch) -> Path:
+    """The path of a name without a scheme, or with `file://`."""
+    if is_uri(name):
+        parts = urlsplit(name)
+        if parts.netloc not in {"", "localhost"}:
+            raise ResolutionError(
+                f"{origin}: '{text}' is on the host '{parts.netloc}', and file:// names what is on this one; write "
+                f"file://{parts.path} if that is meant; {_RULES}"
+            )
+        return Path(unquote(parts.path))
+    for keyword, directory in _keywords(search):
+        before, found, rest = name.partition(keyword)
+        if not found:
+            continue
+        if before or (rest and not rest.startswith("/")):
+            raise ResolutionError(
+                f"{origin}: '{text}': {keyword} must be the whole value or its beginning before a '/'; {_RULES}"
+            )
+        return directory / rest.lstrip("/")
+    return search.base / name
+
+
+def _keywords(search: EnvironmentSearch) -> tuple[tuple[str, Path], ...]:
+    if search.model_dir is None:
+        return ()
+    return (
+        (MODEL_DIRECTORY_KEYWORD, search.model_dir),
+        (VERSION_DIRECTORY_KEYWORD, search.model_dir / str(search.version)),
+    )
+
+
+def _uri_beside(path: Path, search: EnvironmentSearch) -> str:
+    """The URI of a path that leaves a copied model's directory, relative to the URI it was copied from; else empty.
+
+    The path is normalised as text, without the file system, as the reference does.
+    """
+    if not search.model_uri or search.model_dir is None:
+        return ""
+    relative = os.path.relpath(os.path.normpath(path), search.model_dir)
+    if not relative.startswith("../"):
+        return ""
+    # The last `://`: `s3://https://host:port/bucket/path` has two.
+    scheme, _, rest = search.model_uri.rpartition("://")
+    joined = posixpath.normpath(posixpath.join(rest, relative))
+    # A path must not leave its bucket or host.
+    return f"{scheme}://{joined}" if joined.partition("/")[0] == rest.partition("/")[0] else ""

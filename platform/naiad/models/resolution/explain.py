@@ -1,0 +1,130 @@
+"""The decisions of a resolution as text, for `naiad explain` and the debug log.
+
+Separate from `tables`, which the server imports at its start: this module imports rich.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from naiad.models.resolution.decision import Decision, Resolution
+
+__all__ = [
+    "PreparedEnvironment",
+    "explain_plainly",
+    "explain_richly",
+    "explain_steps",
+    "prepared_step",
+    "resolution_as_json",
+    "steps_as_json",
+]
+
+_INDENT = " " * 14
+
+
+class PreparedEnvironment(Protocol):
+    """The properties of a prepared environment that are printed."""
+
+    @property
+    def prefix(self) -> Path:
+        """Its directory."""
+        ...
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        ...
+
+    @property
+    def version(self) -> tuple[int, int, int]:
+        """The interpreter's version."""
+        ...
+
+    @property
+    def numpy_version(self) -> str | None:
+        """The version of numpy in it."""
+        ...
+
+
+def explain_plainly(resolution: Resolution, environment: PreparedEnvironment | None = None) -> str:
+    """All decisions as plain text, one block each."""
+    lines = [_title(resolution), explain_steps(_steps(resolution, environment))]
+    lines.extend(f"  note        {notice}" for notice in resolution.notices)
+    return "\n".join(lines) + "\n"
+
+
+def explain_steps(steps: Iterable[Decision]) -> str:
+    """Decisions as plain text, also those before the failure of a resolution."""
+    lines = []
+    for step in steps:
+        lines.append(f"  {step.subject:<11} {step.choice}")
+        lines.append(f"{_INDENT}{step.reason}")
+        lines.extend(f"{_INDENT}{'+' if look.found else '-'} {look}" for look in step.searched)
+    return "\n".join(lines)
+
+
+def explain_richly(resolution: Resolution, console: Console, environment: PreparedEnvironment | None = None) -> None:
+    """Print all decisions to a terminal."""
+    table = Table(title=_title(resolution), title_justify="left", show_header=False, box=None, padding=(0, 1, 1, 1))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for step in _steps(resolution, environment):
+        text = Text(step.choice, style="green")
+        text.append(f"\n{step.reason}", style="default")
+        for look in step.searched:
+            text.append(f"\n{'+' if look.found else '-'} {look}", style="default" if look.found else "dim")
+        table.add_row(step.subject, text)
+    for notice in resolution.notices:
+        table.add_row("note", Text(notice, style="yellow"))
+    console.print(table)
+
+
+def resolution_as_json(resolution: Resolution, environment: PreparedEnvironment | None = None) -> dict[str, Any]:
+    """All decisions as plain values for JSON."""
+    prepared = environment and {
+        "prefix": str(environment.prefix),
+        "python": str(environment.python),
+        "version": ".".join(map(str, environment.version)),
+        "numpy": environment.numpy_version,
+    }
+    return {
+        "version": resolution.version,
+        "directory": str(resolution.model_dir),
+        "decisions": steps_as_json(resolution.steps),
+        "notices": list(resolution.notices),
+        "environment": prepared,
+    }
+
+
+def steps_as_json(steps: Iterable[Decision]) -> list[dict[str, Any]]:
+    """Decisions as plain values for JSON, also those before the failure of a resolution."""
+    return [
+        {
+            "subject": step.subject,
+            "choice": step.choice,
+            "reason": step.reason,
+            "searched": [{"path": str(look.path), "found": look.found} for look in step.searched],
+        }
+        for step in steps
+    ]
+
+
+def prepared_step(environment: PreparedEnvironment) -> Decision:
+    """The interpreter and numpy of a prepared environment, as one more decision."""
+    version = ".".join(map(str, environment.version))
+    numpy = f"numpy {environment.numpy_version}" if environment.numpy_version else "no numpy"
+    return Decision("interpreter", f"Python {version}: {environment.python}", f"in {environment.prefix}, with {numpy}")
+
+
+def _steps(resolution: Resolution, environment: PreparedEnvironment | None) -> tuple[Decision, ...]:
+    return resolution.steps if environment is None else (*resolution.steps, prepared_step(environment))
+
+
+def _title(resolution: Resolution) -> str:
+    return f"model '{resolution.model}' version {resolution.version}, in {resolution.model_dir}"

@@ -1,0 +1,129 @@
+"""Installs the default guest in a separate directory.
+
+The guest's package is installed in the host's site-packages. A guest started from there could import every package of
+the host. So it is copied into a directory that contains nothing else and is named by the hash of its content. Such a
+directory is written once, never changed, and shared by all servers of the user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import naiad_stub
+from packaging.specifiers import SpecifierSet
+
+from naiad.core.errors import ResolutionError
+from naiad.models.resolution.decision import STUB_FILENAME, UTILS_FILENAME, GuestLayout
+from naiad.models.resolution.files import RealFiles
+from naiad.models.resolution.manifest import STUB_MANIFEST, read_stub_manifest
+
+__all__ = ["lay_out_guest"]
+
+_STAGING_PREFIX = ".guest-staging-"
+_STALE_SECONDS = 3600
+
+
+def lay_out_guest(cache_dir: Path) -> GuestLayout:
+    """Install the default guest in *cache_dir* if it is missing; return its location.
+
+    Raises:
+        ResolutionError: If the installed package is incomplete, or the directory cannot be written.
+    """
+    contents = _read_guest(Path(naiad_stub.__file__).resolve().parents[1])
+    target = cache_dir.absolute() / f"guest-{_digest(contents)[:16]}"
+    try:
+        if not _is_complete(target, contents):
+            cache_dir.mkdir(parents=True, exist_ok=True)
+            _remove_stale_staging(cache_dir)
+            _write(target, contents)
+    except OSError as error:
+        raise ResolutionError(
+            f"cannot lay out the guest in '{target}': {error.strerror or error}; name a directory that can be "
+            "written with --env-store"
+        ) from error
+    artifacts = target / "artifacts"
+    requires_python = read_stub_manifest(artifacts, RealFiles())
+    return GuestLayout(
+        artifacts_dir=artifacts,
+        library_dir=target / "lib",
+        requires_python=SpecifierSet() if requires_python is None else requires_python,
+    )
+
+
+def _read_guest(source: Path) -> dict[str, bytes]:
+    """The contents of the guest's files by their path in the layout."""
+    package = source / "naiad_stub"
+    files = {f"artifacts/{name}": source / name for name in (STUB_FILENAME, UTILS_FILENAME, STUB_MANIFEST)}
+    files |= {
+        f"lib/{path.relative_to(source).as_posix()}": path
+        for path in sorted(package.rglob("*"))
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    try:
+        return {name: path.read_bytes() for name, path in files.items()}
+    except OSError as error:
+        raise ResolutionError(
+            f"the guest is not complete where naiad is installed: '{error.filename}': {error.strerror}; install "
+            "naiad again"
+        ) from error
+
+
+def _digest(contents: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for name, content in sorted(contents.items()):
+        # With the length, two files and their concatenation have different digests.
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _is_complete(target: Path, contents: Mapping[str, bytes]) -> bool:
+    """Whether all files exist: programs that clean caches may delete single old files."""
+    try:
+        return all((target / name).stat().st_size == len(content) for name, content in contents.items())
+    except OSError:
+        return False
+
+
+def _write(target: Path, contents: Mapping[str, bytes]) -> None:
+    """Write to a staging directory, then rename it: the target is complete as soon as it exists."""
+    staging = Path(tempfile.mkdtemp(prefix=_STAGING_PREFIX, dir=target.parent))
+    try:
+        for name, content in contents.items():
+            path = staging / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        # mkdtemp makes a private directory; other users may share this cache.
+        staging.chmod(0o755)
+        (staging / "artifacts" / STUB_FILENAME).chmod(0o755)
+        _replace(staging, target, contents)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _replace(staging: Path, target: Path, contents: Mapping[str, bytes]) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if not _is_complete(target, contents):
+            # The target exists and is incomplete: move it away first.
+            with tempfile.TemporaryDirectory(prefix=_STAGING_PREFIX, dir=target.parent) as aside:
+                target.rename(Path(aside) / "broken")
+    try:
+        staging.rename(target)
+    except OSError:
+        # Another server was faster. The name is the hash of the content, so its content is the same.
+        if not _is_complete(target, contents):
+            raise
+
+
+def _remove_stale_staging(cache_dir: Path) -> None:
+    """Remove staging directories of killed servers; recent ones may belong to a server that is writing."""
+    for entry in cache_dir.glob(f"{_STAGING_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - entry.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(entry, ignore_errors=True)

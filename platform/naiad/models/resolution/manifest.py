@@ -1,0 +1,121 @@
+"""The TOML manifests of a stub and of a shared backend: `stub.toml` and `backend.toml`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from naiad.core.errors import ResolutionError
+from naiad.models.resolution.files import Files
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = [
+    "BACKEND_MANIFEST",
+    "STUB_MANIFEST",
+    "BackendManifest",
+    "parse_python_version",
+    "read_backend_manifest",
+    "read_stub_manifest",
+]
+
+BACKEND_MANIFEST = "backend.toml"
+REPOSITORY_BACKENDS = ".naiad/backends"
+"""Folder of a model repository with the repository's own backends; `naiad push` writes it."""
+STUB_MANIFEST = "stub.toml"
+STUB_PROTOCOL = 1
+"""Version of the protocol between host and guest that this host implements."""
+
+_VERSION = re.compile(r"\d+(\.\d+){0,2}")
+_FULL_VERSION_PARTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendManifest:
+    """The manifest of a shared backend.
+
+    Attributes:
+        path: Path of the manifest.
+        requires_python: Python versions that its code supports; None for any.
+        environment: Its default environment as written, relative to the backend's directory; empty for none.
+    """
+
+    path: Path
+    requires_python: SpecifierSet | None = None
+    environment: str = ""
+
+
+def parse_python_version(text: str, origin: str) -> SpecifierSet:
+    """Parse a required Python version: `3.10` is any 3.10.x, `3.10.13` that version only, `>=3.10,<3.12` a range.
+
+    Raises:
+        ResolutionError: If the text is neither a version nor a range.
+    """
+    text = text.strip()
+    if _VERSION.fullmatch(text):
+        exact = text.count(".") + 1 == _FULL_VERSION_PARTS
+        return SpecifierSet(f"=={text}" if exact else f"=={text}.*")
+    try:
+        return SpecifierSet(text)
+    except InvalidSpecifier:
+        raise ResolutionError(
+            f'{origin}: \'{text}\' is not a version of Python: write a version as "3.10" or a range as ">=3.10,<3.12"'
+        ) from None
+
+
+def read_backend_manifest(directory: Path, files: Files) -> BackendManifest | None:
+    """Read the manifest of a shared backend; None if it has none.
+
+    Raises:
+        ResolutionError: If it cannot be read or has an unknown key.
+    """
+    path = directory / BACKEND_MANIFEST
+    if not files.exists(path):
+        return None
+    content = _read(path, files, {"requires-python", "environment"})
+    required = content.get("requires-python")
+    return BackendManifest(
+        path=path,
+        requires_python=None if required is None else parse_python_version(str(required), f"{path}: requires-python"),
+        environment=str(content.get("environment", "")),
+    )
+
+
+def read_stub_manifest(directory: Path, files: Files) -> SpecifierSet | None:
+    """Read the Python versions that the stub in a directory supports; None without a manifest.
+
+    Raises:
+        ResolutionError: If the manifest cannot be read, or the stub implements another protocol version.
+    """
+    path = directory / STUB_MANIFEST
+    if not files.exists(path):
+        return None
+    content = _read(path, files, {"protocol", "requires-python"})
+    if content.get("protocol", STUB_PROTOCOL) != STUB_PROTOCOL:
+        raise ResolutionError(
+            f"{path}: the stub speaks protocol {content['protocol']}, this server {STUB_PROTOCOL}: take the stub "
+            "that belongs to this version of naiad"
+        )
+    required = content.get("requires-python")
+    return None if required is None else parse_python_version(str(required), f"{path}: requires-python")
+
+
+def _read(path: Path, files: Files, known: set[str]) -> Mapping[str, object]:
+    try:
+        content: Mapping[str, object] = tomllib.loads(files.read(path).decode("utf-8-sig"))
+    except OSError as error:
+        raise ResolutionError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ResolutionError(f"{path}: {error}") from error
+    unknown = sorted(set(content) - known)
+    if unknown:
+        raise ResolutionError(f"{path}: unknown key '{unknown[0]}'; there are: {', '.join(sorted(known))}")
+    return content

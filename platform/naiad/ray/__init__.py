@@ -1,6 +1,0 @@
-"""naiad on Ray: Ray Serve places, replaces and scales servers; clients send their requests to the servers."""
-
-from naiad.ray.application import app, build
-from naiad.ray.server_list import ServerList
-
-__all__ = ["ServerList", "app", "build"]

@@ -1,0 +1,346 @@
+"""The server from start to stop: builds its objects and connects them; no other module does.
+
+The start overlaps three things that take time: guests start as separate processes; meanwhile a thread imports the
+modules of the listeners; the ports open when both are done. Guests come first, because they take the longest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import uvloop
+
+from naiad.config.server.backend_settings import ENVIRONMENT_SETTING, WITHOUT_EFFECT, effective_settings
+from naiad.config.server.option_rows import option_rows
+from naiad.config.server.options import ModelControlMode, ServerOptions
+from naiad.core import garbage_collection
+from naiad.core.background_imports import import_in_background
+from naiad.core.errors import NaiadError
+from naiad.core.logs import ActiveLog, RecentLines, log_block
+from naiad.engine.calls.model_control import ModelControl
+from naiad.engine.engine import Engine
+from naiad.engine.lifecycle.restart import RestartPolicy
+from naiad.engine.loading.loader import Loader, LoadSettings
+from naiad.engine.scheduling.rate_limit import EVERY_DEVICE, ResourceCapacity
+from naiad.engine.serving.rate_limiter import SharedRateLimiter
+from naiad.engine.settings import EngineSettings
+from naiad.environments.manager import EnvironmentManager
+from naiad.environments.policy import store_policy
+from naiad.environments.ready_environment import activated_environment, withheld_variables
+from naiad.guests.loop_poller import default_busy_poll_us
+from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.guests.memory.machine import require_proc
+from naiad.models.repository.repositories import open_repositories_of
+from naiad.models.resolution.resolve import resolution_settings
+from naiad.models.resolution.tables import agent_table, backend_table, model_table, option_table
+from naiad.server.processes.ports import require_free_ports
+from naiad.server.processes.spawned import SpawnedProcesses
+
+if TYPE_CHECKING:
+    from naiad.server.listeners import Listeners
+
+logger = logging.getLogger("naiad.app")
+
+_FAILED = 1
+_LOST_CHECK_SECONDS = 1.0
+_WITHOUT_EFFECT_REASON = (
+    "the host uses anonymous segments that grow with use, a socket for messages, and no pool of threads for calls; the "
+    "parameter memory_limit of a model limits its memory"
+)
+
+
+class Supervisor(Protocol):
+    """The connection to the program that started this server."""
+
+    async def run(self, engine: Engine) -> None:
+        """Answer the program's questions; runs from before the models load until the server stops."""
+
+    def on_listening(self, ports: Mapping[str, int]) -> None:
+        """The server is ready for clients; *ports* has the number of each open port by name (`Listeners.ports`)."""
+
+
+class OpenPorts(NamedTuple):
+    """The open ports of a server, of all its processes.
+
+    Attributes:
+        listeners: Those of this process.
+        drain: Has clients connect to other servers.
+        reopen: Opens the trace file again by its name, and the log file in the processes that have frontends alone.
+    """
+
+    listeners: Listeners
+    drain: Callable[[], None]
+    reopen: Callable[[], None]
+
+
+def serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor | None = None) -> int:
+    """Run a server until SIGINT or SIGTERM; returns the exit code.
+
+    Args:
+        options: The options.
+        log: The log; clients may change its settings while the server runs.
+        supervisor: The connection to the program that started the server; None without one.
+    """
+    try:
+        return uvloop.run(_serve(options, log, supervisor))
+    except NaiadError as error:
+        logger.error("error: creating server: %s - %s", error.code.value, error.message)  # noqa: TRY400 - an error of the user's input needs no traceback
+        return _FAILED
+
+
+async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor | None) -> int:
+    stopping = _stop_on_signals()
+    if options.log.file is not None:
+        _call_on_hangup(log.reopen)
+    require_free_ports(options)
+    _require_valid_tls(options)
+    recent = log.keep_recent() if options.http.ui else None  # before the models load: the page shows why they failed
+    loader = build_loader(options, with_frontends=True)
+    engine = build_engine(options, loader)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(engine.stop)
+        if supervisor is not None:
+            supervising = asyncio.ensure_future(supervisor.run(engine))
+            stack.callback(supervising.cancel)
+        starting = asyncio.ensure_future(engine.start())
+        spawned = SpawnedProcesses()
+        stack.push_async_callback(spawned.close)
+        frontends = 0 if loader.frontend_memory is None else options.general.frontends
+        importing = asyncio.ensure_future(_import_listeners(starting, loader.launching, spawned, frontends))
+        await asyncio.wait([starting, asyncio.ensure_future(stopping.wait())], return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            return 0
+        failures = starting.result()
+        log_block(logger, agent_table())
+        log_block(logger, backend_table(loader.resolutions.values()))
+        log_block(logger, model_table(engine.outcomes()))
+        log_block(logger, option_table(option_rows(options, engine.server_metadata())))
+        if failures and options.general.exit_on_error:
+            logger.error("error: creating server: Internal - failed to load all models")
+            return _FAILED
+        await importing
+        ports = await listen(engine, loader, options, log, stack, spawned, recent)
+        if supervisor is not None:
+            supervisor.on_listening(ports.listeners.ports)
+        if options.log.file is not None or options.trace.config.file:
+            _call_on_hangup(log.reopen, ports.reopen)
+        await import_in_background("naiad.protocol.numpy_types")
+        garbage_collection.settle()
+        if options.general.exit_on_lost_models:
+            watching = asyncio.ensure_future(_stop_when_lost(engine, stopping))
+            stack.callback(watching.cancel)
+        await stopping.wait()
+        # Not ready from now on: load balancers send new requests to other servers.
+        engine.is_reachable = False
+        if options.general.drain_seconds:
+            stopping.clear()
+            await _drain(ports.drain, options.general.drain_seconds, stopping)
+        logger.info("Waiting for in-flight requests to complete.")
+        are_models_lost = options.general.exit_on_lost_models and engine.are_models_lost()
+        await engine.finish_sequences()
+    return _FAILED if are_models_lost else 0
+
+
+def _require_valid_tls(options: ServerOptions) -> None:
+    """Reject certificates and keys that cannot be used, before models are loaded, which may take minutes.
+
+    Raises:
+        OptionError: If a file cannot be read, or holds no valid certificate or key.
+    """
+    serves_http = options.http.is_enabled or options.openai.port is not None
+    for is_served, files in ((serves_http, options.http.tls), (options.grpc.is_enabled, options.grpc.tls)):
+        if is_served and files is not None:
+            from naiad.frontends.tls import http_context  # imported late: most servers do without TLS
+
+            http_context(files)
+
+
+async def _stop_when_lost(engine: Engine, stopping: asyncio.Event) -> None:
+    """Have the server stop when its models are lost (see `Engine.are_models_lost`)."""
+    while not engine.are_models_lost():
+        await asyncio.sleep(_LOST_CHECK_SECONDS)
+    logger.error("all models were given up and do not recover; the server exits (--exit-on-lost-models)")
+    stopping.set()
+
+
+async def listen(
+    engine: Engine,
+    loader: Loader,
+    options: ServerOptions,
+    log: ActiveLog,
+    stack: AsyncExitStack,
+    spawned: SpawnedProcesses,
+    recent: RecentLines | None = None,
+) -> OpenPorts:
+    """Serve on all ports until *stack* is closed.
+
+    The server is not ready before the last port is open: a client that waits for readiness on one port may then use any
+    other.
+
+    Raises:
+        NaiadError: If a port is not available.
+    """
+    from naiad.server import listeners as ports
+
+    engine.is_reachable = False
+    services = ports.server_services(engine, loader, options, log, recent)
+    if loader.frontend_memory is None:
+        listeners = await ports.listen(engine, services, options, stack)
+        await listeners.open_metrics(options.metrics.address)
+        opened = OpenPorts(listeners, listeners.drain, listeners.tracer.reopen)
+    else:
+        from naiad.server.frontend_owner import listen_in_processes
+
+        memory = loader.frontend_memory
+        pool, listeners = await listen_in_processes(engine, memory, services, options, log, stack, spawned)
+
+        def reopen() -> None:
+            listeners.tracer.reopen()
+            pool.reopen_logs()
+
+        opened = OpenPorts(listeners, pool.drain, reopen)
+    for line in opened.listeners.started:
+        logger.info("%s", line)
+    engine.is_reachable = True
+    return opened
+
+
+async def _drain(drain: Callable[[], None], seconds: int, stopping: asyncio.Event) -> None:
+    """Serve on for *seconds*, or until the next signal, while clients connect to other servers."""
+    logger.info("Not ready any more, and serving for %d more seconds; a second signal ends this.", seconds)
+    drain()
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(stopping.wait(), seconds)
+    stopping.set()
+
+
+def build_loader(
+    options: ServerOptions, debugged: tuple[str, str] | None = None, *, with_frontends: bool = False
+) -> Loader:
+    """The loader of models, with the environments and the settings it uses; logs the warnings about the options.
+
+    Args:
+        options: The server's options.
+        debugged: Name of a model to run under a debugger, and the debugger; None for no debugger.
+        with_frontends: Whether guests share memory with frontend processes, if the options ask for such.
+
+    Raises:
+        UnsupportedRequestError: If /proc is missing.
+    """
+    require_proc()  # here, because every command that starts guests calls this function
+    python_settings = effective_settings(options.backends.configs, "python")
+    # Here, because every command that starts guests calls this function.
+    for warning in (*options.warnings, *withheld_variables(os.environ)):
+        logger.warning("%s", warning)
+    for key in sorted(python_settings.keys() & WITHOUT_EFFECT):
+        logger.info("backend setting '%s' is accepted and has no effect: %s", key, _WITHOUT_EFFECT_REASON)
+    resolution = resolution_settings(options)
+    settings = LoadSettings(
+        resolution=resolution,
+        auto_complete=options.models.auto_complete,
+        restart=RestartPolicy(
+            options.guests.restart_limit, options.guests.restart_window_secs, options.guests.recovery_secs
+        ),
+        start_timeout=options.backends.python.stub_timeout_seconds,
+        activated=None if ENVIRONMENT_SETTING in python_settings else activated_environment(os.environ),
+        debugged=debugged,
+        limiter=_limiter(options),
+        prewarm=options.guests.prewarm,
+        hang_seconds=options.guests.hang_seconds,
+        log_rate=options.guests.log_rate,
+        guest_env=options.guests.environ,
+        guest_user=options.guests.user,
+        native_shared_model=options.guests.native_shared_model,
+        busy_poll_us=default_busy_poll_us() if options.guests.busy_poll_us < 0 else options.guests.busy_poll_us,
+        frontends=FrontendMemory(options.general.frontends) if with_frontends and options.general.frontends else None,
+    )
+    return Loader(settings, EnvironmentManager(options.environments.store, policy=store_policy(options)))
+
+
+def _limiter(options: ServerOptions) -> SharedRateLimiter | None:
+    limits = options.rate_limit.resources
+    if limits is None:
+        return None
+    return SharedRateLimiter(
+        ResourceCapacity(limit.name, limit.count, EVERY_DEVICE if limit.device is None else limit.device)
+        for limit in limits
+    )
+
+
+def build_engine(options: ServerOptions, loader: Loader) -> Engine:
+    """The engine, not started; call it on a running event loop."""
+    settings = EngineSettings(
+        server_id=options.general.server_id,
+        repositories=open_repositories_of(options),
+        is_explicit=options.models.control_mode is ModelControlMode.EXPLICIT,
+        poll_seconds=options.models.poll_secs if options.models.control_mode is ModelControlMode.POLL else None,
+        is_demand=options.models.control_mode is ModelControlMode.DEMAND,
+        demand_load_timeout=options.models.demand_load_timeout,
+        demand_idle_seconds=options.models.demand_idle_seconds,
+        models_memory=options.models.models_memory,
+        startup_models=options.models.startup_models,
+        strict_config=not options.models.auto_complete,
+        strict_readiness=options.general.strict_readiness,
+        config_name=options.models.config_name,
+        load_threads=options.models.load_thread_count,
+        load_retries=options.models.load_retry_count,
+        exit_timeout=options.general.exit_timeout_secs,
+        metrics=options.metrics.config,
+        counts_latencies=options.http.ui,
+        response_cache_size=options.cache.size,
+    )
+    engine = Engine(settings, loader)
+    ModelControl(engine)
+    return engine
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal(number: int) -> None:
+        if stopping.is_set():
+            logger.warning("signal %d again; still stopping", number)
+        stopping.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal, number)
+    return stopping
+
+
+def _call_on_hangup(*functions: Callable[[], None]) -> None:
+    """Call *functions* on each SIGHUP, which programs that rotate files send.
+
+    Only for a server with a log file or trace file: any other ends with its terminal, by the signal's default action.
+    """
+
+    def on_hangup() -> None:
+        for function in functions:
+            function()
+        logger.info("SIGHUP: reopened the files")
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
+
+
+async def _import_listeners(
+    starting: asyncio.Task[Any], launching: asyncio.Event, spawned: SpawnedProcesses, frontends: int
+) -> None:
+    """Import the modules of the listeners while guests start, here and in the frontend processes.
+
+    The import begins when the guests are launched: earlier, it would compete with the loop that launches them.
+    """
+    launched = asyncio.ensure_future(launching.wait())
+    await asyncio.wait([starting, launched], return_when=asyncio.FIRST_COMPLETED)
+    launched.cancel()  # it is never set if no guest starts
+    spawned.spawn(frontends)
+    await import_in_background("naiad.listeners")
+    garbage_collection.resume()

@@ -1,0 +1,217 @@
+"""A frontend process: the listeners of a server, on an engine that is in the process that started this one.
+
+The owner of the models starts it with one end of a socket pair and the first message, its configuration. It ends with
+the owner: by a command, or by a signal of the kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any, NamedTuple
+
+import uvloop
+from naiad_stub.process_title import name_process, rewrite_arguments
+
+from naiad.config.server.options import ServerOptions
+from naiad.core import garbage_collection, heap
+from naiad.core.background_imports import import_in_background
+from naiad.core.errors import NaiadError
+from naiad.core.logs import LogSettings, configure
+from naiad.frontends.metrics.naiad_families import connection_families, request_memory_families
+from naiad.protocol.model_metrics import ModelMetricFamily
+from naiad.server.listeners import Listeners, ListenerServices, listen
+from naiad.server.processes.link import Link
+from naiad.server.processes.messages import FrameKind, ProcessReport, error_fields, pack
+from naiad.server.processes.process_metrics import process_families
+from naiad.server.processes.remote_engine import REGION_KINDS, RemoteEngine
+from naiad.server.processes.shared_log import RemoteLog
+from naiad.server.processes.shared_regions import RemoteRegions
+from naiad.server.processes.shared_responses import RemoteResponses
+from naiad.server.processes.shared_tracer import RemoteTracer
+from naiad_llm.openai.responses.store import StoredResponses
+
+__all__ = ["FrontendConfiguration", "main"]
+
+_TRIM_PERIOD = 2.0
+
+
+class FrontendConfiguration(NamedTuple):
+    """The first message to a frontend process.
+
+    Attributes:
+        options: The server's options, with the ports that the processes share.
+        log: The settings of the log.
+        processes: Number of frontend processes.
+        created: See `ListenerServices.created`.
+    """
+
+    options: ServerOptions
+    log: LogSettings
+    processes: int
+    created: int
+
+
+class _RemoteMetrics:
+    """The models' own metrics, read from the owner."""
+
+    def __init__(self, engine: RemoteEngine) -> None:
+        self._engine = engine
+
+    def __iter__(self) -> Iterator[ModelMetricFamily]:
+        return iter(self._engine.ask("model_metrics"))
+
+
+class _RemoteState:
+    """The documents of the page, read from the owner."""
+
+    def __init__(self, engine: RemoteEngine) -> None:
+        self._engine = engine
+
+    async def document(self, name: str, *arguments: str) -> Any:
+        """The document of that name."""
+        return await self._engine.call("console_document", name, *arguments)
+
+
+class _Commands:
+    """The owner's commands, as events of the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.configuration: asyncio.Future[tuple[int, FrontendConfiguration]] = loop.create_future()
+        self.stop: asyncio.Future[float] = loop.create_future()
+        self.listeners: Listeners | None = None
+        self.report: Callable[[], None] = lambda: None
+        self.log: RemoteLog | None = None
+        self._regions: RemoteRegions | None = None
+        self._early: list[tuple[int, Any]] = []
+        self.tracer: RemoteTracer | None = None
+
+    def on_command(self, kind: int, content: Any) -> None:
+        """Carry out a command."""
+        if kind == FrameKind.CONFIGURATION:
+            self.configuration.set_result(content)
+        elif kind == FrameKind.STOP:
+            if not self.stop.done():
+                self.stop.set_result(content)
+        elif kind == FrameKind.COLLECT:
+            self.report()
+        elif kind == FrameKind.DRAIN:
+            if self.listeners is not None:
+                self.listeners.drain()
+        elif kind == FrameKind.LOG_SETTINGS and self.log is not None:
+            self.log.apply(content)
+        elif kind == FrameKind.REOPEN and self.log is not None:
+            self.log.reopen()
+        elif kind in REGION_KINDS:
+            self._on_regions(kind, content)
+        elif kind == FrameKind.TRACING and self.tracer is not None:
+            self.tracer.is_on = content
+
+    def _on_regions(self, kind: int, content: Any) -> None:
+        if self._regions is None:
+            self._early.append((kind, content))
+        else:
+            self._regions.on_command(kind, content)
+
+    def use_regions(self, regions: RemoteRegions) -> None:
+        """Pass commands about regions on to *regions*, those that came before first."""
+        self._regions = regions
+        for kind, content in self._early:
+            regions.on_command(kind, content)
+        self._early.clear()
+
+
+def _report(engine: RemoteEngine, listeners: Listeners, process: str) -> None:
+    """Send the metrics of this process to the owner."""
+    count = listeners.count
+    families = [
+        *connection_families(count),
+        *request_memory_families(listeners.memory),
+        *process_families(process, connections=count.open, requests=engine.request_count),
+    ]
+    engine.send(pack(FrameKind.REPORT, ProcessReport(families=families)))
+
+
+def _stored_responses(engine: RemoteEngine, options: ServerOptions) -> StoredResponses | None:
+    """The stored responses of OpenAI's API; None without any."""
+    given = options.openai
+    return RemoteResponses(engine) if given.port is not None and given.stored_responses else None
+
+
+async def _trim_periodically(engine: RemoteEngine) -> None:
+    """Return memory to the system in pauses of traffic."""
+    while True:
+        await asyncio.sleep(_TRIM_PERIOD)
+        while engine.trim():
+            await asyncio.sleep(0)
+
+
+def main(descriptor: int) -> None:
+    """Serve until the owner ends this process.
+
+    Args:
+        descriptor: This process's end of the socket pair.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # service managers send them to all processes: this one follows the owner
+    heap.fix_thresholds()
+    uvloop.run(_serve(socket.socket(fileno=descriptor)))
+
+
+async def _serve(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    commands = _Commands(loop)
+    engine = RemoteEngine(lambda: os._exit(1))  # the owner is gone, and with it every request
+    engine.on_command = commands.on_command
+    link = Link(sock, loop, engine.on_frame, engine.on_link_end, engine.on_received)
+    engine.connect(link)
+    slot, configuration = await commands.configuration
+    options = configuration.options
+    role = f"frontend {slot}"  # as metrics and the page call it
+    name_process(role)
+    rewrite_arguments(1, [b"naiad-frontend", str(slot).encode()])
+    with configure(configuration.log, is_queued=True) as log:
+        async with AsyncExitStack() as stack:
+            commands.log = RemoteLog(log, engine)
+            regions = RemoteRegions(engine, is_allowed=options.general.allow_client_shm)
+            commands.use_regions(regions)
+            tracer = commands.tracer = RemoteTracer(engine)
+            services = ListenerServices(
+                log=commands.log,
+                tracer=lambda: tracer,
+                regions=regions,
+                exit_seconds=lambda: commands.stop.result() if commands.stop.done() else 0.0,
+                model_metrics=_RemoteMetrics(engine),
+                console=(lambda _stack, _roles: _RemoteState(engine)) if options.http.ui else None,
+                adapters=partial(engine.call, "adapters"),
+                metrics_page=(lambda: engine.call("metrics_page")) if options.metrics.is_enabled else None,
+                responses=_stored_responses(engine, options),
+                created=configuration.created,
+                share=configuration.processes,
+                shares_ports=True,
+            )
+            try:
+                commands.listeners = await listen(engine, services, options, stack)
+            except NaiadError as error:
+                engine.send(pack(FrameKind.REPORT, ProcessReport(error=error_fields(error))))
+                link.flush()
+                return
+            commands.report = partial(_report, engine, commands.listeners, role)
+            engine.send(pack(FrameKind.REPORT, ProcessReport(started=commands.listeners.started)))
+            await import_in_background("naiad.protocol.numpy_types")
+            gc.collect()
+            garbage_collection.settle()
+            trimming = loop.create_task(_trim_periodically(engine))
+            await commands.stop
+            trimming.cancel()
+        link.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()

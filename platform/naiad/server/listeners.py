@@ -1,0 +1,476 @@
+"""Opens the ports of a server and connects each to its frontend.
+
+`app` imports this module after the models began to load. Their guests start in separate processes, and the imports
+of this module take about as long as such a start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from naiad.config.server.access import Restrictions
+from naiad.config.server.options import ServerOptions
+from naiad.core.gpus import GpuMeter
+from naiad.core.logs import RecentLines
+from naiad.engine.door import EngineDoor
+from naiad.environments.store.entries import entry_sizes
+from naiad.frontends.access import Access
+from naiad.frontends.extensions import Extensions
+from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
+from naiad.frontends.http1.heads import Head
+from naiad.frontends.http1.listener import HttpListener
+from naiad.frontends.http1.messages import HttpExchange
+from naiad.frontends.http1.page_guard import PageRules
+from naiad.frontends.http1.request_reader import RequestLimits
+from naiad.frontends.http1.timeouts import HttpTimeouts
+from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
+from naiad.frontends.kserve_http.server import HttpFrontend
+from naiad.frontends.log_settings import ServerLog
+from naiad.frontends.metrics.custom_families import custom_families
+from naiad.frontends.metrics.demand_families import demand_families
+from naiad.frontends.metrics.families import Collector
+from naiad.frontends.metrics.gpu_families import gpu_families
+from naiad.frontends.metrics.naiad_families import (
+    connection_families,
+    guest_families,
+    refusal_families,
+    request_memory_families,
+    store_families,
+)
+from naiad.frontends.metrics.server import MetricsFrontend
+from naiad.frontends.metrics.triton_families import cache_families
+from naiad.frontends.offload.background import Background
+from naiad.frontends.open_connections import ConnectionCount, default_limit
+from naiad.frontends.refusals import Refusals
+from naiad.frontends.regions import ClientRegions, RegionRegistry
+from naiad.frontends.request_memory import RequestMemory
+from naiad.frontends.tracing.request_tracer import RequestTracer
+from naiad.frontends.tracing.tracer import Tracer
+from naiad.guests.memory.machine import available_memory
+from naiad.protocol.inference import Buffer
+from naiad.protocol.model_metrics import ModelMetricFamily
+
+if TYPE_CHECKING:
+    from naiad.engine.engine import Engine
+    from naiad.engine.loading.loader import Loader
+    from naiad.frontends.console.page import StateSource
+    from naiad_llm.openai.api import OpenAiApi
+    from naiad_llm.openai.responses.store import StoredResponses
+
+__all__ = ["listen", "metrics_frontend"]
+
+
+class Frontend(Protocol):
+    """A started frontend."""
+
+    def drain(self) -> None:
+        """Serve on, and ask clients to connect elsewhere."""
+
+    async def stop(self, grace: float) -> None:
+        """Stop listening, wait up to *grace* seconds for responses that are due, and close all connections."""
+
+
+class Listeners:
+    """The open ports of a server.
+
+    Attributes:
+        tracer: Traces the requests of all ports.
+        count: Counts the connections of all ports but that of metrics.
+        memory: The memory of the requests of all ports.
+        refusals: The wrong secrets that clients of all ports sent.
+        metrics: The metrics endpoint, which `open_metrics` starts; None if it is disabled.
+        started: A line for the log about each service that was started.
+        ports: The number of each open port: `http`, `grpc`, `openai`, `metrics`.
+    """
+
+    def __init__(
+        self, tracer: RequestTracer, count: ConnectionCount, memory: RequestMemory, refusals: Refusals
+    ) -> None:
+        self.tracer = tracer
+        self.count = count
+        self.memory = memory
+        self.refusals = refusals
+        self.metrics: MetricsFrontend | None = None
+        self.started: list[str] = []
+        self.ports: dict[str, int] = {}
+        self._frontends: list[Frontend] = []
+
+    def add(self, frontend: Frontend) -> None:
+        """Add a frontend that was started."""
+        self._frontends.append(frontend)
+
+    async def open_metrics(self, address: str) -> None:
+        """Serve the metrics, if the options enable them.
+
+        To be called when all other ports of the server are open, those of frontend processes included. Servers that
+        share their ports have a port for metrics each, and whoever replaces one reads there that the new one serves.
+
+        Raises:
+            NaiadError: If the port is not available.
+        """
+        if self.metrics is not None:
+            port = self.ports["metrics"] = await self.metrics.start()
+            self.started.append(f"Started Metrics Service at {address}:{port}")
+
+    def drain(self) -> None:
+        """Serve on, and ask clients to connect to other servers."""
+        for frontend in self._frontends:
+            frontend.drain()
+
+    async def stop(self, grace: float) -> None:
+        """Stop all frontends at the same time; metrics are served until the others have stopped.
+
+        Args:
+            grace: Seconds that requests in flight have.
+        """
+        self.refusals.close()
+        await asyncio.gather(*(frontend.stop(grace) for frontend in self._frontends))
+        if self.metrics is not None:
+            await self.metrics.stop()
+
+
+ProcessRoles: TypeAlias = Callable[[], Mapping[int, str]]
+MetricsPage: TypeAlias = Callable[[], Awaitable[list[Buffer]]]
+ConsoleMaker: TypeAlias = "Callable[[AsyncExitStack, ProcessRoles], StateSource]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerServices:
+    """What listeners need beside the engine's door.
+
+    Attributes:
+        log: The server's log.
+        tracer: Makes what traces the requests of these listeners.
+        regions: Shared memory that clients registered.
+        model_metrics: The models' own metrics; each iteration gives the current ones.
+        adapters: Finds the names of the adapters of a model and version, for OpenAI's API.
+        console: Makes what has the page's documents, until the stack is closed; None where the page is not served. Its
+            second argument returns the processes of the server other than guests, with what each does.
+        metrics: Makes the metrics endpoint of these listeners; None where it is not served.
+        metrics_page: Makes the response with all metrics where another process serves the endpoint; None elsewhere.
+        responses: The stored responses of OpenAI's API; None for listeners that keep their own.
+        created: When the models were created, as far as clients are told: seconds since 1970.
+        shares_ports: Whether other processes of the server have the same ports.
+        share: In how many processes such listeners share the limits on connections and on the memory of requests.
+        exit_seconds: How long requests in flight are waited for when the listeners stop.
+    """
+
+    log: ServerLog
+    tracer: Callable[[], RequestTracer]
+    regions: RegionRegistry
+    exit_seconds: Callable[[], float]
+    model_metrics: Iterable[ModelMetricFamily]
+    adapters: Callable[[str, str], Awaitable[Sequence[str]]]
+    console: ConsoleMaker | None = None
+    metrics: Callable[[Listeners], MetricsFrontend] | None = None
+    metrics_page: MetricsPage | None = None
+    responses: StoredResponses | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+    shares_ports: bool = False
+    share: int = 1
+
+
+def server_services(
+    engine: Engine, loader: Loader, options: ServerOptions, log: ServerLog, recent: RecentLines | None = None
+) -> ListenerServices:
+    """The services of listeners in the process of the engine; *recent* has the last lines of the log, if any."""
+
+    def console(stack: AsyncExitStack, roles: ProcessRoles) -> StateSource:
+        from naiad.server.console_source import make_console_state  # imported late: most servers do not use it
+
+        state = make_console_state(engine, loader, options, recent, roles)
+        stack.push_async_callback(state.close)
+        return state
+
+    return ListenerServices(
+        log=log,
+        tracer=lambda: Tracer(options.trace.config),
+        regions=ClientRegions(is_allowed=options.general.allow_client_shm),
+        exit_seconds=engine.exit_time.for_requests,
+        model_metrics=engine.metrics,
+        adapters=lambda model, version: asyncio.to_thread(adapters_of, loader, model, version),
+        console=console if options.http.ui else None,
+        metrics=lambda listeners: metrics_frontend(
+            engine,
+            options,
+            lambda: connection_families(listeners.count),
+            lambda: request_memory_families(listeners.memory),
+        ),
+    )
+
+
+async def listen(
+    engine: EngineDoor, services: ListenerServices, options: ServerOptions, stack: AsyncExitStack
+) -> Listeners:
+    """Serve on all ports that the options name but that of metrics (`Listeners.open_metrics`), until *stack* is closed.
+
+    Raises:
+        NaiadError: If a port is not available.
+    """
+    tracer = services.tracer()
+    stack.callback(tracer.close)
+    memory = _request_memory(options, services.share)
+    stack.callback(memory.close)
+    background = Background(memory.budget.limit)
+    extensions = Extensions(
+        regions=services.regions,
+        log=services.log,
+        tracer=tracer,
+        model_metrics=services.model_metrics,
+        background=background,
+        memory=memory,
+        refusals=Refusals(),
+    )
+    stack.push_async_callback(background.close)
+    total, share = options.connections.total, services.share
+    count = ConnectionCount(
+        default_limit() if total is None else -(-total // share), -(-options.connections.per_address // share)
+    )
+    listeners = Listeners(tracer, count, memory, extensions.refusals)
+    metrics = None if services.metrics is None or not options.metrics.is_enabled else services.metrics(listeners)
+    page = services.metrics_page if metrics is None else metrics.page
+    openai = _openai_api(engine, services, options, extensions, page)
+    fallback = _fallback(engine, services, options, openai, extensions.refusals, stack)
+    stack.push_async_callback(lambda: listeners.stop(services.exit_seconds()))
+    await _start_frontends(engine, options, extensions, listeners, fallback, _admit_fallback(options, openai))
+    await _start_openai(engine, options, listeners, openai, shares_ports=services.shares_ports)
+    listeners.metrics = metrics
+    return listeners
+
+
+def _request_memory(options: ServerOptions, share: int) -> RequestMemory:
+    limit = options.general.memory_limit_requests
+    limit = available_memory() // 4 if limit is None else limit
+    return RequestMemory(limit // share, asyncio.get_running_loop())
+
+
+def _http_restrictions(options: ServerOptions) -> Restrictions:
+    given = options.http.restrictions
+    return given if options.hardening is None else options.hardening.http(given)
+
+
+def _grpc_restrictions(options: ServerOptions) -> Restrictions:
+    given = options.grpc.restrictions
+    return given if options.hardening is None else options.hardening.grpc(given)
+
+
+def _http_limits(options: ServerOptions) -> RequestLimits:
+    return RequestLimits(header_bytes=options.http.max_header_bytes, body_bytes=options.http.max_body_size)
+
+
+def _grpc_settings(options: ServerOptions) -> GrpcSettings:
+    """The gRPC flags as settings of the transport."""
+    return GrpcSettings(
+        keepalive_time_ms=options.grpc.keepalive_time,
+        keepalive_timeout_ms=options.grpc.keepalive_timeout,
+        keepalive_permit_without_calls=options.grpc.keepalive_permit_without_calls,
+        http2_max_pings_without_data=options.grpc.max_pings_without_data,
+        http2_min_recv_ping_interval_without_data_ms=options.grpc.min_recv_ping_interval,
+        http2_max_ping_strikes=options.grpc.max_ping_strikes,
+        max_connection_age_ms=options.grpc.max_connection_age,
+        max_connection_age_grace_ms=options.grpc.max_connection_age_grace,
+        max_connection_idle_ms=options.grpc.max_connection_idle,
+        message_timeout_ms=options.grpc.message_timeout,
+        response_compression=CompressionLevel[options.grpc.response_compression.upper()],
+    )
+
+
+def _page_rules(options: ServerOptions) -> PageRules:
+    return PageRules(
+        hosts=options.http.allowed_hosts,
+        origins=options.http.allowed_origins,
+        openai_origins=options.openai.allowed_origins,
+    )
+
+
+def _http_timeouts(options: ServerOptions) -> HttpTimeouts:
+    return HttpTimeouts(
+        header=options.http.header_timeout,
+        body=options.http.body_timeout,
+        keepalive=options.http.keepalive_timeout,
+        send=options.http.send_timeout,
+    )
+
+
+def metrics_frontend(
+    engine: Engine,
+    options: ServerOptions,
+    *more: Collector,
+    prepare: Callable[[], Awaitable[None]] | None = None,
+) -> MetricsFrontend:
+    """The frontend of all metrics and those of *more* collectors, which may need *prepare*; not started."""
+    if options.metrics.with_gpu:
+        meter = GpuMeter()
+        more = (lambda: gpu_families(meter.read()), *more)
+    return MetricsFrontend(
+        engine,
+        address=options.metrics.address,
+        port=options.metrics.port,
+        pages=_page_rules(options),
+        collectors=[
+            lambda: cache_families(None if engine.response_cache is None else engine.response_cache.statistics()),
+            lambda: refusal_families(engine.statistics(), engine.refusals()),
+            lambda: guest_families(engine.instances()),
+            lambda: demand_families(engine.demand_status()),
+            lambda: store_families(entry_sizes(options.environments.store)),
+            lambda: custom_families(engine.metrics),
+            *more,
+        ],
+        with_system=options.metrics.with_cpu,
+        with_counters=options.metrics.config.counters,
+        prepare=prepare,
+    )
+
+
+async def _start_frontends(
+    engine: EngineDoor,
+    options: ServerOptions,
+    extensions: Extensions,
+    listeners: Listeners,
+    fallback: Callable[[HttpExchange], bool] | None,
+    admit_fallback: Callable[[Head], bool],
+) -> None:
+    if options.grpc.is_enabled:
+        grpc = GrpcFrontend(
+            engine,
+            address=options.grpc.address,
+            port=options.grpc.port,
+            reuse_port=options.grpc.reuse_port,
+            settings=_grpc_settings(options),
+            extensions=extensions,
+            access=Access(restrictions=_grpc_restrictions(options), forward=options.grpc.forward_pattern),
+            tls=options.grpc.tls,
+            count=listeners.count,
+        )
+        port = listeners.ports["grpc"] = await grpc.start()
+        listeners.add(grpc)
+        listeners.started.append(f"Started GRPCInferenceService at {options.grpc.address}:{port}")
+    if options.http.is_enabled:
+        http = HttpFrontend(
+            engine,
+            address=options.http.address,
+            port=options.http.port,
+            reuse_port=options.http.reuse_port,
+            max_json=options.http.max_input_size,
+            limits=_http_limits(options),
+            extensions=extensions,
+            access=Access(restrictions=_http_restrictions(options), forward=options.http.forward_pattern),
+            tls=options.http.tls,
+            fallback=fallback,
+            admit_fallback=admit_fallback,
+            timeouts=_http_timeouts(options),
+            count=listeners.count,
+            pages=_page_rules(options),
+        )
+        port = listeners.ports["http"] = await http.start()
+        listeners.add(http)
+        listeners.started.append(f"Started HTTPService at {options.http.address}:{port}")
+        if options.http.ui:
+            listeners.started.append(f"Started the page at {options.http.address}:{port}/ui")
+        if options.openai_shares_http:
+            listeners.ports["openai"] = port
+            listeners.started.append(f"Started OpenAI's API at {options.http.address}:{port}")
+
+
+async def _start_openai(
+    engine: EngineDoor, options: ServerOptions, listeners: Listeners, openai: OpenAiApi | None, *, shares_ports: bool
+) -> None:
+    if openai is None or options.openai.port is None or options.openai_shares_http:
+        return
+    listener = HttpListener(
+        openai.handle,
+        engine.cancel,
+        address=options.openai.address,
+        port=options.openai.port,
+        reuse_port=shares_ports or options.http.reuse_port,
+        advice="choose another --openai-port or --openai-address",
+        limits=_http_limits(options),
+        memory=listeners.memory,
+        admit=openai.admit,
+        tls=options.http.tls,
+        timeouts=_http_timeouts(options),
+        count=listeners.count,
+        pages=_page_rules(options),
+        refused=listeners.refusals.log,
+    )
+    port = listeners.ports["openai"] = await listener.start()
+    listeners.add(listener)
+    listeners.started.append(f"Started OpenAI's API at {options.openai.address}:{port}")
+
+
+def _fallback(
+    engine: EngineDoor,
+    services: ListenerServices,
+    options: ServerOptions,
+    openai: OpenAiApi | None,
+    refusals: Refusals,
+    stack: AsyncExitStack,
+) -> Callable[[HttpExchange], bool] | None:
+    """The handler of paths on the HTTP port that are not KServe's; None if only KServe is served there."""
+    handlers: list[Callable[[HttpExchange], bool]] = []
+    if openai is not None and options.openai_shares_http:
+        handlers.append(openai.try_handle)
+    if services.console is not None and options.http.is_enabled:
+        from naiad.frontends.console.page import Console, ConsoleSettings
+
+        settings = ConsoleSettings(password=options.http.ui_password, can_control=options.http.ui_control)
+        source = services.console(stack, lambda: {os.getpid(): "server"})
+        handlers.append(Console(source, engine, settings, refusals).try_handle)
+    return (lambda exchange: any(handle(exchange) for handle in handlers)) if handlers else None
+
+
+def _admit_fallback(options: ServerOptions, openai: OpenAiApi | None) -> Callable[[Head], bool]:
+    """Which requests to the handler of `_fallback` have a body that is read: those to OpenAI's API."""
+    if openai is None or not options.openai_shares_http:
+        return lambda _: False
+    return openai.admit
+
+
+def adapters_of(loader: Loader, model: str, version: str) -> Sequence[str]:
+    """The names of the adapters of a model's version, for OpenAI's API."""
+    from naiad_llm.openai.adapters import adapter_names
+
+    for (key, number), resolution in loader.resolutions.items():
+        if str(number) == version and model in (key, resolution.model):
+            return adapter_names(resolution.model_dir / version)
+    return ()
+
+
+def _openai_api(
+    engine: EngineDoor,
+    services: ListenerServices,
+    options: ServerOptions,
+    extensions: Extensions,
+    metrics: MetricsPage | None,
+) -> OpenAiApi | None:
+    given = options.openai
+    if given.port is None:
+        return None
+    from naiad_llm.openai.api import OpenAiApi, OpenAiSettings
+    from naiad_llm.openai.template import ChatTemplate
+
+    settings = OpenAiSettings(
+        keys=given.api_keys.variable,
+        key_file=given.api_keys.file,
+        default_tokens=given.default_max_tokens,
+        lora_separator=given.lora_separator,
+        chat_template=ChatTemplate(given.chat_template) if given.chat_template is not None else None,
+        max_json=options.http.max_input_size,
+        restrictions=options.http.restrictions,
+        origins=given.allowed_origins,
+        adapters=services.adapters,
+        stored_responses=given.stored_responses,
+        stored_bytes=given.stored_bytes,
+        mcp=given.serves_mcp,
+        mcp_models=given.mcp_models,
+        store=services.responses,
+        metrics=metrics if given.serves_metrics else None,
+        created=services.created,
+    )
+    return OpenAiApi(engine, extensions.tracer, settings, extensions.background, extensions.refusals)

@@ -1,0 +1,256 @@
+"""One end of the socket between a frontend process and the owner: frames with descriptors, in order, never blocking.
+
+All frames of one turn of the event loop leave in one system call, at the turn's end. Those that only free memory wait a
+moment for others, since each call also wakes the other process.
+
+What was read is handled for a share of the turn (see `turns.py`), and the rest later. Nothing is read until it is
+handled, unless its handler waits for an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+from array import array
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+
+from naiad_stub import wire
+
+from naiad.core.turns import SHARE_SECONDS, turns_of
+from naiad.server.processes.messages import MAX_FRAME
+
+_RECEIVE = 1 << 17
+_MAX_DESCRIPTORS = 64
+_LAZY_SECONDS = 0.001
+_ANCILLARY = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array("i").itemsize)
+
+
+class Link:
+    """Frames over a stream socket.
+
+    Attributes:
+        descriptors: Descriptors that came with frames, in order; the handler of such a frame takes its descriptor.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        on_frame: Callable[[int, bytes], None],
+        on_end: Callable[[], None],
+        on_received: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Start reading *sock*, which is owned from now on.
+
+        Args:
+            sock: A stream socket of the family AF_UNIX.
+            loop: The loop whose thread calls everything here.
+            on_frame: Called with the kind and payload of each frame, in order. It may call `receive`; it never raises.
+            on_end: Called once, when the other side has closed its end.
+            on_received: Called after the frames that arrived together.
+        """
+        sock.setblocking(False)
+        self.descriptors: deque[int] = deque()
+        self._socket: socket.socket | None = sock
+        self._loop = loop
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._on_received = on_received
+        self._reader = wire.FrameReader(MAX_FRAME)
+        self._frames: deque[tuple[int, bytes]] = deque()  # that have arrived and are not handled yet
+        self._turns = turns_of(loop)
+        self._buffer = bytearray(_RECEIVE)
+        self._buffers = (self._buffer,)
+        self._view = memoryview(self._buffer)
+        self._soon: list[bytes] = []
+        self._lazy: list[bytes] = []
+        self._lazy_flush: asyncio.TimerHandle | None = None
+        self._outgoing: deque[tuple[memoryview, int]] = deque()  # what the socket did not take, with a descriptor or -1
+        loop.add_reader(sock, self._readable)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether neither side has closed it."""
+        return self._socket is not None
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether the socket has not taken everything that was sent."""
+        return bool(self._outgoing)
+
+    # -- out ------------------------------------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        """Send whole frames at the end of the loop's turn."""
+        if not self._soon:
+            self._loop.call_soon(self.flush)
+        self._soon.append(data)
+
+    def send_lazily(self, data: bytes) -> None:
+        """Send whole frames together with the next ones, or after a millisecond without further ones."""
+        self._lazy.append(data)
+        if self._lazy_flush is None:
+            self._lazy_flush = self._loop.call_later(_LAZY_SECONDS, self._flush_lazy)
+
+    def _flush_lazy(self) -> None:
+        self._lazy_flush = None
+        self.flush()
+
+    def send_descriptor(self, data: bytes, descriptor: int) -> None:
+        """Send one frame with a descriptor, which is duplicated."""
+        self.flush()
+        if self._socket is None:
+            return
+        self._outgoing.append((memoryview(data), os.dup(descriptor)))
+        self._write()
+
+    def flush(self) -> None:
+        """Send what has been collected, as far as the socket takes it."""
+        soon = self._soon
+        if self._lazy:
+            # Taken before anything else is made: the collection of garbage may add to the list at any time.
+            lazy, self._lazy = self._lazy, []
+            soon = lazy + soon  # first: these free memory that what follows may need
+        if not soon:
+            return
+        self._soon = []
+        data = soon[0] if len(soon) == 1 else b"".join(soon)
+        if self._socket is None:
+            return
+        if not self._outgoing:
+            try:
+                sent = self._socket.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                return  # the other process has exited, which the next read reports
+            if sent == len(data):
+                return
+            self._loop.add_writer(self._socket, self._write)
+            self._outgoing.append((memoryview(data)[sent:], -1))
+        else:
+            self._outgoing.append((memoryview(data), -1))
+
+    def _write(self) -> None:
+        sock, outgoing = self._socket, self._outgoing
+        if sock is None:
+            return
+        while outgoing:
+            data, descriptor = outgoing[0]
+            ancillary = [] if descriptor < 0 else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [descriptor]))]
+            try:
+                sent = sock.sendmsg([data], ancillary)
+            except BlockingIOError:
+                self._loop.add_writer(sock, self._write)
+                return
+            except OSError:
+                sent = len(data)
+            if descriptor >= 0:
+                os.close(descriptor)
+            if sent < len(data):
+                outgoing[0] = (data[sent:], -1)
+            else:
+                outgoing.popleft()
+        self._loop.remove_writer(sock)
+
+    # -- in -------------------------------------------------------------------------------------------------------
+
+    def receive(self, timeout: float | None = 0) -> bool:
+        """Handle the frames that have arrived.
+
+        Args:
+            timeout: Seconds to wait for the first; None for any time. Meanwhile what is queued is sent.
+
+        Returns:
+            Whether there were any.
+        """
+        sock = self._socket
+        if sock is None:
+            return False
+        self._handle_frames()
+        if timeout != 0:
+            self.flush()
+            poll = select.poll()
+            poll.register(sock, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
+            poll.poll(None if timeout is None else timeout * 1000)
+            if self._outgoing:
+                self._write()
+        return self._read()
+
+    def _readable(self) -> None:
+        if not self._frames and self._receive():
+            self._handle_share()
+
+    def _read(self) -> bool:
+        """Handle all that has arrived; whether anything has."""
+        if not self._receive():
+            return False
+        self._handle_frames()
+        self._on_received()
+        return True
+
+    def _receive(self) -> bool:
+        """Read what has arrived; whether anything has."""
+        sock = self._socket
+        if sock is None:
+            return False
+        try:
+            size, ancillary, _, _ = sock.recvmsg_into(self._buffers, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return False
+        except OSError:
+            size, ancillary = 0, []
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                received = array("i")
+                received.frombytes(content[: len(content) - len(content) % received.itemsize])
+                self.descriptors.extend(received)
+        if not size:
+            self.close()
+            self._on_end()
+            return False
+        self._frames += self._reader.feed(bytes(self._view[:size]))
+        return True
+
+    def _handle_share(self) -> None:
+        """Handle what was read, for a share of the turn."""
+        frames = self._frames
+        deadline = 0.0
+        while frames:
+            self._on_frame(*frames.popleft())
+            if frames:
+                now = perf_counter()
+                if not deadline:
+                    deadline = now + SHARE_SECONDS
+                elif now >= deadline:
+                    self._turns.defer(self._handle_share)
+                    break
+        self._on_received()
+
+    def _handle_frames(self) -> None:
+        """Handle what was read. Where that calls `receive` for an answer, the frames between are handled first."""
+        frames = self._frames
+        while frames:
+            self._on_frame(*frames.popleft())
+
+    def close(self) -> None:
+        """Close the socket, and the descriptors that no handler has taken."""
+        if self._socket is None:
+            return
+        if self._lazy_flush is not None:
+            self._lazy_flush.cancel()
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
+        self._socket.close()
+        self._socket = None
+        for _, descriptor in self._outgoing:
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._outgoing.clear()
+        self._frames.clear()
+        while self.descriptors:
+            os.close(self.descriptors.popleft())

@@ -1,0 +1,328 @@
+"""Messages between a frontend process and the owner: frames of `naiad_stub.wire` with separate kinds.
+
+Requests and responses are packed by hand where they repeat themselves. A *template* is what repeated requests have in
+common, a *layout* the same of responses; each is sent once, with a number. Everything else is pickled. Both processes
+run the same release, one started the other, and no other process has the socket, so pickles are safe here.
+
+Order is kept in each direction, so a message may refer to what an earlier one announced.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+import struct
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from naiad_stub import wire
+
+from naiad.core import errors
+from naiad.core.errors import Code, ModelError, NaiadError, is_model_response
+from naiad.frontends.metrics.families import Family
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import Parameter, StringScan
+from naiad.protocol.metadata import ModelMetadata
+from naiad.protocol.request_plan import offsets_of
+
+__all__ = ["MAX_FRAME"]
+
+MAX_FRAME = 0xFFFFFFFF
+"""The longest payload, of a body that found no room in a segment."""
+
+
+def _read_only(content: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(content)
+
+
+# Options and configurations have read-only mappings, which pickle does not know.
+copyreg.pickle(MappingProxyType, lambda proxy: (_read_only, (dict(proxy),)))
+
+
+class FrameKind:
+    """Numbers of the kinds of messages; plain integers, as in `naiad_stub.wire`."""
+
+    # frontend process to owner
+    TEMPLATE = 1
+    TICKET = 2
+    REQUEST = 3
+    CANCEL = 4
+    CONFIRM_SENT = 5
+    RELEASE_OUTPUTS = 6
+    CALL = 7
+    REPORT = 8
+    FORGET_TEMPLATES = 9
+    TRACED_SENDING = 10
+    CONFIRM = 11
+    PONG = 12
+    USED_REGIONS = 13
+    # owner to frontend process
+    LAYOUT = 20
+    RESPONSE = 21
+    FULL_RESPONSE = 22
+    RESULT = 23
+    SEGMENT = 24
+    INPUTS_FREE = 25
+    ROUTES_CHANGED = 26
+    FORGET_LAYOUTS = 34
+    REGION = 27
+    LOG_SETTINGS = 28
+    PART = 31
+    CONFIGURATION = 32
+    COLLECT = 33
+    DRAIN = 29
+    STOP = 30
+    TRACED = 35
+    TRACING = 36
+    REOPEN = 37
+    PING = 38
+    FORGET_SEGMENT = 39
+    TAKE_REGIONS = 40
+    RETURN_REGIONS = 41
+
+
+TICKET = struct.Struct("<IIqHH")
+"""Number of the request, of its template, offset of its inputs in the part (-1: in the message), bytes of its id and of
+its context (the headers that requests caused by it carry on, as guests get them). These follow, and then the inputs,
+each at an aligned offset."""
+TICKET_FRAME = struct.Struct(wire.FRAME.format + TICKET.format[1:])
+"""The head of the frame and the one of the message, packed in one step."""
+MAX_TICKET_TEXT = 0xFFFF
+"""A longer id or context makes a request a rare one."""
+NUMBER = struct.Struct("<I")
+CONFIRM_SENT = struct.Struct("<II")  # request, responses
+TRACED_SENDING = struct.Struct("<IQQB")  # request, when sending its response began and ended (monotonic ns), FINAL
+RESPONSE = struct.Struct("<IIBI")
+"""Number of the request, of the layout, flags, token to return once the outputs are not referred to any more. Then the
+outputs: their bytes, as the layout places them, or for each (PLACED) its place."""
+RESPONSE_FRAME = struct.Struct(wire.FRAME.format + RESPONSE.format[1:])
+"""The head of the frame and the one of the message, packed in one step."""
+PLACE = struct.Struct("<IQ")  # segment, offset
+FINAL = 1
+PLACED = 2
+NO_RESPONSE = 4  # an end without a response
+NO_PLACE = -1
+
+
+class VersionRoute(NamedTuple):
+    """What a frontend process knows of the version that serves a name and version.
+
+    Attributes:
+        number: Number of the load (`ServedVersion.number`).
+        is_decoupled: Whether it may send any number of responses to a request.
+        metadata: As `EngineDoor.model_metadata` gives it for that name and version.
+        config: As `EngineDoor.model_config`.
+        inputs: The segment of inputs in which this frontend process has a part; None if it has none.
+    """
+
+    number: int
+    is_decoupled: bool
+    metadata: ModelMetadata
+    config: Mapping[str, Any]
+    inputs: int | None
+
+
+class UsedRegions(NamedTuple):
+    """The reply to TAKE_REGIONS.
+
+    Attributes:
+        number: Its number.
+        names: The regions that requests use.
+    """
+
+    number: int
+    names: Sequence[str]
+
+
+class PartAnnouncement(NamedTuple):
+    """A part of a segment of inputs, whose descriptor came with this message.
+
+    Attributes:
+        number: Number of the segment (`SharedInputs.number`).
+        start: Where the part begins.
+        size: Its size in bytes.
+    """
+
+    number: int
+    start: int
+    size: int
+
+
+class TemplateInput(NamedTuple):
+    """An input without its bytes."""
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+    size: int
+
+
+class RequestTemplate(NamedTuple):
+    """What repeated requests have in common.
+
+    Attributes:
+        number: Its number, unique among all templates of a frontend process.
+        model_name: See `InferRequest`, also for what follows.
+        model_version: ...
+        inputs: The inputs.
+        requested_outputs: ...
+        load: Number of the load that the frontend process took for the model's; see `VersionRoute.number`.
+        is_decoupled: See `VersionRoute`.
+        segment: Number of the segment with the inputs of such requests; None if their inputs travel in messages.
+    """
+
+    number: int
+    model_name: str
+    model_version: int
+    inputs: tuple[TemplateInput, ...]
+    requested_outputs: tuple[str, ...]
+    load: int
+    is_decoupled: bool
+    segment: int | None
+
+
+class TracedArrival(NamedTuple):
+    """What the owner needs to trace a request.
+
+    Attributes:
+        protocol: `HTTP` or `GRPC`.
+        received: When it had arrived, in nanoseconds of the monotonic clock, which all processes share.
+        headers: Its headers among `PROPAGATED_HEADERS`.
+    """
+
+    protocol: str
+    received: int
+    headers: Mapping[str, str]
+
+
+class FullRequest(NamedTuple):
+    """A request that has more than a template and an id; with an *arrival* if it may be traced."""
+
+    number: int
+    template: int
+    request_id: str
+    parameters: Mapping[str, Parameter]
+    correlation_id: int | str
+    flags: int
+    priority: int
+    timeout_us: int
+    scans: tuple[StringScan | None, ...]
+    place: int
+    data: bytes
+    propagated: Mapping[str, str]
+    arrival: TracedArrival | None
+
+
+class FullResponse(NamedTuple):
+    """A response that has more than outputs of a known layout.
+
+    With *is_rejection* the request was not accepted; with *is_reroute* because the version is gone whose segment its
+    inputs were written to: the frontend process sends it again, to the version that serves now.
+    """
+
+    number: int
+    final: bool
+    model_name: str
+    model_version: int
+    request_id: str
+    outputs: tuple[tuple[str, Datatype, tuple[int, ...], int, tuple[int, int] | None], ...]
+    data: bytes
+    token: int
+    parameters: Mapping[str, Parameter]
+    error: ErrorFields | None
+    is_rejection: bool = False
+    is_reroute: bool = False
+
+
+class ResponseLayout(NamedTuple):
+    """What repeated responses have in common.
+
+    Attributes:
+        number: Its number.
+        model_name: See `InferResponse`, also for `model_version`.
+        outputs: Name, datatype, shape, and start and end in a message, of each output.
+    """
+
+    number: int
+    model_name: str
+    model_version: int
+    outputs: tuple[tuple[str, Datatype, tuple[int, ...], int, int], ...]
+
+
+class OwnerCall(NamedTuple):
+    """A call of a method of the engine's door, or of another service of the owner."""
+
+    number: int
+    method: str
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+
+
+class CallResult(NamedTuple):
+    """The result of a call; *error* if it raised."""
+
+    number: int
+    value: Any
+    error: ErrorFields | None
+
+
+class SegmentAnnouncement(NamedTuple):
+    """A segment whose descriptor came with this message; see `PLACE`."""
+
+    number: int
+    capacity: int
+
+
+class ErrorFields(NamedTuple):
+    """An error as plain values."""
+
+    kind: str
+    message: str
+    code: Code
+    is_model_response: bool
+
+
+class ProcessReport(NamedTuple):
+    """What a frontend process reports of itself.
+
+    Attributes:
+        started: A line for the log about each service that it has started.
+        error: Why it cannot serve; None if it can.
+        families: Its metrics, where these were asked for.
+    """
+
+    started: Sequence[str] = ()
+    error: ErrorFields | None = None
+    families: Sequence[Family] | None = None
+
+
+def error_fields(error: NaiadError) -> ErrorFields:
+    """The fields of an error."""
+    return ErrorFields(type(error).__name__, error.message, error.code, is_model_response(error))
+
+
+def error_of(fields: ErrorFields) -> NaiadError:
+    """The error that *fields* describe, of the same class."""
+    if fields.kind == ModelError.__name__:
+        return ModelError(fields.message, code=fields.code, is_model_response=fields.is_model_response)
+    kind: type[NaiadError] = getattr(errors, fields.kind, NaiadError)
+    error = kind(fields.message)
+    error.code = fields.code
+    return error
+
+
+def pack(kind: int, message: Any) -> bytes:
+    """The frame of a pickled message."""
+    return wire.frame(kind, pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+
+def unpack(payload: bytes) -> Any:
+    """The pickled message of a payload."""
+    return pickle.loads(payload)  # noqa: S301 - from the other process of the pair
+
+
+def input_offsets(inputs: Sequence[TemplateInput]) -> tuple[tuple[int, ...], int]:
+    """Where each input begins, and the bytes of all: as `RequestPlan.pack_inputs` lays them out."""
+    offsets, end = offsets_of([each.size for each in inputs])
+    return tuple(offsets), end

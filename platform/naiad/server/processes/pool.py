@@ -1,0 +1,348 @@
+"""The owner's frontend processes: started, restarted with back-off, drained and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from naiad.core.errors import NaiadError
+from naiad.engine.engine import Engine
+from naiad.frontends.metrics.families import Family, MetricType, Sample
+from naiad.frontends.tracing.tracer import Tracer
+from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.server.processes.link import Link
+from naiad.server.processes.messages import FrameKind, ProcessReport, error_of
+from naiad.server.processes.process_metrics import OWNER, FamilySum, process_families, received_family
+from naiad.server.processes.session import FrontendSession, Service
+from naiad.server.processes.spawned import SpawnedProcesses
+
+__all__ = ["FrontendPool"]
+
+logger = logging.getLogger("naiad.frontends")
+
+_FIRST_DELAY = 0.1
+_LONGEST_DELAY = 10.0
+_SENT_SECONDS = 0.001
+_COLLECT_SECONDS = 1.0
+_CONFIRM_SECONDS = 1.0
+_STABLE_SECONDS = 60.0
+"""After so long a service, an exit is the first of a new series."""
+HANG_SECONDS = 30.0
+"""A process that answers nothing for so long is killed: far longer than its loop is ever held by a request, or by a
+machine that swaps."""
+_PINGS = 6
+"""It is asked so often within that time. Where the owner itself was stopped meanwhile, one interval counts."""
+_SENT_LIMIT_SECONDS = 5.0
+"""A process that does not read its socket for so long is hung, or will be late in any case."""
+_EXIT_SECONDS = 1.0
+"""How long a process may take to exit beyond the time that its requests have."""
+
+
+class _FrontendProcess:
+    """One frontend process, from its start to its exit."""
+
+    def __init__(self, process: subprocess.Popen[bytes], session: FrontendSession, link: Link) -> None:
+        self.process = process
+        self.session = session
+        self.link = link
+        self.started = time.monotonic()
+        self.ready: asyncio.Future[Sequence[str]] = asyncio.get_running_loop().create_future()
+        self.families: Sequence[Family] = ()
+        self.collecting: asyncio.Future[None] | None = None
+        self.exited: asyncio.Future[int] | None = None
+        self.silent = 0  # how many pings in a row have found the one before unanswered
+
+
+class FrontendPool:
+    """All frontend processes of a server.
+
+    Attributes:
+        services: See `FrontendSession`; to be complete before `start`.
+        restart_count: How many processes were started in place of others.
+        first_messages: Returns the kinds and contents of what a process gets after its configuration.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        memory: FrontendMemory,
+        tracer: Tracer,
+        count: int,
+        configuration: Any,
+        spawned: SpawnedProcesses,
+    ) -> None:
+        """No processes yet.
+
+        Args:
+            engine: The engine.
+            memory: The memory that the processes share with guests.
+            tracer: Traces requests of all processes.
+            count: How many processes.
+            configuration: The first message to each of them.
+            spawned: Processes that were started before, to take first.
+        """
+        self._engine = engine
+        self._memory = memory
+        self._tracer = tracer
+        self._configuration = configuration
+        self._spawned = spawned
+        self.services: dict[str, Service] = {}
+        self._loop = asyncio.get_running_loop()
+        self._processes: list[_FrontendProcess | None] = [None] * count
+        self._delays = [_FIRST_DELAY] * count
+        self._restarts: dict[int, asyncio.TimerHandle] = {}
+        self._is_stopping = False
+        self._sum = FamilySum()
+        self._received = [0] * count  # requests that the processes before the current ones have received
+        self._watching: asyncio.TimerHandle | None = None
+        self.restart_count = 0
+        self.first_messages: Callable[[], Sequence[tuple[int, Any]]] = tuple
+        self._region_calls = itertools.count(1)
+        engine.on_routes_changed(self._on_routes_changed)
+        memory.on_outputs_removed = self._on_outputs_removed
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the processes that run."""
+        return [each.process.pid for each in self._processes if each is not None]
+
+    async def start(self) -> Sequence[str]:
+        """Start all processes and wait until they serve; the lines for the log about their services.
+
+        Raises:
+            NaiadError: If one of them cannot serve.
+        """
+        waiting = [self._start(slot).ready for slot in range(len(self._processes))]
+        lines = await asyncio.gather(*waiting)
+        self._watch_later()
+        return lines[0]
+
+    def drain(self) -> None:
+        """Serve on, and ask clients to connect to other servers."""
+        self._is_stopping = True
+        self.broadcast(FrameKind.DRAIN, None)
+
+    def reopen_logs(self) -> None:
+        """Have all processes open the log file again by its name, after it was renamed."""
+        self.broadcast(FrameKind.REOPEN, None)
+
+    async def stop(self, grace: float) -> None:
+        """Stop all processes; requests in flight have *grace* seconds."""
+        self._is_stopping = True
+        if self._watching is not None:
+            self._watching.cancel()
+        for restart in self._restarts.values():
+            restart.cancel()
+        self.broadcast(FrameKind.STOP, grace)
+        running = [each for each in self._processes if each is not None]
+        exits = [self._exit_of(each) for each in running]
+        if exits:
+            await asyncio.wait(exits, timeout=grace + _EXIT_SECONDS)
+        for each in running:
+            with contextlib.suppress(ProcessLookupError):
+                each.process.kill()
+            each.session.close()
+        if exits:
+            await asyncio.wait(exits)
+
+    def broadcast(self, kind: int, message: Any, but: FrontendSession | None = None) -> None:
+        """Send a message to all processes, except that of one session."""
+        for each in self._processes:
+            if each is not None and each.session is not but:
+                each.session.send(kind, message)
+
+    async def wait_sent(self) -> None:
+        """Wait until the sockets of all processes have what was broadcast: it comes before a client's next request.
+
+        A process that does not read is waited for only so long.
+        """
+        end = self._loop.time() + _SENT_LIMIT_SECONDS
+        while any(each is not None and each.link.has_backlog for each in self._processes) and self._loop.time() < end:
+            await asyncio.sleep(_SENT_SECONDS)
+
+    async def announce(self, kind: int, message: Any) -> None:
+        """Send a message to all processes, and wait until those that serve have taken it in."""
+        waiting = []
+        for each in self._processes:
+            if each is not None:
+                confirmed = each.session.announce(kind, message)
+                if each.ready.done():
+                    waiting.append(confirmed)
+        if waiting:
+            await asyncio.wait(waiting, timeout=_CONFIRM_SECONDS)
+
+    async def take_regions(self, names: Sequence[str]) -> Sequence[str]:
+        """Have all processes take regions of shared memory out of their registries; those that one of them uses.
+
+        A process that does not respond may use all of them.
+        """
+        number = next(self._region_calls)
+        waiting = []
+        for each in self._processes:
+            if each is not None:
+                taken = each.session.take_regions(number, names)
+                if each.ready.done():
+                    waiting.append(taken)
+        if not waiting:
+            return ()
+        done, late = await asyncio.wait(waiting, timeout=_CONFIRM_SECONDS)
+        return names if late else [name for taken in done for name in taken.result()]
+
+    def _on_routes_changed(self) -> None:
+        for each in self._processes:
+            if each is not None:
+                each.session.on_routes_changed()
+
+    def _on_outputs_removed(self, number: int) -> None:
+        for each in self._processes:
+            if each is not None:
+                each.session.forget_segment(number)
+
+    # -- metrics --------------------------------------------------------------------------------------------------
+
+    async def collect(self) -> None:
+        """Have all processes report their metrics, which `families` adds up; slow ones keep what they reported last."""
+        asked = []
+        for each in self._processes:
+            if each is None or not each.ready.done():
+                continue
+            if each.collecting is None or each.collecting.done():
+                each.collecting = self._loop.create_future()
+                each.session.send(FrameKind.COLLECT, None)
+            asked.append(each.collecting)
+        if asked:
+            await asyncio.wait(asked, timeout=_COLLECT_SECONDS)
+
+    def families(self) -> list[Family]:
+        """The metrics of all processes, as they were reported last, and of the owner."""
+        own = process_families(
+            OWNER,
+            connections=0,
+            requests=sum(each.session.request_count for each in self._processes if each is not None),
+        )
+        received = {OWNER: 0}
+        for slot, each in enumerate(self._processes):
+            current = 0 if each is None else each.session.received_count
+            received[f"frontend {slot}"] = self._received[slot] + current
+        restarts = Family(
+            "naiad_frontend_restarts_total",
+            "Number of frontend processes that were started in place of others",
+            MetricType.COUNTER,
+            [Sample({}, self.restart_count)],
+        )
+        reports = [own, *(each.families for each in self._processes if each is not None)]
+        return [*self._sum.total(reports), received_family(received), restarts]
+
+    async def figures(self) -> Mapping[int, Mapping[str, int]]:
+        """What each process has to do now, by its id, under the names that people read."""
+        await self.collect()
+        found = {}
+        for each in self._processes:
+            if each is not None:
+                sums = {family.name: sum(sample.value for sample in family.samples) for family in each.families}
+                found[each.process.pid] = {
+                    "connections": int(sums.get("naiad_process_connections", 0)),
+                    "requests": each.session.received_count,
+                }
+        return found
+
+    # -- one process ----------------------------------------------------------------------------------------------
+
+    def _start(self, slot: int) -> _FrontendProcess:
+        process, own = self._spawned.take()
+        session = FrontendSession(self._engine, self._memory, self._tracer, self.services, self._on_report)
+        link = Link(own, self._loop, session.on_frame, lambda: self._on_end(slot, started))
+        started = self._processes[slot] = _FrontendProcess(process, session, link)
+        session.connect(link)
+        session.send(FrameKind.CONFIGURATION, (slot, self._configuration))
+        for kind, message in self.first_messages():
+            session.send(kind, message)
+        return started
+
+    def _on_report(self, session: FrontendSession, report: ProcessReport) -> None:
+        each = next(each for each in self._processes if each is not None and each.session is session)
+        if report.families is not None:
+            each.families = report.families
+            if each.collecting is not None and not each.collecting.done():
+                each.collecting.set_result(None)
+            return
+        if each.ready.done():
+            return
+        if report.error is not None:
+            each.ready.set_exception(error_of(report.error))
+        else:
+            each.ready.set_result(report.started)
+            logger.info("frontend process %d serves", each.process.pid)
+
+    def _on_end(self, slot: int, each: _FrontendProcess) -> None:
+        """A process has closed its end of the link: it exits, or has exited."""
+        each.session.close()
+        self._sum.retire(each.families)
+        self._received[slot] += each.session.received_count
+        if each.collecting is not None and not each.collecting.done():
+            each.collecting.set_result(None)
+        exited = self._exit_of(each)
+        self._processes[slot] = None
+        if not each.ready.done():
+            each.ready.set_exception(
+                NaiadError(f"cannot start frontend process {each.process.pid}: it exited while it started")
+            )
+        if self._is_stopping:
+            return
+        exited.add_done_callback(lambda done: self._restart_later(slot, each, done.result()))
+
+    def _restart_later(self, slot: int, each: _FrontendProcess, status: int) -> None:
+        if self._is_stopping:
+            return
+        if time.monotonic() - each.started >= _STABLE_SECONDS:
+            self._delays[slot] = _FIRST_DELAY
+        delay, self._delays[slot] = self._delays[slot], min(2 * self._delays[slot], _LONGEST_DELAY)
+        cause = f"signal {-status}" if status < 0 else f"exit code {status}"
+        logger.error("frontend process %d exited (%s); another one starts in %g s", each.process.pid, cause, delay)
+        self._restarts[slot] = self._loop.call_later(delay, self._restart, slot)
+
+    def _restart(self, slot: int) -> None:
+        del self._restarts[slot]
+        self.restart_count += 1
+        try:
+            started = self._start(slot)
+        except OSError as error:
+            logger.error("cannot start a frontend process: %s", error)  # noqa: TRY400 - the cause is the system
+            self._restarts[slot] = self._loop.call_later(_LONGEST_DELAY, self._restart, slot)
+            return
+        started.ready.add_done_callback(_log_failure)
+
+    def _watch_later(self) -> None:
+        self._watching = self._loop.call_later(HANG_SECONDS / _PINGS, self._watch)
+
+    def _watch(self) -> None:
+        """Ask all processes for a sign of life, and kill those that are hung: another one is started for each."""
+        for each in self._processes:
+            if each is None or not each.ready.done() or each.exited is not None:
+                continue
+            each.silent = 0 if each.session.ping() else each.silent + 1
+            if each.silent >= _PINGS:
+                logger.error(
+                    "frontend process %d has not responded for %g s and is killed", each.process.pid, HANG_SECONDS
+                )
+                with contextlib.suppress(ProcessLookupError):
+                    each.process.kill()
+        self._watch_later()
+
+    def _exit_of(self, each: _FrontendProcess) -> asyncio.Future[int]:
+        """The exit status of a process that is about to exit."""
+        if each.exited is None:
+            each.exited = self._loop.run_in_executor(None, each.process.wait)
+        return each.exited
+
+
+def _log_failure(ready: asyncio.Future[Sequence[str]]) -> None:
+    error = None if ready.cancelled() else ready.exception()
+    if error is not None:
+        logger.error("%s", error)

@@ -1,0 +1,100 @@
+"""The interpreter in the folder of an environment: finding, checking and probing it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from naiad.core.errors import ExecutionEnvironmentError
+from naiad.sources.interpreters.executables import require_runs_here
+from naiad.sources.interpreters.probe import Interpreter, probe_interpreter
+
+_NAMES = ("python", "python3")
+_VERSIONED = re.compile(r"python3\.\d+")
+_WINDOWS = ("python.exe", "Scripts/python.exe")
+
+
+def find_interpreter_in(folder: Path) -> Path | None:
+    """The interpreter in an environment's folder, None without one. Returns dangling links too, for error messages."""
+    for name in _NAMES:
+        if os.path.lexists(folder / "bin" / name):
+            return folder / "bin" / name
+    found = sorted(path for path in (folder / "bin").glob("python3.*") if _VERSIONED.fullmatch(path.name))
+    return found[-1] if found else None
+
+
+def require_interpreter(folder: Path, *, where: str) -> Path:
+    """The interpreter in an environment's folder, checked to exist and to be built for this machine.
+
+    Args:
+        folder: The environment.
+        where: Its name in error messages.
+
+    Raises:
+        ExecutionEnvironmentError: If it is missing, a dangling link, or for another platform.
+    """
+    python = find_interpreter_in(folder)
+    if python is None:
+        windows = next((name for name in _WINDOWS if (folder / name).exists()), None)
+        if windows:
+            raise ExecutionEnvironmentError(f"{where} is for another platform: it holds {windows}, made for Windows")
+        raise ExecutionEnvironmentError(
+            f"{where} has no interpreter: looked for bin/python, bin/python3 and bin/python3.* in {folder}; "
+            "an environment is a conda environment, a venv, a conda-pack archive or anything else with bin/python"
+        )
+    if not python.exists():
+        raise ExecutionEnvironmentError(
+            f"{where} has no interpreter: {python} is a link to {os.path.realpath(python)}, which does not exist "
+            "(a venv needs the Python it was made from on the same machine)"
+        )
+    require_runs_here(python, where=where)
+    return python
+
+
+def probe_with_libraries(
+    python: Path, folder: Path, probe: Callable[[Path], Interpreter]
+) -> tuple[Interpreter, Path | None]:
+    """Probe the interpreter of an environment, with LD_LIBRARY_PATH if it needs that to find its libpython.
+
+    A copied interpreter searches libpython in its original folder. Then it either does not start, or runs with the
+    libpython of another Python and its own standard library, which fails later. Setting LD_LIBRARY_PATH to the
+    environment's `lib` solves both.
+
+    Returns:
+        Facts about it, and the folder for LD_LIBRARY_PATH, None normally.
+
+    Raises:
+        ExecutionEnvironmentError: If it does not work with LD_LIBRARY_PATH either.
+    """
+    own = folder / "lib"
+    has_own = any(own.glob("libpython3*.so*"))
+    try:
+        found = probe(python)
+    except ExecutionEnvironmentError:
+        if not has_own:
+            raise
+    else:
+        mapped = found.libpython
+        if not has_own or mapped is None or Path(mapped).resolve().is_relative_to(folder.resolve()):
+            return found, None
+    return probe_interpreter(python, library_path=own), own
+
+
+def require_numpy(found: Interpreter, *, where: str, advice: str) -> None:
+    """Reject an interpreter without numpy: the stub passes tensors to models as numpy arrays.
+
+    Args:
+        found: The interpreter.
+        where: Name of its environment in the error.
+        advice: How to add numpy to it.
+
+    Raises:
+        ExecutionEnvironmentError: If numpy cannot be imported; contains the cause.
+    """
+    if found.numpy is None:
+        raise ExecutionEnvironmentError(
+            f"{where} cannot be used: its Python {'.'.join(map(str, found.version))} cannot import numpy "
+            f"({found.numpy_error}); {advice}"
+        )

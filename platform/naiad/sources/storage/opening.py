@@ -1,0 +1,121 @@
+"""Opening remote storage: fsspec's file system for a URI, with the configured credentials."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Protocol
+
+from naiad.config.model.environment_source import redact
+from naiad.core.errors import Code, NaiadError, StorageError
+from naiad.sources.storage.credentials import driver_options
+from naiad.sources.storage.locations import Location, parse_location
+
+__all__ = ["Filesystem", "Storage", "open_storage", "translate_storage_errors"]
+
+EXTRAS = {
+    "s3": "s3",
+    "gcs": "gcs",
+    "abfs": "azure",
+    "abfss": "azure",
+    "az": "azure",
+    "adl": "azure",
+    "http": "http",
+    "https": "http",
+}
+"""The extra of naiad that installs a driver, by driver."""
+
+
+class Filesystem(Protocol):
+    """The part of fsspec's file systems that naiad uses. All calls block."""
+
+    def find(self, path: str, *, withdirs: bool = False, detail: bool = False) -> dict[str, dict[str, Any]]:
+        """All files below *path* with their metadata."""
+
+    def ls(self, path: str, detail: bool) -> list[dict[str, Any]]:  # noqa: FBT001 - the signature is fsspec's
+        """The direct content of *path*."""
+
+    def info(self, path: str) -> dict[str, Any]:
+        """The metadata of *path*."""
+
+    def isdir(self, path: str) -> bool:
+        """Whether *path* is a folder."""
+
+    def open(self, path: str, mode: str = "rb") -> BinaryIO:
+        """The content of a file."""
+
+    def get_file(self, rpath: str, lpath: str) -> None:
+        """Copy a file to this machine."""
+
+    def invalidate_cache(self) -> None:
+        """Drop cached listings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """An opened location.
+
+    Attributes:
+        uri: The URI.
+        filesystem: Its file system.
+        path: The path in that file system.
+    """
+
+    uri: str
+    filesystem: Filesystem
+    path: str
+
+
+def open_storage(uri: str, environ: Mapping[str, str] | None = None) -> Storage:
+    """Open the location of a URI. Most drivers do not access the network yet.
+
+    Args:
+        uri: See `naiad.sources.storage.locations`.
+        environ: Variables with credentials; those of this process by default.
+
+    Raises:
+        StorageError: If the URI or the credentials cannot be used, or the driver is not installed.
+    """
+    location = parse_location(uri)
+    options = driver_options(location, os.environ if environ is None else environ)
+    import fsspec  # here, because servers with local files only do not need it
+
+    try:
+        kind = fsspec.get_filesystem_class(location.protocol)
+    except ImportError as error:
+        raise _not_installed(location, error) from error
+    except ValueError as error:
+        raise StorageError(
+            f"cannot open '{redact(uri)}': no driver of fsspec knows its scheme; correct the scheme"
+        ) from error
+    with translate_storage_errors(f"cannot open '{redact(location.uri)}'"):
+        return Storage(location.uri, kind(**options), kind._strip_protocol(location.path))  # noqa: SLF001 - fsspec's documented way to get the path
+
+
+def _not_installed(location: Location, error: ImportError) -> StorageError:
+    extra = EXTRAS.get(location.protocol)
+    advice = f"install it with: pip install 'naiad[{extra}]'" if extra else str(error)
+    scheme = location.uri.partition("://")[0]
+    return StorageError(
+        f"cannot open '{redact(location.uri)}': the driver for {scheme}:// is not installed; {advice}",
+        code=Code.UNSUPPORTED,
+    )
+
+
+@contextlib.contextmanager
+def translate_storage_errors(what: str) -> Iterator[None]:
+    """Convert exceptions of drivers, which have no common class, into errors that begin with *what*.
+
+    Raises:
+        StorageError: Instead of the driver's exception.
+    """
+    try:
+        yield
+    except NaiadError:
+        raise
+    except FileNotFoundError as error:
+        raise StorageError(f"{what}: not found", code=Code.NOT_FOUND) from error
+    except Exception as error:
+        raise StorageError(f"{what}: {type(error).__name__}: {error}") from error

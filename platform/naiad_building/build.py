@@ -1,0 +1,255 @@
+"""Building an environment from a recipe: a copied interpreter with packages, which runs in any folder.
+
+The order of steps matters:
+
+1. Copy the interpreter and check that the copy runs, before any download.
+2. Compile the standard library, and record the files as a conda package, so that conda-pack accepts the prefix.
+3. Install packages, make their library paths relative, and compile them.
+4. Copy the recipe, check glibc and the interpreter again.
+5. Write conda's history, which marks the environment as complete. An interrupted build has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from packaging.version import Version
+
+from naiad.core.errors import ConfigError, ExecutionEnvironmentError
+from naiad.environments.archives.manifest import host_platform
+from naiad.environments.bytecode import compile_environment
+from naiad.environments.elf import newest_glibc
+from naiad.environments.installed_packages import list_packages
+from naiad.environments.progress import LogReporter, ProgressReporter
+from naiad.sources.interpreters.probe import probe_interpreter
+from naiad_building.base_interpreter import BaseInterpreter, choose_base, copy_base, inspect_base
+from naiad_building.conda import build_conda
+from naiad_building.conda_meta import record_interpreter, write_history
+from naiad_building.installers import InstallOptions, download_wheels, install
+from naiad_building.recipe import Recipe, copy_recipe, read_recipe
+from naiad_building.relocation import relocate_binaries
+from naiad_building.requirements import Requirements, requirements_to_install
+
+__all__ = ["BuiltEnvironment", "build", "fetch_wheels"]
+
+
+@dataclass(frozen=True)
+class BuiltEnvironment:
+    """The result of a build.
+
+    Attributes:
+        prefix: Folder of the environment. It can be packed, or copied to another machine.
+        python: Its interpreter.
+        version: Full version of the interpreter.
+        base: The interpreter it was copied from, which is no longer needed; its own if conda installed it.
+        packages: Names and versions of the installed packages.
+    """
+
+    prefix: Path
+    python: Path
+    version: str
+    base: Path
+    packages: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class _InstallPlan:
+    """The requirements to install, and how."""
+
+    requirements: Requirements | None
+    options: InstallOptions
+    progress: Callable[[str], None]
+    reporter: ProgressReporter
+
+
+def build(
+    recipe_dir: Path,
+    output_prefix: Path,
+    *,
+    python: str | None = None,
+    options: InstallOptions | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+    reporter: ProgressReporter | None = None,
+) -> BuiltEnvironment:
+    """Build the environment of a recipe.
+
+    Args:
+        recipe_dir: Folder of the recipe.
+        output_prefix: Folder to build in; must be missing or empty.
+        python: A version (`3.12`, `3.12.1`) or the path of an interpreter; overrides the recipe.
+        options: Sources of packages and the installer.
+        progress: Called with a line for each step.
+        reporter: Receives progress events of downloads; the log if None.
+
+    Raises:
+        ConfigError: If the recipe is invalid, or its lock does not match.
+        InterpreterNotFoundError: If the machine has no suitable interpreter.
+        ExecutionEnvironmentError: If the build fails; all created files are removed.
+    """
+    recipe = read_recipe(recipe_dir)
+    prefix = output_prefix.resolve()
+    _require_free(prefix)
+    _require_platform(recipe)
+    make = _prepared(recipe, prefix, python, options or InstallOptions(), progress, reporter or LogReporter())
+    created = _missing_folders(prefix)
+    try:
+        prefix.mkdir(parents=True, exist_ok=True)
+        return _describe_build(prefix, *make())
+    except OSError as error:
+        _remove(prefix, created)
+        raise ExecutionEnvironmentError(f"cannot build '{recipe.name}' in {prefix}: {_reason(error)}") from error
+    except BaseException:
+        _remove(prefix, created)
+        raise
+
+
+def _prepared(
+    recipe: Recipe,
+    prefix: Path,
+    python: str | None,
+    options: InstallOptions,
+    progress: Callable[[str], None],
+    reporter: ProgressReporter,
+) -> Callable[[], tuple[Path, BaseInterpreter]]:
+    """Check everything that needs no files, and return the function that builds."""
+    if recipe.conda is not None:
+        return partial(
+            build_conda, recipe, prefix, python=python, options=options, progress=progress, reporter=reporter
+        )
+    base = inspect_base(choose_base(recipe, python))
+    # Raises if the lock is for another version.
+    installing = _InstallPlan(requirements_to_install(recipe, base.version), options, progress, reporter)
+    return partial(_build_in, recipe, base, prefix, installing)
+
+
+def fetch_wheels(
+    recipe_dir: Path,
+    folder: Path,
+    *,
+    python: str | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+    reporter: ProgressReporter | None = None,
+) -> str:
+    """Download the wheels that building a recipe would install; returns the version of Python they are for.
+
+    Raises:
+        ConfigError: If the recipe is invalid or installs no wheels.
+        InterpreterNotFoundError: If the machine has no suitable interpreter.
+        ExecutionEnvironmentError: If a package cannot be downloaded.
+    """
+    recipe = read_recipe(recipe_dir)
+    base = inspect_base(choose_base(recipe, python))
+    packages = requirements_to_install(recipe, base.version)
+    if packages is None:
+        raise ConfigError(f"nothing to fetch for '{recipe.name}': {recipe.folder} names no requirements")
+    folder.mkdir(parents=True, exist_ok=True)
+    download_wheels(recipe.name, packages, base, folder.resolve(), progress, reporter or LogReporter())
+    return base.version
+
+
+def _build_in(
+    recipe: Recipe, base: BaseInterpreter, prefix: Path, installing: _InstallPlan
+) -> tuple[Path, BaseInterpreter]:
+    progress = installing.progress
+    python = prefix / "bin" / f"python{base.minor}"
+    progress(f"copying Python {base.version} from {base.prefix}")
+    copy_base(base, prefix)
+    # Checked early: an interpreter that cannot be copied should fail before any download.
+    _require_self_contained(python, prefix, base)
+    compile_environment(python, prefix, base.cache_tag)
+    record_interpreter(prefix, base.version)
+    if installing.requirements is not None:
+        install(recipe.name, installing.requirements, base, python, installing.options, progress, installing.reporter)
+        relocate_binaries(prefix, (base.prefix, prefix) if not base.is_system else (prefix,))
+        progress("compiling")
+        compile_environment(python, prefix, base.cache_tag)
+    copy_recipe(recipe, prefix)
+    _require_glibc(recipe, prefix)
+    progress("checking that it runs by itself")
+    _require_self_contained(python, prefix, base)
+    # Last: a build that was killed midway must not look complete.
+    write_history(prefix, base.version)
+    return python, base
+
+
+def _require_platform(recipe: Recipe) -> None:
+    if recipe.platform not in ("", host_platform()):
+        raise ExecutionEnvironmentError(
+            f"cannot build '{recipe.name}' of {recipe.folder}: it is for {recipe.platform}, this machine is "
+            f"{host_platform()}; build it on a machine of that kind"
+        )
+
+
+def _require_glibc(recipe: Recipe, prefix: Path) -> None:
+    """Reject compiled files that need a newer glibc than the recipe allows."""
+    if not recipe.glibc:
+        return
+    for path in sorted(path for path in prefix.rglob("*") if path.is_file() and not path.is_symlink()):
+        needed = newest_glibc([path])
+        if needed and Version(needed) > Version(recipe.glibc):
+            raise ExecutionEnvironmentError(
+                f"cannot build '{recipe.name}': it is to run with glibc {recipe.glibc}, and "
+                f"{path.relative_to(prefix)} needs {needed}; take an interpreter built on an older system, such as "
+                "one of uv (`uv python install`) or conda, or older versions of the package"
+            )
+
+
+def _require_self_contained(python: Path, prefix: Path, base: BaseInterpreter) -> None:
+    """Reject a copy that still uses files of the original, because they are missing on other machines."""
+    refusal = f"the Python {base.version} at {base.executable} cannot be made relocatable: its copy in {prefix}"
+    advice = "use another interpreter of that version, such as one of pyenv or uv"
+    try:
+        itself = probe_interpreter(python)
+    except ExecutionEnvironmentError as error:
+        raise ExecutionEnvironmentError(f"{refusal} does not run by itself ({error.message}); {advice}") from error
+    places = [itself.prefix, itself.base_prefix, *map(Path, itself.site_dirs)]
+    if itself.libpython is not None:
+        places.append(Path(itself.libpython))
+    outside = [str(place) for place in places if not place.resolve().is_relative_to(prefix)]
+    if outside:
+        raise ExecutionEnvironmentError(f"{refusal} still uses {', '.join(outside)}; {advice}")
+
+
+def _reason(error: OSError) -> str:
+    """The cause of a file error; the first one if copying a folder failed in several files."""
+    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
+        return str(error.args[0][0][-1])
+    return str(error)
+
+
+def _require_free(prefix: Path) -> None:
+    if prefix.is_dir() and not any(prefix.iterdir()):
+        return
+    if prefix.exists() or prefix.is_symlink():
+        raise ExecutionEnvironmentError(
+            f"cannot build in {prefix}: it exists already; remove it or name another folder"
+        )
+
+
+def _remove(prefix: Path, created: list[Path]) -> None:
+    """Remove everything a failed build created."""
+    for child in prefix.iterdir() if prefix.is_dir() else ():
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child, ignore_errors=True)
+        else:
+            child.unlink(missing_ok=True)
+    for folder in created:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _missing_folders(prefix: Path) -> list[Path]:
+    """The folders that the build will create, innermost first: *prefix* and its missing parents."""
+    return [folder for folder in (prefix, *prefix.parents) if not folder.exists()]
+
+
+def _describe_build(prefix: Path, python: Path, base: BaseInterpreter) -> BuiltEnvironment:
+    """Describe a built prefix."""
+    has_conda = base.prefix == prefix
+    packages = tuple((one.name, one.version) for one in list_packages(prefix) if has_conda or one.source == "python")
+    return BuiltEnvironment(prefix, python, base.version, base.executable, packages)

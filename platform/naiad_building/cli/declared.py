@@ -1,0 +1,272 @@
+"""`naiad add` and `naiad lock`: the packages of one model, in its own file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from naiad.cli.click_options import json_option, progress_printer
+from naiad.cli.json_output import print_json
+from naiad.config.model.declared_environment import is_declaration
+from naiad.core.errors import RepositoryError, ResolutionError
+from naiad.models.resolution.manifest import read_backend_manifest
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+
+    from naiad.config.model.model_config_pb2 import ModelConfig
+    from naiad_building.declared.locking import Edit, LockedDeclaration
+
+__all__ = ["DECLARED_COMMANDS"]
+
+_MODEL = click.argument("model", type=click.Path(exists=True, path_type=Path))
+_PYTHON = click.option("--python", metavar="VERSION", help="Resolve with this version of Python, such as 3.12.")
+_WHEELS = click.option(
+    "--wheels",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of wheels to search; may be repeated.",
+)
+_OFFLINE = click.option("--offline", is_flag=True, help="Resolve from these folders only.")
+_PARAMETER = "EXECUTION_ENV_PATH"
+_PYTHON_PARAMETER = "PYTHON_VERSION"
+
+
+@click.command("add", short_help="Add packages to a model's own file, and lock them.")
+@_MODEL
+@click.argument("packages", nargs=-1, required=True)
+@_PYTHON
+@_WHEELS
+@_OFFLINE
+@json_option
+def _add(
+    model: Path,
+    packages: tuple[str, ...],
+    python: str | None,
+    wheels: tuple[Path, ...],
+    offline: bool,  # noqa: FBT001 - click passes options by name
+    json: bool,  # noqa: FBT001 - click passes options by name
+) -> None:
+    """Add PACKAGES to the script block of MODEL, and write the lock beside it.
+
+    MODEL is a model's directory, a shared backend's, or a Python file. PACKAGES are requirements as for pip, such as
+    scikit-learn==1.5.*
+    """
+    from naiad_building.declared.locking import add_packages
+
+    file = _addable_script(model)
+    locked = add_packages(
+        file,
+        packages,
+        lambda path, edit: _lock_file(path, model, python, wheels, offline=offline, json=json, edit=edit),
+    )
+    if json:
+        print_json({"file": file, "added": packages, **_facts(locked)})
+        return
+    click.echo(f"added {', '.join(packages)} to {file}")
+    _print_locked(locked)
+
+
+@click.command("lock", short_help="Write the exact packages of a model, with digests.")
+@_MODEL
+@_PYTHON
+@_WHEELS
+@_OFFLINE
+@click.option(
+    "--download",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Download the wheels into this folder, for servers with --offline.",
+)
+@json_option
+def _lock(
+    model: Path,
+    python: str | None,
+    wheels: tuple[Path, ...],
+    offline: bool,  # noqa: FBT001 - click passes options by name
+    download: Path | None,
+    json: bool,  # noqa: FBT001 - click passes options by name
+) -> None:
+    """Resolve the packages that MODEL declares, and write them with their digests into a lock beside it.
+
+    MODEL is a model's directory, a shared backend's, or a file: a script with a block, requirements.txt,
+    pyproject.toml, environment.yml or pixi.toml. Servers then install exactly these packages.
+    """
+    from naiad.environments.progress import default_reporter
+    from naiad_building.declared.locking import fetch_locked_wheels
+
+    locked = _lock_file(_declaration_of(model), model, python, wheels, offline=offline, json=json)
+    if not json:
+        _print_locked(locked)
+    count = None
+    if download is not None:
+        count = fetch_locked_wheels(locked, download, progress_printer(json=json), default_reporter())
+    if json:
+        print_json({**_facts(locked), "download": download, "downloaded": count})
+    elif download is not None:
+        click.echo(f"{download} has {count} files for Python {locked.python}")
+
+
+def _lock_file(
+    file: Path,
+    model: Path,
+    python: str | None,
+    wheels: tuple[Path, ...],
+    *,
+    offline: bool,
+    json: bool,
+    edit: Edit | None = None,
+) -> LockedDeclaration:
+    from naiad.config.server.store_location import store_path
+    from naiad.environments.progress import default_reporter
+    from naiad_building.declared.locking import lock_declaration
+    from naiad_building.installers import InstallOptions
+
+    return lock_declaration(
+        file,
+        cache=store_path("", os.environ) / "interpreters",
+        python=python,
+        required=required if (required := _required_python(model)) is not None else _required_python(file),
+        options=InstallOptions(wheels=tuple(folder.absolute() for folder in wheels), offline=offline),
+        progress=progress_printer(json=json),
+        reporter=default_reporter(),
+        edit=edit,
+    )
+
+
+def _facts(locked: LockedDeclaration) -> dict[str, Any]:
+    packages = [{"name": name, "version": version} for name, version in sorted(locked.versions.items())]
+    return {"lock": locked.lock, "python": _minor(locked), "packages": packages}
+
+
+def _minor(locked: LockedDeclaration) -> str:
+    return ".".join(locked.python.split(".")[:2])
+
+
+def _print_locked(locked: LockedDeclaration) -> None:
+    click.echo(f"wrote {locked.lock}: {len(locked.versions)} packages for Python {_minor(locked)}")
+    for name, version in sorted(locked.versions.items()):
+        click.echo(f"    {name} {version}")
+
+
+def _script_of(model: Path) -> Path:
+    """The code of a model or backend: the file itself, `model.py` in it, or that of its highest version.
+
+    Raises:
+        RepositoryError: If the model or backend has no code.
+    """
+    if model.is_file():
+        return model
+    config = _config_of(model)
+    name = config.default_model_filename if config is not None and config.default_model_filename else "model.py"
+    versions = sorted((path for path in model.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
+    for folder in (model, *reversed(versions)):
+        if (folder / name).is_file():
+            return folder / name
+    raise RepositoryError(
+        f"cannot find the code of '{model}': neither it nor a version in it has a {name}; if it runs on a shared "
+        f"backend, list its packages in a requirements.txt, name that in {_PARAMETER}, and run `naiad lock`"
+    )
+
+
+def _addable_script(model: Path) -> Path:
+    """The script whose block declares the environment of a model or backend.
+
+    Raises:
+        RepositoryError: If no script exists, or something else names the environment, so that a block has no effect.
+    """
+    named = _named_environment(model)
+    if named is None:
+        return _script_of(model)
+    origin, source = named
+    if isinstance(source, Path) and source.suffix == ".py":
+        return source
+    advice = f"add them to {source}, and run `naiad lock {source}`"
+    if not (isinstance(source, Path) and is_declaration(source)):
+        advice = f"build '{source}' with them, or name no environment there"
+    raise RepositoryError(
+        f"cannot add packages to {model}: its environment is '{source}', named by {origin}, which wins over a script "
+        f"block; {advice}"
+    )
+
+
+def _declaration_of(model: Path) -> Path:
+    """The file that declares the packages of a model: the one that is named as its environment, else its code.
+
+    Raises:
+        RepositoryError: If the model has neither.
+    """
+    named = _named_environment(model) if model.is_dir() else None
+    if named is not None and isinstance(named[1], Path) and is_declaration(named[1]):
+        return named[1]
+    return _script_of(model)
+
+
+def _named_environment(model: Path) -> tuple[str, Path | str] | None:
+    """What names the environment of a model or backend, or of the one that a file is the code of, and the environment.
+
+    None if nothing does, so that a script block counts. An environment that is not here is returned as it is written.
+    """
+    from naiad.models.resolution.environment import DEFAULT_ENVIRONMENT, EnvironmentSearch, locate_environment
+    from naiad.models.resolution.files import RealFiles
+
+    folder = _folder_of(model)
+    version = _version_of(model)
+    config, manifest = _config_of(folder), read_backend_manifest(folder, RealFiles())
+    search = EnvironmentSearch(base=folder, model_dir=folder, version=version)
+    parameters = {} if config is None else {name: one.string_value for name, one in config.parameters.items()}
+    origin = f"{_PARAMETER}.{version}" if parameters.get(f"{_PARAMETER}.{version}") else _PARAMETER
+    text, origin = parameters.get(origin, ""), f"{origin} in {folder / 'config.pbtxt'}"
+    if not text and manifest is not None:
+        text, origin = manifest.environment, str(manifest.path)
+    if not text and (folder / DEFAULT_ENVIRONMENT).exists():
+        text, origin = DEFAULT_ENVIRONMENT, f"the archive of that name in {folder}"
+    if not text:
+        return None
+    try:
+        source, _ = locate_environment(text, origin, search, RealFiles())
+    except ResolutionError:
+        return origin, text
+    return origin, source if isinstance(source, Path) else text
+
+
+def _required_python(model: Path) -> SpecifierSet | None:
+    """The versions of Python that a model's configuration, or a backend's manifest, requires; None for any."""
+    from naiad.models.resolution.files import RealFiles
+    from naiad.models.resolution.manifest import parse_python_version
+
+    folder = _folder_of(model)
+    config, manifest = _config_of(folder), read_backend_manifest(folder, RealFiles())
+    if config is not None and _PYTHON_PARAMETER in config.parameters:
+        text = config.parameters[_PYTHON_PARAMETER].string_value
+        return parse_python_version(text, f"{_PYTHON_PARAMETER} in {folder / 'config.pbtxt'}")
+    return None if manifest is None else manifest.requires_python
+
+
+def _folder_of(model: Path) -> Path:
+    """The directory of a model or backend that a directory or a file belongs to."""
+    if model.is_dir():
+        return model
+    folder = model.absolute().parent
+    return folder.parent if folder.name.isdecimal() else folder
+
+
+def _version_of(model: Path) -> int:
+    """The version that a file is the code of, else the highest one."""
+    if not model.is_dir():
+        name = model.absolute().parent.name
+        return int(name) if name.isdecimal() else 0
+    return max((int(path.name) for path in model.iterdir() if path.name.isdecimal()), default=0)
+
+
+def _config_of(model: Path) -> ModelConfig | None:
+    from naiad.config.model.text import parse_text
+
+    file = model / "config.pbtxt"
+    return parse_text(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else None
+
+
+DECLARED_COMMANDS: tuple[click.Command, ...] = (_add, _lock)
+"""The commands, in the order of the overview."""

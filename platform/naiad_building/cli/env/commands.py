@@ -1,0 +1,699 @@
+"""The commands of `naiad env`, in three groups: archives from recipes, archives for servers, the store.
+
+Each command imports what it needs when it runs: these modules unpack, download and sign, and importing all of them
+takes longer than most commands.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from naiad.cli.click_options import json_option, progress_printer
+from naiad.cli.json_output import print_json
+from naiad.config.model.environment_source import EnvironmentSource
+from naiad.config.server.env_build import EnvBuild
+from naiad.config.server.quantities import counted, parse_seconds, parse_size, size_text
+
+if TYPE_CHECKING:
+    from naiad.environments.archives.signatures import TrustedKeys
+    from naiad_building.cli.env.models import UsedEnvironment
+
+__all__ = ["ENV_COMMANDS"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+# -- options that several commands have -------------------------------------------------------------------------------
+
+
+def _store_option(command: _Command) -> _Command:
+    text = "The store; default: $NAIAD_STORE, else a folder in the user's cache."
+    return click.option("--env-store", "store", default="", callback=_find_store, help=text)(command)
+
+
+def _find_store(_context: click.Context, _parameter: click.Parameter, text: str) -> Path:
+    from naiad.config.server.store_location import store_path
+
+    return store_path(text, os.environ)
+
+
+def _trust_option(command: _Command) -> _Command:
+    text = "File of public keys, as for the server."
+    return click.option("--env-trust", "trust", type=_EXISTING_FILE, help=text)(command)
+
+
+def _python_option(command: _Command) -> _Command:
+    text = "Version of Python or path of an interpreter; default: the recipe's."
+    return click.option("--python", metavar="VERSION", help=text)(command)
+
+
+_recipe_argument = click.argument("recipe", type=click.Path(exists=True, file_okay=False, path_type=Path))
+
+
+def _read_keys(path: Path | None) -> TrustedKeys | None:
+    """The trusted keys of a file; None without a file.
+
+    Raises:
+        ExecutionEnvironmentError: If the file cannot be read.
+    """
+    from naiad.environments.archives.signatures import read_trusted_keys
+
+    return None if path is None else read_trusted_keys(path)
+
+
+# -- from a recipe to an archive --------------------------------------------------------------------------------------
+
+
+@click.command("lock", short_help="Write the exact packages of a recipe, with digests.")
+@_recipe_argument
+@click.option(
+    "--python", "pythons", metavar="VERSION", multiple=True, help="Resolve for this version only; may be repeated."
+)
+@json_option
+def _lock(recipe: Path, pythons: tuple[str, ...], json: bool) -> None:  # noqa: FBT001 - click passes options by name
+    """Resolve the folder RECIPE for each Python it supports, and write the exact packages with their digests.
+
+    Without --python, resolve for each version on this machine that the recipe supports. Builds then install exactly
+    these packages.
+    """
+    from naiad_building.locking import lock
+
+    file, chosen = lock(recipe, pythons=pythons, progress=progress_printer(json=json))
+    if json:
+        pins = {python: [{"name": pin.name, "version": pin.version} for pin in pins] for python, pins in chosen.items()}
+        print_json({"lock": file, "pythons": pins})
+        return
+    held = ", ".join(f"{len(pins)} packages for Python {python}" for python, pins in chosen.items())
+    click.echo(f"wrote {file}: {held}")
+
+
+@click.command("download", short_help="Download a recipe's wheels, to build without a network.")
+@_recipe_argument
+@click.option("-o", "--output", required=True, type=_FOLDER, help="Folder for the wheels.")
+@click.option(
+    "--python",
+    "pythons",
+    metavar="VERSION",
+    multiple=True,
+    help="Version of Python or path of an interpreter; may be repeated. Default: the installed ones that the lock is "
+    "for; without a lock, the recipe's.",
+)
+@json_option
+def _download(
+    recipe: Path,
+    output: Path,
+    pythons: tuple[str, ...],
+    json: bool,  # noqa: FBT001 - click passes options by name
+) -> None:
+    """Download the wheels of the folder RECIPE, for `naiad env build --offline --wheels` on another machine.
+
+    They are for each Python on this machine that the recipe's lock is for.
+    """
+    from naiad.environments.progress import default_reporter
+    from naiad_building.build import fetch_wheels
+    from naiad_building.locking import locked_pythons
+
+    progress = progress_printer(json=json)
+    chosen, missing = (pythons, ()) if pythons else locked_pythons(recipe)
+    versions = [
+        fetch_wheels(recipe, output, python=python, progress=progress, reporter=default_reporter())
+        for python in chosen or (None,)
+    ]
+    for minor in missing:
+        click.echo(
+            f"warning: the lock is also for Python {minor}, which is not on this machine: run this where it is",
+            err=True,
+        )
+    files = sorted(file.name for file in output.iterdir())
+    if json:
+        print_json({"folder": output, "pythons": versions, "missing": missing, "files": files})
+    else:
+        click.echo(f"fetched {counted(len(files), 'file')} for Python {', '.join(versions)} into {output}")
+
+
+@click.command("build")
+@_recipe_argument
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder to build in.")
+@_python_option
+@click.option("--wheels", multiple=True, type=_FOLDER, help="Folder of wheels to search; may be repeated.")
+@click.option("--offline", is_flag=True, help="Install from these folders only.")
+@click.option(
+    "--installer",
+    type=click.Choice(["auto", "pip", "uv"]),
+    default="auto",
+    help="What installs packages; auto: uv if it is installed, else pip.",
+)
+@json_option
+def _build(
+    recipe: Path,
+    output: Path,
+    python: str | None,
+    wheels: tuple[Path, ...],
+    offline: bool,  # noqa: FBT001 - click passes options by name
+    installer: str,
+    json: bool,  # noqa: FBT001 - click passes options by name
+) -> None:
+    """Build an environment from the folder RECIPE."""
+    from naiad.environments.progress import default_reporter
+    from naiad_building.build import build
+    from naiad_building.installers import InstallOptions
+
+    options = InstallOptions(installer=installer, wheels=wheels, offline=offline)
+    progress = progress_printer(json=json)
+    built = build(recipe, output, python=python, options=options, progress=progress, reporter=default_reporter())
+    if json:
+        packages = [{"name": name, "version": version} for name, version in built.packages]
+        facts = {"prefix": built.prefix, "python": built.python, "version": built.version, "base": built.base}
+        print_json({**facts, "packages": packages})
+    else:
+        click.echo(f"built {built.prefix} with Python {built.version} and {counted(len(built.packages), 'package')}")
+    if not any(name.lower() == "numpy" for name, _ in built.packages):
+        click.echo(f"warning: it has no numpy, which every model needs; add it to {recipe}", err=True)
+
+
+@click.command("pack", short_help="Pack an environment into an archive.")
+@click.argument("prefix", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Archive to write; default: ENV.tar.zst.")
+@click.option(
+    "--format",
+    "archive_format",
+    type=click.Choice(["tar.zst", "tar.gz", "tar.bz2", "tar.xz", "tar", "zip"]),
+    help="Format of the archive; default: by its name.",
+)
+@click.option("--force", is_flag=True, help="Replace an existing archive.")
+@json_option
+def _pack(
+    prefix: Path,
+    output: Path | None,
+    archive_format: str | None,
+    force: bool,  # noqa: FBT001 - click passes options by name
+    json: bool,  # noqa: FBT001 - click passes options by name
+) -> None:
+    """Pack the environment in PREFIX into an archive that any machine of the same platform can unpack.
+
+    PREFIX may be a conda environment, a venv, an output of `naiad env build`, or a Python with its packages.
+    """
+    from naiad.environments.progress import default_reporter
+    from naiad_building.pack import default_output, pack
+
+    archive = output or default_output(prefix, archive_format)
+    packed = pack(prefix, archive, format=archive_format, force=force, reporter=default_reporter())
+    for warning in packed.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    if not any(package.name.lower() == "numpy" for package in packed.manifest.packages):
+        click.echo(f"warning: it has no numpy, which every model needs; add it to {prefix} and pack it again", err=True)
+    if json:
+        facts = {"archive": packed.archive, "format": packed.format, "size": packed.size, "digest": packed.digest}
+        print_json({**facts, "warnings": packed.warnings})
+    else:
+        click.echo(f"packed {packed.archive} ({packed.size / 1e6:.0f} MB), sha256:{packed.digest}")
+
+
+# -- archives for servers: fetched before the start, signed -----------------------------------------------------------
+
+
+@click.command("prefetch", short_help="Put environments into the store before a server starts.")
+@click.argument("environments", nargs=-1)
+@click.option(
+    "--model-repository", "repositories", multiple=True, help="Add the environments of its models; may be repeated."
+)
+@click.option(
+    "--env-directory",
+    "directories",
+    multiple=True,
+    type=_FOLDER,
+    help="Folder to search for env://NAME; may be repeated.",
+)
+@_trust_option
+@click.option("--env-require-digest", "require_digest", is_flag=True, help="Reject URIs without @sha256.")
+@click.option("--accept-changed", is_flag=True, help="Accept a URI's content even if it has changed.")
+@click.option(
+    "--env-build",
+    "build",
+    type=click.Choice([each.value for each in EnvBuild]),
+    default=EnvBuild.LOCKED.value,
+    show_default=True,
+    help="Packages that models declare: use what is in the store, install from locks, or resolve without.",
+)
+@click.option(
+    "--env-wheels", "wheels", multiple=True, type=_FOLDER, help="Folder of wheels to install from; may be repeated."
+)
+@click.option("--offline", is_flag=True, help="Download nothing.")
+@_store_option
+@json_option
+def _prefetch(
+    environments: tuple[str, ...],
+    repositories: tuple[str, ...],
+    directories: tuple[Path, ...],
+    trust: Path | None,
+    require_digest: bool,  # noqa: FBT001 - click passes options by name
+    accept_changed: bool,  # noqa: FBT001 - click passes options by name
+    build: str,
+    wheels: tuple[Path, ...],
+    offline: bool,  # noqa: FBT001 - click passes options by name
+    store: Path,
+    json: bool,  # noqa: FBT001 - click passes options by name
+) -> int:
+    """Put ENVIRONMENTS into the store, so that servers start without downloading or unpacking them.
+
+    Each is named as in EXECUTION_ENV_PATH: a path, env://NAME, or a URI. A file that declares an environment is built.
+    """
+    from naiad.core.errors import ExecutionEnvironmentError, NaiadError
+    from naiad.environments.manager import EnvironmentManager
+    from naiad.environments.policy import StorePolicy
+
+    policy = StorePolicy(
+        trust=_read_keys(trust),
+        require_digest=require_digest,
+        build=EnvBuild(build),
+        wheels=tuple(folder.absolute() for folder in wheels),
+        offline=offline,
+    )
+    manager = EnvironmentManager(store, policy=policy)
+    results: list[dict[str, str]] = []
+    used = _used_environments(environments, repositories, directories, store)
+    for _, source, python, origin in dict.fromkeys(each._replace(model="") for each in used):
+        uri = source.uri if isinstance(source, EnvironmentSource) else ""
+        if accept_changed and uri:
+            manager.accept_changed(uri)
+        try:
+            ready = manager.prepare(source, python=python, python_origin=origin)
+            if changed := manager.explain_changed(source):
+                raise ExecutionEnvironmentError(changed)
+        except NaiadError as error:
+            results.append({"environment": str(source), "error": error.message})
+            continue
+        results.append(
+            {
+                "environment": str(source),
+                "digest": ready.digest or "",
+                "prefix": str(ready.prefix),
+                "python": ".".join(map(str, ready.version)),
+            }
+        )
+    if json:
+        print_json(results)
+    else:
+        _print_prefetched(results)
+    return 1 if any("error" in result for result in results) else 0
+
+
+def _used_environments(
+    environments: tuple[str, ...], repositories: tuple[str, ...], directories: tuple[Path, ...], store: Path
+) -> Iterator[UsedEnvironment]:
+    from naiad.models.resolution.environment import EnvironmentSearch, locate_environment
+    from naiad.models.resolution.files import RealFiles
+    from naiad_building.cli.env.models import UsedEnvironment, environments_of, server_options
+
+    places = EnvironmentSearch(base=Path.cwd(), directories=tuple(directory.absolute() for directory in directories))
+    for text in environments:
+        source, _ = locate_environment(text, "naiad env prefetch", places, RealFiles())
+        yield UsedEnvironment("", source, None, "")
+    if repositories:
+        options = server_options(store, repositories, *(f"--env-directory={directory}" for directory in directories))
+        yield from environments_of(options)
+
+
+def _print_prefetched(results: list[dict[str, str]]) -> None:
+    for result in results:
+        if "error" in result:
+            click.echo(result["error"], err=True)
+        else:
+            digest = f" sha256:{result['digest']}" if result["digest"] else ""
+            click.echo(f"ready: {result['environment']}{digest}, Python {result['python']} in {result['prefix']}")
+    if not results:
+        click.echo("nothing to prefetch: name environments, or a --model-repository whose models have environments")
+
+
+@click.command("pin", short_help="Write the digests of remote environments into a repository.")
+@click.argument("repository", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--update", is_flag=True, help="Pin the present content of URIs that are pinned, too.")
+@_store_option
+@json_option
+def _pin(
+    repository: Path,
+    update: bool,  # noqa: FBT001 - click passes options by name
+    store: Path,
+    json: bool,  # noqa: FBT001 - click passes options by name
+) -> None:
+    """Write REPOSITORY/environments.lock: the digest of each URI that its models name without @sha256.
+
+    Every server then uses exactly these archives. URIs that are in the file keep their digest without --update.
+    """
+    from naiad.config.model.environment_pins import PINS_FILE
+    from naiad.config.model.environment_source import redact
+    from naiad.environments.manager import EnvironmentManager
+    from naiad_building.cli.env.pin import pin_repository
+
+    pins = pin_repository(repository, EnvironmentManager(store), update=update)
+    if json:
+        print_json({"file": repository / PINS_FILE, "pins": pins})
+        return
+    for pin in pins:
+        what = "unchanged" if pin.before == pin.digest else f"was sha256:{pin.before}" if pin.before else "new"
+        click.echo(f"{redact(pin.uri)} sha256:{pin.digest} ({what})")
+    if pins:
+        click.echo(f"wrote {repository / PINS_FILE}: {counted(len(pins), 'environment')}")
+    else:
+        click.echo(f"nothing to pin: no model of {repository} names a URI without @sha256")
+
+
+@click.command("rollout", short_help="Replace a shared archive, and reload the models that use it.")
+@click.argument("name")
+@click.argument("archive", type=_EXISTING_FILE, required=False)
+@click.option(
+    "--env-directory", "directories", multiple=True, required=True, type=_FOLDER, help="Folder with env://NAME."
+)
+@click.option(
+    "--model-repository",
+    "repositories",
+    multiple=True,
+    required=True,
+    help="Repository of its models; may be repeated.",
+)
+@click.option("--url", "urls", multiple=True, help="HTTP address of a server to reload; may be repeated.")
+@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="Header of the requests to servers.")
+@click.option("--back", is_flag=True, help="Put the previous archive back instead.")
+@click.option("--dry-run", is_flag=True, help="Print which models use the archive; change nothing.")
+@_store_option
+@json_option
+def _rollout(
+    name: str,
+    archive: Path | None,
+    directories: tuple[Path, ...],
+    repositories: tuple[str, ...],
+    urls: tuple[str, ...],
+    headers: tuple[str, ...],
+    back: bool,  # noqa: FBT001 - click passes options by name
+    dry_run: bool,  # noqa: FBT001 - click passes options by name
+    store: Path,
+    json: bool,  # noqa: FBT001 - click passes options by name
+) -> None:
+    """Put ARCHIVE in the place of env://NAME, and reload the models that use it, one after the other.
+
+    ARCHIVE is unpacked and started first. If a model cannot be reloaded, the old archive is put back.
+    """
+    from naiad.environments.manager import EnvironmentManager
+    from naiad_building.cli.env.models import server_options
+    from naiad_building.cli.env.rollout import Servers, find_shared_archive, reload_models, users_of
+
+    if (archive is None) != (back or dry_run) and not (dry_run and archive is not None):
+        raise click.UsageError("name the new ARCHIVE, or give --back")
+    servers = Servers(urls, dict(_header(text) for text in headers))
+    shared = find_shared_archive(name, directories)
+    flags = [f"--env-directory={directory}" for directory in directories]
+    models = users_of(shared, server_options(store, repositories, *flags))
+    say = progress_printer(json=json)
+    say(f"{shared.path} is used by {', '.join(models) or 'no model'}")
+    facts = {"archive": shared.path, "models": models, "dry_run": dry_run}
+    if dry_run:
+        if json:
+            print_json({**facts, "reloaded": []})
+        return
+    new = shared.previous if archive is None else archive
+    if not new.exists():
+        raise click.UsageError(f"there is no previous archive: {shared.previous} does not exist")
+    EnvironmentManager(store).prepare(new.absolute())
+    if archive is None:
+        shared.swap()
+        say(f"put the previous archive back at {shared.path}")
+    else:
+        shared.replace(archive)
+        say(f"replaced {shared.path}; `naiad env rollout --back` puts the old archive back")
+    reloaded = reload_models(servers, models, shared.swap, say)
+    if json:
+        print_json({**facts, "reloaded": [{"url": url, "model": model} for url, model in reloaded]})
+    elif not urls and models:
+        click.echo("next: load these models again; servers in poll mode do so by themselves")
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise click.UsageError(f"'{text}' is not a header: give NAME:VALUE")
+    return name.strip(), value.strip()
+
+
+@click.command("sign", short_help="Sign an archive.")
+@click.argument("archive", type=_EXISTING_FILE)
+@click.option("--key", required=True, type=_EXISTING_FILE, help="The private key.")
+@_store_option
+@json_option
+def _sign(archive: Path, key: Path, store: Path, json: bool) -> None:  # noqa: FBT001 - click passes options by name
+    """Sign ARCHIVE: writes ARCHIVE.sig, which must be kept beside the archive wherever it is copied."""
+    from naiad.environments.archives.signatures import sign
+    from naiad.environments.progress import default_reporter
+    from naiad.environments.store.archive_digest import digest_of
+
+    digest = digest_of(archive.absolute(), store / "index", reporter=default_reporter())
+    signature, key_id = sign(archive, digest, key)
+    if json:
+        print_json({"archive": archive, "digest": digest, "key_id": key_id, "signature": signature})
+        return
+    click.echo(f"signed {archive} (sha256:{digest}) with key {key_id}: {signature}")
+
+
+@click.command("keygen", short_help="Create a key to sign archives with.")
+@click.argument("private", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--name", default="", help="Name of the key in messages; default: the file's name.")
+@click.option(
+    "--algorithm",
+    type=click.Choice(["ed25519", "p256"]),
+    default="ed25519",
+    help="Kind of key; p256 is what tools of the OpenSSF's model signing read.",
+)
+@json_option
+def _keygen(private: Path, name: str, algorithm: str, json: bool) -> None:  # noqa: FBT001 - click passes options by name
+    """Create a private key in the file PRIVATE, and print its entry for a file of --env-trust."""
+    from naiad.environments.archives.signatures import create_key
+
+    public = create_key(private, algorithm)
+    if json:
+        print_json({"private": private, "name": name or private.stem, "public": public})
+        return
+    click.echo(f'[[keys]]\nname = "{name or private.stem}"\npublic = "{public}"')
+    click.echo(f"wrote the private key to {private}; append the lines above to the server's --env-trust file", err=True)
+
+
+# -- the store --------------------------------------------------------------------------------------------------------
+
+
+@click.command("inspect", short_help="Show the contents of an archive, folder or store entry.")
+@click.argument("environment")
+@click.option(
+    "--model-repository",
+    "repositories",
+    multiple=True,
+    help="Show which of its models use the environment; may be repeated.",
+)
+@_store_option
+@json_option
+def _inspect(
+    environment: str,
+    repositories: tuple[str, ...],
+    store: Path,
+    json: bool,  # noqa: FBT001 - click passes options by name
+) -> int:
+    """Show the contents of ENVIRONMENT: an archive, a folder, or the digest of a store entry.
+
+    The exit code is 1 if the archive is damaged or unsafe.
+    """
+    from naiad.environments.archives.inspection import inspect_environment
+    from naiad.environments.progress import default_reporter
+    from naiad_building.cli.env.models import models_using, server_options
+    from naiad_building.cli.env.tables import inspection_text
+
+    inspection = inspect_environment(environment, store, default_reporter())
+    models = models_using(inspection, server_options(store, repositories) if repositories else None)
+    if json:
+        print_json({"environment": inspection, "models": models})
+    else:
+        click.echo(inspection_text(inspection, models), nl=False)
+    return 1 if inspection.problems else 0
+
+
+@click.command("verify", short_help="Check archives, or entries of the store.")
+@click.argument("environments", nargs=-1)
+@_trust_option
+@_store_option
+@json_option
+def _verify(
+    environments: tuple[str, ...],
+    trust: Path | None,
+    store: Path,
+    json: bool,  # noqa: FBT001 - click passes options by name
+) -> int:
+    """Check ENVIRONMENTS: unpack and start archives, compare entries of the store file by file.
+
+    Without arguments, check the whole store. The exit code is 1 if a check fails.
+    """
+    from naiad.environments.progress import default_reporter
+    from naiad.environments.store.verification import verify_archive, verify_entries
+    from naiad_building.cli.env.tables import VERDICT_HEADERS, print_table, verdict_rows
+
+    archives = [Path(name) for name in environments if Path(name).is_file()]
+    names = tuple(name for name in environments if not Path(name).is_file())
+    keys = _read_keys(trust)
+    verdicts = [verify_archive(archive, store, default_reporter(), keys) for archive in archives]
+    if names or not archives:
+        verdicts += verify_entries(store, names)
+    if json:
+        print_json(verdicts)
+    elif verdicts:
+        print_table(VERDICT_HEADERS, verdict_rows(verdicts))
+    else:
+        click.echo(f"no environments in {store}")
+    return 0 if all(verdict.is_intact for verdict in verdicts) else 1
+
+
+@click.command("list", short_help="List environments and pulled repositories in the store.")
+@_store_option
+@json_option
+def _list(store: Path, json: bool) -> None:  # noqa: FBT001 - click passes options by name
+    """List the unpacked environments in the store, and the repositories that were pulled.
+
+    Files that several share count once in the total.
+    """
+    from naiad.environments.store.entries import read_entries
+    from naiad.environments.store.eviction import disk_usage
+    from naiad.environments.store.pulled import read_pulled
+    from naiad_building.cli.env.tables import ENTRY_HEADERS, PULLED_HEADERS, entry_rows, print_table, pulled_rows
+
+    entries, pulled = read_entries(store), read_pulled(store)
+    total = disk_usage([*entries, *pulled]).total
+    if json:
+        print_json({"store": store, "environments": entries, "repositories": pulled, "total": total})
+        return
+    if entries:
+        print_table(ENTRY_HEADERS, entry_rows(entries, time.time()), title=f"environments in {store}")
+    if pulled:
+        print_table(PULLED_HEADERS, pulled_rows(pulled, time.time()), title=f"repositories pulled into {store}")
+    if not entries and not pulled:
+        click.echo(f"no environments in {store}")
+        return
+    counts = [counted(len(entries), "environment")]
+    counts += [f"{len(pulled)} pulled {'repository' if len(pulled) == 1 else 'repositories'}"] if pulled else []
+    click.echo(f"{', '.join(counts)}, {size_text(total)}")
+
+
+@click.command("gc", short_help="Remove what is unused, and files that crashes left.")
+@click.option("--older-than", metavar="TIME", help="Remove entries not used for this time: 30d, 12h, 2w.")
+@click.option("--keep-bytes", metavar="SIZE", help="Then remove the least recently used down to this size: 10GB.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed; remove nothing.")
+@_store_option
+@json_option
+def _gc(
+    older_than: str | None,
+    keep_bytes: str | None,
+    dry_run: bool,  # noqa: FBT001 - click passes options by name
+    store: Path,
+    json: bool,  # noqa: FBT001 - click passes options by name
+) -> int:
+    """Remove unused environments and repositories that were pulled, and files that crashes left.
+
+    What stays is shown with the reason; what running servers use always stays. Without a limit, only files of crashes
+    are removed. The exit code is 1 if something cannot be removed.
+    """
+    from naiad.environments.store.entries import short_digests
+    from naiad.environments.store.pulled import PulledRepository
+    from naiad.models.artifacts.garbage import collect_garbage
+    from naiad_building.cli.env.tables import print_table
+
+    collected = collect_garbage(
+        store,
+        older_than=None if older_than is None else parse_seconds(older_than),
+        keep_bytes=None if keep_bytes is None else parse_size(keep_bytes),
+        dry_run=dry_run,
+    )
+    if json:
+        print_json({"store": store, "dry_run": dry_run, **collected.as_json()})
+        return 1 if collected.failed else 0
+    verb = "would remove" if dry_run else "removed"
+    short = short_digests(each.entry.digest for each in (*collected.removed, *collected.stays))
+    rows = [
+        (short[each.entry.digest], each.entry.archive, size_text(each.entry.size), what, each.reason)
+        for what, group in ((verb, collected.removed), ("stays", collected.stays))
+        for each in group
+    ]
+    if rows:
+        print_table(("Digest", "Archive", "Size", "What", "Why"), rows)
+    pulled = sum(isinstance(removal.entry, PulledRepository) for removal in collected.removed)
+    counts = [counted(len(collected.removed) - pulled, "environment")]
+    counts += [f"{pulled} pulled {'repository' if pulled == 1 else 'repositories'}"] if pulled else []
+    click.echo(
+        f"{verb} {', '.join(counts)} and {counted(collected.leftovers, 'leftover')}, "
+        f"{size_text(collected.freed_bytes)}; {collected.kept} stay"
+    )
+    return 1 if collected.failed else 0
+
+
+def _remove_entry(store: Path, digest: str) -> bool:
+    """Remove an entry; False if a process uses it.
+
+    Raises:
+        ExecutionEnvironmentError: If its files cannot be removed.
+    """
+    from naiad.core.errors import ExecutionEnvironmentError
+    from naiad.environments.progress import LogReporter
+    from naiad.environments.store.eviction import remove_entry
+    from naiad.environments.store.leases import EntryLeases
+    from naiad.environments.store.store import Store
+
+    try:
+        return remove_entry(Store(store, LogReporter()), EntryLeases(store), digest)
+    except OSError as error:
+        raise ExecutionEnvironmentError(
+            f"cannot remove the environment {digest[:12]} from {store}: {error.strerror or error}; run this as a "
+            "user who may write there"
+        ) from error
+
+
+@click.command("remove", short_help="Remove environments from the store.")
+@click.argument("environments", nargs=-1, required=True)
+@click.option("--dry-run", is_flag=True, help="Print what would be removed; remove nothing.")
+@_store_option
+@json_option
+def _remove(
+    environments: tuple[str, ...],
+    dry_run: bool,  # noqa: FBT001 - click passes options by name
+    store: Path,
+    json: bool,  # noqa: FBT001 - click passes options by name
+) -> int:
+    """Remove ENVIRONMENTS from the store, named by digest or archive; those of running servers are kept.
+
+    A repository that was pulled into the store is removed in the same way, by its digest or reference.
+    """
+    from naiad.environments.store.entries import find_entry
+    from naiad.environments.store.pulled import PulledRepository, find_pulled, remove_pulled
+
+    results: list[dict[str, Any]] = []
+    for entry in [find_pulled(store, name) or find_entry(store, name) for name in environments]:
+        label = f"{entry.digest[:12]} of {entry.archive} ({size_text(entry.size)})"
+        remove = remove_pulled if isinstance(entry, PulledRepository) else _remove_entry
+        is_removed = not entry.in_use if dry_run else remove(store, entry.digest)
+        results.append({"digest": entry.digest, "archive": entry.archive, "size": entry.size, "removed": is_removed})
+        if is_removed and not json:
+            click.echo(f"{'would remove' if dry_run else 'removed'} {label}")
+        elif not is_removed:
+            used = ", ".join(using.model for using in entry.models) or "an unknown model"
+            click.echo(f"kept {label}: a running server uses it (last for {used}); unload its models first", err=True)
+    if json:
+        print_json({"store": store, "dry_run": dry_run, "environments": results})
+    return 0 if all(result["removed"] for result in results) else 1
+
+
+ENV_COMMANDS: tuple[click.Command, ...] = (
+    *(_lock, _download, _build, _pack),
+    *(_prefetch, _pin, _rollout, _sign, _keygen),
+    *(_inspect, _verify, _list, _gc, _remove),
+)
+"""The sub-commands of `naiad env`, in the order of the overview."""

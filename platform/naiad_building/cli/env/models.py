@@ -1,0 +1,111 @@
+"""Which models use an environment: from the configurations in repositories, and from the store's own records."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from packaging.specifiers import SpecifierSet
+
+from naiad.config.model.environment_source import EnvironmentSource
+from naiad.config.model.model_config import freeze
+from naiad.config.server.command_line import read_options
+from naiad.config.server.getopt import split_arguments
+from naiad.config.server.options import SERVER_FLAGS, ServerOptions
+from naiad.core.errors import NaiadError
+from naiad.environments.archives.inspection import Inspection
+from naiad.environments.progress import LogReporter
+from naiad.environments.store.store import Store
+from naiad.models.repository.layout import ModelFiles, available_versions, versions_to_load
+from naiad.models.repository.read import read_config
+from naiad.models.repository.repositories import open_repositories_of
+from naiad.models.resolution.resolve import ResolutionSettings, resolution_settings, resolve
+
+__all__ = ["UsedEnvironment", "environments_of", "models_using", "server_options"]
+
+_log = logging.getLogger("naiad.cli")
+
+
+def models_using(found: Inspection, options: ServerOptions | None) -> list[str]:
+    """Sorted names of the models that use an environment.
+
+    Args:
+        found: The environment.
+        options: Name the repositories to search; with None, only the store's records of running servers count.
+    """
+    recorded = {using.model for using in found.entry.models} if found.entry else set()
+    if options is None:
+        return sorted(recorded)
+    store = Store(options.environments.store, LogReporter())
+    return sorted(recorded | {each.model for each in environments_of(options) if _is_same(each.source, found, store)})
+
+
+def server_options(store: Path, repositories: Sequence[str], *flags: str) -> ServerOptions:
+    """The options of a server that was started with these repositories, this store and these flags.
+
+    Raises:
+        OptionError: If a flag's value is invalid.
+    """
+    given = [f"--env-store={store}", *(f"--model-repository={name}" for name in repositories), *flags]
+    return read_options(split_arguments(given, SERVER_FLAGS, "naiad env")[0], environ=os.environ)
+
+
+class UsedEnvironment(NamedTuple):
+    """An environment that a version of a model names, and what the version requires of it.
+
+    Attributes:
+        model: The model's name.
+        source: The environment.
+        python: Versions of Python that the model requires; None for any.
+        python_origin: What requires them.
+    """
+
+    model: str
+    source: Path | EnvironmentSource
+    python: SpecifierSet | None
+    python_origin: str
+
+
+def environments_of(options: ServerOptions) -> Iterator[UsedEnvironment]:
+    """The environments of all models: one for each version that a server would load and that names an environment.
+
+    A model with an invalid configuration is skipped with a warning: a server would not load it either.
+    """
+    settings = resolution_settings(options)
+    repositories = open_repositories_of(options)
+    try:
+        for name, files in repositories.scan().models.items():
+            try:
+                repositories.fetch(files)
+                found = list(_of_model(name, files, options, settings))
+            except NaiadError as error:
+                _log.warning("model '%s': %s", name, error.message)
+                continue
+            yield from found
+    finally:
+        repositories.close()
+
+
+def _of_model(
+    name: str, files: ModelFiles, options: ServerOptions, settings: ResolutionSettings
+) -> Iterator[UsedEnvironment]:
+    config = freeze(read_config(files, strict=not options.models.auto_complete, config_name=options.models.config_name))
+    if config.platform == "ensemble":
+        return
+    for version in versions_to_load(config.version_policy, available_versions(files), files.name):
+        found = resolve(config, model_dir=files.directory, version=version, settings=settings, model_uri=files.uri)
+        if found.environment is not None:
+            yield UsedEnvironment(name, found.environment, found.python, found.python_origin)
+
+
+def _is_same(source: Path | EnvironmentSource, found: Inspection, store: Store) -> bool:
+    # A URI is compared as text; a path is compared by its real path, then by the content of the archive.
+    named = source if isinstance(source, EnvironmentSource) else EnvironmentSource(path=source)
+    if named.path is None:
+        return found.source == named.uri
+    if os.path.realpath(named.path) == os.path.realpath(found.source):
+        return True
+    return bool(found.digest) and named.path.is_file() and store.identify(named.path).digest == found.digest

@@ -1,0 +1,129 @@
+"""The output of `naiad env`: tables drawn with rich on a terminal, plain tables in pipes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+
+from naiad.config.server.quantities import size_text
+from naiad.environments.archives.inspection import Inspection
+from naiad.environments.store.entries import StoreEntry, short_digests
+from naiad.environments.store.pulled import PulledRepository
+from naiad.environments.store.verification import VerificationResult
+from naiad.models.resolution.tables import text_table
+
+__all__ = [
+    "ENTRY_HEADERS",
+    "PULLED_HEADERS",
+    "VERDICT_HEADERS",
+    "entry_rows",
+    "inspection_text",
+    "print_table",
+    "pulled_rows",
+    "verdict_rows",
+]
+
+_DIGEST_SHOWN = 12
+ENTRY_HEADERS = ("Digest", "Archive", "Python", "numpy", "Platform", "Size", "Last used", "Models")
+PULLED_HEADERS = ("Digest", "Reference", "Size", "Last used", "Models")
+VERDICT_HEADERS = ("Archive", "Digest", "Result")
+
+
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
+    """Print a table: with rich on a terminal, as plain text elsewhere."""
+    if not sys.stdout.isatty():
+        print(f"{title}\n" if title else "", text_table(headers, rows), sep="", end="")
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title or None, title_justify="left")
+    for header in headers:
+        # A digest is copied to other commands, so it is never broken.
+        table.add_column(header, overflow="fold", no_wrap=header == "Digest")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def entry_rows(entries: Iterable[StoreEntry], now: float) -> list[tuple[str, ...]]:
+    """Rows for `ENTRY_HEADERS`."""
+    entries = list(entries)
+    short = short_digests(entry.digest for entry in entries)
+    return [
+        (
+            short[entry.digest],
+            entry.archive,
+            entry.python,
+            entry.numpy,
+            entry.platform,
+            size_text(entry.size),
+            "now" if entry.in_use else _ago(now - entry.last_used),
+            ", ".join(using.model for using in entry.models),
+        )
+        for entry in entries
+    ]
+
+
+def pulled_rows(pulled: Iterable[PulledRepository], now: float) -> list[tuple[str, ...]]:
+    """Rows for `PULLED_HEADERS`."""
+    pulled = list(pulled)
+    short = short_digests(one.digest for one in pulled)
+    return [
+        (
+            short[one.digest],
+            one.archive.partition("@")[0],
+            size_text(one.size),
+            "now" if one.in_use else _ago(now - one.last_used),
+            ", ".join(use.model for use in one.models),
+        )
+        for one in pulled
+    ]
+
+
+def verdict_rows(verdicts: Iterable[VerificationResult]) -> list[tuple[str, ...]]:
+    """Rows for `VERDICT_HEADERS`."""
+    return [
+        (one.source, one.digest[:_DIGEST_SHOWN], "good" if one.is_intact else f"BAD: {one.problem}") for one in verdicts
+    ]
+
+
+def inspection_text(found: Inspection, models: Sequence[str]) -> str:
+    """All facts about an environment, one a line, then its packages; unknown facts are left out."""
+    entry = found.entry
+    sizes = f"{size_text(found.size)} in {found.files} files"
+    if found.packed_size:
+        sizes += f", packed {size_text(found.packed_size)}"
+    facts = (
+        ("environment", found.source),
+        ("kind", f"{found.kind}, made by {found.made_from}" if found.made_from else found.kind),
+        ("name", found.name),
+        ("digest", f"sha256:{found.digest}" if found.digest else ""),
+        ("python", found.python),
+        ("abi", found.abi),
+        ("platform", found.platform),
+        ("glibc", f"{found.glibc} or newer" if found.glibc else ""),
+        ("size", sizes),
+        ("in the store", "" if entry is None else f"{entry.folder}, unpacked {_date(entry.made)}"),
+        ("last used", "" if entry is None else "now" if entry.in_use else _date(entry.last_used)),
+        ("models", ", ".join(models)),
+        ("recipe", ", ".join(name for name, _ in found.recipe)),
+        ("signed by", ", ".join(found.signed_by)),
+        *(("problem", problem) for problem in found.problems),
+        ("packages", str(len(found.packages))),
+    )
+    lines = [f"{name:<14}{value}" for name, value in facts if value]
+    return "\n".join((*lines, *(f"  {package.name} {package.version}" for package in found.packages))) + "\n"
+
+
+def _date(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _ago(seconds: float) -> str:
+    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f} {unit} ago"
+    return "just now"

@@ -1,0 +1,290 @@
+"""Conda packages, solved and installed by py-rattler, and recipes with an `environment.yml`.
+
+conda itself is neither needed nor installed into the environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packaging.specifiers import SpecifierSet
+
+from naiad.config.server.store_location import find_store
+from naiad.core.errors import ConfigError, ExecutionEnvironmentError
+from naiad.environments.bytecode import compile_environment
+from naiad.environments.progress import ProgressReporter
+from naiad.sources.interpreters.prefix import find_interpreter_in
+from naiad_building.base_interpreter import BaseInterpreter, inspect_base
+from naiad_building.installers import InstallOptions, install
+from naiad_building.recipe import Recipe, copy_recipe
+from naiad_building.requirements import Requirements
+
+if TYPE_CHECKING:
+    from rattler import RepoDataRecord
+
+__all__ = [
+    "EnvironmentYml",
+    "build_conda",
+    "channel_uri",
+    "install_packages",
+    "python_spec",
+    "read_environment_yml",
+    "require_local",
+    "require_rattler",
+    "solve_packages",
+]
+
+_KEYS = ("name", "prefix", "channels", "dependencies", "variables", "platforms")
+_DEFAULT_CHANNELS = ("conda-forge",)
+_FULL_VERSION_DOTS = 2
+_INCLUDES = ("-r", "--requirement", "-c", "--constraint")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentYml:
+    """The content of an `environment.yml`.
+
+    Attributes:
+        channels: Channels, highest priority first: names or URLs.
+        specs: Conda packages, as match specs.
+        requirements: Requirements for pip.
+        variables: Environment variables for guests.
+    """
+
+    channels: tuple[str, ...]
+    specs: tuple[str, ...]
+    requirements: tuple[str, ...]
+    variables: dict[str, str]
+
+
+def read_environment_yml(file: Path) -> EnvironmentYml:
+    """Read an `environment.yml`.
+
+    Raises:
+        ConfigError: If it cannot be read or is invalid.
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise ConfigError(f"reading {file} needs naiad's extra 'conda': `pip install naiad[conda]`") from None
+    try:
+        table = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"cannot read {file}: {error}") from error
+    if not isinstance(table, dict):
+        raise ConfigError(f"{file} is not a valid environment.yml: it has no 'dependencies'")
+    unknown = [key for key in table if key not in _KEYS]
+    if unknown:
+        raise ConfigError(f"{file}: unknown key '{unknown[0]}'; known keys are {', '.join(_KEYS)}")
+    return _EnvironmentYmlReader(file, table).read()
+
+
+def channel_uri(channel: str, file: Path) -> str:
+    """A channel as rattler takes it. Paths are relative to the file that names them, which may be beside a channel."""
+    return (file.parent / channel).resolve().as_uri() if channel.startswith((".", "/")) else channel
+
+
+class _EnvironmentYmlReader:
+    """Converts the table of one file."""
+
+    def __init__(self, file: Path, table: dict[str, Any]) -> None:
+        self._file = file
+        self._table = table
+
+    def read(self) -> EnvironmentYml:
+        dependencies = self._list("dependencies")
+        specs = tuple(spec for spec in dependencies if isinstance(spec, str))
+        pip = [line for part in dependencies if isinstance(part, dict) for line in self._pip_lines(part)]
+        variables = self._table.get("variables") or {}
+        if not isinstance(variables, dict):
+            raise self._error("'variables' must be names with values")
+        channels = tuple(channel_uri(str(channel), self._file) for channel in self._list("channels"))
+        channels = channels or _DEFAULT_CHANNELS
+        return EnvironmentYml(
+            # "nodefaults" excludes conda's default channels, which are never used here.
+            channels=tuple(channel for channel in channels if channel != "nodefaults"),
+            # pip runs from outside the environment, so it need not be installed there.
+            specs=tuple(spec for spec in specs if spec != "pip"),
+            requirements=tuple(pip),
+            variables={str(name): str(value) for name, value in variables.items()},
+        )
+
+    def _list(self, key: str) -> list[Any]:
+        values = self._table.get(key) or []
+        if not isinstance(values, list):
+            raise self._error(f"'{key}' must be a list")
+        return values
+
+    def _pip_lines(self, part: dict[Any, Any]) -> list[str]:
+        if list(part) != ["pip"] or not isinstance(part["pip"], list):
+            raise self._error("'dependencies' has a part that is neither a package nor a list for 'pip'")
+        return [self._pip_line(str(line)) for line in part["pip"]]
+
+    def _pip_line(self, line: str) -> str:
+        option, _, path = line.partition(" ")
+        return f"{option} {(self._file.parent / path.strip()).resolve()}" if option in _INCLUDES else line
+
+    def _error(self, what: str) -> ConfigError:
+        return ConfigError(f"{self._file} is not a valid environment.yml: {what}")
+
+
+def require_rattler(file: Path) -> None:
+    """Check that py-rattler is installed.
+
+    Raises:
+        ConfigError: If it is not; names the extra.
+    """
+    if importlib.util.find_spec("rattler") is None:
+        raise ConfigError(f"using {file} needs naiad's extra 'conda': `pip install naiad[conda]`")
+
+
+def solve_packages(channels: Sequence[str], specs: Sequence[str], file: Path) -> list[RepoDataRecord]:
+    """The conda packages that satisfy specs, with those that they depend on.
+
+    Args:
+        channels: Channels, highest priority first.
+        specs: Match specs.
+        file: The file that names them, for errors.
+
+    Raises:
+        ExecutionEnvironmentError: If nothing satisfies them, or a channel cannot be read; contains the solver's reason.
+    """
+    import rattler
+
+    async def solve() -> list[RepoDataRecord]:
+        return await rattler.solve(
+            list(channels),
+            list(specs),
+            platforms=[rattler.Subdir.current(), "noarch"],
+            virtual_packages=list(rattler.VirtualPackage.detect()),
+        )
+
+    with _errors(file):
+        return asyncio.run(solve())
+
+
+def install_packages(
+    records: Sequence[RepoDataRecord], prefix: Path, *, cache: Path, file: Path, final: Path | None = None
+) -> None:
+    """Install conda packages into a new folder.
+
+    Args:
+        records: The packages.
+        prefix: The folder.
+        cache: Folder of unpacked packages; their files are shared by hard links. conda-pack reads files from it.
+        file: The file that names the packages, for errors.
+        final: The path to which the folder will be moved; None if it stays.
+
+    Raises:
+        ExecutionEnvironmentError: If a package cannot be downloaded or installed.
+    """
+    import rattler
+
+    async def install() -> None:
+        await rattler.install(
+            list(records),
+            prefix,
+            cache_dir=cache,
+            show_progress=sys.stderr.isatty(),
+            alternative_target_prefix=final,
+        )
+
+    with _errors(file):
+        asyncio.run(install())
+
+
+@contextmanager
+def _errors(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # rattler's errors have no common base class
+        raise ExecutionEnvironmentError(
+            f"cannot install the conda packages named in {file}: {str(error).strip()}"
+        ) from error
+
+
+def require_local(channels: Iterable[str], file: Path) -> None:
+    """Check that all channels are folders of this machine.
+
+    Raises:
+        ExecutionEnvironmentError: If one is not.
+    """
+    for channel in channels:
+        if not channel.startswith("file:"):
+            raise ExecutionEnvironmentError(
+                f"cannot use {file} offline: it names the channel {channel}, which is not on this machine; name a "
+                "folder with a channel"
+            )
+
+
+def python_spec(required: SpecifierSet) -> str:
+    """The match spec for versions of Python. A version without operator matches its prefix; conda's `==` does not."""
+    versions = [
+        f"{one.version.removesuffix('.*')}.*"
+        if one.operator == "==" and one.version.removesuffix(".*").count(".") < _FULL_VERSION_DOTS
+        else str(one)
+        for one in required
+    ]
+    return f"python {','.join(sorted(versions))}"
+
+
+def build_conda(
+    recipe: Recipe,
+    prefix: Path,
+    *,
+    python: str | None,
+    options: InstallOptions,
+    progress: Callable[[str], None],
+    reporter: ProgressReporter,
+) -> tuple[Path, BaseInterpreter]:
+    """Build in the empty folder *prefix*; returns the interpreter of the environment and its parts.
+
+    Raises:
+        ConfigError: If `environment.yml` is invalid, or the extra `conda` is not installed.
+        ExecutionEnvironmentError: If a package cannot be installed.
+        OSError: If a file cannot be copied.
+    """
+    assert recipe.conda is not None
+    file = read_environment_yml(recipe.conda)
+    require_rattler(recipe.conda)
+    wanted = _with_python(recipe, file, python)
+    if options.offline:
+        require_local(wanted.channels, recipe.conda)
+    progress(f"solving for {len(wanted.specs)} conda packages from {', '.join(wanted.channels)}")
+    records = solve_packages(wanted.channels, wanted.specs, recipe.conda)
+    progress(f"installing {len(records)} conda packages")
+    install_packages(records, prefix, cache=find_store("", {}).path.with_name("conda-packages"), file=recipe.conda)
+    # The history marks a complete environment, so it is restored last: a killed build must not look complete.
+    history = prefix / "conda-meta" / "history"
+    text = history.read_bytes() if history.is_file() else b""
+    history.unlink(missing_ok=True)
+    executable = find_interpreter_in(prefix)
+    if executable is None:
+        raise ExecutionEnvironmentError(
+            f"cannot build '{recipe.name}': {recipe.conda} names no Python; add 'python' to its dependencies"
+        )
+    base = inspect_base(executable)
+    if file.requirements:
+        requirements = Requirements("\n".join(file.requirements) + "\n", recipe.conda, complete=False, hashed=False)
+        progress(f"installing {len(file.requirements)} requirements with pip")
+        install(recipe.name, requirements, base, executable, options, progress, reporter)
+    progress("compiling")
+    compile_environment(executable, prefix, base.cache_tag)
+    copy_recipe(replace(recipe, variables={**file.variables, **recipe.variables}), prefix)
+    history.write_bytes(text)
+    return executable, base
+
+
+def _with_python(recipe: Recipe, file: EnvironmentYml, python: str | None) -> EnvironmentYml:
+    """Add the versions of Python that the recipe and the caller require."""
+    if python is not None and "/" in python:
+        raise ConfigError(f"'{recipe.name}' gets its Python from conda: give a version instead of {python}")
+    required = recipe.python & SpecifierSet(f"=={python}.*" if python else "")
+    return replace(file, specs=(*file.specs, python_spec(required))) if required else file

@@ -1,0 +1,471 @@
+"""Environments that `environment.yml`, `pixi.toml` or `pixi.lock` declare, solved and installed by py-rattler.
+
+The lock is a `pixi.lock`, the format of pixi and rattler, beside the declaration: pixi writes it, and so does
+`naiad lock`. It has conda packages, and those of PyPI that are installed on top of them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from naiad.config.model.declared_environment import lock_candidates
+from naiad.core.errors import ConfigError, ExecutionEnvironmentError, StaleLockError
+from naiad.environments.progress import ProgressReporter
+from naiad.environments.store.package_cache import package_cache
+from naiad.sources.interpreters.prefix import find_interpreter_in
+from naiad.sources.interpreters.versions import matches
+from naiad_building.base_interpreter import inspect_base
+from naiad_building.conda import (
+    channel_uri,
+    install_packages,
+    python_spec,
+    read_environment_yml,
+    require_local,
+    require_rattler,
+    solve_packages,
+)
+from naiad_building.declared.resolving import ResolvedWheel, resolve_with_pip
+from naiad_building.declared.retrying import with_retries
+from naiad_building.declared.venv import compile_with_fixed_times
+from naiad_building.indexes import indexes_of_options, parse_options
+from naiad_building.installers import InstallOptions, install
+from naiad_building.lockfiles import Pin, pin_lines
+from naiad_building.recipe import set_variables
+from naiad_building.relocation import relocate_texts
+from naiad_building.requirements import Requirements
+
+if TYPE_CHECKING:
+    from rattler import RepoDataRecord
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = [
+    "CondaDeclaration",
+    "CondaPackages",
+    "build_conda_environment",
+    "read_conda_declaration",
+    "read_conda_lock",
+    "resolve_conda",
+]
+
+_ENVIRONMENT = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CondaDeclaration:
+    """A file that declares an environment of conda packages.
+
+    Attributes:
+        file: The file.
+        text: Its content.
+        channels: Channels, highest priority first; empty for a lock.
+        specs: Conda packages, as match specs; empty for a lock.
+        requirements: Requirements for PyPI.
+        variables: Environment variables for guests.
+    """
+
+    file: Path
+    text: str
+    channels: tuple[str, ...] = ()
+    specs: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def lock(self) -> Path:
+        """Path of its lock, which may not exist."""
+        return lock_candidates(self.file)[0]
+
+    @property
+    def is_lock(self) -> bool:
+        """Whether it is a lock itself."""
+        return self.lock == self.file
+
+    @property
+    def lock_command(self) -> str:
+        """The command that writes its lock."""
+        return f"naiad lock {self.file}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CondaPackages:
+    """What a lock selects for this platform.
+
+    Attributes:
+        records: Conda packages.
+        pins: Packages of PyPI.
+    """
+
+    records: tuple[RepoDataRecord, ...]
+    pins: tuple[Pin, ...] = ()
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Version of each package, by its normalized name."""
+        conda = {record.name.normalized: str(record.version) for record in self.records}
+        return conda | {str(canonicalize_name(pin.name)): pin.version for pin in self.pins}
+
+    @property
+    def identity(self) -> list[list[object]]:
+        """Everything that determines the environment, sorted, as plain values."""
+        conda: list[list[object]] = [
+            [record.name.normalized, str(record.version), str(record.build), str(record.subdir), _digest_of(record)]
+            for record in self.records
+        ]
+        pypi: list[list[object]] = [[pin.name.lower(), pin.version, sorted(pin.digests)] for pin in self.pins]
+        return [*sorted(conda, key=str), *sorted(pypi, key=str)]
+
+
+def read_conda_declaration(file: Path) -> CondaDeclaration:
+    """Read a file that declares conda packages.
+
+    Raises:
+        ConfigError: If it is invalid, or py-rattler is not installed.
+        ExecutionEnvironmentError: If it cannot be read.
+    """
+    require_rattler(file)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExecutionEnvironmentError(f"cannot read {file}: {error}") from error
+    if file.name == "pixi.toml":
+        return _PixiReader(file, text).read()
+    if file.name == "pixi.lock":
+        return CondaDeclaration(file=file, text=text)
+    found = read_environment_yml(file)
+    return CondaDeclaration(
+        file=file,
+        text=text,
+        channels=found.channels,
+        specs=found.specs,
+        requirements=found.requirements,
+        variables=found.variables,
+    )
+
+
+def read_conda_lock(path: Path, declaration: CondaDeclaration, python: SpecifierSet | None) -> CondaPackages:
+    """What a lock selects for this platform.
+
+    Args:
+        path: The lock.
+        declaration: The declaration that it must match.
+        python: Versions of Python that the model supports.
+
+    Raises:
+        StaleLockError: If it does not match the declaration or the versions.
+        ExecutionEnvironmentError: If it cannot be read, or has nothing for this platform.
+    """
+    import rattler
+
+    try:
+        environment = rattler.LockFile.from_path(path).environment(_ENVIRONMENT)
+    except Exception as error:  # rattler's errors have no common base class
+        raise ExecutionEnvironmentError(f"cannot read {path}: {error}") from error
+    if environment is None:
+        raise ExecutionEnvironmentError(f"{path} has no environment '{_ENVIRONMENT}', which is the one that is used")
+    here = str(rattler.Subdir.current())
+    platforms = {str(platform.subdir): platform for platform in environment.platforms()}
+    if here not in platforms:
+        raise StaleLockError(
+            f"{path} is for {', '.join(sorted(platforms)) or 'no platform'}, and this machine is {here}; add it to the "
+            f"platforms, and update the lock with `{declaration.lock_command}`"
+        )
+    records = environment.conda_repodata_records_for_platform(platforms[here]) or []
+    wheels = environment.pypi_packages_for_platform(platforms[here]) or []
+    pins = tuple(_pin(path, one.name, str(one.version), one.location, one.hashes) for one in wheels)
+    packages = CondaPackages(records=tuple(records), pins=pins)
+    _require_current(path, declaration, packages, python)
+    return packages
+
+
+def resolve_conda(
+    declaration: CondaDeclaration,
+    folder: Path,
+    cache: Path,
+    python: SpecifierSet | None,
+    options: InstallOptions,
+    progress: Callable[[str], None],
+    reporter: ProgressReporter,
+) -> Path:
+    """Solve a declaration, and write its lock into a folder; returns the path.
+
+    Args:
+        declaration: The declaration.
+        folder: The folder; also of temporary files.
+        cache: Folder of unpacked conda packages.
+        python: Versions of Python that the model supports.
+        options: Sources of the packages of PyPI; offline, channels must be folders.
+        progress: Called with a line for each step.
+        reporter: Receives progress events.
+
+    Raises:
+        ExecutionEnvironmentError: If nothing satisfies it; contains the solver's reason.
+    """
+    import rattler
+
+    if options.offline:
+        require_local(declaration.channels, declaration.file)
+    specs = [*declaration.specs, *([python_spec(python)] if python else [])]
+    progress(f"solving for {len(specs)} conda packages from {', '.join(declaration.channels)}")
+    records = with_retries(lambda: solve_packages(declaration.channels, specs, declaration.file), progress)
+    wheels: Sequence[ResolvedWheel] = ()
+    if declaration.requirements:
+        with tempfile.TemporaryDirectory(prefix="naiad-solve-", dir=folder) as scratch:
+            prefix = Path(scratch, "env")
+            # pip must know what conda brings, and which Python that is.
+            _install_records(records, prefix, cache, declaration, progress)
+            lines = "".join(f"{line}\n" for line in declaration.requirements)
+            wheels = with_retries(
+                lambda: resolve_with_pip(
+                    declaration.file,
+                    lines,
+                    Path(scratch),
+                    inspect_base(_interpreter(prefix, declaration)),
+                    options,
+                    progress,
+                    reporter,
+                    keeps_installed=True,
+                ),
+                progress,
+            )
+    platform = rattler.LockPlatform(str(rattler.Subdir.current()))
+    lock = rattler.LockFile([platform])
+    lock.set_channels(_ENVIRONMENT, [rattler.LockChannel(channel) for channel in declaration.channels])
+    for record in records:
+        lock.add_conda_package(_ENVIRONMENT, platform, record)
+    for wheel in wheels:
+        lock.add_pypi_package(_ENVIRONMENT, platform, wheel.name, wheel.version, wheel.url)
+    target = folder / declaration.lock.name
+    lock.to_path(target)
+    _add_digests(target, wheels)
+    return target
+
+
+def _add_digests(lock: Path, wheels: Sequence[ResolvedWheel]) -> None:
+    """Write the digests of wheels into a lock, as pixi does; rattler's Python interface has no argument for them."""
+    import yaml
+
+    digests = {(wheel.name, wheel.version): wheel.digest for wheel in wheels}
+    document = yaml.safe_load(lock.read_text(encoding="utf-8"))
+    for package in document["packages"]:
+        if "pypi" in package:
+            package["sha256"] = digests[package["name"], package["version"]]
+    lock.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+
+
+def build_conda_environment(
+    prefix: Path,
+    final: Path,
+    declaration: CondaDeclaration,
+    packages: CondaPackages,
+    cache: Path,
+    label: str,
+    options: InstallOptions,
+    progress: Callable[[str], None],
+    reporter: ProgressReporter,
+) -> None:
+    """Build an environment of locked packages.
+
+    Args:
+        prefix: The folder to build in, which must be empty.
+        final: The path to which it will be moved.
+        declaration: The declaration.
+        packages: All packages to install.
+        cache: Folder of unpacked conda packages.
+        label: Name of the model, for errors.
+        options: Sources of the packages of PyPI; offline, conda packages must be on this machine.
+        progress: Called with a line for each step.
+        reporter: Receives progress events.
+
+    Raises:
+        ExecutionEnvironmentError: If a package cannot be installed.
+    """
+    if options.offline:
+        _require_present(packages.records, cache, declaration)
+    _install_records(packages.records, prefix, cache, declaration, progress, final)
+    python = _interpreter(prefix, declaration)
+    base = inspect_base(python)
+    if packages.pins:
+        requirements = Requirements(pin_lines(packages.pins), declaration.file, complete=True, hashed=True)
+        progress(f"installing {len(packages.pins)} packages of PyPI for Python {base.version}")
+        given = (
+            (*option, declaration.file.parent) for line in declaration.requirements for option in parse_options(line)
+        )
+        chosen = replace(options, indexes=indexes_of_options(given))
+        with_retries(lambda: install(label, requirements, base, python, chosen, progress, reporter), progress)
+        # Scripts name their interpreter by its path.
+        relocate_texts((path for path in (prefix / "bin").iterdir() if path.is_file()), prefix, final)
+    compile_with_fixed_times(python, prefix, base, progress)
+    set_variables(declaration.variables, prefix)
+
+
+def _install_records(
+    records: Sequence[RepoDataRecord],
+    prefix: Path,
+    cache: Path,
+    declaration: CondaDeclaration,
+    progress: Callable[[str], None],
+    final: Path | None = None,
+) -> None:
+    progress(f"installing {len(records)} conda packages")
+    with package_cache(cache):
+        with_retries(
+            lambda: install_packages(records, prefix, cache=cache, file=declaration.file, final=final), progress
+        )
+
+
+def _interpreter(prefix: Path, declaration: CondaDeclaration) -> Path:
+    found = find_interpreter_in(prefix)
+    if found is None:
+        raise ExecutionEnvironmentError(
+            f"the environment of {declaration.file} has no Python; add 'python' to its dependencies"
+        )
+    return found
+
+
+def _require_present(records: Iterable[RepoDataRecord], cache: Path, declaration: CondaDeclaration) -> None:
+    for record in records:
+        name = f"{record.name.normalized}-{record.version}-{record.build}"
+        if not record.url.startswith("file:") and not (cache / name).is_dir():
+            raise ExecutionEnvironmentError(
+                f"cannot build the environment of {declaration.file} offline: {name} of {record.channel} is not on "
+                "this machine; build it where the network is, and `naiad push` it, or name a folder with a channel"
+            )
+
+
+def _require_current(
+    path: Path, declaration: CondaDeclaration, packages: CondaPackages, python: SpecifierSet | None
+) -> None:
+    """Reject a lock that lacks a required package, or has another version of it."""
+    import rattler
+
+    versions = packages.versions
+    update = f"update it with `{declaration.lock_command}`" if not declaration.is_lock else "update it with pixi"
+    records = {record.name.normalized: record for record in packages.records}
+    for spec in declaration.specs:
+        try:
+            wanted = rattler.MatchSpec(spec)
+        except Exception as error:  # rattler's errors have no common base class
+            raise ConfigError(f"{declaration.file}: '{spec}' is not a conda package: {error}") from error
+        name = str(wanted.name.normalized)
+        if name not in records or not wanted.matches(records[name]):
+            has = f"it has {name} {versions[name]}" if name in records else f"it has no {name}"
+            raise StaleLockError(f"{path} does not match {declaration.file}, which requires '{spec}': {has}; {update}")
+    for requirement in filter(None, map(_requirement, declaration.requirements)):
+        found = versions.get(canonicalize_name(requirement.name))
+        if found is None or not requirement.specifier.contains(found, prereleases=True):
+            has = f"it has {requirement.name} {found}" if found else f"it has no {requirement.name}"
+            raise StaleLockError(
+                f"{path} does not match {declaration.file}, which requires '{requirement}': {has}; {update}"
+            )
+    found = versions.get("python")
+    if found is not None and python and not matches(python, _python_version(found)):
+        raise StaleLockError(f"{path} has Python {found}, and the model asks for Python {python}; {update}")
+
+
+def _python_version(text: str) -> tuple[int, int, int]:
+    major, minor, patch = (*map(int, text.split(".")[:3]), 0, 0)[:3]
+    return major, minor, patch
+
+
+def _requirement(line: str) -> Requirement | None:
+    """A requirement of pip; None for options and included files, which are left to pip."""
+    try:
+        requirement = Requirement(line.partition(" --hash")[0])
+    except InvalidRequirement:
+        return None
+    return requirement if requirement.marker is None or requirement.marker.evaluate() else None
+
+
+def _pin(path: Path, name: str, version: str, location: str, hashes: object) -> Pin:
+    digest = getattr(hashes, "sha256", None)
+    found = digest.hex() if isinstance(digest, bytes) else location.partition("#sha256=")[2]
+    if not found:
+        raise ExecutionEnvironmentError(
+            f"cannot install {name} of {path}: the lock has no digest of it ({location}); only wheels of an index are "
+            "installed"
+        )
+    return Pin(name, version, (found,))
+
+
+def _digest_of(record: RepoDataRecord) -> str:
+    if record.sha256 is not None:
+        return record.sha256.hex()
+    return record.md5.hex() if record.md5 is not None else record.url
+
+
+class _PixiReader:
+    """Reads a `pixi.toml`: the packages of its default feature for this platform."""
+
+    def __init__(self, file: Path, text: str) -> None:
+        self._file = file
+        self._text = text
+
+    def read(self) -> CondaDeclaration:
+        try:
+            table = tomllib.loads(self._text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{self._file} is not valid TOML: {error}") from error
+        head = table.get("workspace") or table.get("project") or {}
+        if _ENVIRONMENT in table.get("environments", {}):
+            raise ConfigError(
+                f"{self._file}: the environment '{_ENVIRONMENT}' has features, which naiad does not read; lock it with "
+                "pixi, and name pixi.lock"
+            )
+        conda: dict[str, Any] = {}
+        pypi: dict[str, Any] = {}
+        for part in (table, *self._targets(table)):
+            conda.update(part.get("dependencies", {}))
+            pypi.update(part.get("pypi-dependencies", {}))
+        channels = [one["channel"] if isinstance(one, dict) else str(one) for one in head.get("channels", ())]
+        if not channels:
+            raise ConfigError(f"{self._file} names no channels; add them to [workspace]")
+        return CondaDeclaration(
+            file=self._file,
+            text=self._text,
+            channels=tuple(channel_uri(channel, self._file) for channel in channels),
+            specs=tuple(self._spec(name, value) for name, value in conda.items()),
+            requirements=tuple(self._requirement(name, value) for name, value in pypi.items()),
+            variables={name: str(value) for name, value in table.get("activation", {}).get("env", {}).items()},
+        )
+
+    def _targets(self, table: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        import rattler
+
+        targets = table.get("target", {})
+        return [targets[name] for name in ("unix", "linux", str(rattler.Subdir.current())) if name in targets]
+
+    def _spec(self, name: str, value: object) -> str:
+        if isinstance(value, str):
+            return name if value == "*" else f"{name} {value}"
+        if not isinstance(value, dict) or not set(value) <= {"version", "build", "channel"}:
+            raise self._unsupported(name, value)
+        channel = f"{channel_uri(value['channel'], self._file)}::" if "channel" in value else ""
+        return f"{channel}{name} {value.get('version', '*')} {value.get('build', '')}".strip()
+
+    def _requirement(self, name: str, value: object) -> str:
+        table = {"version": value} if isinstance(value, str) else value
+        if not isinstance(table, dict) or not set(table) <= {"version", "extras"}:
+            raise self._unsupported(name, value)
+        extras = f"[{','.join(table['extras'])}]" if table.get("extras") else ""
+        version = table.get("version", "*")
+        return f"{name}{extras}{'' if version == '*' else version}"
+
+    def _unsupported(self, name: str, value: object) -> ConfigError:
+        return ConfigError(
+            f"{self._file}: cannot solve '{name} = {json.dumps(value)}': only versions of packages in channels and "
+            "indexes are; lock it with pixi"
+        )

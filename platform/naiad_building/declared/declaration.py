@@ -1,0 +1,381 @@
+"""What a declaration requires, and the lock that answers it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packaging.markers import InvalidMarker
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+
+from naiad.config.model.declared_environment import is_conda_declaration, lock_candidates, read_script_block
+from naiad.core.errors import ConfigError, ExecutionEnvironmentError, StaleLockError
+from naiad.sources.interpreters.versions import PythonVersion, version_text
+from naiad_building.indexes import (
+    INDEX_OPTIONS,
+    NO_INDEXES,
+    PackageIndexes,
+    indexes_of_options,
+    indexes_of_uv,
+    parse_options,
+)
+from naiad_building.lockfiles import ForeignLock, Pin, open_foreign_lock
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["Declaration", "find_lock", "is_locked", "locked_pins", "read_declaration"]
+
+_PINNED = re.compile(r"(?P<requirement>[^\s;]+==[^\s;]+(\s*;[^\\]*?)?)(?P<hashes>(\s+--hash=sha256:[0-9a-f]{64})+)")
+_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+_INCLUDED = frozenset({"-r", "--requirement"})
+_CONSTRAINTS = frozenset({"-c", "--constraint"})
+_EDITABLE = frozenset({"-e", "--editable"})
+_INVALID = (AttributeError, InvalidMarker, InvalidRequirement, InvalidSpecifier, KeyError, TypeError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """A file that declares an environment.
+
+    Attributes:
+        file: The file: a script, `requirements.txt`, `pyproject.toml` or `pylock.toml`.
+        text: Everything in it, and in files that it includes, that determines the environment.
+        requirements: The requirements in it that are names with versions; empty for a lock.
+        requires_python: Versions of Python; empty for any.
+        constraints: Versions that packages must have if something requires them.
+        overrides: Requirements that replace all others of the same package.
+        indexes: Indexes that it names itself.
+        unlockable: Why no lock can be written from it; empty if one can.
+    """
+
+    file: Path
+    text: str
+    requirements: tuple[Requirement, ...] = ()
+    requires_python: SpecifierSet = field(default_factory=SpecifierSet)
+    constraints: tuple[Requirement, ...] = ()
+    overrides: tuple[Requirement, ...] = ()
+    indexes: PackageIndexes = NO_INDEXES
+    unlockable: str = ""
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it is a script with a block."""
+        return self.file.name.endswith(".py")
+
+    @property
+    def is_requirements(self) -> bool:
+        """Whether it is a requirements file of pip."""
+        return self.file.suffix in {".txt", ".in"}
+
+    @property
+    def is_lock(self) -> bool:
+        """Whether it is a lock itself."""
+        return lock_candidates(self.file) == (self.file,)
+
+    @property
+    def lock_command(self) -> str:
+        """The command that writes its lock."""
+        return f"naiad lock {self.file}"
+
+
+def read_declaration(file: Path, text: str | None = None) -> Declaration:
+    """Read a file that declares an environment.
+
+    Args:
+        file: The file.
+        text: Its content; None to read it.
+
+    Raises:
+        ExecutionEnvironmentError: If it cannot be read, or is invalid, or is a script without dependencies.
+    """
+    try:
+        text = file.read_text(encoding="utf-8-sig") if text is None else text
+        if file.name.endswith(".py"):
+            return _of_script(file, text)
+        if file.name == "pyproject.toml":
+            return _of_project(file, text)
+        return Declaration(file=file, text=text) if file.suffix == ".toml" else _of_requirements(file, text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExecutionEnvironmentError(f"cannot read {file}: {error}") from error
+    except ConfigError as error:
+        raise ExecutionEnvironmentError(error.message) from error
+
+
+def find_lock(declaration: Declaration) -> ForeignLock | None:
+    """The lock beside a declaration; None without one.
+
+    Raises:
+        ExecutionEnvironmentError: If it cannot be read.
+    """
+    for path in lock_candidates(declaration.file):
+        if path.is_file():
+            return _opened(path)
+    return None
+
+
+def is_locked(file: Path, python: PythonVersion) -> bool:
+    """Whether the packages of a declaration are locked for a version of Python, so that nothing has to be resolved.
+
+    Raises:
+        ExecutionEnvironmentError: If the file or its lock cannot be read.
+    """
+    if is_conda_declaration(file):
+        return any(path.is_file() for path in lock_candidates(file))
+    declaration = read_declaration(file)
+    lock = find_lock(declaration)
+    return lock is not None or _pinned_requirements(declaration, version_text(python)) is not None
+
+
+def locked_pins(
+    declaration: Declaration, lock: ForeignLock | None, python: str, wheels: tuple[Path, ...]
+) -> list[Pin] | None:
+    """The packages that a lock selects for a version of Python; None without a lock.
+
+    A requirements file in which every line has a version and a digest is its own lock.
+
+    Raises:
+        StaleLockError: If the lock does not fit the declaration.
+        ExecutionEnvironmentError: If the lock is invalid.
+    """
+    if lock is None:
+        return _pinned_requirements(declaration, python)
+    try:
+        pins = lock.pins(python, wheels=wheels)
+    except ConfigError as error:
+        raise ExecutionEnvironmentError(error.message) from error
+    _require_current(declaration, lock, pins, python)
+    return pins
+
+
+def _opened(path: Path) -> ForeignLock:
+    try:
+        return open_foreign_lock(path)
+    except ConfigError as error:
+        raise ExecutionEnvironmentError(error.message) from error
+
+
+def _of_script(file: Path, text: str) -> Declaration:
+    block = read_script_block(text, str(file))
+    if block is None or not block.dependencies:
+        raise ExecutionEnvironmentError(
+            f"{file} has no script block with dependencies; `naiad add {file} numpy` writes one"
+        )
+    try:
+        settings = _UvSettings(tomllib.loads(block.content).get("tool", {}).get("uv", {}), file)
+    except _INVALID as error:
+        raise ConfigError(f"the script block of {file}: [tool.uv] is invalid: {error!r}") from error
+    requirements = tuple(map(Requirement, block.dependencies))
+    return Declaration(
+        file=file,
+        text=block.content,
+        requirements=requirements,
+        requires_python=block.requires_python,
+        constraints=settings.constraints,
+        overrides=settings.overrides,
+        indexes=settings.indexes,
+        unlockable=settings.unlockable or _direct_reference(requirements),
+    )
+
+
+def _of_project(file: Path, text: str) -> Declaration:
+    try:
+        table: dict[str, Any] = tomllib.loads(text)
+        project = table["project"]
+        settings = _UvSettings(table.get("tool", {}).get("uv", {}), file)
+        requirements = tuple(map(Requirement, project.get("dependencies", ())))
+        return Declaration(
+            file=file,
+            text=text,
+            requirements=requirements,
+            requires_python=SpecifierSet(project.get("requires-python", "")),
+            constraints=settings.constraints,
+            overrides=settings.overrides,
+            indexes=settings.indexes,
+            unlockable=_dynamic(project) or settings.unlockable or _direct_reference(requirements),
+        )
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}") from error
+    except _INVALID as error:
+        raise ConfigError(f"{file} is invalid: {error!r}") from error
+
+
+class _UvSettings:
+    """What the table `[tool.uv]` of a script or a project says about its environment."""
+
+    def __init__(self, table: Mapping[str, Any], file: Path) -> None:
+        self.indexes = indexes_of_uv(table, file.parent)
+        self.constraints = tuple(map(Requirement, table.get("constraint-dependencies", ())))
+        self.overrides = tuple(map(Requirement, table.get("override-dependencies", ())))
+        self.unlockable = ""
+        for package, sources in table.get("sources", {}).items():
+            entries: list[Mapping[str, Any]] = sources if isinstance(sources, list) else [sources]
+            other = sorted(key for entry in entries for key in entry if key in _OTHER_SOURCES)
+            if other:
+                self.unlockable = f"[tool.uv.sources] takes '{package}' from a {_OTHER_SOURCES[other[0]]}; {_WHEEL}"
+
+
+_WHEEL = (
+    "build a wheel of it, name the folder of that with --wheels (for a server, --env-wheels), and require its version"
+)
+_OTHER_SOURCES = {
+    "git": "repository of git",
+    "path": "path",
+    "url": "URL",
+    "workspace": "workspace",
+}
+
+
+def _dynamic(project: Mapping[str, Any]) -> str:
+    if "dependencies" not in project.get("dynamic", ()):
+        return ""
+    return (
+        "its dependencies are dynamic, so only its build backend knows them; list them under 'dependencies' in "
+        "[project], or in a requirements.txt, and name that"
+    )
+
+
+def _direct_reference(requirements: Iterable[Requirement]) -> str:
+    """Why requirements cannot be locked that name a file instead of a version: no index has exactly that file."""
+    return next((f"it takes '{one.name}' from {one.url}; {_WHEEL}" for one in requirements if one.url), "")
+
+
+def _of_requirements(file: Path, text: str) -> Declaration:
+    lines = list(_included_lines(file, text, set()))
+    found: list[Requirement] = []
+    constraints: list[Requirement] = []
+    options: list[tuple[str, str, Path]] = []
+    unlockable = ""
+    for line in lines:
+        given = parse_options(line.text)
+        options += [(name, value, line.file.parent) for name, value in given]
+        try:
+            requirement = None if given else Requirement(line.text.partition(" --")[0])
+        except InvalidRequirement:
+            requirement = None
+        if requirement is None:
+            if not given or any(name in _EDITABLE for name, _ in given):
+                unlockable = unlockable or f"'{line.text}' in {line.file} is not a version of a package; {_WHEEL}"
+            continue
+        (constraints if line.is_constraint else found).append(requirement)
+    return Declaration(
+        file=file,
+        text="\n".join([text, *(line.text for line in lines if line.file != file)]),
+        requirements=tuple(found),
+        constraints=tuple(constraints),
+        indexes=indexes_of_options(options),
+        unlockable=unlockable or _direct_reference(found),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of a requirements file, or of a file that it includes.
+
+    Attributes:
+        text: The line, without its comment.
+        file: The file that it is in.
+        is_constraint: Whether it limits a version without requiring the package.
+    """
+
+    text: str
+    file: Path
+    is_constraint: bool
+
+
+def _included_lines(file: Path, text: str, seen: set[Path], *, is_constraint: bool = False) -> Iterator[_Line]:
+    """The lines of a requirements file with those of the files that it includes, which are relative to it."""
+    seen.add(file)
+    for line in _logical_lines(text):
+        yield _Line(line, file, is_constraint)
+        for name, value in parse_options(line):
+            included = file.parent / value
+            if name in _INCLUDED | _CONSTRAINTS and "://" not in value and included not in seen:
+                content = included.read_text(encoding="utf-8-sig")
+                constrains = is_constraint or name in _CONSTRAINTS
+                yield from _included_lines(included, content, seen, is_constraint=constrains)
+
+
+def _logical_lines(text: str) -> list[str]:
+    joined = text.replace("\\\n", " ")
+    return [line for line in (re.sub(r"(^|\s)#.*", "", raw).strip() for raw in joined.splitlines()) if line]
+
+
+def _pinned_requirements(declaration: Declaration, python: str) -> list[Pin] | None:
+    if not declaration.is_requirements:
+        return None
+    pins = []
+    for line in _logical_lines(declaration.text):
+        options = parse_options(line)
+        if options and all(name in INDEX_OPTIONS for name, _ in options):
+            continue  # pip-compile writes them into its output
+        match = _PINNED.fullmatch(line)
+        if match is None:
+            return None
+        requirement = Requirement(match["requirement"])
+        if _applies(requirement, python):
+            version = str(requirement.specifier).removeprefix("==")
+            pins.append(Pin(str(canonicalize_name(requirement.name)), version, tuple(_HASH.findall(match["hashes"]))))
+    return sorted(pins, key=lambda pin: pin.name)
+
+
+def _applies(requirement: Requirement, python: str) -> bool:
+    minor = ".".join(python.split(".")[:2])
+    values = {"python_version": minor, "python_full_version": python, "extra": ""}
+    return requirement.marker is None or requirement.marker.evaluate(values)
+
+
+def _require_current(declaration: Declaration, lock: ForeignLock, pins: list[Pin], python: str) -> None:
+    """Reject a lock that lacks a required package, has another version of it, or was written for other packages."""
+    versions = {str(canonicalize_name(pin.name)): pin.version for pin in pins}
+    overridden = {canonicalize_name(one.name) for one in declaration.overrides if _applies(one, python)}
+    required = [
+        *(one for one in declaration.requirements if canonicalize_name(one.name) not in overridden),
+        *(one for one in declaration.overrides if canonicalize_name(one.name) in versions),
+        *(one for one in declaration.constraints if canonicalize_name(one.name) in versions),
+    ]
+    for requirement in required:
+        if not _applies(requirement, python):
+            continue
+        version = versions.get(canonicalize_name(requirement.name))
+        if version is not None and requirement.specifier.contains(version, prereleases=True):
+            continue
+        has = f"it has {requirement.name} {version}" if version else f"it has no {requirement.name}"
+        raise _stale(declaration, lock, f"requires '{requirement}': {has}")
+    recorded = lock.requirements
+    if recorded is None or declaration.is_lock or declaration.unlockable:
+        return
+    now, then = _extras(declaration.requirements, python), _extras(recorded, python)
+    for name in sorted({*now, *then}):
+        if now.get(name) != then.get(name):
+            what = f"requires '{_spelled(name, now[name])}'" if name in now else f"does not require '{name}'"
+            before = f"for '{_spelled(name, then[name])}'" if name in then else "without it"
+            raise _stale(declaration, lock, f"{what}: it was written {before}")
+
+
+def _stale(declaration: Declaration, lock: ForeignLock, what: str) -> StaleLockError:
+    return StaleLockError(
+        f"{lock.path} does not match {declaration.file}, which {what}; update it with `{declaration.lock_command}`"
+    )
+
+
+def _extras(requirements: Iterable[Requirement], python: str) -> dict[str, frozenset[str]]:
+    """The extras of each package that is required for a version of Python."""
+    found: dict[str, frozenset[str]] = {}
+    for requirement in requirements:
+        if _applies(requirement, python):
+            name = str(canonicalize_name(requirement.name))
+            found[name] = found.get(name, frozenset()) | {str(canonicalize_name(one)) for one in requirement.extras}
+    return found
+
+
+def _spelled(name: str, extras: frozenset[str]) -> str:
+    return f"{name}[{','.join(sorted(extras))}]" if extras else name

@@ -1,0 +1,80 @@
+"""Choosing the interpreter of a declared environment, and fetching one that the machine lacks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+
+from naiad.core.errors import InterpreterNotFoundError
+from naiad.sources.interpreters.discovery import find_interpreter, first_minor
+from naiad.sources.interpreters.versions import matches, version_text
+
+__all__ = ["ChosenPython", "choose_or_fetch_python", "choose_python"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenPython:
+    """The interpreter that an environment is built on.
+
+    Attributes:
+        executable: Its executable; not that of a virtual environment.
+        prefix: Folder of its installation.
+        version: Its full version.
+    """
+
+    executable: Path
+    prefix: Path
+    version: str
+
+
+def choose_python(required: SpecifierSet, cache: Path) -> ChosenPython:
+    """The interpreter of a required version: the server's own, else the newest on this machine.
+
+    Raises:
+        InterpreterNotFoundError: If no interpreter matches.
+    """
+    own = sys.version_info[:3]
+    if matches(required, own):
+        # Of a virtual environment, the interpreter that it was made from.
+        executable = getattr(sys, "_base_executable", None) or sys.executable
+        return ChosenPython(Path(os.path.realpath(executable)), Path(sys.base_prefix), version_text(own))
+    found = find_interpreter(required, cache, need_numpy=False)
+    return ChosenPython(found.python, found.base_prefix, version_text(found.version))
+
+
+def choose_or_fetch_python(required: SpecifierSet, cache: Path, progress: Callable[[str], None]) -> ChosenPython:
+    """The interpreter of a required version, which uv downloads if the machine has none.
+
+    Raises:
+        InterpreterNotFoundError: If uv is missing, or has none either.
+    """
+    try:
+        return choose_python(required, cache)
+    except InterpreterNotFoundError:
+        if not _fetch_python(required, progress):
+            raise
+        return choose_python(required, cache)
+
+
+def _fetch_python(required: SpecifierSet, progress: Callable[[str], None]) -> bool:
+    """Let uv download an interpreter of a required version into its own folder; False if it has none, or is missing.
+
+    Args:
+        required: The versions.
+        progress: Called with a line for each step.
+    """
+    from naiad_building.installers import find_uv, run_to_end
+
+    uv, minor = find_uv(), first_minor(required)
+    if uv is None or not minor:
+        return False
+    progress(f"downloading Python {minor} with uv")
+    run = run_to_end([uv, "python", "install", "--no-config", "--no-bin", ",".join(map(str, required)) or minor])
+    if run.returncode:
+        progress(f"uv has not installed Python {minor}: {run.stdout.strip()[-500:]}")
+    return run.returncode == 0

@@ -1,0 +1,329 @@
+"""Store entries for declared environments: finds the lock, chooses the interpreter, and builds if the operator allows.
+
+An entry is named by the digest of what its lock selects for one interpreter. All models whose locks select the same
+packages share it, wherever these locks are. Where resolving is allowed, a resolution is remembered in the store, so
+that the next start needs no network:
+
+    <root>/resolved/<digest>/    lock of a declaration that has none, by the digest of what it was resolved from
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.specifiers import SpecifierSet
+
+from naiad.config.model.declared_environment import is_conda_declaration, lock_candidates
+from naiad.config.server.env_build import EnvBuild
+from naiad.core.errors import ConfigError, ExecutionEnvironmentError, InterpreterNotFoundError, StaleLockError
+from naiad.environments.policy import StorePolicy
+from naiad.environments.progress import ProgressReporter
+from naiad.environments.store.eviction import shrink_store
+from naiad.environments.store.leases import EntryLeases, Lease
+from naiad.environments.store.package_cache import conda_packages
+from naiad.environments.store.record import ReadyEntry
+from naiad.environments.store.store import Store
+from naiad_building.declared.declaration import Declaration, find_lock, locked_pins, read_declaration
+from naiad_building.declared.interpreter import ChosenPython, choose_or_fetch_python, choose_python
+from naiad_building.lockfiles import ForeignLock, Pin, open_foreign_lock
+
+if TYPE_CHECKING:
+    from naiad_building.base_interpreter import BaseInterpreter
+    from naiad_building.declared.conda import CondaDeclaration, CondaPackages
+    from naiad_building.installers import InstallOptions
+
+__all__ = ["DeclaredEnvironments"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """An environment to find in the store, or to build into it.
+
+    Attributes:
+        file: The file that declares it.
+        digest: SHA-256 of everything that determines it: the name of its entry.
+        build: Builds it in an empty folder, its first argument, for the path that is its second.
+    """
+
+    file: Path
+    digest: str
+    build: Callable[[Path, Path], None]
+
+
+_log = logging.getLogger("naiad.environments")
+_FORMAT = 1
+_NUMPY = "numpy"
+
+
+class DeclaredEnvironments:
+    """Provides store entries for declared environments; one per server. Methods are thread-safe.
+
+    Args:
+        root: Folder of the store.
+        policy: The operator's rules.
+        reporter: Receives progress events of downloads.
+        store: The store in that folder.
+    """
+
+    def __init__(self, root: Path, policy: StorePolicy, reporter: ProgressReporter, store: Store) -> None:
+        self._root = root
+        self._policy = policy
+        self._reporter = reporter
+        self._store = store
+        self._leases = EntryLeases(root)
+        self._activity: dict[str, str] = {}
+        self._activity_lock = threading.Lock()
+
+    def activity(self) -> Mapping[str, str]:
+        """What is being done now for which model, by the model's label."""
+        with self._activity_lock:
+            return dict(self._activity)
+
+    def acquire(self, file: Path, *, python: SpecifierSet | None = None, label: str = "") -> tuple[ReadyEntry, Lease]:
+        """The entry of a declared environment, with a lease on it.
+
+        Args:
+            file: The file that declares it.
+            python: Versions of Python that the model supports.
+            label: Name of the model, for the log.
+
+        Raises:
+            ExecutionEnvironmentError: If the policy forbids what is needed, or it cannot be resolved or built.
+        """
+        if self._policy.trust is not None:
+            raise ExecutionEnvironmentError(
+                f"the environment of {file} is refused: it is built from packages, and --env-trust requires a "
+                "signature; `naiad push --key` packs and signs it with its repository, for servers with "
+                "--require-signature; or name an archive that `naiad env build`, `pack` and `sign` made"
+            )
+        try:
+            plan = (self._plan_conda if is_conda_declaration(file) else self._plan_pypi)(file, python, label)
+            return self._get_or_build(plan, label)
+        except ConfigError as error:
+            raise ExecutionEnvironmentError(error.message) from error
+        finally:
+            with self._activity_lock:
+                self._activity.pop(label, None)
+
+    def _plan_pypi(self, file: Path, python: SpecifierSet | None, label: str) -> _Plan:
+        """An environment of packages of PyPI, in a virtual environment of an interpreter of this machine."""
+        declaration = read_declaration(file)
+        chosen, pins = self._select(declaration, python, label)
+        packages = [[pin.name.lower(), pin.version, sorted(pin.digests)] for pin in pins]
+
+        def build(prefix: Path, final: Path) -> None:
+            # Here: a start whose environments are all built installs nothing.
+            from naiad_building.declared.venv import build_venv
+
+            build_venv(
+                prefix,
+                final,
+                _inspect(chosen),
+                pins,
+                file,
+                label or file.name,
+                replace(self._options(), indexes=declaration.indexes),
+                self._progress(label),
+                self._reporter,
+            )
+
+        return _Plan(file=file, digest=_digest([_FORMAT, chosen.version, str(chosen.prefix), packages]), build=build)
+
+    def _plan_conda(self, file: Path, python: SpecifierSet | None, label: str) -> _Plan:
+        """An environment of conda packages, its interpreter among them."""
+        from naiad_building.declared.conda import build_conda_environment, read_conda_declaration
+
+        declaration = read_conda_declaration(file)
+        packages = self._select_conda(declaration, python, label)
+        if _NUMPY not in packages.versions:
+            raise ExecutionEnvironmentError(
+                f"the environment of {file} has no numpy, which every model needs; add it there, and run "
+                f"`{declaration.lock_command}`"
+            )
+
+        def build(prefix: Path, final: Path) -> None:
+            build_conda_environment(
+                prefix,
+                final,
+                declaration,
+                packages,
+                conda_packages(self._root),
+                label or file.name,
+                self._options(),
+                self._progress(label),
+                self._reporter,
+            )
+
+        digest = _digest([_FORMAT, "conda", packages.identity, sorted(declaration.variables.items())])
+        return _Plan(file=file, digest=digest, build=build)
+
+    def _select_conda(self, declaration: CondaDeclaration, python: SpecifierSet | None, label: str) -> CondaPackages:
+        """The packages to install: those of the lock, else of a resolution."""
+        from naiad_building.declared.conda import read_conda_lock, resolve_conda
+
+        if declaration.lock.is_file():
+            try:
+                return read_conda_lock(declaration.lock, declaration, python)
+            except StaleLockError as error:
+                if declaration.is_lock or self._policy.build is not EnvBuild.ALLOWED:
+                    raise
+                _log.warning("%s; resolving again, as --env-build=allowed permits", error.message)
+        known = self._root / "resolved" / _digest([_FORMAT, declaration.text, str(python or "")])
+
+        def resolve(folder: Path) -> Path:
+            cache = conda_packages(self._root)
+            progress = self._progress(label)
+            return resolve_conda(declaration, folder, cache, python, self._options(), progress, self._reporter)
+
+        path = self._resolved(declaration, known, resolve, label)
+        return read_conda_lock(path, declaration, python)
+
+    def _select(
+        self, declaration: Declaration, python: SpecifierSet | None, label: str
+    ) -> tuple[ChosenPython, list[Pin]]:
+        """The interpreter, and the packages to install for it."""
+        lock = find_lock(declaration)
+        required = declaration.requires_python & (python or SpecifierSet())
+        try:
+            chosen = self._choose(declaration, required & _versions(lock), label)
+            pins = locked_pins(declaration, lock, chosen.version, self._policy.wheels)
+        except (StaleLockError, InterpreterNotFoundError) as error:
+            if lock is None or declaration.is_lock or self._policy.build is not EnvBuild.ALLOWED:
+                raise
+            _log.warning("%s; resolving again, as --env-build=allowed permits", error.message)
+            chosen, pins = self._choose(declaration, required, label), None
+        if pins is None:
+            pins = self._resolve(declaration, chosen, label)
+        if not any(pin.name.lower() == _NUMPY for pin in pins):
+            raise ExecutionEnvironmentError(
+                f"the environment of {declaration.file} has no numpy, which every model needs; "
+                f"{_addition(declaration, _NUMPY)}"
+            )
+        return chosen, pins
+
+    def _choose(self, declaration: Declaration, required: SpecifierSet, label: str) -> ChosenPython:
+        cache, may_fetch = self._root / "interpreters", self._policy.build is EnvBuild.ALLOWED
+        try:
+            if may_fetch and not self._policy.offline:
+                return choose_or_fetch_python(required, cache, self._progress(label))
+            return choose_python(required, cache)
+        except InterpreterNotFoundError as error:
+            raise InterpreterNotFoundError(
+                f"cannot build the environment of {declaration.file}: {error.message}"
+            ) from error
+
+    def _resolve(self, declaration: Declaration, chosen: ChosenPython, label: str) -> list[Pin]:
+        """The packages of a declaration without a usable lock."""
+
+        def resolve(folder: Path) -> Path:
+            from naiad_building.declared.resolving import resolve_into
+
+            progress = self._progress(label)
+            return resolve_into(declaration, folder, _inspect(chosen), self._options(), progress, self._reporter)
+
+        inputs = [_FORMAT, declaration.text, chosen.version, *declaration.indexes.places]
+        known = self._root / "resolved" / _digest(inputs)
+        return self._pins_of(self._resolved(declaration, known, resolve, label), chosen)
+
+    def _resolved(
+        self, declaration: Declaration | CondaDeclaration, known: Path, resolve: Callable[[Path], Path], label: str
+    ) -> Path:
+        """The lock of a declaration without a usable one: remembered in the folder *known*, or made now."""
+        names = [path.name for path in lock_candidates(declaration.file)]
+        if (path := _first_file(known, names)) is not None:
+            return path
+        if self._policy.build is not EnvBuild.ALLOWED:
+            raise ExecutionEnvironmentError(
+                f"the environment of {declaration.file} has no lock, and --env-build={self._policy.build.value} "
+                f"resolves no requirements: looked for {' and '.join(names)} in "
+                f"{declaration.file.parent}; write it with `{declaration.lock_command}`, or allow it with "
+                "--env-build=allowed"
+            )
+        with self._store.scratch(known.name, label) as scratch:
+            if (path := _first_file(known, names)) is not None:  # another process has resolved it meanwhile
+                return path
+            resolved = resolve(scratch)
+            known.mkdir(parents=True, exist_ok=True)
+            resolved.replace(known / resolved.name)  # in one step: a lock is there as a whole or not at all
+        _log.info(
+            "resolved the packages of %s; `%s` writes them down for servers that resolve nothing",
+            declaration.file,
+            declaration.lock_command,
+        )
+        return known / resolved.name
+
+    def _pins_of(self, path: Path, chosen: ChosenPython) -> list[Pin]:
+        try:
+            return open_foreign_lock(path).pins(chosen.version, wheels=self._policy.wheels)
+        except ConfigError as error:
+            raise ExecutionEnvironmentError(error.message) from error
+
+    def _get_or_build(self, plan: _Plan, label: str) -> tuple[ReadyEntry, Lease]:
+        # The lease comes before the lookup, so that no process can remove the entry between the two.
+        lease = self._leases.acquire(plan.digest)
+        try:
+            stored = self._store.get(plan.digest)
+            if stored is None:
+                if self._policy.build is EnvBuild.NEVER:
+                    raise ExecutionEnvironmentError(
+                        f"the environment of {plan.file} is not in the store {self._root}, and --env-build=never "
+                        f"builds none; build it there with `naiad env prefetch {plan.file}`"
+                    )
+                stored = self._store.get_or_build(plan.digest, plan.build, origin=str(plan.file), label=label)
+                if self._policy.max_bytes:
+                    shrink_store(self._store, self._leases, self._policy.max_bytes)
+        except BaseException:
+            lease.release()
+            raise
+        if label:
+            self._leases.record_model(plan.digest, label, str(plan.file))
+        return stored, lease
+
+    def _options(self) -> InstallOptions:
+        from naiad_building.installers import InstallOptions
+
+        return InstallOptions(wheels=self._policy.wheels, offline=self._policy.offline)
+
+    def _progress(self, label: str) -> Callable[[str], None]:
+        def report(line: str) -> None:
+            _log.info("environment%s: %s", f" of '{label}'" if label else "", line)
+            with self._activity_lock:
+                self._activity[label] = line
+
+        return report
+
+
+def _inspect(chosen: ChosenPython) -> BaseInterpreter:
+    from naiad_building.base_interpreter import inspect_base
+
+    return inspect_base(chosen.executable)
+
+
+def _versions(lock: ForeignLock | None) -> SpecifierSet:
+    if lock is None:
+        return SpecifierSet()
+    try:
+        return lock.requires_python
+    except ConfigError as error:
+        raise ExecutionEnvironmentError(error.message) from error
+
+
+def _first_file(folder: Path, names: Iterable[str]) -> Path | None:
+    return next((path for path in (folder / name for name in names) if path.is_file()), None)
+
+
+def _addition(declaration: Declaration, package: str) -> str:
+    if declaration.is_script:
+        return f"add it with `naiad add {declaration.file} {package}`"
+    return f"add it there, and run `{declaration.lock_command}`"
+
+
+def _digest(parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

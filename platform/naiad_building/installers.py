@@ -1,0 +1,482 @@
+"""Installing packages into a prefix with pip or uv.
+
+uv is used if it is installed: it is several times faster. pip need not be in the prefix (`pip_program`).
+Both use the indexes and certificates of the user's pip configuration, which uv does not read itself. The output is
+parsed for progress, and for the requirement that caused a failure.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+from virtualenv.seed.wheels.embed import get_embed_wheel
+
+from naiad.config.server.access import SERVER_SECRETS
+from naiad.core.errors import ExecutionEnvironmentError, OptionError
+from naiad.environments.progress import ProgressEvent, ProgressReporter
+from naiad_building.base_interpreter import BaseInterpreter
+from naiad_building.indexes import NO_INDEXES, PackageIndexes
+from naiad_building.pip_program import find_pip, unpacked_pip
+from naiad_building.requirements import Requirements
+
+__all__ = [
+    "INSTALLERS",
+    "InstallOptions",
+    "clean_environ",
+    "download_wheels",
+    "find_failed_requirement",
+    "find_uv",
+    "install",
+    "install_command",
+    "installer_uv",
+    "pip_command",
+    "pip_settings",
+    "run_installer",
+    "uv_command",
+    "uv_environ",
+    "uv_lock_script_command",
+    "uv_pylock_command",
+    "uv_resolve_command",
+    "uv_settings",
+    "uv_venv_command",
+    "with_sources",
+]
+
+INSTALLERS = ("auto", "pip", "uv")
+"""Values of `--installer`; `auto` is uv if it is installed, else pip."""
+
+_SCRIPT = Path(__file__).with_name("_installer_script.py")
+_LAST_LINES = 12
+_FAILURES = (
+    re.compile(r"No matching distribution found for (\S+)"),
+    re.compile(r"satisfies the requirement (\S+)"),
+    re.compile(r"Failed to build '?([A-Za-z0-9._-]+)'?"),
+    re.compile(r"Failed building wheel for (\S+)"),
+    re.compile(r"Package '?([A-Za-z0-9._-]+)'? requires a different Python"),
+    re.compile(r"Invalid requirement: ['\"]?([^'\":]+)"),
+    re.compile(r"Cannot install (.+?) because"),
+    re.compile(r"DO NOT MATCH THE HASHES.*?^\s+(\S+) from", re.DOTALL | re.MULTILINE),
+    # messages of uv
+    re.compile(r"there (?:is|are) no versions? of (\S+)"),
+    re.compile(r"Because \S+ was not found.*?you\s+require\s+(\S+)", re.DOTALL),
+    re.compile(r"Because (\S+) was not found"),
+    re.compile(r"Failed to (?:build|download|fetch|read|parse)(?: metadata for)?:? `([^`]+)`"),
+    re.compile(r"Hash mismatch for `([^`]+)`"),
+)
+_STEPS = ("Collecting ", "Installing ", "Resolved ", "Prepared ", "Installed ")
+_DOWNLOADING = re.compile(r"(?:Downloading|Using cached) (\S+)")
+_RAW_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallOptions:
+    """Options for installing packages.
+
+    Attributes:
+        installer: One of INSTALLERS.
+        wheels: Folders with wheels.
+        offline: Whether these folders are the only source.
+        indexes: Indexes beside those of pip's configuration, unless it is offline.
+    """
+
+    installer: str = "auto"
+    wheels: tuple[Path, ...] = ()
+    offline: bool = False
+    indexes: PackageIndexes = NO_INDEXES
+
+
+def install(
+    name: str,
+    requirements: Requirements,
+    base: BaseInterpreter,
+    python: Path,
+    options: InstallOptions,
+    progress: Callable[[str], None],
+    reporter: ProgressReporter,
+) -> None:
+    """Install requirements into the prefix of *python*.
+
+    Args:
+        name: Name of the recipe, for messages.
+        requirements: The requirements.
+        base: The interpreter that *python* is a copy of.
+        python: The interpreter in the prefix.
+        options: Installer and sources.
+        progress: Called with a line for each step.
+        reporter: Receives progress events of downloads.
+
+    Raises:
+        ExecutionEnvironmentError: If it fails; names the package and ends with the installer's last lines.
+        OptionError: If the requested installer is not installed.
+    """
+    uv = installer_uv(options)
+    # Named, because the two install other files of the same packages: the archive's digest depends on it.
+    progress(f"installing {requirements.named_in} with {'pip' if uv is None else 'uv'}")
+    if uv is None:
+        command, environ = install_command(find_pip(base), python), clean_environ(os.environ)
+    else:
+        settings = uv_settings(options)
+        command = uv_command(uv, python, settings)
+        environ = uv_environ(clean_environ(os.environ), settings)
+    run_installer(name, requirements, with_sources(command, options, uv), environ, progress, reporter)
+
+
+def download_wheels(
+    name: str,
+    requirements: Requirements,
+    base: BaseInterpreter,
+    folder: Path,
+    progress: Callable[[str], None],
+    reporter: ProgressReporter,
+    indexes: PackageIndexes = NO_INDEXES,
+) -> None:
+    """Download the wheels of requirements into a folder, for offline builds.
+
+    Args:
+        name: Name of the recipe, for messages.
+        requirements: The requirements.
+        base: The interpreter that they are for.
+        folder: The folder.
+        progress: Called with a line for each step.
+        reporter: Receives progress events.
+        indexes: Indexes beside those of pip's configuration.
+
+    Raises:
+        ExecutionEnvironmentError: If it fails; names the package and ends with pip's last lines.
+    """
+    command = [
+        *pip_command(find_pip(base), base.executable, "download"),
+        "--dest",
+        str(folder),
+        *indexes.pip_arguments(),
+    ]
+    run_installer(name, requirements, command, clean_environ(os.environ), progress, reporter)
+
+
+def run_installer(
+    name: str,
+    requirements: Requirements,
+    command: list[str],
+    environ: dict[str, str],
+    progress: Callable[[str], None],
+    reporter: ProgressReporter,
+    *,
+    requirements_flag: str | None = "-r",
+) -> None:
+    """Run an installer with a requirements file as its last argument; without one if *requirements_flag* is None.
+
+    Its TMPDIR is removed afterwards: pip extracts its certificates there, uv creates lock files.
+
+    Raises:
+        ExecutionEnvironmentError: If it fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="naiad-install-") as folder:
+        file = Path(folder, "requirements.txt")
+        file.write_text(requirements.text, encoding="utf-8")
+        flags = [
+            *(["--no-deps"] if requirements.complete else []),
+            *(["--require-hashes"] if requirements.hashed else []),
+        ]
+        listed = [] if requirements_flag is None else [*filter(None, [requirements_flag]), str(file)]
+        parser = _OutputParser(progress, reporter)
+        directory = requirements.named_in.resolve().parent
+        with _running([*command, *flags, *listed], {**environ, "TMPDIR": folder}, directory) as process:
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    parser.line(line.rstrip())
+            finally:
+                parser.end()
+    if process.returncode:
+        raise _failure(name, requirements, Path(command[0]).name, parser.lines)
+
+
+def find_failed_requirement(lines: list[str]) -> str | None:
+    """The requirement that caused a failure according to the installer's output, None if unknown."""
+    output = "\n".join(lines)
+    for pattern in _FAILURES:
+        match = pattern.search(output)
+        if match and not match[1].startswith("-"):  # an option of the installer
+            return match[1].rstrip(",;:")
+    return None
+
+
+def installer_uv(options: InstallOptions) -> Path | None:
+    """The uv that these options use; None for pip.
+
+    Raises:
+        OptionError: If uv is requested and not installed.
+    """
+    if options.installer == "pip":
+        return None
+    uv = find_uv()
+    if uv is None and options.installer == "uv":
+        raise OptionError("uv is not installed: `pip install naiad[uv]`, or leave --installer out to use pip")
+    return uv
+
+
+def uv_settings(options: InstallOptions) -> dict[str, list[str]]:
+    """The settings of pip for a command of uv, with the indexes of these options."""
+    return pip_settings() if options.offline else options.indexes.uv_settings(pip_settings())
+
+
+def with_sources(command: list[str], options: InstallOptions, uv: Path | None) -> list[str]:
+    """A command of pip, or of uv, with the arguments that restrict and add sources of packages.
+
+    A command of uv has the indexes already: in the settings that it was made with.
+    """
+    own = [] if options.offline or uv is not None else options.indexes.pip_arguments()
+    only = ["--no-index", *(["--offline"] if uv is not None else [])] if options.offline else []
+    # uv rejects `--no-index` twice, and the user's settings may have it already.
+    return [
+        *command,
+        *own,
+        *(argument for argument in only if argument not in command),
+        *(f"--find-links={folder.resolve()}" for folder in options.wheels),
+    ]
+
+
+def _failure(name: str, requirements: Requirements, program: str, lines: list[str]) -> ExecutionEnvironmentError:
+    what = find_failed_requirement(lines) or "the requirements"
+    # Warnings would displace the relevant lines.
+    relevant = [line for line in lines if line.strip() and not line.startswith("WARNING:")]
+    last = "\n  ".join(relevant[-_LAST_LINES:])
+    installer = "uv" if program.startswith("uv") else "pip"
+    return ExecutionEnvironmentError(
+        f"cannot install {what} for '{name}', named in {requirements.named_in}; last lines of {installer}:\n  {last}"
+    )
+
+
+class _OutputParser:
+    """Parses the output of an installer into steps and progress events of downloads."""
+
+    def __init__(self, progress: Callable[[str], None], reporter: ProgressReporter) -> None:
+        self.lines: list[str] = []
+        self._progress = progress
+        self._reporter = reporter
+        self._file = ""
+        self._done = self._total = 0
+        self._began = 0.0
+
+    def line(self, text: str) -> None:
+        """Process one line."""
+        match = _RAW_PROGRESS.fullmatch(text)
+        if match:
+            self._done, self._total = int(match[1]), int(match[2])
+            self._report(finished=self._done >= self._total)
+            return
+        self.lines.append(text)
+        if text.startswith(_STEPS):
+            self._progress(text.partition(" (from ")[0].strip())
+        elif started := _DOWNLOADING.match(text.strip()):
+            self.end()
+            self._file, self._began = started[1].rsplit("/", 1)[-1], time.monotonic()
+
+    def end(self) -> None:
+        """Finish the progress of an interrupted download."""
+        if self._total > self._done:
+            self._report(finished=True)
+        self._done = self._total = 0
+
+    def _report(self, *, finished: bool) -> None:
+        event = ProgressEvent(
+            step="downloading",
+            label="",
+            path=Path(self._file),
+            done=self._done,
+            total=self._total,
+            seconds=time.monotonic() - self._began,
+            finished=finished,
+        )
+        self._reporter.on_progress(event)
+
+
+# Settings of the user that would install packages elsewhere.
+_UNWANTED = (
+    *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON", "PIP_EDITABLE"),
+    *SERVER_SECRETS,  # a build runs code of packages
+)
+_QUIET = (
+    *("--no-input", "--disable-pip-version-check", "--root-user-action", "ignore", "--no-warn-script-location"),
+    *("--no-compile", "--no-user"),
+)
+# The first pip with `--progress-bar raw`, which prints machine-readable progress.
+_FIRST_WITH_RAW_PROGRESS = Version("24.1")
+_SETTING = re.compile(r"^[\w:.]+\.([\w-]+)=(.*)$")
+
+
+def pip_command(pip: Path, python: Path, verb: str) -> list[str]:
+    """The command that runs the pip in a folder or wheel under an interpreter."""
+    return [str(python), "-I", f"{pip}/pip", verb, *(_QUIET if verb == "install" else _QUIET[:2])]
+
+
+def install_command(pip: Path, python: Path) -> list[str]:
+    """The pip command that installs packages with progress output."""
+    return [*pip_command(pip, python, "install"), "--progress-bar", "raw" if _has_raw_progress(pip) else "off"]
+
+
+def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for an installer: the user's, without variables that redirect installations."""
+    kept = {name: value for name, value in environ.items() if not name.startswith("PYTHON") and name not in _UNWANTED}
+    # Debian's Python would install packages and scripts under <prefix>/local.
+    return {**kept, "DEB_PYTHON_INSTALL_LAYOUT": "deb"}
+
+
+def run_to_end(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
+    """Run a command of an installer; `stdout` has what it printed to stderr as well."""
+    with _running(command, clean_environ(os.environ)) as process:
+        output, _ = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, output)
+
+
+@contextmanager
+def _running(
+    command: Sequence[str | Path], environ: Mapping[str, str], directory: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """An installer with all its output on `stdout`; it ends with the context, and with this process."""
+    # Nothing is written to this pipe. The script reads its end when this process has ended, however that happened.
+    watched, held = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_SCRIPT), *map(str, command)],
+            env=environ,
+            cwd=directory,
+            stdin=watched,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        with process:
+            try:
+                yield process
+            except BaseException:
+                if process.returncode is None:  # not waited for yet, so its id is not reused
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
+    finally:
+        os.close(watched)
+        os.close(held)
+
+
+def pip_settings() -> dict[str, list[str]]:
+    """The user's pip settings, such as indexes, for installers that do not read them.
+
+    Read under the host's interpreter: the one being built may be too old. Read once for the same PIP_* variables,
+    because it takes as long as a small installation.
+
+    Raises:
+        ExecutionEnvironmentError: If pip fails. Continuing would use other indexes than the user's.
+    """
+    return _read_settings(tuple(sorted(item for item in os.environ.items() if item[0].startswith("PIP_"))))
+
+
+@functools.lru_cache(maxsize=1)
+def _read_settings(_variables: tuple[tuple[str, str], ...]) -> dict[str, list[str]]:
+    pip = get_embed_wheel("pip", f"{sys.version_info.major}.{sys.version_info.minor}")
+    assert pip is not None  # virtualenv has one for each version that the host runs on
+    run = subprocess.run(
+        [sys.executable, "-I", f"{unpacked_pip(Path(pip.path))}/pip", "config", "list"],
+        env=clean_environ(os.environ),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if run.returncode:
+        raise ExecutionEnvironmentError(f"cannot read the settings of pip: {run.stderr.strip()[-500:]}")
+    matches = filter(None, map(_SETTING.match, run.stdout.splitlines()))
+    # pip lists environment variables last, and they override files.
+    return {match[1]: str(ast.literal_eval(match[2])).split() for match in matches}
+
+
+def _has_raw_progress(pip: Path) -> bool:
+    try:
+        return Version(pip.name.split("-")[1]) >= _FIRST_WITH_RAW_PROGRESS
+    except (IndexError, InvalidVersion):
+        return False
+
+
+def find_uv() -> Path | None:
+    """The uv on PATH, else the one installed with naiad, else None."""
+    found = shutil.which("uv")
+    if found is not None:
+        return Path(found)
+    try:
+        return Path(importlib.import_module("uv").find_uv_bin())
+    except (ImportError, AttributeError, FileNotFoundError):
+        return None
+
+
+def uv_command(uv: Path, python: Path, settings: Mapping[str, list[str]]) -> list[str]:
+    """The uv command that installs packages with these pip settings."""
+    return [
+        *(str(uv), "pip", "install", "--python", str(python), "--break-system-packages"),
+        # Hard-linked files belong to uv's cache, and rewriting prefixes would change them there.
+        *("--link-mode", "copy"),
+        *_as_pip(settings),
+    ]
+
+
+def uv_resolve_command(uv: Path, minor: str, settings: Mapping[str, list[str]]) -> list[str]:
+    """The uv command that resolves for a version of Python, which need not be installed."""
+    return [
+        *(str(uv), "pip", "compile", "--python-version", minor, "--only-binary", ":all:", "--quiet"),
+        *("--generate-hashes", "--no-header", "--no-annotate"),
+        *_as_pip(settings),
+    ]
+
+
+def uv_lock_script_command(uv: Path, python: Path, settings: Mapping[str, list[str]]) -> list[str]:
+    """The uv command that locks a script, without the script."""
+    return [str(uv), "lock", "--python", str(python), *_as_pip(settings)]
+
+
+def uv_pylock_command(uv: Path, python: Path, settings: Mapping[str, list[str]]) -> list[str]:
+    """The uv command that writes a `pylock.toml` for all platforms, without its input and output."""
+    return [
+        *(str(uv), "pip", "compile", "--python", str(python), "--universal", "--format", "pylock.toml"),
+        *("--generate-hashes", "--no-header", "--quiet"),
+        *_as_pip(settings),
+    ]
+
+
+def uv_venv_command(uv: Path, python: Path, prefix: Path) -> list[str]:
+    """The uv command that creates an empty virtual environment."""
+    quiet = ("--no-config", "--no-project", "--no-python-downloads", "--quiet", "--allow-existing")
+    return [str(uv), "venv", *quiet, "--python", str(python), str(prefix)]
+
+
+def _as_pip(settings: Mapping[str, list[str]]) -> list[str]:
+    indexes = [f"--default-index={url}" for url in settings.get("index-url", ())]
+    indexes += [f"--index={url}" for url in settings.get("extra-index-url", ())]
+    indexes += [f"--find-links={place}" for place in settings.get("find-links", ())]
+    indexes += [f"--allow-insecure-host={host}" for host in settings.get("trusted-host", ())]
+    if settings.get("no-index", ["0"])[-1].lower() in {"1", "true", "yes", "on"}:
+        indexes.append("--no-index")
+    # pip searches all indexes for the best version; uv's default stops at the first index with the package.
+    quiet = ("--no-config", "--no-progress", "--color", "never", "--no-python-downloads")
+    return [*quiet, "--index-strategy", "unsafe-best-match", *indexes]
+
+
+def uv_environ(environ: Mapping[str, str], settings: Mapping[str, list[str]]) -> dict[str, str]:
+    """The environment for uv, with pip's certificates."""
+    certificates = settings.get("cert")
+    kept = {name: value for name, value in environ.items() if name not in {"VIRTUAL_ENV", "CONDA_PREFIX"}}
+    return {**kept, "SSL_CERT_FILE": certificates[-1]} if certificates else kept

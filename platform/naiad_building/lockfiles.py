@@ -1,0 +1,366 @@
+"""Lock files of recipes: `requirements.lock`, `pylock.toml` (PEP 751) and `uv.lock`.
+
+`naiad env lock` writes `requirements.lock`. It is a requirements file for pip's `--require-hashes`, with versions and
+digests of all packages. Its first lines name the Python versions, the platform and the digest of the inputs it is
+valid for; a build rejects it if they do not match.
+
+The locks of other tools are read for one version of Python on this machine: names, versions, digests and markers. Their
+URLs are ignored: packages come from the indexes of the machine's pip settings, which may be mirrors, and from those
+that the declaration itself names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.markers import InvalidMarker, Marker, default_environment
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+
+from naiad.core.errors import ConfigError
+from naiad.environments.archives.manifest import host_platform
+from naiad_building.recipe import Recipe
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = [
+    "ForeignLock",
+    "LockHead",
+    "Pin",
+    "lock_text",
+    "open_foreign_lock",
+    "pin_lines",
+    "read_head",
+    "require_current",
+    "sources_digest",
+]
+
+_Table = Mapping[str, Any]
+
+_HEAD = re.compile(r"^# (python|platform|sources): (.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """One resolved package.
+
+    Attributes:
+        name: Name of the package.
+        version: Version of the package.
+        digests: SHA-256 of the files that may be installed.
+    """
+
+    name: str
+    version: str
+    digests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LockHead:
+    """What a `requirements.lock` is valid for.
+
+    Attributes:
+        pythons: Versions of Python, `3.12`.
+        platform: Platform, `linux-x86_64`.
+        sources: Digest of the inputs of the resolution.
+    """
+
+    pythons: tuple[str, ...]
+    platform: str
+    sources: str
+
+
+def lock_text(recipe: Recipe, chosen: Mapping[str, Iterable[Pin]]) -> str:
+    """The text of `requirements.lock` for the pins of each version of Python."""
+    pythons: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    digests: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for python, pins in chosen.items():
+        for pin in pins:
+            key = str(canonicalize_name(pin.name)), pin.version
+            pythons[key].append(python)
+            digests[key].update(pin.digests)
+    lines = [
+        "# Written by `naiad env lock`: change the requirements and run it again.",
+        f"# python: {' '.join(chosen)}",
+        f"# platform: {host_platform()}",
+        f"# sources: {sources_digest(recipe)}",
+    ]
+    for name, version in sorted(pythons):
+        key = name, version
+        everywhere = len(pythons[key]) == len(chosen)
+        marker = " or ".join(f'python_version == "{python}"' for python in pythons[key])
+        hashes = "".join(f" \\\n    --hash=sha256:{digest}" for digest in sorted(digests[key]))
+        lines.append(f"{name}=={version}{'' if everywhere else f' ; {marker}'}{hashes}")
+    return "\n".join(lines) + "\n"
+
+
+def pin_lines(pins: Iterable[Pin]) -> str:
+    """The pins as a requirements file with digests."""
+    return "".join(
+        f"{pin.name}=={pin.version}"
+        + "".join(f" \\\n    --hash=sha256:{digest}" for digest in sorted(pin.digests))
+        + "\n"
+        for pin in pins
+    )
+
+
+def read_head(lock: Path) -> LockHead:
+    """The first lines of a `requirements.lock`.
+
+    Raises:
+        ConfigError: If it cannot be read, or these lines are missing.
+    """
+    try:
+        found = dict(_HEAD.findall(lock.read_text(encoding="utf-8")))
+        return LockHead(tuple(found["python"].split()), found["platform"], found["sources"])
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {lock}: {error}") from error
+    except KeyError as error:
+        raise ConfigError(
+            f"{lock} has no line '# {error.args[0]}: ...': it was not written by `naiad env lock`"
+        ) from None
+
+
+def require_current(recipe: Recipe, lock: Path, python: str) -> None:
+    """Reject a lock for other requirements, another platform or another Python.
+
+    Raises:
+        ConfigError: If one of them differs.
+    """
+    head = read_head(lock)
+    command = f"naiad env lock {recipe.folder}"
+    renew = f"update it with `{command}`"
+    if head.sources != sources_digest(recipe):
+        raise ConfigError(f"{lock} does not match the requirements of the recipe; {renew}")
+    if head.platform != host_platform():
+        raise ConfigError(f"{lock} is for {head.platform}, this machine is {host_platform()}; {renew}")
+    if python not in head.pythons:
+        every = " ".join(f"--python {one}" for one in (*head.pythons, python))
+        raise ConfigError(
+            f"{lock} is for Python {', '.join(head.pythons)}, not for {python}; add that version with "
+            f"`{command} {every}`"
+        )
+
+
+def sources_digest(recipe: Recipe) -> str:
+    """A digest of the inputs of a resolution; ignores comments and empty lines."""
+    digest = hashlib.sha256(repr((recipe.locked, recipe.extras)).encode())
+    for source in (recipe.requirements, recipe.project, recipe.conda):
+        for line in source.read_text(encoding="utf-8").splitlines() if source is not None else ():
+            if line.strip() and not line.lstrip().startswith("#"):
+                digest.update(line.strip().encode() + b"\n")
+    return f"sha256:{digest.hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignLock:
+    """A lock of another tool, parsed.
+
+    Attributes:
+        path: The file.
+        table: Its content.
+    """
+
+    path: Path
+    table: _Table
+
+    @property
+    def requires_python(self) -> SpecifierSet:
+        """The versions of Python that it is for.
+
+        Raises:
+            ConfigError: If that is not a range of versions.
+        """
+        try:
+            return SpecifierSet(self.table.get("requires-python", ""))
+        except (InvalidSpecifier, TypeError, AttributeError) as error:
+            raise ConfigError(f"{self.path} is invalid: requires-python: {error}") from error
+
+    @property
+    def requirements(self) -> tuple[Requirement, ...] | None:
+        """The requirements that it was written for, as far as it says; None if it does not.
+
+        Of a `uv.lock`, those of the project in its own folder. In a `pylock.toml`, naiad writes them itself.
+
+        Raises:
+            ConfigError: If they are invalid.
+        """
+        try:
+            if self.path.name.endswith(".toml"):
+                recorded = self.table.get("tool", {}).get("naiad", {}).get("requirements")
+                return None if recorded is None else tuple(map(Requirement, recorded))
+            entries = _recorded_by_uv(self.table)
+            return None if entries is None else tuple(map(_requirement_of_uv, entries))
+        except (AttributeError, InvalidRequirement, KeyError, TypeError) as error:
+            raise ConfigError(f"{self.path} is invalid: {error!r}") from error
+
+    def pins(self, python: str, extras: tuple[str, ...] = (), wheels: tuple[Path, ...] = ()) -> list[Pin]:
+        """The packages that it selects for a version of Python, by name.
+
+        Args:
+            python: Full version of Python.
+            extras: Selected optional dependencies of the project.
+            wheels: Folders with wheels that the lock names without a digest, because they were in a folder.
+
+        Raises:
+            ConfigError: If it is for other machines or versions, or has a package that does not come from an index.
+        """
+        try:
+            environment = _environment(python)
+            self._require_environment(python, environment)
+            is_pylock = self.path.name.endswith(".toml")
+            pins = (
+                _read_pylock(self.path, self.table, environment, extras)
+                if is_pylock
+                else _read_uv_lock(self.path, self.table, environment, extras, wheels)
+            )
+            return sorted(pins, key=lambda pin: pin.name)
+        except (AttributeError, KeyError, TypeError, ValueError, InvalidMarker) as error:
+            raise ConfigError(f"{self.path} is invalid: {error!r}") from error
+
+    def _require_environment(self, python: str, environment: dict[str, str]) -> None:
+        if not self.requires_python.contains(python, prereleases=True):
+            raise ConfigError(f"{self.path} is for Python {self.requires_python}, not for {python}; lock again for it")
+        markers = self.table.get("environments", ())
+        if markers and not any(Marker(marker).evaluate(environment) for marker in markers):
+            raise ConfigError(f"{self.path} is for {' or '.join(markers)}, which this machine is not; lock on it")
+
+
+def open_foreign_lock(lock: Path) -> ForeignLock:
+    """The lock in a file: `pylock.toml`, `uv.lock`, or the lock of a script.
+
+    Raises:
+        ConfigError: If it cannot be read.
+    """
+    try:
+        return ForeignLock(lock, tomllib.loads(lock.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"cannot read {lock}: {error}") from error
+
+
+def _recorded_by_uv(table: _Table) -> Iterable[_Table] | None:
+    projects = [package for package in table["package"] if _is_project(package)]
+    found: Iterable[_Table] | None = None
+    if not projects:
+        found = table.get("manifest", {}).get("requirements")
+    for package in projects:
+        if "." in package["source"].values():
+            found = package.get("metadata", {}).get("requires-dist")
+    return found
+
+
+def _requirement_of_uv(entry: _Table) -> Requirement:
+    extras = f"[{','.join(entry['extras'])}]" if entry.get("extras") else ""
+    marker = f"; {entry['marker']}" if entry.get("marker") else ""
+    return Requirement(f"{entry['name']}{extras}{entry.get('specifier', '')}{marker}")
+
+
+def _environment(python: str) -> dict[str, str]:
+    """The values for markers: this machine's, with the given version of CPython."""
+    here = {name: str(value) for name, value in default_environment().items()}
+    minor = ".".join(python.split(".")[:2])
+    return {**here, "python_version": minor, "python_full_version": python, "implementation_version": python}
+
+
+def _read_pylock(lock: Path, table: _Table, environment: dict[str, str], extras: tuple[str, ...]) -> Iterator[Pin]:
+    groups = frozenset(table.get("default-groups", ()))
+    for package in table["packages"]:
+        marker = package.get("marker")
+        if marker and not _marker_applies(marker, environment, frozenset(extras), groups):
+            continue
+        files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]
+        yield _pin(lock, package, [file["hashes"]["sha256"] for file in files])
+
+
+def _marker_applies(marker: str, environment: dict[str, str], extras: frozenset[str], groups: frozenset[str]) -> bool:
+    values: dict[str, Any] = {**environment, "extras": extras, "dependency_groups": groups}
+    return Marker(marker).evaluate(values, context="lock_file")
+
+
+def _read_uv_lock(
+    lock: Path, table: _Table, environment: dict[str, str], extras: tuple[str, ...], wheels: tuple[Path, ...]
+) -> Iterator[Pin]:
+    packages: list[_Table] = table["package"]
+    seen: set[tuple[str, str, str]] = set()
+    pinned: set[tuple[str, str]] = set()
+    waiting: list[tuple[_Table, str]] = []
+    for package in packages:
+        if _is_project(package):
+            waiting.extend((package, extra) for extra in ("", *extras))
+    if not waiting:  # the lock of a script, which has requirements and no project
+        waiting.extend(_follow_dependencies(packages, table.get("manifest", {}).get("requirements", ()), environment))
+    while waiting:
+        package, extra = waiting.pop()
+        key = (package["name"], package.get("version", ""), extra)
+        if key in seen:
+            continue
+        seen.add(key)
+        if not _is_project(package) and key[:2] not in pinned:
+            pinned.add(key[:2])
+            files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]
+            yield _pin(lock, package, [_uv_digest(lock, package, file, wheels) for file in files])
+        dependencies = (
+            package.get("optional-dependencies", {}).get(extra, ()) if extra else package.get("dependencies", ())
+        )
+        waiting.extend(_follow_dependencies(packages, dependencies, environment))
+
+
+def _uv_digest(lock: Path, package: _Table, file: _Table, wheels: tuple[Path, ...]) -> str:
+    """The digest of one file. uv records none for a wheel in a folder, so it is read from the wheel."""
+    if "hash" in file:
+        return str(file["hash"]).removeprefix("sha256:")
+    if "path" not in file:
+        return ""
+    recorded = lock.parent / package["source"].get("registry", "") / file["path"]
+    for wheel in (recorded, *(folder / recorded.name for folder in wheels)):
+        if wheel.is_file():
+            return hashlib.sha256(wheel.read_bytes()).hexdigest()
+    raise ConfigError(
+        f"{lock} names {recorded}, which does not exist; name the folder that has {recorded.name} with --env-wheels"
+    )
+
+
+def _is_project(package: _Table) -> bool:
+    return any(kind in package.get("source", {}) for kind in ("virtual", "editable"))
+
+
+def _follow_dependencies(
+    packages: list[_Table], dependencies: Iterable[_Table], environment: dict[str, str]
+) -> Iterator[tuple[_Table, str]]:
+    for dependency in dependencies:
+        if "marker" in dependency and not Marker(dependency["marker"]).evaluate(environment):
+            continue
+        for package in packages:
+            if package["name"] == dependency["name"] and _is_selected(package, dependency, environment):
+                # uv writes `extra` for dependencies of packages, and `extras` for requirements of scripts.
+                extras = (*dependency.get("extra", ()), *dependency.get("extras", ()))
+                yield from ((package, extra) for extra in ("", *extras))
+
+
+def _is_selected(package: _Table, dependency: _Table, environment: dict[str, str]) -> bool:
+    """Whether a dependency means this version of a package; a lock may have one for each range of Pythons."""
+    if dependency.get("version") not in (None, package.get("version")):
+        return False
+    markers = package.get("resolution-markers", ())
+    return not markers or any(Marker(marker).evaluate(environment) for marker in markers)
+
+
+def _pin(lock: Path, package: _Table, digests: list[str]) -> Pin:
+    name = package["name"]
+    if not all(digests) or not digests or "version" not in package:
+        raise ConfigError(
+            f"{lock} has '{name}' without version and digest, as from a folder, a repository, or an index that states "
+            "no digests; build a wheel of it, and name the folder of that in place of the index"
+        )
+    return Pin(name, package["version"], tuple(digests))

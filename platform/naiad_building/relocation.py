@@ -1,0 +1,82 @@
+"""Making copied files independent of their original prefix: library search paths and texts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from naiad.environments.elf import overwrite_search_path, read_dynamic_section
+
+__all__ = ["relative_search_path", "relocate_binaries", "relocate_texts"]
+
+_LARGEST_TEXT = 4 << 20
+
+
+def relative_search_path(search_path: str, prefixes: tuple[Path, ...], *, folder: Path, prefix: Path) -> str:
+    """A library search path with entries relative to `$ORIGIN`, for a file in *folder* inside *prefix*.
+
+    Entries inside one of *prefixes*, the original locations, become relative. Others and the order stay. Duplicates are
+    removed.
+    """
+    entries = [_relative(entry, prefixes, folder, prefix) for entry in search_path.split(":")]
+    return ":".join(dict.fromkeys(entries))
+
+
+def relocate_binaries(prefix: Path, origins: tuple[Path, ...]) -> int:
+    """Make the library search paths of all ELF files below *prefix* relative; returns how many changed.
+
+    Changed are entries inside *origins*. *prefix* may be one of them: packages compiled during the build refer to it.
+
+    Raises:
+        ExecutionEnvironmentError: If a file has no room for the new path.
+    """
+    changed = 0
+    for path in _files(prefix):
+        section = read_dynamic_section(path)
+        if section is None or not section.search_path:
+            continue
+        new = relative_search_path(section.search_path, origins, folder=path.parent, prefix=prefix)
+        if new != section.search_path:
+            _make_writable(path)
+            overwrite_search_path(path, section, new)
+            changed += 1
+    return changed
+
+
+def relocate_texts(paths: Iterator[Path], origin: Path, prefix: Path) -> int:
+    """Replace *origin* by *prefix* in text files; returns how many changed. Binary files are skipped."""
+    changed = 0
+    for path in paths:
+        if path.is_symlink() or path.stat().st_size > _LARGEST_TEXT:
+            continue
+        data = path.read_bytes()
+        if b"\0" in data or os.fsencode(origin) not in data:
+            continue
+        _make_writable(path)
+        path.write_bytes(data.replace(os.fsencode(origin), os.fsencode(prefix)))
+        changed += 1
+    return changed
+
+
+def _relative(entry: str, origins: tuple[Path, ...], folder: Path, prefix: Path) -> str:
+    for origin in origins:
+        if Path(entry).is_absolute() and Path(os.path.normpath(entry)).is_relative_to(origin):
+            inside = prefix / Path(os.path.normpath(entry)).relative_to(origin)
+            steps = os.path.relpath(inside, folder)
+            return "$ORIGIN" if steps == "." else f"$ORIGIN/{steps}"
+    return entry
+
+
+def _files(prefix: Path) -> Iterator[Path]:
+    for folder, _, names in os.walk(prefix):
+        for name in names:
+            path = Path(folder, name)
+            if not path.is_symlink():
+                yield path
+
+
+def _make_writable(path: Path) -> None:
+    mode = path.stat().st_mode
+    if not mode & 0o200:
+        path.chmod(mode | 0o200)

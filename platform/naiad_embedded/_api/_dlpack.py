@@ -1,0 +1,5 @@
+"""`tritonserver._api._dlpack`."""
+
+from naiad_embedded.inprocess import DLDeviceType
+
+__all__ = ["DLDeviceType"]

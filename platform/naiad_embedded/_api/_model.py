@@ -1,0 +1,5 @@
+"""`tritonserver._api._model`."""
+
+from naiad_embedded.inprocess import Model, ModelBatchFlag, ModelTxnPropertyFlag
+
+__all__ = ["Model", "ModelBatchFlag", "ModelTxnPropertyFlag"]

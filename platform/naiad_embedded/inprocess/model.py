@@ -1,0 +1,201 @@
+"""Models of a server in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, overload
+
+import orjson
+
+from naiad.engine.engine import Engine
+from naiad.protocol.documents import metadata_document, statistics_document
+from naiad.protocol.model_names import LATEST
+from naiad_embedded.inprocess.enums import ModelBatchFlag, ModelTxnPropertyFlag
+from naiad_embedded.inprocess.errors import InvalidArgumentError, UnsupportedError, translate_errors
+from naiad_embedded.inprocess.loop import LoopThread
+from naiad_embedded.inprocess.request import InferenceRequest
+from naiad_embedded.inprocess.response import AsyncResponseIterator, ResponseIterator, SubmittedRequest
+
+__all__ = ["Model", "ModelDictionary", "ServerBinding", "as_plain_dict"]
+
+
+class ServerBinding(NamedTuple):
+    """The running server of a model.
+
+    Attributes:
+        engine: Its engine.
+        loop: The thread of the engine.
+        keep_alive: See `RunningServer.keep_alive`.
+    """
+
+    engine: Engine
+    loop: LoopThread
+    keep_alive: object
+
+
+class Model:
+    """A model or one version of it; the server looks it up when it is used.
+
+    Attributes:
+        name: Name of the model.
+        version: The version, -1 for the one that the model's version policy selects.
+        state: State in the repository index; None unless `Server.models` returned the model.
+        reason: Reason of the state, if there is one.
+    """
+
+    def __init__(
+        self,
+        server: ServerBinding,
+        name: str,
+        version: int = LATEST,
+        state: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        # The one private attribute, with the package's name: programs remove it from `__dict__`, and write the rest as
+        # JSON.
+        self._server = server
+        self.name = name
+        self.version = version
+        self.state = state
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        return repr({"name": self.name, "version": self.version, "state": self.state})
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def create_request(self, **kwargs: Any) -> InferenceRequest:
+        """A request to this model; *kwargs* are the fields of `InferenceRequest`."""
+        kwargs.pop("model", None)
+        return InferenceRequest(model=self, **kwargs)
+
+    def infer(
+        self,
+        inference_request: InferenceRequest | None = None,
+        raise_on_error: bool = True,  # noqa: FBT001, FBT002 - the package's signature
+        **kwargs: Any,
+    ) -> ResponseIterator:
+        """Submit a request; returns an iterator of the responses.
+
+        Args:
+            inference_request: The request; None for a request with the fields *kwargs*.
+            raise_on_error: Whether the iterator raises the error of a response; otherwise the response has it.
+            kwargs: Fields of `InferenceRequest`.
+
+        Raises:
+            TritonError: If the request is rejected: the model is not available, or an input does not match.
+        """
+        request = self._request(inference_request, kwargs)
+        copies = request.response_queue
+        if copies is not None and not isinstance(copies, queue.SimpleQueue):
+            raise InvalidArgumentError("queue.SimpleQueue must be used for response iterator")
+        submitted = self._prepare(request)
+        responses = ResponseIterator(submitted, copies, raise_on_error=raise_on_error)
+        self._submit(submitted, request)
+        return responses
+
+    def async_infer(
+        self,
+        inference_request: InferenceRequest | None = None,
+        raise_on_error: bool = True,  # noqa: FBT001, FBT002 - the package's signature
+        **kwargs: Any,
+    ) -> AsyncResponseIterator:
+        """As `infer`, with an iterator for `async for` on the running event loop."""
+        request = self._request(inference_request, kwargs)
+        copies = request.response_queue
+        if copies is not None and not isinstance(copies, asyncio.Queue):
+            raise InvalidArgumentError("asyncio.Queue must be used for async response iterator")
+        submitted = self._prepare(request)
+        responses = AsyncResponseIterator(submitted, copies, raise_on_error=raise_on_error)
+        self._submit(submitted, request)
+        return responses
+
+    def _request(self, given: InferenceRequest | None, arguments: dict[str, Any]) -> InferenceRequest:
+        return self.create_request(**arguments) if given is None else given
+
+    def _prepare(self, request: InferenceRequest) -> SubmittedRequest:
+        return SubmittedRequest(self._server.engine, self._server.loop.post, request.model, request.request_id)
+
+    def _submit(self, submitted: SubmittedRequest, request: InferenceRequest) -> None:
+        with translate_errors():
+            # `call` waits until the engine has accepted or rejected the request, so a rejection raises here.
+            self._server.loop.call(submitted.submit, request._for_engine())  # noqa: SLF001 - of this package
+
+    def _on_same_server(self, name: str, version: int) -> Model:
+        """A model of the same server."""
+        return Model(self._server, name, version)
+
+    # -- readiness, metadata, statistics --------------------------------------------------------------------------
+
+    def ready(self) -> bool:
+        """Whether the model accepts requests.
+
+        Raises:
+            NotFoundError: If the model is not known.
+        """
+        with translate_errors():
+            return self._server.loop.run(self._server.engine.check_ready(self.name, self.version))
+
+    def metadata(self) -> dict[str, Any]:
+        """The model's inputs and outputs, as in the response of the HTTP API."""
+        with translate_errors():
+            metadata = self._server.loop.call(self._server.engine.model_metadata, self.name, self.version)
+        return as_plain_dict(metadata_document(metadata))
+
+    def config(self, config_version: int = 1) -> dict[str, Any]:
+        """The model's effective configuration.
+
+        Raises:
+            UnsupportedError: If *config_version* is not 1.
+        """
+        if config_version != 1:
+            raise UnsupportedError(
+                f"model configuration version {config_version} not supported, supported versions are: 1"
+            )
+        with translate_errors():
+            return as_plain_dict(self._server.loop.call(self._server.engine.model_config, self.name, self.version))
+
+    def statistics(self) -> dict[str, Any]:
+        """The model's statistics, as in the response of the HTTP API."""
+        with translate_errors():
+            return as_plain_dict(
+                statistics_document(self._server.loop.call(self._server.engine.statistics, self.name, self.version))
+            )
+
+    def batch_properties(self) -> ModelBatchFlag:
+        """Whether the first dimension of the model's tensors is the batch dimension."""
+        return ModelBatchFlag.FIRST_DIM if self.config()["max_batch_size"] > 0 else ModelBatchFlag.UNKNOWN
+
+    def transaction_properties(self) -> ModelTxnPropertyFlag:
+        """Whether the model is decoupled: it may send any number of responses to a request."""
+        with translate_errors():
+            is_decoupled = self._server.loop.call(self._server.engine.is_decoupled, self.name, self.version)
+        return ModelTxnPropertyFlag.DECOUPLED if is_decoupled else ModelTxnPropertyFlag.ONE_TO_ONE
+
+
+class ModelDictionary(dict[tuple[str, int], Model]):
+    """Models by `(name, version)`, and by name; a name alone selects the version of the model's policy."""
+
+    def __init__(self, models: Iterable[Model]) -> None:
+        super().__init__({(model.name, model.version): model for model in models})
+
+    @overload
+    def __getitem__(self, key: tuple[str, int]) -> Model: ...
+    @overload
+    def __getitem__(self, key: str) -> Model: ...
+    def __getitem__(self, key: tuple[str, int] | str) -> Model:
+        if isinstance(key, str):
+            for model in self.values():
+                if model.name == key:
+                    return model._on_same_server(key, LATEST)  # noqa: SLF001 - this module's own class
+        elif key in self:
+            return super().__getitem__(key)
+        raise KeyError(f"Unknown Model: {key}")
+
+
+def as_plain_dict(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a document, as `json.loads` would return it: callers may change it, and its sequences are lists."""
+    copy: dict[str, Any] = orjson.loads(orjson.dumps(document))
+    return copy

@@ -1,0 +1,126 @@
+"""An answer as Anthropic's Messages API writes it: a message of content blocks, or its events."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import orjson
+
+from naiad.protocol.inference import Buffer
+from naiad_llm.anthropic.errors import error_document, error_response
+from naiad_llm.openai.answer_blocks import Answer, Block, BlockEvent, BlockKind, Step
+from naiad_llm.openai.block_writer import Events
+from naiad_llm.openai.errors import SERVER_ERROR, ApiError
+from naiad_llm.openai.text_response import Usage
+
+_STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+
+
+class MessagesForm:
+    """Writes one answer."""
+
+    def __init__(self, model: str) -> None:
+        """An answer of *model* without blocks."""
+        self._head = {"id": f"msg_{uuid.uuid4().hex}", "type": "message", "role": "assistant", "model": model}
+
+    def begin(self, usage: Usage) -> Events:
+        """The message without content."""
+        message: dict[str, Any] = {
+            **self._head,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": _usage(usage),
+        }
+        return [{"type": "message_start", "message": message}]
+
+    def change(self, event: BlockEvent) -> Events:
+        """The event for a change of a block."""
+        block = event.block
+        if event.step is Step.BEGIN:
+            return [{"type": "content_block_start", "index": block.index, "content_block": _empty(block)}]
+        if event.step is Step.GROW:
+            return [{"type": "content_block_delta", "index": block.index, "delta": _delta(block.kind, event.text)}]
+        return [{"type": "content_block_stop", "index": block.index}]
+
+    def finish(self, answer: Answer) -> Events:
+        """Why the message is finished, and the token counts."""
+        delta = {"stop_reason": _stop_reason(answer), "stop_sequence": None}
+        return [
+            {"type": "message_delta", "delta": delta, "usage": _usage(answer.usage)},
+            {"type": "message_stop"},
+        ]
+
+    def document(self, answer: Answer) -> bytes:
+        """The whole message.
+
+        Raises:
+            ApiError: If the arguments of a tool call are not a JSON object.
+        """
+        content = [_content(block, is_cut=answer.finish_reason == "length") for block in answer.blocks]
+        return orjson.dumps(
+            {
+                **self._head,
+                "content": content,
+                "stop_reason": _stop_reason(answer),
+                "stop_sequence": None,
+                "usage": _usage(answer.usage),
+            }
+        )
+
+    def failure(self, error: ApiError, answer: Answer) -> Events:  # noqa: ARG002 - what was generated is sent already
+        """The error."""
+        return [error_document(error)]
+
+    def error_response(self, error: ApiError) -> list[Buffer]:
+        """The response for an error before the first event."""
+        return error_response(error)
+
+
+def _stop_reason(answer: Answer) -> str:
+    return _STOP_REASONS.get(answer.finish_reason, "end_turn")
+
+
+def _usage(usage: Usage) -> dict[str, int]:
+    return {"input_tokens": usage.prompt or 0, "output_tokens": usage.completion or 0}
+
+
+def _empty(block: Block) -> dict[str, Any]:
+    """A block as it begins."""
+    if block.kind is BlockKind.CALL:
+        return {"type": "tool_use", "id": block.call_id, "name": block.name, "input": {}}
+    if block.kind is BlockKind.REASONING:
+        return {"type": "thinking", "thinking": "", "signature": ""}
+    return {"type": "text", "text": ""}
+
+
+def _delta(kind: BlockKind, text: str) -> dict[str, str]:
+    if kind is BlockKind.CALL:
+        return {"type": "input_json_delta", "partial_json": text}
+    if kind is BlockKind.REASONING:
+        return {"type": "thinking_delta", "thinking": text}
+    return {"type": "text_delta", "text": text}
+
+
+def _content(block: Block, *, is_cut: bool) -> dict[str, Any]:
+    """A whole block; *is_cut* if the limit of tokens may have ended it."""
+    begun = _empty(block)
+    if block.kind is BlockKind.CALL:
+        return {**begun, "input": _arguments(block, is_cut=is_cut)}
+    return {**begun, begun["type"]: block.text}
+
+
+def _arguments(block: Block, *, is_cut: bool) -> dict[str, Any]:
+    try:
+        arguments = orjson.loads(block.text or "{}")
+    except orjson.JSONDecodeError:
+        arguments = None
+    if isinstance(arguments, dict):
+        return arguments
+    if is_cut:
+        return {}  # `stop_reason` is max_tokens then, so clients know that the call is not complete
+    raise ApiError(
+        f"The model called the tool '{block.name}' with arguments that are not a JSON object: {block.text[:200]!r}",
+        status=SERVER_ERROR,
+    )

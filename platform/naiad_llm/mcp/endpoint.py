@@ -1,0 +1,251 @@
+"""The Model Context Protocol over HTTP (its transport "streamable HTTP"), without sessions and without streams.
+
+Every request is complete in itself and gets one JSON response, as the protocol permits to servers that send
+nothing but responses. Decision 35 has the reasons why this is not the SDK's server.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from naiad.core.errors import NaiadError
+from naiad.frontends.http1.messages import INTERNAL_ERROR as INTERNAL_TEXT
+from naiad.frontends.http1.messages import HttpExchange, response
+from naiad.frontends.http1.server_sent_events import SentCount
+from naiad.protocol.inference import InferRequest, InferResponse, Sink
+from naiad.protocol.metadata import ServerMetadata
+from naiad_llm.mcp.messages import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    UNSUPPORTED_VERSION,
+    RpcError,
+    RpcRequest,
+    read_message,
+    result_document,
+)
+from naiad_llm.mcp.tools import MAX_OUTPUT, Tool, ToolBox, error_result
+
+logger = logging.getLogger("naiad.mcp")
+
+PATH = "/mcp"
+VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+"""Revisions of the protocol that begin with `initialize`, the newest first; clients of later ones fall back to them."""
+MAX_BODY = 128 << 10
+"""Bytes of a message. Agents write arguments as text; longer ones would hold the event loop."""
+
+_OK = 200
+_ACCEPTED = 202
+_BAD_REQUEST = 400
+_FORBIDDEN = 403
+_NOT_ALLOWED = 405
+_TOO_LARGE = 413
+_VERSION_HEADER = b"mcp-protocol-version"
+_INSTRUCTIONS = "Each tool runs a machine-learning model. Arguments and results are tensors as JSON."
+
+Submit = Callable[[HttpExchange, InferRequest, Sink], int]
+
+
+class McpEndpoint:
+    """Handles requests to `/mcp`."""
+
+    def __init__(
+        self,
+        tools: ToolBox,
+        server_metadata: Callable[[], ServerMetadata],
+        submit: Submit,
+        cancel: Callable[[int], None],
+        confirm_sent: Callable[[int, int], None],
+        origins: tuple[str, ...] = (),
+    ) -> None:
+        """An endpoint with *tools*.
+
+        Args:
+            tools: The tools.
+            server_metadata: Returns the version of the server.
+            submit: Submits the inference request of a call; returns its ticket.
+            cancel: Cancels a request by its ticket.
+            confirm_sent: Confirms responses of a model as sent.
+            origins: Origins whose pages may use the endpoint from a browser; `*` for any.
+        """
+        self._tools = tools
+        self._submit = submit
+        self._cancel = cancel
+        self._confirm_sent = confirm_sent
+        self._origins = origins
+        self._methods: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
+            "initialize": lambda params: _initialized(params, server_metadata().version),
+            "ping": lambda _: {},
+            "tools/list": lambda _: {"tools": self._tools.documents()},
+        }
+
+    def handle(self, exchange: HttpExchange) -> None:
+        """Handle a request; the response may follow later."""
+        problem = self._http_problem(exchange)
+        if problem is not None:
+            status, text = problem
+            extra = b"Allow: POST\r\n" if status == _NOT_ALLOWED else b""
+            error = RpcError(INVALID_REQUEST, text)
+            exchange.respond(response(status, [error.document(None)], extra=extra))
+            return
+        request: RpcRequest | None = None
+        try:
+            request = read_message(_parsed(exchange))
+            if request is None or request.request_id is None:
+                exchange.respond(response(_ACCEPTED, [], b""))
+                return
+            _check_version(exchange, request)
+            self._run(exchange, request)
+        except RpcError as error:
+            is_in_http = request is None or error.code == UNSUPPORTED_VERSION
+            request_id = None if request is None else request.request_id
+            exchange.respond(response(_BAD_REQUEST if is_in_http else _OK, [error.document(request_id)]))
+
+    def _http_problem(self, exchange: HttpExchange) -> tuple[int, str] | None:
+        """Status and text for a request that is rejected before its body is read; None if it is not."""
+        request = exchange.request
+        if request.method != "POST":
+            return _NOT_ALLOWED, f"Not allowed to {request.method} here; use POST: this server sends no messages"
+        origin = request.headers.get(b"origin", b"").decode("latin-1")
+        if origin and not ({"*", origin} & set(self._origins)):
+            # Any page open in a browser could use the models otherwise, by a name that resolves to this server.
+            return _FORBIDDEN, f"pages of '{origin}' may not use this server; --openai-allowed-origins allows them"
+        if len(request.body) > MAX_BODY:
+            size = len(request.body)
+            return _TOO_LARGE, f"the message has {size} bytes, more than {MAX_BODY}; larger tensors belong to /v2"
+        return None
+
+    def _run(self, exchange: HttpExchange, request: RpcRequest) -> None:
+        if request.method == "tools/call":
+            self._call(exchange, request)
+            return
+        method = self._methods.get(request.method)
+        if method is None:
+            raise RpcError(METHOD_NOT_FOUND, f"unknown method '{request.method}'")
+        exchange.respond(response(_OK, [result_document(request.request_id, method(request.params))]))
+
+    def _call(self, exchange: HttpExchange, request: RpcRequest) -> None:
+        name, arguments = request.params.get("name"), request.params.get("arguments") or {}
+        if not isinstance(name, str) or not isinstance(arguments, dict):
+            raise RpcError(INVALID_PARAMS, "'name' must be a string and 'arguments' an object")
+        tool = self._tools.find(name)
+        if tool is None:
+            raise RpcError(INVALID_PARAMS, f"unknown tool '{name}'; tools/list has all of them")
+        sent = SentCount(self._confirm_sent)
+        sink = CallSink(exchange, request.request_id, tool, sent, self._cancel)
+        try:
+            ticket = self._submit(exchange, tool.infer_request(arguments), sink)
+        except NaiadError as error:
+            sink.respond(error_result(error.message))
+            return
+        sink.set_ticket(ticket)
+        exchange.on_disconnect(ticket)
+        sent.set_ticket(ticket)
+
+
+class CallSink:
+    """Collects the responses of a model, and responds with the result of the call."""
+
+    __slots__ = ("_cancel", "_exchange", "_request_id", "_responses", "_sent", "_size", "_ticket", "_tool")
+
+    def __init__(
+        self,
+        exchange: HttpExchange,
+        request_id: str | int | None,
+        tool: Tool,
+        sent: SentCount,
+        cancel: Callable[[int], None],
+    ) -> None:
+        self._exchange: HttpExchange | None = exchange
+        self._request_id = request_id
+        self._tool = tool
+        self._sent = sent
+        self._cancel = cancel
+        self._responses: list[InferResponse] = []
+        self._size = 0
+        self._ticket: int | None = None
+
+    def set_ticket(self, ticket: int) -> None:
+        """Set the ticket of the request, which may have been answered already."""
+        self._ticket = ticket
+
+    def send(self, inferred: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
+        """Keep a response; respond after the final one, or at the first error."""
+        if inferred is not None:
+            self._sent.add()
+        exchange = self._exchange
+        if exchange is None:
+            return
+        if not exchange.is_connected:
+            self._responses.clear()
+            if final:
+                self.respond({})  # to nobody: it ends the exchange
+            return
+        if inferred is not None:
+            if inferred.error is not None:
+                self.respond(error_result(inferred.error.message))
+                return
+            self._size += sum(len(output.data) for output in inferred.outputs)
+            if self._size > MAX_OUTPUT:
+                if self._ticket is not None and not final:
+                    self._cancel(self._ticket)
+                self.respond(
+                    error_result(
+                        f"the outputs have more than {MAX_OUTPUT} bytes, too many for the result of a tool; use "
+                        "/v2/models/NAME/infer"
+                    )
+                )
+                return
+            if inferred.outputs or not final:
+                self._responses.append(inferred)
+        if final:
+            self.respond(self._result())
+
+    def respond(self, result: Mapping[str, Any]) -> None:
+        """Respond with the result of the call."""
+        exchange, self._exchange = self._exchange, None
+        self._responses.clear()
+        if exchange is not None:
+            exchange.respond(response(_OK, [result_document(self._request_id, result)]))
+
+    def _result(self) -> dict[str, Any]:
+        try:
+            return self._tool.result(self._responses)
+        except NaiadError as error:
+            return error_result(error.message)
+        except Exception:
+            logger.exception("cannot write the result of tool '%s'", self._tool.metadata.name)
+            return error_result(INTERNAL_TEXT)
+
+
+def _parsed(exchange: HttpExchange) -> object:
+    try:
+        return orjson.loads(exchange.request.body)
+    except orjson.JSONDecodeError as problem:
+        raise RpcError(PARSE_ERROR, f"the body is not valid JSON: {problem}") from None
+
+
+def _check_version(exchange: HttpExchange, request: RpcRequest) -> None:
+    """Reject a request of another revision; `initialize` negotiates its own."""
+    given = exchange.request.headers.get(_VERSION_HEADER, b"").decode("latin-1")
+    if given and given not in VERSIONS and request.method != "initialize":
+        raise RpcError(
+            UNSUPPORTED_VERSION,
+            f"unsupported protocol version '{given}'",
+            {"supported": list(VERSIONS), "requested": given},
+        )
+
+
+def _initialized(params: Mapping[str, Any], version: str) -> Mapping[str, Any]:
+    asked = params.get("protocolVersion")
+    return {
+        "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "naiad", "version": version},
+        "instructions": _INSTRUCTIONS,
+    }

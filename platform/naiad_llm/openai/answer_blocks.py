@@ -1,0 +1,200 @@
+"""The answer of a model as blocks: text, reasoning and tool calls, in the order in which they were generated.
+
+OpenAI's Responses and Anthropic's Messages both write an answer in this way. A model sends deltas, as for chats;
+`BlockAssembler` turns them into the begin, the growth and the end of blocks.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from naiad_llm.openai.errors import SERVER_ERROR, ApiError
+from naiad_llm.openai.logprobs import SampledTokenFinder, for_chat
+from naiad_llm.openai.text_response import Usage
+from naiad_llm.openai.vllm_tensors import ChoiceDelta
+
+_REASONING = ("reasoning_content", "reasoning")
+"""Members of a message with the model's reasoning: that of vLLM until 0.11 and of llama.cpp, and vLLM's newer one."""
+
+
+class BlockKind(Enum):
+    """What a block contains."""
+
+    TEXT = "text"
+    REASONING = "reasoning"
+    CALL = "call"
+
+
+class Step(Enum):
+    """What happens to a block."""
+
+    BEGIN = "begin"
+    GROW = "grow"
+    END = "end"
+
+
+@dataclass(slots=True)
+class Block:
+    """A part of an answer.
+
+    Attributes:
+        index: Position in the answer.
+        kind: What it contains.
+        call_id: Identifies a tool call, so that its result can refer to it; "" for other kinds.
+        name: Name of the called function; "" for other kinds.
+        logprobs: Of each token of a text, in the form of chats; empty if they were not requested.
+    """
+
+    index: int
+    kind: BlockKind
+    call_id: str = ""
+    name: str = ""
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
+    _parts: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The text so far: of a call, its arguments as JSON."""
+        if len(self._parts) > 1:
+            self._parts = ["".join(self._parts)]
+        return self._parts[0] if self._parts else ""
+
+    def append(self, text: str) -> None:
+        """Add new text."""
+        self._parts.append(text)
+
+
+class BlockEvent(NamedTuple):
+    """A change of an answer.
+
+    Attributes:
+        step: What happened.
+        block: To which block; it already has the new text.
+        text: The new text, where the block grew.
+        logprobs: Those of its tokens.
+    """
+
+    step: Step
+    block: Block
+    text: str = ""
+    logprobs: Sequence[dict[str, Any]] = ()
+
+
+@dataclass(slots=True)
+class Answer:
+    """A model's answer to one request.
+
+    Attributes:
+        blocks: Its blocks.
+        finish_reason: Why it is finished, in the words of chats: `stop`, `length`, `tool_calls`.
+        usage: Token counts.
+    """
+
+    blocks: list[Block] = field(default_factory=list)
+    finish_reason: str = "stop"
+    usage: Usage = field(default_factory=Usage)
+
+    def message(self) -> dict[str, Any]:
+        """The answer as a message of a chat, to continue the conversation with."""
+        by_kind = {kind: [block for block in self.blocks if block.kind is kind] for kind in BlockKind}
+        text = "".join(block.text for block in by_kind[BlockKind.TEXT])
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if by_kind[BlockKind.REASONING]:
+            message["reasoning_content"] = "".join(block.text for block in by_kind[BlockKind.REASONING])
+        if by_kind[BlockKind.CALL]:
+            message["content"] = text or None
+            message["tool_calls"] = [
+                {"id": block.call_id, "type": "function", "function": {"name": block.name, "arguments": block.text}}
+                for block in by_kind[BlockKind.CALL]
+            ]
+        return message
+
+
+class BlockAssembler:
+    """Assembles the deltas of one choice into the blocks of *answer*."""
+
+    def __init__(self, answer: Answer, top_logprobs: int | None = None) -> None:
+        """No blocks yet; *top_logprobs* is the number of likely tokens to report, None for no probabilities."""
+        self._answer = answer
+        self._top_logprobs = top_logprobs
+        self._finder = SampledTokenFinder()
+        self._open: Block | None = None
+        self._calls: dict[int, Block] = {}  # by the number that the model gives them
+
+    def add(self, delta: ChoiceDelta) -> list[BlockEvent]:
+        """Append new output; return what changed.
+
+        Raises:
+            ApiError: If the model continues a tool call that has ended.
+        """
+        message = delta.message or {}
+        events: list[BlockEvent] = []
+        reasoning = next((message[name] for name in _REASONING if isinstance(message.get(name), str)), "")
+        if reasoning:
+            self._grow(BlockKind.REASONING, reasoning, events)
+        content = message.get("content")
+        text = content if isinstance(content, str) else delta.text
+        if text:
+            self._grow(BlockKind.TEXT, text, events, self._logprobs(text, delta))
+        for position, call in enumerate(message.get("tool_calls") or ()):
+            self._add_call(position, call, events)
+        return events
+
+    def end(self) -> list[BlockEvent]:
+        """End the last block; an answer without any gets an empty text."""
+        events: list[BlockEvent] = []
+        if not self._answer.blocks:
+            self._begin(Block(0, BlockKind.TEXT), events)
+        self._end_open(events)
+        return events
+
+    def _logprobs(self, text: str, delta: ChoiceDelta) -> list[dict[str, Any]]:
+        if self._top_logprobs is None:
+            return []
+        self._finder.add_text(text)
+        return for_chat(self._finder, delta.logprobs, self._top_logprobs)
+
+    def _grow(
+        self, kind: BlockKind, text: str, events: list[BlockEvent], logprobs: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        block = self._open
+        if block is None or block.kind is not kind:
+            block = self._begin(Block(len(self._answer.blocks), kind), events)
+        block.append(text)
+        block.logprobs += logprobs
+        events.append(BlockEvent(Step.GROW, block, text, logprobs))
+
+    def _add_call(self, position: int, call: Mapping[str, Any], events: list[BlockEvent]) -> None:
+        number = call.get("index")
+        number = position if number is None else number
+        function = call.get("function") or {}
+        block = self._calls.get(number)
+        if block is None:
+            # OpenAI's own form of these ids; models of other servers may send none.
+            call_id = call.get("id") or f"call_{uuid.uuid4().hex[:24]}"
+            new = Block(len(self._answer.blocks), BlockKind.CALL, str(call_id), str(function.get("name") or ""))
+            block = self._calls[number] = self._begin(new, events)
+        elif block is not self._open:
+            raise ApiError(
+                f"The model continued its tool call {number} after it had begun another", status=SERVER_ERROR
+            )
+        arguments = function.get("arguments")
+        if arguments:
+            block.append(arguments)
+            events.append(BlockEvent(Step.GROW, block, arguments))
+
+    def _begin(self, block: Block, events: list[BlockEvent]) -> Block:
+        self._end_open(events)
+        self._answer.blocks.append(block)
+        self._open = block
+        events.append(BlockEvent(Step.BEGIN, block))
+        return block
+
+    def _end_open(self, events: list[BlockEvent]) -> None:
+        if self._open is not None:
+            events.append(BlockEvent(Step.END, self._open))
+            self._open = None

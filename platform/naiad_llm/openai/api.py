@@ -1,0 +1,421 @@
+"""The endpoints under `/v1`: routing, API keys, restrictions, and the submission of inference requests.
+
+Requests for text and vectors are submitted synchronously and their sinks write the response. The other endpoints
+await the engine, so each of them runs in a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from naiad.config.server.access import Api, Restrictions
+from naiad.core.errors import NaiadError
+from naiad.engine.door import EngineDoor
+from naiad.frontends.http1.heads import Head
+from naiad.frontends.http1.messages import HttpExchange, json_response, response
+from naiad.frontends.http1.refused_secrets import respond_to_wrong_secret
+from naiad.frontends.kserve_http.request_log import log_request
+from naiad.frontends.kserve_http.restricted import api_denial
+from naiad.frontends.offload.background import Background
+from naiad.frontends.refusals import Refusals
+from naiad.frontends.tracing.request_tracer import RequestTracer
+from naiad.protocol.inference import Buffer
+from naiad_llm.anthropic.endpoint import (
+    COUNT_PATH,
+    MESSAGES,
+    MESSAGES_PATH,
+    VERSION_HEADER,
+    CountWriter,
+    model_document,
+    models_document,
+)
+from naiad_llm.anthropic.errors import error_response as anthropic_error_response
+from naiad_llm.anthropic.request import read_count_request
+from naiad_llm.mcp.endpoint import PATH as MCP_PATH
+from naiad_llm.mcp.endpoint import McpEndpoint
+from naiad_llm.mcp.tools import ToolBox
+from naiad_llm.openai.completions import completion_writer
+from naiad_llm.openai.cors import CorsExchange, allowed_lines, is_preflight, preflight_response
+from naiad_llm.openai.embeddings import embedding_body, infer_request
+from naiad_llm.openai.errors import (
+    FORBIDDEN,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    UNAUTHORIZED,
+    UNAVAILABLE,
+    ApiError,
+    to_api_error,
+    unknown_model_error,
+)
+from naiad_llm.openai.keys import ApiKeys, presented_key
+from naiad_llm.openai.long_requests import EmbeddingRequest, read_embedding, read_long_embedding
+from naiad_llm.openai.requests import TextRequest, read_chat, read_completion
+from naiad_llm.openai.rerank import RerankRequest, read_rerank, rerank_infer_request
+from naiad_llm.openai.responses.endpoint import ResponsesApi
+from naiad_llm.openai.responses.store import ResponseStore, StoredResponses
+from naiad_llm.openai.served_models import AdapterNames, ServedModels, no_adapters
+from naiad_llm.openai.submission import INTERNAL, BodyReader, Submitter, TextProtocol, TextSubmission
+from naiad_llm.openai.template import ChatTemplate
+from naiad_llm.openai.tokenizer import (
+    TokenizerRequest,
+    count_body,
+    counting_request,
+    has_tokenizer,
+    read_detokenize,
+    read_tokenize,
+    tokenizer_body,
+    tokenizer_infer_request,
+)
+
+logger = logging.getLogger("naiad.openai")
+
+PREFIX = b"/v1/"
+_HEALTH = ("/health", "/health/ready")
+"""Health endpoints of vLLM's server and of Triton's OpenAI frontend; they need no API key."""
+_BASE = "/v1"
+_MODELS = f"{_BASE}/models"
+_METRICS = "/metrics"
+_MODEL = re.compile(r"/v1/models/([^/]+)(?:/(load|unload))?")
+_RESPONSE = re.compile(r"/v1/responses/([^/]+)(/input_items)?")
+_CHATS = TextProtocol(read=read_chat, begin=lambda exchange, request: (request, completion_writer(exchange, request)))
+_COMPLETIONS = TextProtocol(
+    read=read_completion, begin=lambda exchange, request: (request, completion_writer(exchange, request))
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAiSettings:
+    """Settings of the API.
+
+    Attributes:
+        keys: API keys; each request must present one of them. Without keys and a file, all requests are accepted.
+        key_file: File with more keys, which is read again when it changes; None for no file.
+        default_tokens: `max_tokens` of a request that sets none; None for 16 in completions and the rest of the context
+            in chats.
+        lora_separator: Separates the name of a model from that of an adapter (`MODEL<separator>ADAPTER`); "" to
+            support no adapters.
+        max_json: Maximum size of a request body in bytes.
+        chat_template: Renders chats as prompts for models without the input `messages`; None to reject such chats.
+        restrictions: Headers that endpoint groups require, as on KServe's paths.
+        origins: Origins whose pages may call the API from a browser; `*` for any.
+        adapters: Finds the adapter names of a model's version. Called only with a separator set.
+        stored_responses: How many responses of `/v1/responses` are kept; 0 to keep none.
+        stored_bytes: How many bytes of them are kept.
+        store: Where they are kept; None for a store of this API's own, with these bounds.
+        mcp: Whether models are tools at `/mcp`.
+        mcp_models: The models that are tools; empty for all.
+        metrics: Makes the response to `GET /metrics`; None where it is not served on this port.
+        created: When the models were created, as far as clients are told: seconds since 1970.
+    """
+
+    keys: tuple[str, ...] = ()
+    key_file: Path | None = None
+    default_tokens: int | None = None
+    lora_separator: str = ""
+    max_json: int = 64 << 20
+    chat_template: ChatTemplate | None = None
+    restrictions: Restrictions = field(default_factory=dict)
+    origins: tuple[str, ...] = ()
+    adapters: AdapterNames = no_adapters
+    stored_responses: int = 1000
+    stored_bytes: int = 64 << 20
+    store: StoredResponses | None = None
+    mcp: bool = False
+    mcp_models: tuple[str, ...] = ()
+    metrics: Callable[[], Awaitable[list[Buffer]]] | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+class OpenAiApi:
+    """Handles requests of OpenAI's API."""
+
+    def __init__(
+        self,
+        engine: EngineDoor,
+        tracer: RequestTracer,
+        settings: OpenAiSettings,
+        background: Background | None = None,
+        refusals: Refusals | None = None,
+    ) -> None:
+        """An API without requests.
+
+        Args:
+            engine: Executes the requests.
+            tracer: Selects the requests that are traced.
+            settings: Settings of the API.
+            background: Reads long requests; the caller closes it. None for one of this API's own, in tests.
+            refusals: Slows down clients that send wrong keys.
+        """
+        self._engine = engine
+        self._refusals = refusals or Refusals()
+        self._settings = settings
+        self._keys = ApiKeys(settings.keys, settings.key_file)
+        self._models = ServedModels(engine, settings.lora_separator, settings.adapters)
+        self._bodies = BodyReader(background or Background(), settings.max_json)
+        self._submitter = Submitter(engine, tracer)
+        self._texts = TextSubmission(
+            self._submitter,
+            self._models,
+            self._bodies,
+            default_tokens=settings.default_tokens,
+            chat_template=settings.chat_template,
+        )
+        store = settings.store or ResponseStore(settings.stored_responses, settings.stored_bytes)
+        self._responses = ResponsesApi(store, self._keys.owner)
+        self._guards = {
+            api: (header.lower().encode(), value.encode()) for api, (header, value) in settings.restrictions.items()
+        }
+        self._created = settings.created
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._posts: dict[str, Callable[[HttpExchange], None]] = {
+            "/v1/chat/completions": lambda exchange: self._texts.handle(exchange, _CHATS),
+            "/v1/completions": lambda exchange: self._texts.handle(exchange, _COMPLETIONS),
+            "/v1/responses": lambda exchange: self._texts.handle(exchange, self._responses.protocol),
+            MESSAGES_PATH: lambda exchange: self._texts.handle(exchange, MESSAGES),
+            COUNT_PATH: self._count_tokens,
+            "/v1/embeddings": self._embed,
+            "/v1/rerank": self._rerank,
+            "/rerank": self._rerank,
+            **({MCP_PATH: self._mcp().handle} if settings.mcp else {}),
+            "/tokenize": lambda exchange: self._tokenize(exchange, read_tokenize),
+            "/detokenize": lambda exchange: self._tokenize(exchange, read_detokenize),
+        }
+
+    def _mcp(self) -> McpEndpoint:
+        engine, settings = self._engine, self._settings
+        tools = ToolBox(engine, settings.mcp_models)
+        return McpEndpoint(
+            tools,
+            engine.server_metadata,
+            self._submitter.submit,
+            engine.cancel,
+            engine.confirm_sent,
+            settings.origins,
+        )
+
+    def admit(self, head: Head) -> bool:
+        """Whether a request below `/v1` is read to its end: only some paths have a body, and keys come first."""
+        path = head.path.decode("latin-1").rstrip("/")
+        if head.method != "POST" or not (path in self._posts or _MODEL.fullmatch(path)):
+            return False
+        try:
+            self._check_key(head.headers)
+            self._check_restriction(head.headers, Api.INFERENCE if path in self._posts else Api.MODEL_REPOSITORY)
+        except ApiError:
+            return False
+        return True
+
+    def try_handle(self, exchange: HttpExchange) -> bool:
+        """Handle a request on a port shared with other APIs; return False if its path is not this API's."""
+        if not exchange.request.path.startswith(PREFIX) and not self._has_path(exchange.request.path):
+            return False
+        self._handle(exchange)
+        return True
+
+    def _has_path(self, given: bytes) -> bool:
+        """Whether a path that is not below `/v1` is one of this API."""
+        path = given.decode("latin-1").rstrip("/")
+        return path in self._posts or (path == _METRICS and self._settings.metrics is not None)
+
+    def handle(self, exchange: HttpExchange) -> None:
+        """Handle a request on this API's own port; the response may follow later."""
+        log_request(logger, exchange.request)
+        self._handle(exchange)
+
+    def _handle(self, exchange: HttpExchange) -> None:
+        path = exchange.request.path.decode("latin-1").rstrip("/")
+        lines = allowed_lines(exchange.request, self._settings.origins)
+        if lines:
+            exchange = CorsExchange(exchange, lines)
+        try:
+            if path in _HEALTH:
+                _expect(exchange.request.method, "GET")
+                self._run_later(exchange, self._health(exchange))
+            elif lines and is_preflight(exchange.request):  # before the key: browsers send no Authorization with it
+                exchange.respond(preflight_response(exchange.request))
+            else:
+                self._check_key(exchange.request.headers)
+                self._route(exchange, path)
+        except ApiError as error:
+            parts = _error_response(exchange, path, error)
+            if error.wrong_secret:
+                respond_to_wrong_secret(exchange, self._refusals, error.wrong_secret, parts)
+            else:
+                exchange.respond(parts)
+        except Exception:
+            logger.exception("cannot handle %r", exchange.request.path)
+            exchange.respond(_error_response(exchange, path, INTERNAL))
+
+    def _route(self, exchange: HttpExchange, path: str) -> None:
+        method = exchange.request.method
+        found = _MODEL.fullmatch(path)
+        if path in self._posts:
+            _expect(method, "POST")
+            self._check_restriction(exchange.request.headers, Api.INFERENCE)
+            self._posts[path](exchange)
+        elif (stored := _RESPONSE.fullmatch(path)) is not None:
+            self._check_restriction(exchange.request.headers, Api.INFERENCE)
+            self._responses.handle(exchange, stored[1], is_input=stored[2] is not None)
+        elif path == _METRICS and self._settings.metrics is not None:
+            _expect(method, "GET")
+            self._check_restriction(exchange.request.headers, Api.STATISTICS)
+            self._run_later(exchange, _respond_later(exchange, self._settings.metrics()))
+        elif path == _MODELS:
+            _expect(method, "GET")
+            self._check_restriction(exchange.request.headers, Api.METADATA)
+            self._run_later(exchange, self._list(exchange))
+        elif found is not None and found[2]:
+            _expect(method, "POST")
+            self._check_restriction(exchange.request.headers, Api.MODEL_REPOSITORY)
+            self._run_later(exchange, self._load_or_unload(exchange, unquote(found[1]), found[2]))
+        elif found is not None:
+            _expect(method, "GET")
+            self._check_restriction(exchange.request.headers, Api.METADATA)
+            self._run_later(exchange, self._show(exchange, unquote(found[1])))
+        else:
+            hint = self._suggest_path(path)
+            raise ApiError(f"Invalid URL ({method} {exchange.request.path.decode('latin-1')}){hint}", status=NOT_FOUND)
+
+    def _suggest_path(self, path: str) -> str:
+        """A hint for an unknown path that ends like a known one, usually due to a wrong `base_url` of the client."""
+        known = next((one for one in (*self._posts, _MODELS) if path.endswith(one.removeprefix(_BASE))), None)
+        return f"; did you mean {known}? A client's base_url must end in {_BASE}, once" if known else ""
+
+    async def _health(self, exchange: HttpExchange) -> None:
+        try:
+            is_ready = await self._engine.check_server_ready()
+        except NaiadError:
+            is_ready = False  # the server is shutting down
+        exchange.respond(response(200 if is_ready else UNAVAILABLE, [], b""))
+
+    def _check_restriction(self, headers: Mapping[bytes, bytes], api: Api) -> None:
+        guard = self._guards.get(api)
+        denial = "" if guard is None else api_denial(headers, *guard)
+        if denial:
+            header = "" if guard is None else guard[0].decode()
+            wrong = f"header '{header}'" if header.encode() in headers else ""
+            raise ApiError(denial, status=FORBIDDEN, wrong_secret=wrong)
+
+    def _check_key(self, headers: Mapping[bytes, bytes]) -> None:
+        if not self._keys.is_required:
+            return
+        key = presented_key(headers)
+        if not self._keys.accepts(key):
+            what = "Incorrect API key provided" if key else "You didn't provide an API key"
+            raise ApiError(
+                f"{what}; send one of the server's keys in the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
+                status=UNAUTHORIZED,
+                code="invalid_api_key",
+                wrong_secret="the API key" if key else "",
+            )
+
+    # -- models -------------------------------------------------------------------------------------------------
+
+    async def _list(self, exchange: HttpExchange) -> None:
+        names = await self._models.names()
+        if VERSION_HEADER in exchange.request.headers:
+            exchange.respond(json_response(models_document(names, self._created)))
+            return
+        exchange.respond(json_response({"object": "list", "data": [self._model_document(name) for name in names]}))
+
+    async def _show(self, exchange: HttpExchange, name: str) -> None:
+        if not await self._models.is_known(name):
+            exchange.respond(_error_response(exchange, _MODELS, unknown_model_error(name)))
+        elif VERSION_HEADER in exchange.request.headers:
+            exchange.respond(json_response(model_document(name, self._created)))
+        else:
+            exchange.respond(json_response(self._model_document(name)))
+
+    def _model_document(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "naiad"}
+
+    async def _load_or_unload(self, exchange: HttpExchange, name: str, action: str) -> None:
+        try:
+            if action == "load":
+                await self._engine.load(name, {})
+                exchange.respond(json_response(self._model_document(name)))
+            else:
+                await self._engine.unload(name)
+                exchange.respond(json_response({"status": "success", "model": name}))
+        except NaiadError as problem:
+            exchange.respond(to_api_error(problem, name).response())
+
+    def _run_later(self, exchange: HttpExchange, work: Coroutine[Any, Any, None]) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except Exception:
+                logger.exception("cannot handle %r", exchange.request.path)
+                exchange.respond(INTERNAL.response())
+
+        task = asyncio.ensure_future(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- vectors ------------------------------------------------------------------------------------------------
+
+    def _embed(self, exchange: HttpExchange) -> None:
+        self._bodies.read(
+            exchange, read_embedding, partial(self._submit_embedding, exchange), read_long=read_long_embedding
+        )
+
+    def _submit_embedding(self, exchange: HttpExchange, request: EmbeddingRequest) -> None:
+        given = request.given
+        metadata, _ = self._models.find(given["model"])
+        inference = infer_request(request.document, metadata)
+        self._submitter.submit_single(exchange, inference, given["model"], partial(embedding_body, given=given))
+
+    def _rerank(self, exchange: HttpExchange) -> None:
+        def submit(request: RerankRequest) -> None:
+            metadata, _ = self._models.find(request.model)
+            inference = rerank_infer_request(request, metadata)
+            self._submitter.submit_single(exchange, inference, request.model, request.body)
+
+        self._bodies.read(exchange, read_rerank, submit)
+
+    # -- tokens -------------------------------------------------------------------------------------------------
+
+    def _tokenize(self, exchange: HttpExchange, read: Callable[[dict[str, Any]], TokenizerRequest]) -> None:
+        def submit(request: TokenizerRequest) -> None:
+            metadata, _ = self._models.find(request.model)
+            inference = tokenizer_infer_request(request, metadata)
+            self._submitter.submit_single(exchange, inference, request.model, tokenizer_body)
+
+        self._bodies.read(exchange, read, submit)
+
+    def _count_tokens(self, exchange: HttpExchange) -> None:
+        """Count the tokens of a conversation by the model's tokenizer; a model without one reads the whole prompt."""
+
+        def submit(request: TextRequest) -> None:
+            metadata, _ = self._models.find(request.model)
+            if not has_tokenizer(metadata):
+                self._texts.submit(exchange, request, CountWriter(exchange))
+                return
+            inference = tokenizer_infer_request(counting_request(request.model, str(request.prompts[0])), metadata)
+            self._submitter.submit_single(exchange, inference, request.model, count_body, anthropic_error_response)
+
+        self._bodies.read(exchange, read_count_request, submit, anthropic_error_response)
+
+
+async def _respond_later(exchange: HttpExchange, making: Awaitable[list[Buffer]]) -> None:
+    exchange.respond(await making)
+
+
+def _error_response(exchange: HttpExchange, path: str, error: ApiError) -> list[Buffer]:
+    """The response for an error, in the form of the API that the client uses."""
+    is_anthropic = path in {MESSAGES_PATH, COUNT_PATH} or VERSION_HEADER in exchange.request.headers
+    return anthropic_error_response(error) if is_anthropic else error.response()
+
+
+def _expect(method: str, expected: str) -> None:
+    if method != expected and (method, expected) != ("HEAD", "GET"):
+        raise ApiError(f"Not allowed to {method} here; use {expected}", status=NOT_ALLOWED, code="method_not_allowed")

@@ -1,0 +1,140 @@
+"""Writes an answer of blocks in the form of a protocol: as one document, or as a stream of named events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import orjson
+
+from naiad.frontends.http1.messages import HttpExchange, response
+from naiad.frontends.http1.server_sent_events import EventWriter, SentCount, named_event
+from naiad.protocol.inference import Buffer
+from naiad_llm.openai.answer_blocks import Answer, BlockAssembler, BlockEvent
+from naiad_llm.openai.errors import ApiError
+from naiad_llm.openai.requests import TextRequest
+from naiad_llm.openai.text_response import Choice, Usage
+from naiad_llm.openai.vllm_tensors import ChoiceDelta
+
+_OK = 200
+
+Events = Sequence[dict[str, Any]]
+"""Events of a stream; the member `type` of each is also its name."""
+
+
+class AnswerForm(Protocol):
+    """How a protocol writes an answer."""
+
+    def begin(self, usage: Usage) -> Events:
+        """The events before the first block. *usage* has the counts that are known by then."""
+
+    def change(self, event: BlockEvent) -> Events:
+        """The events for one change of a block."""
+
+    def finish(self, answer: Answer) -> Events:
+        """The events after the last block."""
+
+    def document(self, answer: Answer) -> bytes:
+        """The whole answer as JSON."""
+
+    def failure(self, error: ApiError, answer: Answer) -> Events:
+        """The events that end a stream with an error."""
+
+    def error_response(self, error: ApiError) -> list[Buffer]:
+        """The response for an error before the first event."""
+
+
+class BlockDocumentWriter:
+    """Collects the answer and writes one document."""
+
+    def __init__(self, exchange: HttpExchange, request: TextRequest, form: AnswerForm) -> None:
+        self._exchange = exchange
+        self._form = form
+        self._answer = Answer()
+        self._blocks = BlockAssembler(self._answer, request.top_logprobs)
+
+    def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> bytes:  # noqa: ARG002 - counted at the end
+        """Append new output; return no events."""
+        for _, delta in deltas:
+            self._blocks.add(delta)
+            self._answer.finish_reason = delta.finish_reason or self._answer.finish_reason
+        return b""
+
+    def send(self, events: bytes, sent: SentCount) -> None:  # noqa: ARG002 - no events before the end
+        """Report the response as sent: the client's reading speed does not matter before the end."""
+        sent.add()
+
+    def finish(self, choices: Sequence[Choice], usage: Usage) -> None:  # noqa: ARG002 - the blocks have all of it
+        """Write the document."""
+        self._blocks.end()
+        self._answer.usage = usage
+        self._exchange.respond(response(_OK, [self._form.document(self._answer)]))
+
+    def fail(self, error: ApiError) -> None:
+        """Write the error."""
+        self._exchange.respond(self._form.error_response(error))
+
+
+class BlockStreamWriter:
+    """Writes each change of the answer as events, as fast as the client reads."""
+
+    def __init__(self, exchange: HttpExchange, request: TextRequest, form: AnswerForm) -> None:
+        self._exchange = exchange
+        self._form = form
+        self._answer = Answer()
+        self._blocks = BlockAssembler(self._answer, request.top_logprobs)
+        self._events = EventWriter(exchange)
+        self._has_begun = False
+        self._uncounted = SentCount(lambda _ticket, _count: None)  # of events that belong to no response of the model
+
+    def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> bytes:
+        """The events of the deltas."""
+        events = self._begin(usage)
+        for _, delta in deltas:
+            events += self._changes(self._blocks.add(delta))
+            self._answer.finish_reason = delta.finish_reason or self._answer.finish_reason
+        return events
+
+    def send(self, events: bytes, sent: SentCount) -> None:
+        """Queue the events; the response counts as sent once they are written."""
+        if not self._events.has_begun:
+            self._events.begin(_OK)
+        self._events.add(events, sent)
+        self._events.write()
+
+    def finish(self, choices: Sequence[Choice], usage: Usage) -> None:  # noqa: ARG002 - the blocks have all of it
+        """End the last block and the answer."""
+        self._answer.usage = usage
+        events = self._begin(usage) + self._changes(self._blocks.end())
+        self._end(events + _encoded(self._form.finish(self._answer)))
+
+    def fail(self, error: ApiError) -> None:
+        """Write the error: with its HTTP status if the stream has not begun, else as the last event."""
+        if self._events.has_begun:
+            self._end(_encoded(self._form.failure(error, self._answer)))
+        else:
+            self._exchange.respond(self._form.error_response(error))
+
+    def _begin(self, usage: Usage) -> bytes:
+        if self._has_begun:
+            return b""
+        self._has_begun = True
+        return _encoded(self._form.begin(usage))
+
+    def _changes(self, events: Sequence[BlockEvent]) -> bytes:
+        return b"".join(_encoded(self._form.change(event)) for event in events)
+
+    def _end(self, events: bytes) -> None:
+        self._events.end()
+        self.send(events, self._uncounted)
+
+
+def block_writer(
+    exchange: HttpExchange, request: TextRequest, form: AnswerForm
+) -> BlockDocumentWriter | BlockStreamWriter:
+    """The writer of the response to *request* in *form*."""
+    return (BlockStreamWriter if request.stream else BlockDocumentWriter)(exchange, request, form)
+
+
+def _encoded(events: Events) -> bytes:
+    return b"".join(named_event(document["type"].encode(), orjson.dumps(document)) for document in events)

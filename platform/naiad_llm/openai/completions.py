@@ -1,0 +1,254 @@
+"""Responses of chats and completions: as one JSON document, or as a stream of events.
+
+`DocumentWriter` writes one document at the end, `EventStreamWriter` writes an event for each delta.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from naiad.frontends.http1.messages import HttpExchange, json_response
+from naiad.frontends.http1.server_sent_events import EventWriter, SentCount, event
+from naiad_llm.openai import logprobs
+from naiad_llm.openai.errors import ApiError
+from naiad_llm.openai.requests import TextRequest
+from naiad_llm.openai.text_response import Choice, ResponseWriter, Usage
+from naiad_llm.openai.vllm_tensors import ChoiceDelta
+
+_OK = 200
+_DONE = event(b"[DONE]")
+
+
+def completion_writer(exchange: HttpExchange, request: TextRequest) -> ResponseWriter:
+    """The writer of the response to a chat or a completion."""
+    return (EventStreamWriter if request.stream else DocumentWriter)(exchange, request)
+
+
+class DocumentWriter:
+    """Collects all output and writes one JSON document."""
+
+    def __init__(self, exchange: HttpExchange, request: TextRequest) -> None:
+        self._exchange = exchange
+        self._documents = DocumentBuilder(request)
+
+    def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> bytes:  # noqa: ARG002 - counted at the end
+        """Append the deltas to their choices; return no events."""
+        for choice, delta in deltas:
+            choice.text += delta.text
+            choice.logprobs += delta.logprobs
+            choice.finish_reason = delta.finish_reason or choice.finish_reason
+            if delta.message:
+                merge_message(choice.message, delta.message)
+        return b""
+
+    def send(self, events: bytes, sent: SentCount) -> None:  # noqa: ARG002 - no events before the end
+        """Report the response as sent: the client's reading speed does not matter before the end."""
+        sent.add()
+
+    def finish(self, choices: Sequence[Choice], usage: Usage) -> None:
+        """Write the document."""
+        for choice in choices:
+            choice.text, choice.length = choice.prompt + choice.text, len(choice.prompt)
+        self._exchange.respond(json_response(self._documents.document(choices, usage)))
+
+    def fail(self, error: ApiError) -> None:
+        """Write the error."""
+        self._exchange.respond(error.response())
+
+
+class EventStreamWriter:
+    """Writes each delta as an event, as fast as the client reads."""
+
+    def __init__(self, exchange: HttpExchange, request: TextRequest) -> None:
+        self._exchange = exchange
+        self._request = request
+        self._documents = DocumentBuilder(request)
+        self._events = EventWriter(exchange)
+        self._uncounted = SentCount(lambda _ticket, _count: None)  # of events that belong to no response of the model
+
+    def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> bytes:  # noqa: ARG002 - counted at the end
+        """The events of the deltas."""
+        return b"".join(_event(chunk) for choice, delta in deltas for chunk in self._chunks(choice, delta))
+
+    def send(self, events: bytes, sent: SentCount) -> None:
+        """Queue the events; the response counts as sent once they are written."""
+        if not self._events.has_begun:
+            self._events.begin(_OK)
+        self._events.add(events, sent)
+        self._events.write()
+
+    def finish(self, choices: Sequence[Choice], usage: Usage) -> None:
+        """Send the missing finish reasons, the usage if requested, and `[DONE]`."""
+        chunks = []
+        for choice in choices:
+            if choice.finish_reason is None:  # the model has no output `finish_reason`
+                chunks += self._first_chunks(choice)
+                chunks.append(self._documents.delta_chunk(choice, ChoiceDelta(choice.index, ""), "stop"))
+        if self._request.include_usage:
+            chunks.append(self._documents.usage_chunk(usage))
+        self._end(b"".join(map(_event, chunks)))
+
+    def fail(self, error: ApiError) -> None:
+        """Write the error: with its HTTP status if the stream has not begun, else as the last event."""
+        if self._events.has_begun:
+            self._end(_event(error.document()))
+        else:
+            self._exchange.respond(error.response())
+
+    def _chunks(self, choice: Choice, delta: ChoiceDelta) -> list[dict[str, Any]]:
+        if choice.finish_reason is not None:
+            return []  # this choice is finished; the response has new output for another one of the prompt
+        chunks = self._first_chunks(choice)
+        choice.finish_reason = delta.finish_reason
+        is_new = delta.text or delta.logprobs or delta.message
+        if delta.finish_reason is not None and is_new and self._request.is_chat:
+            # OpenAI sends a chat's finish reason in a separate chunk, with an empty delta.
+            chunks.append(self._documents.delta_chunk(choice, delta, None))
+            chunks.append(self._documents.delta_chunk(choice, ChoiceDelta(delta.index, ""), delta.finish_reason))
+        elif is_new or delta.finish_reason is not None:
+            chunks.append(self._documents.delta_chunk(choice, delta, delta.finish_reason))
+        return chunks
+
+    def _first_chunks(self, choice: Choice) -> list[dict[str, Any]]:
+        if choice.has_begun:
+            return []
+        choice.has_begun = True
+        if self._request.is_chat:
+            return [self._documents.role_chunk(choice)]
+        return [self._documents.echo_chunk(choice)] if choice.prompt else []
+
+    def _end(self, events: bytes) -> None:
+        self._events.end()
+        self.send(events + _DONE, self._uncounted)
+
+
+def _event(document: dict[str, Any]) -> bytes:
+    return event(orjson.dumps(document))
+
+
+# -- documents --------------------------------------------------------------------------------------------------
+
+
+class DocumentBuilder:
+    """Builds the JSON of one response: the whole document, or the chunks of a stream."""
+
+    def __init__(self, request: TextRequest) -> None:
+        self._request = request
+        self._is_chat = request.is_chat
+        prefix = "chatcmpl" if self._is_chat else "cmpl"
+        kind = "chat.completion" if self._is_chat else "text_completion"
+        self._head = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": request.model}
+        self._kind = kind
+        self._chunk_kind = f"{kind}.chunk" if self._is_chat else kind
+
+    def document(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
+        """The whole response."""
+        document = {**self._head, "object": self._kind, "system_fingerprint": None}
+        document["choices"] = [self._choice(choice) for choice in choices]
+        counts = usage.document()
+        if counts is not None:
+            document["usage"] = counts
+        return document
+
+    def _choice(self, choice: Choice) -> dict[str, Any]:
+        document: dict[str, Any] = {"index": choice.index, "logprobs": None}
+        document["finish_reason"] = choice.finish_reason or "stop"
+        count = self._request.top_logprobs
+        if self._is_chat:
+            # OpenAI: `content` is null, not empty, where the message is a tool call.
+            content = choice.text if choice.text or "tool_calls" not in choice.message else None
+            document["message"] = {"role": "assistant", "content": content, "refusal": None, **choice.message}
+            for call in document["message"].get("tool_calls", []):
+                call.pop("index", None)  # a member of streamed calls only
+            if count is not None:
+                choice.finder.add_text(choice.text)
+                content_logprobs = logprobs.for_chat(choice.finder, choice.logprobs, count)
+                document["logprobs"] = {"content": content_logprobs, "refusal": None}
+        else:
+            document["text"] = choice.text
+            if count is not None:
+                offset = choice.length
+                choice.finder.add_text(choice.text[offset:])
+                document["logprobs"] = logprobs.for_completion(choice.finder, choice.logprobs, count, offset)
+        return document
+
+    def role_chunk(self, choice: Choice) -> dict[str, Any]:
+        """The first chunk of a chat's choice, which has the role and no text."""
+        return self._chunk({"index": choice.index, "delta": {"role": "assistant", "content": ""}, "logprobs": None,
+                            "finish_reason": None})  # fmt: skip
+
+    def echo_chunk(self, choice: Choice) -> dict[str, Any]:
+        """The first chunk of a completion's choice with `echo`, which has the prompt."""
+        choice.length += len(choice.prompt)
+        return self._chunk({"index": choice.index, "text": choice.prompt, "logprobs": None, "finish_reason": None})
+
+    def delta_chunk(self, choice: Choice, delta: ChoiceDelta, finish_reason: str | None) -> dict[str, Any]:
+        """The chunk of one delta."""
+        document: dict[str, Any] = {"index": choice.index, "logprobs": None, "finish_reason": finish_reason}
+        count = self._request.top_logprobs
+        if count is not None:
+            choice.finder.add_text(delta.text)
+        if self._is_chat:
+            document["delta"] = _delta(delta)
+            if count is not None and delta.logprobs:
+                content_logprobs = logprobs.for_chat(choice.finder, delta.logprobs, count)
+                document["logprobs"] = {"content": content_logprobs, "refusal": None}
+        else:
+            document["text"] = delta.text
+            if count is not None and delta.logprobs:
+                document["logprobs"] = logprobs.for_completion(choice.finder, delta.logprobs, count, choice.length)
+        choice.length += len(delta.text)
+        return self._chunk(document)
+
+    def usage_chunk(self, usage: Usage) -> dict[str, Any]:
+        """The last chunk of a stream with `include_usage`: the token counts, and no choices."""
+        return {**self._chunk(), "usage": usage.document()}
+
+    def _chunk(self, *choices: dict[str, Any]) -> dict[str, Any]:
+        document = {**self._head, "object": self._chunk_kind, "system_fingerprint": None, "choices": list(choices)}
+        if self._request.include_usage:
+            document["usage"] = (
+                None  # OpenAI: "All other chunks will also include a usage field, but with a null value"
+            )
+        return document
+
+
+def _delta(delta: ChoiceDelta) -> dict[str, Any]:
+    if not delta.message:
+        return {"content": delta.text} if delta.text else {}
+    calls = delta.message.get("tool_calls")
+    if not calls:
+        return delta.message
+    # Clients assemble streamed calls by `index`. A model may omit it, then the position in the list is the index.
+    return {**delta.message, "tool_calls": [{"index": position, **call} for position, call in enumerate(calls)]}
+
+
+def merge_message(message: dict[str, Any], delta: dict[str, Any]) -> None:
+    """Add a delta to a chat's message; the content is not merged, `Choice.text` has it."""
+    for name, value in delta.items():
+        if name == "tool_calls":
+            _merge_calls(message.setdefault("tool_calls", []), value)
+        elif name in {"content", "role"} or value is None:
+            continue
+        elif isinstance(value, str) and isinstance(message.get(name), str):
+            message[name] += value
+        else:
+            message[name] = value
+
+
+def _merge_calls(calls: list[dict[str, Any]], deltas: list[dict[str, Any]]) -> None:
+    for position, delta in enumerate(deltas):
+        index = delta.get("index")
+        index = position if index is None else index
+        if index >= len(calls):
+            calls.append({**delta, "function": dict(delta.get("function") or {})})
+            continue
+        function = delta.get("function") or {}
+        for name in ("name", "arguments"):
+            if function.get(name):
+                calls[index]["function"][name] = calls[index]["function"].get(name, "") + function[name]

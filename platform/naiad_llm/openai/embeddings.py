@@ -1,0 +1,108 @@
+"""`POST /v1/embeddings`: its request, the inference request for it, and its response."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+
+from naiad.protocol.inference import InferRequest, OutputTensor
+from naiad.protocol.metadata import ModelMetadata
+from naiad_llm.openai.errors import SERVER_ERROR, ApiError
+from naiad_llm.openai.requests import ANYTHING, TEXT, FieldRule, to_json, validate_fields
+from naiad_llm.openai.vllm_tensors import EMBEDDING_REQUEST, build_infer_request, can_embed, strings, sum_of
+
+_RULES: dict[str, FieldRule] = {
+    "model": TEXT,
+    "input": ANYTHING,
+    "dimensions": FieldRule("an integer", 1),
+    "encoding_format": TEXT,
+    "user": TEXT,
+}
+
+
+def read_embedding_request(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a request for embeddings.
+
+    Raises:
+        ApiError: If a field is invalid.
+    """
+    given = validate_fields(document, _RULES, ("model", "input"))
+    if given.get("encoding_format", "float") not in {"float", "base64"}:
+        raise ApiError("`encoding_format` must be float or base64", param="encoding_format")
+    if not _is_input(given["input"]):
+        raise ApiError(
+            "`input` must be a non-empty string, an array of such strings, an array of token ids or an array of such "
+            "arrays",
+            param="input",
+        )
+    return given
+
+
+def _is_input(value: object) -> bool:
+    if isinstance(value, str):
+        return bool(value)
+    if not isinstance(value, list) or not value:
+        return False
+    if all(isinstance(item, list) for item in value):
+        return all(_are_tokens(item) for item in value)
+    return all(isinstance(item, str) and item for item in value) or _are_tokens(value)
+
+
+def _are_tokens(value: list[Any]) -> bool:
+    return bool(value) and all(isinstance(token, int) and not isinstance(token, bool) for token in value)
+
+
+def embedding_document(given: Mapping[str, Any]) -> str:
+    """The JSON that the model gets for the fields *given*."""
+    document: dict[str, Any] = {"input": given["input"]}
+    if "dimensions" in given:
+        document["pooling_params"] = {"dimensions": given["dimensions"]}
+    return to_json(document)
+
+
+def infer_request(document: str, metadata: ModelMetadata) -> InferRequest:
+    """The inference request for a model that gets *document*.
+
+    Raises:
+        ApiError: If the model does not support embeddings.
+    """
+    if not can_embed(metadata):
+        raise ApiError(
+            f"The model `{metadata.name}` does not support embeddings: it has no string input '{EMBEDDING_REQUEST}'",
+            param="model",
+        )
+    values = {EMBEDDING_REQUEST: document, "stream": False, "return_num_input_tokens": True}
+    return build_infer_request(metadata, values, {})
+
+
+def embedding_body(outputs: Mapping[str, OutputTensor], given: Mapping[str, Any]) -> bytes:
+    """The response to the request *given*, from the outputs of the model.
+
+    Raises:
+        ApiError: If the model did not return vectors.
+    """
+    is_base64 = given.get("encoding_format") == "base64"
+    vectors = [_vector(text, is_base64=is_base64) for text in strings(outputs.get("text_output"))]
+    tokens = sum_of(outputs.get("num_input_tokens")) or 0
+    document = {
+        "object": "list",
+        "data": [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)],
+        "model": given["model"],
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+    return orjson.dumps(document)
+
+
+def _vector(text: str, *, is_base64: bool) -> object:
+    try:
+        numbers = orjson.loads(text)
+        array = np.array(numbers, "<f4")
+    except (ValueError, TypeError) as problem:
+        raise ApiError(f"The model did not return a vector: {problem}", status=SERVER_ERROR) from None
+    if array.ndim != 1:
+        raise ApiError(f"The model did not return a vector: the array has {array.ndim} dimensions", status=SERVER_ERROR)
+    return base64.b64encode(array.tobytes()).decode() if is_base64 else numbers

@@ -1,0 +1,513 @@
+"""The JSON bodies of requests: parsed, validated field by field, and read into `TextRequest`.
+
+Validation follows OpenAI's API where OpenAI documents a limit, and vLLM's server for the fields that vLLM adds.
+A field is handled in one of four ways:
+
+- A known field is checked against its `FieldRule`. `null` counts as absent: many clients send every field they know.
+- An unsupported field that would change the response is rejected, with an alternative.
+- An unknown name that is very similar to a known one is rejected as a misspelling.
+- Any other unknown field is ignored and logged once: clients send one body to servers of several vendors.
+"""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import logging
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import orjson
+
+from naiad.protocol.inference import Buffer
+from naiad_llm.openai.errors import TOO_LARGE, ApiError
+
+logger = logging.getLogger("naiad.openai")
+
+COMPLETION_TOKENS = 16
+"""`max_tokens` of a completion whose request sets none: OpenAI's default, and vLLM's."""
+CHAT_TOKENS = 1 << 16
+"""`max_tokens` of a chat whose request sets none: larger than any context, so that the context is the limit."""
+
+_MAX_CHOICES = 128
+_MAX_CHAT_LOGPROBS = 20
+_MAX_COMPLETION_LOGPROBS = 5
+_MAX_PROMPTS = 2048
+_INT32 = 1 << 31
+_INT64 = 1 << 63
+
+_IMAGE_HEAD = re.compile(r"data:image/[\w.+-]+;base64")
+_MISSPELLING_SIMILARITY = 0.88
+"""Similarity (difflib's ratio) from which on an unknown name is a misspelling. `top_a` and `top_p`, two different
+parameters, have 0.8; `temprature` and `temperature` have 0.95."""
+_NOT_MISSPELLED = frozenset({"models"})
+"""Names that are similar to a known one but are fields of other servers."""
+_MAX_LOGGED_FIELDS = 100
+"""Bound of `_logged_fields`: clients choose the names, so the set must not grow without limit."""
+_logged_fields: set[str] = set()
+
+# -- validation of fields ---------------------------------------------------------------------------------------
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_text_or_texts(value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
+
+
+_TYPE_CHECKS: Mapping[str, Callable[[object], bool]] = {
+    "a boolean": lambda value: isinstance(value, bool),
+    "an integer": _is_integer,
+    "a number": _is_number,
+    "a string": lambda value: isinstance(value, str),
+    "an object": lambda value: isinstance(value, dict),
+    "an array": lambda value: isinstance(value, list),
+    "a string or an array of strings": _is_text_or_texts,
+    "anything": lambda _: True,
+}
+
+
+class FieldRule(NamedTuple):
+    """Permitted values of a field.
+
+    Attributes:
+        kind: Type of the value, a key of `_TYPE_CHECKS`; quoted in error messages.
+        low: Smallest permitted number; None for no limit.
+        high: Largest permitted number; None for no limit.
+    """
+
+    kind: str
+    low: float | None = None
+    high: float | None = None
+
+
+FieldRules = Mapping[str, FieldRule]
+
+BOOLEAN = FieldRule("a boolean")
+NUMBER = FieldRule("a number")
+TEXT = FieldRule("a string")
+OBJECT = FieldRule("an object")
+ARRAY = FieldRule("an array")
+TEXTS = FieldRule("a string or an array of strings")
+ANYTHING = FieldRule("anything")
+_NONE: Mapping[str, str] = {}
+
+
+def parse_body(body: Buffer, limit: int) -> dict[str, Any]:
+    """The JSON object in the body of a request.
+
+    Raises:
+        ApiError: If the body is not a JSON object, or is longer than *limit* bytes.
+    """
+    check_size(body, limit)
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as problem:
+        raise ApiError(f"We could not parse the JSON body of your request: {problem}") from None
+    if not isinstance(document, dict):
+        raise ApiError("The body of the request must be a JSON object")
+    return document
+
+
+def check_size(body: Buffer, limit: int) -> None:
+    """Reject a body that is longer than *limit* bytes.
+
+    Raises:
+        ApiError: If it is longer.
+    """
+    if len(body) > limit:
+        raise ApiError(
+            f"The request has {len(body)} bytes, more than the {limit} that --http-max-input-size allows",
+            status=TOO_LARGE,
+        )
+
+
+def to_json(value: object) -> str:
+    """A part of a request as JSON, to be sent to a model.
+
+    Raises:
+        ApiError: If the value is nested too deeply. orjson parses deeper nesting than it can serialize (254 levels).
+    """
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError as problem:
+        raise ApiError(f"cannot send the JSON body of the request to the model: {problem}") from None
+
+
+def validate_fields(
+    document: Mapping[str, Any], rules: FieldRules, required: tuple[str, ...], unsupported: Mapping[str, str] = _NONE
+) -> dict[str, Any]:
+    """The known fields of *document* whose value is not null.
+
+    Args:
+        document: Body of the request.
+        rules: Known fields and their permitted values.
+        required: Fields that must be present.
+        unsupported: Fields that must be rejected if set, because they change the response; each with an alternative.
+
+    Raises:
+        ApiError: If a field is unsupported, probably misspelled, missing, of the wrong type or out of range.
+    """
+    given = {name: value for name, value in document.items() if value is not None}
+    for name in [name for name in given if name not in rules]:
+        # A falsy value (false, 0, an empty list) asks for nothing, so the response is the expected one.
+        if given.pop(name) and name in unsupported:
+            raise ApiError(f"`{name}` is not supported: {unsupported[name]}", param=name, code="unsupported_parameter")
+        _ignore_unknown(name, rules)
+    for name in required:
+        if name not in given:
+            raise ApiError(f"you must provide a `{name}` parameter", param=name, code="missing_required_parameter")
+    for name, value in given.items():
+        _check_value(name, value, rules[name])
+    return given
+
+
+def _ignore_unknown(name: str, rules: FieldRules) -> None:
+    close = difflib.get_close_matches(name[:100], rules, 1, _MISSPELLING_SIMILARITY)
+    if close and name not in _NOT_MISSPELLED:
+        advice = f"did you mean `{close[0]}`?"
+        raise ApiError(f"Unrecognized request argument supplied: {name}; {advice}", param=name)
+    if name not in _logged_fields and len(_logged_fields) < _MAX_LOGGED_FIELDS:
+        _logged_fields.add(name)
+        logger.info("ignoring unknown request field %.100r", name)
+
+
+def _check_value(name: str, value: object, rule: FieldRule) -> None:
+    if not _TYPE_CHECKS[rule.kind](value):
+        raise ApiError(f"`{name}` must be {rule.kind}, not {_type_name(value)}", param=name, code="invalid_type")
+    if (rule.low is None and rule.high is None) or not isinstance(value, int | float):
+        return
+    if (rule.low is not None and value < rule.low) or (rule.high is not None and value > rule.high):
+        limits = f"between {rule.low} and {rule.high}" if rule.high is not None else f"at least {rule.low}"
+        raise ApiError(f"`{name}` must be {limits}, got {value}", param=name, code="invalid_value")
+
+
+def _type_name(value: object) -> str:
+    return next(kind for kind, is_one in _TYPE_CHECKS.items() if is_one(value))
+
+
+# -- requests for text ------------------------------------------------------------------------------------------
+
+SAMPLING_RULES: dict[str, FieldRule] = {
+    "n": FieldRule("an integer", 1, _MAX_CHOICES),
+    "temperature": FieldRule("a number", 0, 2),
+    "top_p": FieldRule("a number", 0, 1),
+    "presence_penalty": FieldRule("a number", -2, 2),
+    "frequency_penalty": FieldRule("a number", -2, 2),
+    "seed": FieldRule("an integer", -_INT64, _INT64 - 1),
+    "stop": TEXTS,
+    "logit_bias": OBJECT,
+    # Not in OpenAI's API: extensions of vLLM's server.
+    "top_k": FieldRule("an integer", -1),
+    "min_p": FieldRule("a number", 0, 1),
+    "repetition_penalty": NUMBER,
+    "length_penalty": NUMBER,
+    "ignore_eos": BOOLEAN,
+    "min_tokens": FieldRule("an integer", 0),
+    "stop_token_ids": ARRAY,
+    "allowed_token_ids": ARRAY,
+    "bad_words": ARRAY,
+    "include_stop_str_in_output": BOOLEAN,
+    "skip_special_tokens": BOOLEAN,
+    "spaces_between_special_tokens": BOOLEAN,
+    "structured_outputs": OBJECT,
+}
+"""Fields that are passed to the model as sampling parameters of the same name."""
+
+_COMMON: dict[str, FieldRule] = {
+    **SAMPLING_RULES,
+    "model": TEXT,
+    "stream": BOOLEAN,
+    "stream_options": OBJECT,
+    "max_tokens": FieldRule("an integer", 1),
+    "response_format": OBJECT,
+    "guided_json": ANYTHING,
+    "guided_regex": TEXT,
+    "guided_choice": ARRAY,
+    "guided_grammar": TEXT,
+    # Settings of OpenAI's hosted service, which its clients also send to other servers: accepted and ignored.
+    "user": TEXT,
+    "metadata": OBJECT,
+    "store": BOOLEAN,
+    "service_tier": TEXT,
+    "prompt_cache_key": TEXT,
+    "safety_identifier": TEXT,
+}
+_COMPLETION: dict[str, FieldRule] = {
+    **_COMMON,
+    "prompt": ANYTHING,
+    "echo": BOOLEAN,
+    "best_of": FieldRule("an integer", 1, 20),
+    "suffix": TEXT,
+    "logprobs": FieldRule("an integer", 0, _MAX_COMPLETION_LOGPROBS),
+}
+_CONVERSATION = ("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "reasoning_effort",
+             "add_generation_prompt", "continue_final_message")  # fmt: skip
+"""Fields of a chat that are sent to the model together with its messages."""
+_GUIDED = {f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar")}
+"""vLLM's earlier names of the members of `structured_outputs`, which many clients still send."""
+_UNSUPPORTED = {
+    "functions": "use `tools` instead",
+    "function_call": "use `tool_choice` instead",
+    "chat_template": "prompts are rendered by the model's own template, or by that of --openai-chat-template",
+    "documents": "pass them to the template in `chat_template_kwargs`",
+    "audio": "models here generate text only",
+    "web_search_options": "models here have no web search",
+    "use_beam_search": "omit it",
+    "prompt_logprobs": "use `echo` and `logprobs` with a model that supports both",
+    "prompt_embeds": "use `prompt` instead",
+}
+"""Fields that must not be ignored because they change the response; each with an alternative."""
+_CHAT: dict[str, FieldRule] = {
+    **_COMMON,
+    "messages": ARRAY,
+    "max_completion_tokens": FieldRule("an integer", 1),
+    "logprobs": BOOLEAN,
+    "top_logprobs": FieldRule("an integer", 0, _MAX_CHAT_LOGPROBS),
+    "tools": ARRAY,
+    "tool_choice": ANYTHING,
+    "parallel_tool_calls": BOOLEAN,
+    "chat_template_kwargs": OBJECT,
+    "add_generation_prompt": BOOLEAN,
+    "continue_final_message": BOOLEAN,
+    "reasoning_effort": TEXT,
+    "verbosity": TEXT,
+    "modalities": ARRAY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TextRequest:
+    """A validated request to `/v1/chat/completions` or `/v1/completions`.
+
+    Attributes:
+        model: Name of the model, possibly with the name of an adapter.
+        prompts: Prompts of a completion, each a text or token ids; for a chat one element, its conversation as JSON.
+        is_chat: Whether it is a chat.
+        sampling: Sampling parameters of the model.
+        choices: Number of choices for each prompt (`n`).
+        stream: Whether the response is a stream of events.
+        include_usage: Whether the last event of the stream has the token counts.
+        top_logprobs: Number of most likely tokens reported for each generated token; None to report no probabilities.
+        echo: Whether the text of each choice starts with its prompt.
+    """
+
+    model: str
+    prompts: tuple[str | list[int], ...]
+    is_chat: bool
+    sampling: Mapping[str, Any]
+    choices: int
+    stream: bool
+    include_usage: bool
+    top_logprobs: int | None
+    echo: bool = False
+
+
+def read_completion(document: Mapping[str, Any], default_tokens: int | None) -> TextRequest:
+    """The request in the body of `POST /v1/completions`.
+
+    Args:
+        document: The JSON object of the body.
+        default_tokens: `max_tokens` if the request sets none; None for OpenAI's default.
+
+    Raises:
+        ApiError: If a field is invalid.
+    """
+    given = validate_fields(document, _COMPLETION, ("model", "prompt"), _UNSUPPORTED)
+    if given.get("suffix"):
+        raise ApiError("suffix is not currently supported", param="suffix")
+    choices = given.get("n", 1)
+    if given.get("best_of", choices) != choices:
+        raise ApiError("`best_of` is not supported unless it equals `n`", param="best_of")
+    sampling = sampling_of(given, given.get("max_tokens", default_tokens or COMPLETION_TOKENS))
+    top_logprobs = given.get("logprobs")
+    if top_logprobs is not None:
+        sampling["logprobs"] = top_logprobs
+    prompts = _prompts(given["prompt"])
+    if given.get("echo") and not all(isinstance(prompt, str) for prompt in prompts):
+        raise ApiError("`echo` is not supported for prompts of token ids: their text is unknown", param="echo")
+    return TextRequest(
+        model=given["model"],
+        prompts=prompts,
+        is_chat=False,
+        sampling=sampling,
+        choices=choices,
+        stream=given.get("stream", False),
+        include_usage=_include_usage(given),
+        top_logprobs=top_logprobs,
+        echo=given.get("echo", False),
+    )
+
+
+def read_chat(document: Mapping[str, Any], default_tokens: int | None) -> TextRequest:
+    """The request in the body of `POST /v1/chat/completions`.
+
+    Args:
+        document: The JSON object of the body.
+        default_tokens: `max_tokens` if the request sets none; None for as many as fit into the context.
+
+    Raises:
+        ApiError: If a field is invalid.
+    """
+    given = validate_fields(document, _CHAT, ("model", "messages"), _UNSUPPORTED)
+    if not given["messages"]:
+        raise ApiError("`messages` must hold at least one message", param="messages")
+    if given.get("modalities", ["text"]) != ["text"]:
+        raise ApiError('`modalities` must be ["text"]: models here generate text only', param="modalities")
+    if "top_logprobs" in given and not given.get("logprobs"):
+        raise ApiError("`top_logprobs` can only be used when `logprobs` is True", param="top_logprobs")
+    max_tokens = given.get("max_completion_tokens", given.get("max_tokens", default_tokens or CHAT_TOKENS))
+    sampling = sampling_of(given, max_tokens)
+    top_logprobs = given.get("top_logprobs", 0) if given.get("logprobs") else None
+    if top_logprobs is not None:
+        sampling["logprobs"] = top_logprobs
+    conversation = {"messages": check_messages(given["messages"], "messages")}
+    conversation.update({name: given[name] for name in _CONVERSATION if name in given})
+    return TextRequest(
+        model=given["model"],
+        prompts=(to_json(conversation),),
+        is_chat=True,
+        sampling=sampling,
+        choices=given.get("n", 1),
+        stream=given.get("stream", False),
+        include_usage=_include_usage(given),
+        top_logprobs=top_logprobs,
+    )
+
+
+def sampling_of(
+    given: Mapping[str, Any], max_tokens: int, rules: Collection[str] = SAMPLING_RULES.keys()
+) -> dict[str, Any]:
+    """The sampling parameters among the fields *given*: those in *rules*, the limit of tokens, and the structure.
+
+    Raises:
+        ApiError: If `response_format` is invalid.
+    """
+    sampling = {name: given[name] for name in rules if name in given}
+    sampling["max_tokens"] = max_tokens
+    structure = _structured_outputs(given.get("response_format")) or {
+        kind: given[name] for name, kind in _GUIDED.items() if name in given
+    }
+    if structure:
+        sampling["structured_outputs"] = structure
+    return sampling
+
+
+def _structured_outputs(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """`response_format` as vLLM's `structured_outputs`; None for free text."""
+    if response_format is None or response_format.get("type") == "text":
+        return None
+    if response_format.get("type") == "json_object":
+        return {"json_object": True}
+    json_schema = response_format.get("json_schema")
+    if response_format.get("type") != "json_schema" or not isinstance(json_schema, dict):
+        raise ApiError(
+            '`response_format` must be {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", '
+            '"json_schema": {"name": ..., "schema": {...}}}',
+            param="response_format",
+        )
+    schema = json_schema.get("schema")
+    if not isinstance(schema, dict):
+        raise ApiError("`response_format.json_schema.schema` must be an object", param="response_format")
+    return {"json": schema}
+
+
+def _include_usage(given: Mapping[str, Any]) -> bool:
+    options = given.get("stream_options")
+    if options is None:
+        return False
+    if not given.get("stream"):
+        raise ApiError("`stream_options` can only be used when `stream` is True", param="stream_options")
+    return bool(options.get("include_usage"))
+
+
+def _prompts(given: object) -> tuple[str | list[int], ...]:
+    prompts = [given] if isinstance(given, str) or are_token_ids(given) else given
+    if not isinstance(prompts, list) or not prompts or not all(map(_is_prompt, prompts)):
+        raise ApiError(
+            "`prompt` must be a string, an array of strings, an array of token ids or an array of such arrays",
+            param="prompt",
+        )
+    if not all(prompts):
+        raise ApiError("prompt must be non-empty", param="prompt")
+    if len(prompts) > _MAX_PROMPTS:
+        raise ApiError(f"`prompt` must hold at most {_MAX_PROMPTS} prompts, got {len(prompts)}", param="prompt")
+    return tuple(prompts)
+
+
+def _is_prompt(given: object) -> bool:
+    return isinstance(given, str) or given == [] or are_token_ids(given)
+
+
+def are_token_ids(given: object) -> bool:
+    """Whether *given* is a list of token ids, which have 32 bits in all engines."""
+    return (
+        isinstance(given, list) and bool(given) and all(_is_integer(token) and 0 <= token < _INT32 for token in given)
+    )
+
+
+def check_messages(given: list[Any], where: str) -> list[dict[str, Any]]:
+    """The messages of a chat as they are sent to a model; *where* is the name of the field that has them.
+
+    Raises:
+        ApiError: If one is invalid.
+    """
+    return [_message(message, f"{where}[{number}]") for number, message in enumerate(given)]
+
+
+def _message(given: object, where: str) -> dict[str, Any]:
+    if not isinstance(given, dict) or not isinstance(given.get("role"), str):
+        raise ApiError(f"`{where}` must be an object with a `role`", param=where)
+    message = dict(given)
+    content = message.get("content")
+    if isinstance(content, list):
+        message["content"] = _parts(content, where)
+    elif content is not None and not isinstance(content, str):
+        raise ApiError(f"`{where}.content` must be a string or an array of parts", param=f"{where}.content")
+    if message["role"] == "developer":  # OpenAI's newer name of the role, which chat templates do not know
+        message["role"] = "system"
+    return message
+
+
+def _parts(parts: list[Any], where: str) -> str | list[dict[str, Any]]:
+    """The parts of a message's content: one text if all parts are text, because chat templates take a string."""
+    checked = [_part(part, where) for part in parts]
+    if all(part["type"] == "text" for part in checked):
+        return "".join(part["text"] for part in checked)
+    return checked
+
+
+def _part(part: object, where: str) -> dict[str, Any]:
+    kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+    if isinstance(part, dict) and kind == "text" and isinstance(part.get("text"), str):
+        return {"type": "text", "text": part["text"]}
+    image = part.get("image_url") if isinstance(part, dict) and kind == "image_url" else None
+    if image is None:
+        raise ApiError(f"only text message is supported, but got {kind}", param=f"{where}.content")
+    url = image.get("url") if isinstance(image, dict) else image
+    if not isinstance(url, str) or not _is_image(url):
+        # A server that fetches URLs of its clients reaches what only it can reach.
+        raise ApiError(
+            "an image must be a data URL in base64, such as data:image/png;base64,...; this server fetches no URLs",
+            param=f"{where}.content",
+        )
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _is_image(url: str) -> bool:
+    """Whether a URL has an image in it, in base64."""
+    head, comma, data = url.partition(",")
+    if not comma or not _IMAGE_HEAD.fullmatch(head):
+        return False
+    try:
+        return bool(base64.b64decode(data, validate=True))
+    except ValueError:
+        return False

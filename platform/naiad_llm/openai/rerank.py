@@ -1,0 +1,122 @@
+"""`/v1/rerank`, in the form that Jina, Cohere and vLLM share, for models with an input `rerank_request`."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from naiad.protocol.inference import InferRequest, OutputTensor
+from naiad.protocol.metadata import ModelMetadata
+from naiad_llm.openai.errors import SERVER_ERROR, ApiError
+from naiad_llm.openai.requests import ARRAY, BOOLEAN, TEXT, FieldRule, to_json, validate_fields
+from naiad_llm.openai.vllm_tensors import build_infer_request, has_string, strings, sum_of
+
+RERANK_REQUEST = "rerank_request"
+_MAX_DOCUMENTS = 10_000
+_RULES: dict[str, FieldRule] = {
+    "model": TEXT,
+    "query": TEXT,
+    "documents": ARRAY,
+    "top_n": FieldRule("an integer", 0),
+    "return_documents": BOOLEAN,
+    "user": TEXT,
+}
+_UNSUPPORTED = {
+    "max_tokens_per_doc": "send shorter documents",
+    "max_chunks_per_doc": "send shorter documents",
+    "truncate_prompt_tokens": "send shorter documents",
+    "rank_fields": "send the text of each document",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RerankRequest:
+    """A validated request.
+
+    Attributes:
+        model: Name of the model.
+        document: The JSON that the model gets.
+        texts: The documents to return; None to return positions only.
+        count: How many documents there are.
+        top: How many of the best to return; 0 for all.
+    """
+
+    model: str
+    document: str
+    texts: tuple[str, ...] | None
+    count: int
+    top: int
+
+    def body(self, outputs: Mapping[str, OutputTensor]) -> bytes:
+        """The response for the scores that the model returned, the best first.
+
+        Raises:
+            ApiError: If these are not as many numbers as documents.
+        """
+        try:
+            scores = [float(text) for text in strings(outputs.get("text_output"))]
+        except ValueError as problem:
+            raise ApiError(f"The model did not return scores: {problem}", status=SERVER_ERROR) from None
+        if len(scores) != self.count:
+            raise ApiError(f"The model returned {len(scores)} scores for {self.count} documents", status=SERVER_ERROR)
+        order = sorted(range(self.count), key=lambda index: -scores[index])
+        results = [
+            {
+                "index": index,
+                "relevance_score": scores[index],
+                **({} if self.texts is None else {"document": {"text": self.texts[index]}}),
+            }
+            for index in order[: self.top or self.count]
+        ]
+        tokens = sum_of(outputs.get("num_input_tokens")) or 0
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        head = {"id": f"rerank-{uuid.uuid4().hex}", "model": self.model}
+        return orjson.dumps({**head, "usage": usage, "results": results})
+
+
+def read_rerank(document: Mapping[str, Any]) -> RerankRequest:
+    """The request in the body of `POST /v1/rerank`.
+
+    Raises:
+        ApiError: If a field is invalid.
+    """
+    given = validate_fields(document, _RULES, ("model", "query", "documents"), _UNSUPPORTED)
+    documents = given["documents"]
+    if not 0 < len(documents) <= _MAX_DOCUMENTS:
+        raise ApiError(
+            f"`documents` must hold between 1 and {_MAX_DOCUMENTS} documents, got {len(documents)}", param="documents"
+        )
+    texts = tuple(_text(each, f"documents[{number}]") for number, each in enumerate(documents))
+    return RerankRequest(
+        model=given["model"],
+        document=to_json({"query": given["query"], "documents": texts}),
+        texts=texts if given.get("return_documents", True) else None,
+        count=len(texts),
+        top=given.get("top_n", 0),
+    )
+
+
+def _text(document: object, where: str) -> str:
+    text = document.get("text") if isinstance(document, dict) else document
+    if not isinstance(text, str):
+        raise ApiError(f'`{where}` must be a string or {{"text": ...}}', param=where)
+    return text
+
+
+def rerank_infer_request(request: RerankRequest, metadata: ModelMetadata) -> InferRequest:
+    """The inference request for *request*.
+
+    Raises:
+        ApiError: If the model does not support it.
+    """
+    if not has_string(metadata.inputs, RERANK_REQUEST):
+        raise ApiError(
+            f"The model `{metadata.name}` does not rank documents: it has no string input '{RERANK_REQUEST}'",
+            param="model",
+        )
+    values = {RERANK_REQUEST: request.document, "stream": False, "return_num_input_tokens": True}
+    return build_infer_request(metadata, values, {})

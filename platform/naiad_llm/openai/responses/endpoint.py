@@ -1,0 +1,100 @@
+"""`/v1/responses`: connects requests, stored responses, and the form of the answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import orjson
+
+from naiad.frontends.http1.messages import HttpExchange, json_response, response
+from naiad_llm.openai.answer_blocks import Answer
+from naiad_llm.openai.block_writer import block_writer
+from naiad_llm.openai.errors import NOT_ALLOWED, NOT_FOUND, ApiError
+from naiad_llm.openai.requests import TextRequest
+from naiad_llm.openai.responses.form import ResponsesForm
+from naiad_llm.openai.responses.request import ResponsesRequest, read_response_request
+from naiad_llm.openai.responses.store import StoredResponse, StoredResponses
+from naiad_llm.openai.submission import TextProtocol
+from naiad_llm.openai.text_response import ResponseWriter
+
+logger = logging.getLogger("naiad.openai")
+
+_OK = 200
+_GET, _DELETE = "GET", "DELETE"
+
+
+class ResponsesApi:
+    """Handles requests below `/v1/responses`.
+
+    Attributes:
+        protocol: How requests for text are read and answered.
+    """
+
+    def __init__(self, store: StoredResponses, owner: Callable[[Mapping[bytes, bytes]], bytes]) -> None:
+        """An API that keeps its responses in *store*; *owner* returns the key of a client by its headers."""
+        self._store = store
+        self._owner = owner
+        self.protocol = TextProtocol(read=read_response_request, begin=self._begin)
+
+    def handle(self, exchange: HttpExchange, response_id: str, *, is_input: bool) -> None:
+        """Handle a request for a stored response, or for the items of its input.
+
+        Raises:
+            ApiError: If the response does not exist, or the method is not supported.
+        """
+        method = exchange.request.method
+        owner = self._owner(exchange.request.headers)
+        if method == _DELETE and not is_input:
+            if not self._store.remove(response_id, owner):
+                raise _unknown(response_id)
+            exchange.respond(json_response({"id": response_id, "object": "response", "deleted": True}))
+            return
+        if method not in {_GET, "HEAD"}:
+            expected = _GET if is_input else f"{_GET} or {_DELETE}"
+            raise ApiError(
+                f"Not allowed to {method} here; use {expected}", status=NOT_ALLOWED, code="method_not_allowed"
+            )
+        found = self._store.find(response_id, owner)
+        if found is None:
+            raise _unknown(response_id)
+        if not is_input:
+            exchange.respond(response(_OK, [found.document]))
+            return
+        listed = {"object": "list", "data": orjson.Fragment(found.items), "has_more": False}
+        exchange.respond(json_response(listed))
+
+    def _begin(self, exchange: HttpExchange, request: ResponsesRequest) -> tuple[TextRequest, ResponseWriter]:
+        owner = self._owner(exchange.request.headers)
+        earlier: tuple[str, ...] = ()
+        if request.previous:
+            found = self._store.find(request.previous, owner)
+            if found is None:
+                raise ApiError(
+                    f"Previous response with id '{request.previous}' not found: it was deleted, was sent with "
+                    "`store: false`, or was dropped for newer ones; send the whole conversation in `input`",
+                    param="previous_response_id",
+                    code="previous_response_not_found",
+                )
+            earlier = found.messages
+
+        def on_answer(response_id: str, document: bytes, answer: Answer) -> None:
+            if not request.is_stored:
+                return
+            said = orjson.dumps(answer.message()).decode()
+            messages = (*earlier, *filter(None, (request.messages,)), said)
+            stored = StoredResponse(owner=owner, document=document, items=request.items, messages=messages)
+            if not self._store.add(response_id, stored):
+                logger.info("response %s is not kept: it exceeds the bounds of stored responses", response_id)
+
+        text = request.with_earlier(earlier)
+        return text, block_writer(exchange, text, ResponsesForm(request.fields, on_answer))
+
+
+def _unknown(response_id: str) -> ApiError:
+    return ApiError(
+        f"Response with id '{response_id}' not found: it was deleted, was sent with `store: false`, or was dropped for "
+        "newer ones",
+        status=NOT_FOUND,
+        param="response_id",
+    )

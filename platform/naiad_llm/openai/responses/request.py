@@ -1,0 +1,352 @@
+"""The body of `POST /v1/responses`, read into the form that all requests for text share.
+
+Items of the input become messages of a chat, so models need not know this API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from naiad_llm.openai.errors import ApiError
+from naiad_llm.openai.requests import (
+    ANYTHING,
+    ARRAY,
+    BOOLEAN,
+    CHAT_TOKENS,
+    OBJECT,
+    SAMPLING_RULES,
+    TEXT,
+    FieldRule,
+    TextRequest,
+    check_messages,
+    sampling_of,
+    to_json,
+    validate_fields,
+)
+
+_MAX_LOGPROBS = 20
+_LOGPROBS = "message.output_text.logprobs"
+_SAMPLING = SAMPLING_RULES.keys() - {"n"}
+_RULES: dict[str, FieldRule] = {
+    **{name: rule for name, rule in SAMPLING_RULES.items() if name in _SAMPLING},
+    "model": TEXT,
+    "input": ANYTHING,
+    "instructions": TEXT,
+    "max_output_tokens": FieldRule("an integer", 1),
+    "stream": BOOLEAN,
+    "stream_options": OBJECT,
+    "tools": ARRAY,
+    "tool_choice": ANYTHING,
+    "parallel_tool_calls": BOOLEAN,
+    "text": OBJECT,
+    "reasoning": OBJECT,
+    "previous_response_id": TEXT,
+    "store": BOOLEAN,
+    "include": ARRAY,
+    "top_logprobs": FieldRule("an integer", 0, _MAX_LOGPROBS),
+    "truncation": TEXT,
+    "background": BOOLEAN,
+    "chat_template_kwargs": OBJECT,
+    "metadata": OBJECT,
+    # Settings of OpenAI's hosted service, which its clients also send to other servers: accepted and ignored.
+    "user": TEXT,
+    "service_tier": TEXT,
+    "safety_identifier": TEXT,
+    "prompt_cache_key": TEXT,
+    "prompt_cache_retention": TEXT,
+    "max_tool_calls": FieldRule("an integer", 1),
+}
+_UNSUPPORTED = {
+    "conversation": "use `previous_response_id` instead",
+    "prompt": "send its text in `instructions` and `input`",
+    "context_management": "send a shorter `input`",
+    "moderation": "models here have no moderation",
+    "functions": "use `tools` instead",
+    "messages": "use `input` instead",
+    "n": "send several requests",
+}
+_CALL_TYPE = "function"
+_PARTS = {"input_text", "output_text", "text"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponsesRequest:
+    """A validated request.
+
+    Attributes:
+        text: The request for text; its prompt is not complete before `with_earlier`.
+        instructions: The system message as JSON; "" for none.
+        messages: The new messages, as JSON without the brackets of their list.
+        options: The other members of the conversation, as JSON without braces.
+        items: The input as items, in JSON.
+        previous: Id of the response to continue; "" for none.
+        is_stored: Whether the response can be continued and retrieved.
+        fields: Members of the response that repeat the request.
+    """
+
+    text: TextRequest
+    instructions: str
+    messages: str
+    options: str
+    items: str
+    previous: str
+    is_stored: bool
+    fields: Mapping[str, Any]
+
+    def with_earlier(self, earlier: tuple[str, ...]) -> TextRequest:
+        """The request for text, with earlier messages before the new ones."""
+        messages = ",".join(part for part in (self.instructions, *earlier, self.messages) if part)
+        options = f",{self.options}" if self.options else ""
+        return replace(self.text, prompts=(f'{{"messages":[{messages}]{options}}}',))
+
+
+def read_response_request(document: Mapping[str, Any], default_tokens: int | None) -> ResponsesRequest:
+    """The request in the body of `POST /v1/responses`.
+
+    Args:
+        document: The JSON object of the body.
+        default_tokens: Maximum number of tokens if the request sets none; None for as many as fit into the context.
+
+    Raises:
+        ApiError: If a field is invalid.
+    """
+    given = validate_fields(document, _RULES, ("model", "input"), _UNSUPPORTED)
+    _reject_unsupported_values(given)
+    items = _items(given["input"])
+    messages = check_messages(_messages(items), "input")
+    previous = given.get("previous_response_id", "")
+    if not messages and not previous:
+        raise ApiError("`input` must hold at least one item", param="input")
+    instructions = given.get("instructions")
+    text_format = _text_format(given.get("text") or {})
+    response_format = _response_format(text_format)
+    sampling_fields = {**given, **({"response_format": response_format} if response_format else {})}
+    sampling = sampling_of(sampling_fields, given.get("max_output_tokens", default_tokens or CHAT_TOKENS), _SAMPLING)
+    top_logprobs = given.get("top_logprobs", 0) if _LOGPROBS in given.get("include", ()) else None
+    if top_logprobs is not None:
+        sampling["logprobs"] = top_logprobs
+    stream = given.get("stream", False)
+    return ResponsesRequest(
+        text=TextRequest(
+            model=given["model"],
+            prompts=(),
+            is_chat=True,
+            sampling=sampling,
+            choices=1,
+            stream=stream,
+            include_usage=stream,
+            top_logprobs=top_logprobs,
+        ),
+        instructions=to_json({"role": "system", "content": instructions}) if instructions else "",
+        messages=to_json(messages)[1:-1],
+        options=to_json(_conversation_options(given))[1:-1],
+        items=to_json(items),
+        previous=previous,
+        is_stored=given.get("store", True),
+        fields=_repeated_fields(given, text_format),
+    )
+
+
+def _reject_unsupported_values(given: Mapping[str, Any]) -> None:
+    if given.get("background"):
+        raise ApiError(
+            "`background` is not supported: send the request with `stream`, or wait for the response",
+            param="background",
+            code="unsupported_parameter",
+        )
+    if given.get("truncation", "disabled") != "disabled":
+        raise ApiError(
+            "`truncation` must be disabled: send a shorter `input` where the context is exceeded", param="truncation"
+        )
+    if "top_logprobs" in given and _LOGPROBS not in given.get("include", ()):
+        raise ApiError(f'`top_logprobs` can only be used with `include: ["{_LOGPROBS}"]`', param="top_logprobs")
+    if given.get("stream_options") and not given.get("stream"):
+        raise ApiError("`stream_options` can only be used when `stream` is True", param="stream_options")
+
+
+# -- input --------------------------------------------------------------------------------------------------------
+
+
+def _items(given: object) -> list[dict[str, Any]]:
+    if isinstance(given, str):
+        return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]}]
+    if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
+        raise ApiError("`input` must be a string or an array of items", param="input")
+    return given
+
+
+def _messages(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items as messages of a chat. What an assistant thinks, says and calls in succession is one message."""
+    messages: list[dict[str, Any]] = []
+    is_open = False  # whether the last message is the assistant's and may be continued
+    for number, item in enumerate(items):
+        where = f"input[{number}]"
+        kind = item.get("type") or ("message" if "role" in item else None)
+        if kind == "message" and item.get("role") != "assistant":
+            messages.append({"role": item.get("role"), "content": _content(item.get("content"), where)})
+            is_open = False
+        elif kind == "function_call_output":
+            call_id = _string(item, "call_id", where)
+            output = _content(item.get("output"), f"{where}.output")
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": output})
+            is_open = False
+        elif kind in {"message", "function_call", "reasoning"}:
+            if not is_open:
+                messages.append({"role": "assistant", "content": None})
+                is_open = True
+            _continue(messages[-1], str(kind), item, where)
+        else:
+            raise ApiError(
+                f"`{where}.type` {kind!r} is not supported: use message, function_call, function_call_output or "
+                "reasoning",
+                param=f"{where}.type",
+                code="unsupported_parameter",
+            )
+    return messages
+
+
+def _continue(message: dict[str, Any], kind: str, item: Mapping[str, Any], where: str) -> None:
+    """Add an item of an assistant to its message."""
+    if kind == "message":
+        content = _content(item.get("content"), where)
+        if not isinstance(content, str):
+            content = "".join(part.get("text", "") for part in content)
+        message["content"] = (message["content"] or "") + content
+    elif kind == "function_call":
+        function = {"name": _string(item, "name", where), "arguments": _string(item, "arguments", where)}
+        call = {"id": _string(item, "call_id", where), "type": _CALL_TYPE, "function": function}
+        message.setdefault("tool_calls", []).append(call)
+    else:
+        parts = item.get("content") or item.get("summary") or ()
+        text = "".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))
+        if text:
+            message["reasoning_content"] = message.get("reasoning_content", "") + text
+
+
+def _content(given: object, where: str) -> str | list[dict[str, Any]]:
+    """The content of an item as that of a message of a chat."""
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, list) or not all(isinstance(part, dict) for part in given):
+        raise ApiError(f"`{where}.content` must be a string or an array of parts", param=f"{where}.content")
+    return [_part(part, where) for part in given]
+
+
+def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
+    kind = part.get("type")
+    if kind in _PARTS and isinstance(part.get("text"), str):
+        return {"type": "text", "text": part["text"]}
+    if kind == "refusal" and isinstance(part.get("refusal"), str):
+        return {"type": "text", "text": part["refusal"]}
+    if kind == "input_image" and isinstance(part.get("image_url"), str):
+        detail = {"detail": part["detail"]} if isinstance(part.get("detail"), str) else {}
+        return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
+    raise ApiError(
+        f"`{where}.content` has a part of type {kind!r} that is not supported: use input_text, or input_image with an "
+        "`image_url`",
+        param=f"{where}.content",
+    )
+
+
+def _string(item: Mapping[str, Any], name: str, where: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str):
+        raise ApiError(f"`{where}.{name}` must be a string", param=f"{where}.{name}", code="invalid_type")
+    return value
+
+
+# -- tools and structure ------------------------------------------------------------------------------------------
+
+
+def _conversation_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    options = {name: given[name] for name in ("parallel_tool_calls", "chat_template_kwargs") if name in given}
+    tools = [_tool(tool, f"tools[{number}]") for number, tool in enumerate(given.get("tools", ()))]
+    if "tool_choice" in given:
+        choice = given["tool_choice"]
+        if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+            names = {tool.get("name") for tool in choice.get("tools") or () if isinstance(tool, dict)}
+            tools = [tool for tool in tools if tool["function"]["name"] in names]
+            choice = choice.get("mode", "auto")
+        options["tool_choice"] = _tool_choice(choice)
+    if tools:
+        options["tools"] = tools
+    effort = (given.get("reasoning") or {}).get("effort")
+    if effort is not None:
+        options["reasoning_effort"] = effort
+    return options
+
+
+def _tool(tool: object, where: str) -> dict[str, Any]:
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if not isinstance(tool, dict) or kind != _CALL_TYPE:
+        raise ApiError(
+            f"`{where}.type` {kind!r} is not supported: models here can call functions only",
+            param=f"{where}.type",
+            code="unsupported_parameter",
+        )
+    _string(tool, "name", where)
+    members = ("name", "description", "parameters", "strict")
+    return {"type": _CALL_TYPE, "function": {name: tool[name] for name in members if tool.get(name) is not None}}
+
+
+def _tool_choice(choice: object) -> object:
+    if isinstance(choice, str) and choice in {"auto", "none", "required"}:
+        return choice
+    if isinstance(choice, dict) and choice.get("type") == _CALL_TYPE and isinstance(choice.get("name"), str):
+        return {"type": _CALL_TYPE, "function": {"name": choice["name"]}}
+    raise ApiError(
+        '`tool_choice` must be auto, none, required, {"type": "function", "name": ...} or {"type": "allowed_tools", '
+        '"mode": ..., "tools": [...]}',
+        param="tool_choice",
+    )
+
+
+def _text_format(text: Mapping[str, Any]) -> dict[str, Any]:
+    found = text.get("format")
+    if found is None:
+        return {"type": "text"}
+    if not isinstance(found, dict):
+        raise ApiError("`text.format` must be an object", param="text.format", code="invalid_type")
+    return found
+
+
+def _response_format(text_format: Mapping[str, Any]) -> dict[str, Any] | None:
+    """`text.format` in the form of chats; None for free text."""
+    kind = text_format.get("type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": kind}
+    if kind == "json_schema" and isinstance(text_format.get("schema"), dict):
+        return {"type": kind, "json_schema": {"schema": text_format["schema"]}}
+    raise ApiError(
+        '`text.format` must be {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "name": ..., '
+        '"schema": {...}}',
+        param="text.format",
+    )
+
+
+def _repeated_fields(given: Mapping[str, Any], text_format: Mapping[str, Any]) -> dict[str, Any]:
+    reasoning = given.get("reasoning") or {}
+    return {
+        "background": False,
+        "instructions": given.get("instructions"),
+        "max_output_tokens": given.get("max_output_tokens"),
+        "max_tool_calls": given.get("max_tool_calls"),
+        "metadata": given.get("metadata", {}),
+        "model": given["model"],
+        "parallel_tool_calls": given.get("parallel_tool_calls", True),
+        "previous_response_id": given.get("previous_response_id"),
+        "reasoning": {"effort": reasoning.get("effort"), "summary": None},
+        "store": given.get("store", True),
+        "temperature": given.get("temperature", 1.0),
+        "text": {**(given.get("text") or {}), "format": text_format},
+        "tool_choice": given.get("tool_choice", "auto"),
+        "tools": given.get("tools", []),
+        "top_logprobs": given.get("top_logprobs", 0),
+        "top_p": given.get("top_p", 1.0),
+        "truncation": "disabled",
+        "user": given.get("user"),
+    }

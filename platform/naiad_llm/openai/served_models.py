@@ -1,0 +1,99 @@
+"""The models that this API serves, found by the names that clients use for them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TypeAlias
+
+from naiad.core.errors import NaiadError, without_frames
+from naiad.engine.door import EngineDoor
+from naiad.protocol.metadata import ModelMetadata
+from naiad.protocol.model_names import model_key
+from naiad_llm.openai.errors import to_api_error
+from naiad_llm.openai.vllm_tensors import can_embed, can_generate_text
+
+AdapterNames: TypeAlias = Callable[[str, str], Awaitable[Sequence[str]]]
+"""Finds the names of the adapters of a model and version."""
+
+
+async def no_adapters(model: str, version: str) -> Sequence[str]:  # noqa: ARG001 - the signature of `AdapterNames`
+    """Find no adapters."""
+    return ()
+
+
+class ServedModels:
+    """Finds models, and adapters in their names."""
+
+    def __init__(self, engine: EngineDoor, separator: str, adapters: AdapterNames) -> None:
+        """The models of *engine*.
+
+        Args:
+            engine: Has the models.
+            separator: Separates the name of a model from that of an adapter; "" to support no adapters.
+            adapters: Finds the adapter names of a model's version. Called only with a separator.
+        """
+        self._engine = engine
+        self._separator = separator
+        self._adapters = adapters
+
+    def find(self, name: str) -> tuple[ModelMetadata, str]:
+        """The model that *name* selects, and the name of its adapter or "".
+
+        Raises:
+            ApiError: If the model does not exist.
+        """
+        try:
+            return self._engine.model_metadata(name), ""
+        except NaiadError as problem:
+            first = without_frames(problem)
+        for model, adapter in self._split_adapter(name):
+            with contextlib.suppress(NaiadError):
+                return self._engine.model_metadata(model), adapter
+        raise to_api_error(first, name)
+
+    async def names(self) -> list[str]:
+        """The names of all models that are ready and can be served, those with adapters included."""
+        return [name for model in self._models() for name in (model, *await self._adapter_models(model))]
+
+    async def is_known(self, name: str) -> bool:
+        """Whether *name* selects a model that can be served."""
+        if self._can_serve(name):
+            return True
+        for model, _ in self._split_adapter(name):
+            if self._can_serve(model) and name in await self._adapter_models(model):
+                return True
+        return False
+
+    def _models(self) -> list[str]:
+        index = self._engine.ready_index()
+        found = {(entry.name, model_key(entry.namespace, entry.name)) for entry in index}
+        keys = Counter(name for name, _ in found)  # equal names in several namespaces need their full key
+        names = sorted(name if keys[name] == 1 else key for name, key in found)
+        return [name for name in names if self._can_serve(name)]
+
+    async def _adapter_models(self, model: str) -> list[str]:
+        """The names that select a model with one of its adapters."""
+        if not self._separator:
+            return []
+        try:
+            version = self._engine.model_metadata(model).versions[-1]
+        except (NaiadError, IndexError):
+            return []  # unloaded since the index was read
+        return [f"{model}{self._separator}{name}" for name in await self._adapters(model, version)]
+
+    def _can_serve(self, name: str) -> bool:
+        try:
+            metadata = self._engine.model_metadata(name)
+        except NaiadError:
+            return False  # unloaded since the index was read
+        return can_generate_text(metadata) or can_embed(metadata)
+
+    def _split_adapter(self, name: str) -> Iterator[tuple[str, str]]:
+        """All splits of *name* into model and adapter, the longest model first: either may contain the separator."""
+        end = len(name)
+        while self._separator and (end := name.rfind(self._separator, 0, end)) >= 0:
+            model, adapter = name[:end], name[end + len(self._separator) :]
+            if model and adapter:
+                yield model, adapter

@@ -1,0 +1,69 @@
+"""Receives the model's response to a request that has exactly one: vectors, scores, tokens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, response
+from naiad.protocol.inference import Buffer, InferResponse, OutputTensor
+from naiad_llm.openai.errors import SERVER_ERROR, ApiError, to_api_error
+
+logger = logging.getLogger("naiad.openai")
+
+_OK = 200
+
+MakeBody = Callable[[Mapping[str, OutputTensor]], bytes]
+"""Makes the JSON of the response from the model's outputs by name, or raises ApiError."""
+
+
+class SingleResponseSink:
+    """Responds with what *make_body* makes of the model's first response; further responses are discarded."""
+
+    __slots__ = ("_error_response", "_exchange", "_make_body", "_model", "_on_sent")
+
+    def __init__(
+        self,
+        exchange: HttpExchange,
+        model: str,
+        make_body: MakeBody,
+        on_sent: Callable[[], None],
+        error_response: Callable[[ApiError], list[Buffer]] = ApiError.response,
+    ) -> None:
+        """Respond on *exchange*.
+
+        Args:
+            exchange: The exchange.
+            model: Name of the model, for errors.
+            make_body: Makes the response.
+            on_sent: Called for each response of the model.
+            error_response: Makes the response for an error.
+        """
+        self._exchange: HttpExchange | None = exchange
+        self._model = model
+        self._make_body = make_body
+        self._on_sent = on_sent
+        self._error_response = error_response
+
+    def send(self, inferred: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
+        """Write the response."""
+        if inferred is not None:
+            self._on_sent()  # discarded responses too: otherwise a model that sends more would block forever
+        exchange = self._exchange
+        if exchange is None or (inferred is None and not final):
+            return
+        self._exchange = None
+        if not exchange.is_connected:
+            exchange.respond([])  # to nobody: it ends the exchange
+            return
+        try:
+            if inferred is None:
+                raise ApiError("The model returned no response", status=SERVER_ERROR)
+            if inferred.error is not None:
+                raise to_api_error(inferred.error, self._model)
+            exchange.respond(response(_OK, [self._make_body({one.name: one for one in inferred.outputs})]))
+        except ApiError as error:
+            exchange.respond(self._error_response(error))
+        except Exception:
+            logger.exception("cannot write the response of model '%s'", self._model)
+            exchange.respond(self._error_response(ApiError(INTERNAL_ERROR, status=SERVER_ERROR)))

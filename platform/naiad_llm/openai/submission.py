@@ -1,0 +1,226 @@
+"""From the body of a request to the engine: JSON is parsed, and inference requests are submitted.
+
+Short bodies are parsed on the event loop, long ones in an offload process. `TextSubmission` does this for requests of
+every protocol that are answered by generated text.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from naiad.core.errors import NaiadError
+from naiad.engine.door import EngineDoor
+from naiad.frontends.http1.heads import propagated_headers
+from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange
+from naiad.frontends.http1.server_sent_events import SentCount
+from naiad.frontends.kserve_http.long_requests import LONG_JSON
+from naiad.frontends.offload.background import Background
+from naiad.frontends.offload.deferred import no_deferred
+from naiad.frontends.offload.exchanges import continue_later
+from naiad.frontends.tracing.request_tracer import RequestTracer
+from naiad.protocol.inference import Buffer, InferRequest, Sink
+from naiad_llm.openai.errors import SERVER_ERROR, ApiError, to_api_error
+from naiad_llm.openai.long_requests import read_long
+from naiad_llm.openai.requests import TextRequest, check_size, parse_body
+from naiad_llm.openai.served_models import ServedModels
+from naiad_llm.openai.single_response import MakeBody, SingleResponseSink
+from naiad_llm.openai.template import ChatTemplate
+from naiad_llm.openai.text_response import PromptSink, ResponseWriter, TextResponse
+from naiad_llm.openai.vllm_tensors import infer_requests
+
+logger = logging.getLogger("naiad.openai")
+
+INTERNAL = ApiError(INTERNAL_ERROR, status=SERVER_ERROR)
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+ErrorResponse = Callable[[ApiError], list[Buffer]]
+
+
+class BodyReader:
+    """Parses JSON bodies of at most *limit* bytes."""
+
+    def __init__(self, background: Background, limit: int) -> None:
+        self._background = background
+        self._limit = limit
+
+    def read(
+        self,
+        exchange: HttpExchange,
+        read: Callable[[dict[str, Any]], T],
+        then: Callable[[T], None],
+        error_response: ErrorResponse = ApiError.response,
+        read_long: Callable[..., T | ApiError] = read_long,
+    ) -> None:
+        """Have *then* get what *read* returns for the JSON object in the body.
+
+        Args:
+            exchange: Has the request.
+            read: Reads the object. A function that can be pickled: for a long body it runs in another process.
+            then: Gets the result.
+            error_response: Makes the responses for errors in long bodies.
+            read_long: Called with a long body, and by name with *read* and the limit; in another process.
+
+        Raises:
+            ApiError: If a short body is invalid, or a body too long.
+        """
+        body = exchange.request.body
+        if len(body) <= LONG_JSON:
+            then(read(parse_body(body, self._limit)))
+            return
+        check_size(body, self._limit)
+
+        def on_read(result: T | ApiError) -> None:
+            if isinstance(result, ApiError):
+                fail(result)
+            else:
+                then(result)
+
+        def fail(problem: Exception) -> None:
+            if isinstance(problem, NaiadError):
+                problem = to_api_error(problem, "")
+            elif not isinstance(problem, ApiError):
+                logger.error("cannot handle %r", exchange.request.path, exc_info=problem)
+                problem = INTERNAL
+            exchange.respond(error_response(problem))
+
+        work = partial(read_long, read=read, limit=self._limit)
+        start = partial(self._background.pool.start, work, [body], (), no_deferred)
+        continue_later(exchange, start, on_read, fail)
+
+
+class Submitter:
+    """Submits inference requests, traced where they are selected.
+
+    Attributes:
+        engine: Executes them.
+    """
+
+    def __init__(self, engine: EngineDoor, tracer: RequestTracer) -> None:
+        self.engine = engine
+        self._tracer = tracer
+
+    def submit(self, exchange: HttpExchange, inference: InferRequest, sink: Sink) -> int:
+        """Submit a request that a client has sent on *exchange*; return its ticket.
+
+        Raises:
+            NaiadError: If the engine rejects it.
+        """
+        inference.propagated = propagated_headers(exchange.request.headers)
+        if self._tracer.is_on:
+            return self._tracer.submit(self.engine, inference, sink, "HTTP", inference.propagated)
+        return self.engine.submit(inference, sink)
+
+    def submit_single(
+        self,
+        exchange: HttpExchange,
+        inference: InferRequest,
+        model: str,
+        make_body: MakeBody,
+        error_response: ErrorResponse = ApiError.response,
+    ) -> None:
+        """Submit a request that has a single response, and respond with what *make_body* makes of it.
+
+        Raises:
+            ApiError: If the engine rejects it.
+        """
+        sent = SentCount(self.engine.confirm_sent)
+        sink = SingleResponseSink(exchange, model, make_body, sent.add, error_response)
+        try:
+            ticket = self.submit(exchange, inference, sink)
+        except NaiadError as problem:
+            raise to_api_error(problem, model) from problem
+        exchange.on_disconnect(ticket)
+        sent.set_ticket(ticket)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextProtocol(Generic[R]):
+    """How a protocol reads its requests for text and writes the responses.
+
+    Attributes:
+        read: Reads the JSON object of a body, given the default of the number of tokens too. A function of a module,
+            since it runs in another process for a long body.
+        begin: The request in the form that all protocols share, and the writer of its response.
+        error_response: The response for an error.
+    """
+
+    read: Callable[[dict[str, Any], int | None], R]
+    begin: Callable[[HttpExchange, R], tuple[TextRequest, ResponseWriter]]
+    error_response: ErrorResponse = ApiError.response
+
+
+class TextSubmission:
+    """Submits the requests for text of all protocols."""
+
+    def __init__(
+        self,
+        submitter: Submitter,
+        models: ServedModels,
+        bodies: BodyReader,
+        *,
+        default_tokens: int | None,
+        chat_template: ChatTemplate | None,
+    ) -> None:
+        """Submit by *submitter* to *models* what *bodies* reads.
+
+        Args:
+            submitter: Submits inference requests.
+            models: The models by name.
+            bodies: Parses the requests.
+            default_tokens: `max_tokens` of a request that sets none; None for the protocol's default.
+            chat_template: Renders chats as prompts for models without the input `messages`; None to reject them.
+        """
+        self._submitter = submitter
+        self._models = models
+        self._bodies = bodies
+        self._default_tokens = default_tokens
+        self._chat_template = chat_template
+
+    def handle(self, exchange: HttpExchange, protocol: TextProtocol[R]) -> None:
+        """Handle a request for text; the response may follow later.
+
+        Raises:
+            ApiError: If the request is invalid.
+        """
+        read = partial(_read, protocol.read, self._default_tokens)
+
+        def then(request: R) -> None:
+            self.submit(exchange, *protocol.begin(exchange, request))
+
+        self._bodies.read(exchange, read, then, protocol.error_response)
+
+    def submit(self, exchange: HttpExchange, request: TextRequest, writer: ResponseWriter) -> None:
+        """Submit a request that was read; *writer* writes the response.
+
+        Raises:
+            ApiError: If the model does not exist, or it does not support the request.
+        """
+        engine = self._submitter.engine
+        metadata, lora = self._models.find(request.model)
+        inferences = list(infer_requests(request, metadata, self._chat_template, lora))
+        response = TextResponse(exchange, request, engine.cancel, writer)
+        for number, inference in enumerate(inferences):
+            sent = SentCount(engine.confirm_sent)
+            try:
+                ticket = self._submitter.submit(exchange, inference, PromptSink(response, number, sent))
+            except NaiadError as problem:
+                response.fail(to_api_error(problem, request.model))
+                return
+            except Exception:  # handled here: earlier prompts are running, so `response` owns the exchange
+                logger.exception("cannot submit a request to model '%s'", request.model)
+                response.fail(INTERNAL)
+                return
+            response.on_submitted(ticket)
+            sent.set_ticket(ticket)
+            if response.is_over:  # an earlier prompt has failed already
+                return
+
+
+def _read(read: Callable[[dict[str, Any], int | None], R], default_tokens: int | None, document: dict[str, Any]) -> R:
+    return read(document, default_tokens)

@@ -1,0 +1,220 @@
+"""One response to a request for text, in the form of its protocol.
+
+A request with several prompts is several inference requests, but one response. `TextResponse` collects the models'
+responses to all prompts and passes what is new to a `ResponseWriter`: those of `completions` write the choices of
+OpenAI's older APIs, and `block_writer` writes the blocks of newer ones. A failure of one prompt ends the response and
+cancels the other prompts' requests.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange
+from naiad.frontends.http1.server_sent_events import SentCount
+from naiad.protocol.inference import InferResponse
+from naiad_llm.openai.errors import SERVER_ERROR, ApiError, to_api_error
+from naiad_llm.openai.logprobs import SampledTokenFinder
+from naiad_llm.openai.requests import TextRequest
+from naiad_llm.openai.vllm_tensors import ChoiceDelta, read_output
+
+logger = logging.getLogger("naiad.openai")
+
+
+@dataclass(slots=True)
+class Usage:
+    """Token counts so far; None while no response has reported any."""
+
+    prompt: int | None = None
+    completion: int | None = None
+
+    def add(self, other: Usage) -> None:
+        """Add the counts of another prompt."""
+        self.prompt = _sum(self.prompt, other.prompt)
+        self.completion = _sum(self.completion, other.completion)
+
+    def document(self) -> dict[str, int] | None:
+        """The member `usage` of a response; None if the model reports no counts."""
+        if self.prompt is None and self.completion is None:
+            return None
+        prompt, completion = self.prompt or 0, self.completion or 0
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one + (other or 0)
+
+
+@dataclass(slots=True)
+class Choice:
+    """One generated text and its state.
+
+    Attributes:
+        index: Number of the choice among those of all prompts.
+        prompt: Prompt to repeat before the text (`echo`); "" for none.
+        text: Text so far; stays empty in a stream.
+        message: Members of a chat's message besides its content, such as tool calls.
+        logprobs: Alternatives of each token so far; stays empty in a stream.
+        finder: Finds the sampled tokens among the alternatives.
+        finish_reason: Why the choice is finished; None while it is not.
+        has_begun: Whether a chunk was sent.
+        length: Characters of text before the next token, the prompt included.
+    """
+
+    index: int
+    prompt: str = ""
+    text: str = ""
+    message: dict[str, Any] = field(default_factory=dict)
+    logprobs: list[Any] = field(default_factory=list)
+    finder: SampledTokenFinder = field(default_factory=SampledTokenFinder)
+    finish_reason: str | None = None
+    has_begun: bool = False
+    length: int = 0
+
+
+class ResponseWriter(Protocol):
+    """Writes one response to the client."""
+
+    def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> bytes:
+        """Apply new output to its choices; return the events to send for it.
+
+        Args:
+            deltas: The new output of each choice.
+            usage: Token counts of their prompt so far.
+        """
+
+    def send(self, events: bytes, sent: SentCount) -> None:
+        """Send what `add` returned for one response of the model, and report that response as sent."""
+
+    def finish(self, choices: Sequence[Choice], usage: Usage) -> None:
+        """Complete the response."""
+
+    def fail(self, error: ApiError) -> None:
+        """End the response with an error."""
+
+
+class TextResponse:
+    """The response to one request; `PromptSink` passes it the model's responses to each prompt.
+
+    Attributes:
+        request: The request.
+        is_over: Whether the response is complete or has failed.
+    """
+
+    def __init__(
+        self, exchange: HttpExchange, request: TextRequest, cancel: Callable[[int], None], writer: ResponseWriter
+    ) -> None:
+        """Respond on *exchange* by *writer*; *cancel* cancels an inference request by its ticket."""
+        self.request = request
+        self.is_over = False
+        self._exchange = exchange
+        count = request.choices
+        self._choices = [
+            Choice(index, str(request.prompts[index // count]) if request.echo else "")
+            for index in range(count * len(request.prompts))
+        ]
+        self._usages = [Usage() for _ in request.prompts]
+        self._writer = writer
+        self._cancel = cancel
+        self._pending_prompts = len(request.prompts)
+        self._tickets: list[int] = []
+
+    def on_submitted(self, ticket: int) -> None:
+        """Register the ticket of one prompt's inference request, which may have been answered already."""
+        self._tickets.append(ticket)
+        if self.is_over:
+            self._cancel(ticket)
+        else:
+            self._exchange.on_disconnect(ticket)
+
+    def on_response(self, prompt: int, response: InferResponse | None, *, final: bool, sent: SentCount) -> None:
+        """Add a response of the model.
+
+        Args:
+            prompt: Index of the prompt.
+            response: The response; None if only the end is signalled.
+            final: Whether it is the last one for this prompt.
+            sent: Reports the response as sent, so that the engine lets the model send more.
+        """
+        if response is not None:
+            events = b""
+            is_read = self._exchange.is_connected
+            with self._fail_on_error():
+                if is_read and not self.is_over:
+                    events = self._add(prompt, response)
+            if is_read and not self.is_over:
+                self._writer.send(events, sent)
+            else:
+                # Discarded responses count too: otherwise a model that ignores its cancellation would block forever.
+                sent.add()
+        if final and not self.is_over:
+            self._pending_prompts -= 1
+            if not self._pending_prompts:
+                self.is_over = True
+                with self._fail_on_error():
+                    self._writer.finish(self._choices, self._total_usage())
+
+    def fail(self, error: ApiError) -> None:
+        """End the response with *error*, unless it is over."""
+        if not self.is_over:
+            self._fail(error)
+
+    @contextmanager
+    def _fail_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except ApiError as error:
+            self._fail(error)
+        except Exception:
+            logger.exception("cannot write the response of model '%s'", self.request.model)
+            self._fail(ApiError(INTERNAL_ERROR, status=SERVER_ERROR))
+
+    def _fail(self, error: ApiError) -> None:
+        self.is_over = True
+        for ticket in self._tickets:
+            self._cancel(ticket)
+        self._writer.fail(error)
+
+    def _add(self, prompt: int, response: InferResponse) -> bytes:
+        if response.error is not None:
+            raise to_api_error(response.error, self.request.model)
+        output = read_output(response)
+        usage = self._usages[prompt]
+        if output.prompt_tokens is not None:
+            # Engines report 0 until they have read the prompt.
+            usage.prompt = max(usage.prompt or 0, output.prompt_tokens)
+        if output.tokens is not None:
+            usage.completion = (usage.completion or 0) + output.tokens
+        count = self.request.choices
+        if len(output.deltas) > count:
+            raise ApiError(
+                f"Expected to find {count} string in the output, found {len(output.deltas)} instead.",
+                status=SERVER_ERROR,
+            )
+        first = prompt * count
+        return self._writer.add([(self._choices[first + delta.index], delta) for delta in output.deltas], usage)
+
+    def _total_usage(self) -> Usage:
+        total = Usage()
+        for usage in self._usages:
+            total.add(usage)
+        return total
+
+
+class PromptSink:
+    """Receives the model's responses to one prompt."""
+
+    __slots__ = ("_prompt", "_response", "_sent")
+
+    def __init__(self, response: TextResponse, prompt: int, sent: SentCount) -> None:
+        self._response = response
+        self._prompt = prompt
+        self._sent = sent
+
+    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
+        """Add a response of the model."""
+        self._response.on_response(self._prompt, response, final=final, sent=self._sent)

@@ -1,0 +1,135 @@
+"""`/tokenize` and `/detokenize`, in the form of vLLM's server, for models with an input `tokenizer_request`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from naiad.protocol.inference import InferRequest, OutputTensor
+from naiad.protocol.metadata import ModelMetadata
+from naiad_llm.openai.errors import SERVER_ERROR, ApiError
+from naiad_llm.openai.requests import (
+    ARRAY,
+    BOOLEAN,
+    OBJECT,
+    TEXT,
+    FieldRule,
+    are_token_ids,
+    check_messages,
+    to_json,
+    validate_fields,
+)
+from naiad_llm.openai.vllm_tensors import build_infer_request, has_string, strings
+
+TOKENIZER_REQUEST = "tokenizer_request"
+_TEXT_OUTPUT = "text_output"
+_CONVERSATION = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools")
+_TOKENIZE: dict[str, FieldRule] = {
+    "model": TEXT,
+    "prompt": TEXT,
+    "messages": ARRAY,
+    "add_special_tokens": BOOLEAN,
+    "return_token_strs": BOOLEAN,
+    "add_generation_prompt": BOOLEAN,
+    "continue_final_message": BOOLEAN,
+    "chat_template_kwargs": OBJECT,
+    "tools": ARRAY,
+}
+_DETOKENIZE: dict[str, FieldRule] = {"model": TEXT, "tokens": ARRAY}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerRequest:
+    """A request to a model's tokenizer.
+
+    Attributes:
+        model: Name of the model.
+        document: The JSON that the model gets.
+    """
+
+    model: str
+    document: str
+
+
+def read_tokenize(document: Mapping[str, Any]) -> TokenizerRequest:
+    """The request in the body of `POST /tokenize`.
+
+    Raises:
+        ApiError: If a field is invalid.
+    """
+    given = validate_fields(
+        document, _TOKENIZE, ("model",), {"chat_template": "prompts are rendered by the model's own template"}
+    )
+    if ("prompt" in given) == ("messages" in given):
+        raise ApiError("you must provide either a `prompt` or `messages`", param="prompt")
+    options: dict[str, Any] = {
+        name: given[name] for name in ("add_special_tokens", "return_token_strs") if name in given
+    }
+    if "prompt" in given:
+        return TokenizerRequest(given["model"], to_json({"prompt": given["prompt"], **options}))
+    conversation = {"messages": check_messages(given["messages"], "messages")}
+    conversation.update({name: given[name] for name in _CONVERSATION if name in given})
+    return TokenizerRequest(given["model"], to_json({"chat": conversation, **options}))
+
+
+def read_detokenize(document: Mapping[str, Any]) -> TokenizerRequest:
+    """The request in the body of `POST /detokenize`.
+
+    Raises:
+        ApiError: If a field is invalid.
+    """
+    given = validate_fields(document, _DETOKENIZE, ("model", "tokens"))
+    if given["tokens"] and not are_token_ids(given["tokens"]):
+        raise ApiError("`tokens` must be an array of token ids", param="tokens")
+    return TokenizerRequest(given["model"], to_json({"tokens": given["tokens"]}))
+
+
+def counting_request(model: str, conversation: str) -> TokenizerRequest:
+    """A request for the number of tokens of a conversation, which is JSON."""
+    return TokenizerRequest(model, to_json({"chat": orjson.Fragment(conversation), "return_tokens": False}))
+
+
+def has_tokenizer(metadata: ModelMetadata) -> bool:
+    """Whether a model has the string input `tokenizer_request`."""
+    return has_string(metadata.inputs, TOKENIZER_REQUEST)
+
+
+def tokenizer_infer_request(request: TokenizerRequest, metadata: ModelMetadata) -> InferRequest:
+    """The inference request for *request*.
+
+    Raises:
+        ApiError: If the model does not support it.
+    """
+    if not has_tokenizer(metadata):
+        raise ApiError(
+            f"The model `{metadata.name}` does not tokenize: it has no string input '{TOKENIZER_REQUEST}'",
+            param="model",
+        )
+    return build_infer_request(metadata, {TOKENIZER_REQUEST: request.document, "stream": False}, {})
+
+
+def tokenizer_body(outputs: Mapping[str, OutputTensor]) -> bytes:
+    """The JSON that the model returned. It is not parsed: it may have a million tokens.
+
+    Raises:
+        ApiError: If there is not exactly one string.
+    """
+    texts = strings(outputs.get(_TEXT_OUTPUT))
+    if len(texts) != 1:
+        raise ApiError(f"The model returned no single string in '{_TEXT_OUTPUT}'", status=SERVER_ERROR)
+    return texts[0].encode()
+
+
+def count_body(outputs: Mapping[str, OutputTensor]) -> bytes:
+    """The response to a `counting_request`, in Anthropic's form.
+
+    Raises:
+        ApiError: If the model returned no count.
+    """
+    try:
+        return orjson.dumps({"input_tokens": int(orjson.loads(tokenizer_body(outputs))["count"])})
+    except (ValueError, KeyError, TypeError) as problem:
+        raise ApiError(f"The model returned no count of tokens: {problem!r}", status=SERVER_ERROR) from None

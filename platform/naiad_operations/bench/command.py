@@ -1,0 +1,302 @@
+"""The command `naiad bench`.
+
+naiad bench add_sub                      a model of the server at http://localhost:8000
+naiad bench models/add_sub               the model in this directory, loaded in this process
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import quote
+
+from naiad.cli.command_line import EXIT_FAILURE, CommandLine, own_flags, run_command, with_help, wrong_arguments
+from naiad.cli.http_reading import DEFAULT_URL, HttpStatusError, ServerAddress, parse_header
+from naiad.cli.json_output import JSON_FLAG, print_json
+from naiad.cli.model_options import QUIET_LOGGERS, options_for_model
+from naiad.cli.run_input import read_request
+from naiad.cli.serve import log_settings, open_log
+from naiad.config.server.flag import Flag, Kind, parse_value
+from naiad.config.server.options import ServerOptions
+from naiad.core.errors import NaiadError, OptionError
+from naiad.protocol.inference import InferRequest
+from naiad.protocol.model_names import LATEST
+from naiad_operations.bench.load import LoadResult, Target, run_load
+from naiad_operations.bench.report import HEADER, as_json, histogram, row, throughput
+from naiad_operations.bench.requests import BenchModel, generated_request, model_of_config, parse_shapes
+
+__all__ = ["OWN_FLAGS", "bench"]
+
+_PROGRAM = "naiad bench MODEL|MODEL_DIR"
+_GROUP = "Bench (with MODEL_DIR, also takes the server's flags about loading models)"
+_URL = Flag("url", Kind.STRING, "", f"The server; default: {DEFAULT_URL}, with --grpc localhost:8001.")
+_GRPC = Flag("grpc", Kind.NOTHING, "", "Use gRPC; needs grpcio (naiad[remote]).")
+_CONCURRENCY = Flag("concurrency", Kind.STRING, "1,4,16", "Requests in flight, one load for each number.")
+_SECONDS = Flag("seconds", Kind.NUMBER, "5", "Length of each load.", low=0.1)
+_WARM_UP = Flag("warm-up", Kind.NUMBER, "1", "Seconds of requests before the first load, which are not counted.", low=0)
+_TIMEOUT = Flag("timeout", Kind.NUMBER, "60", "Seconds that requests have after the end of a load.", low=0.1)
+_INPUT = Flag(
+    "input",
+    Kind.STRING,
+    "",
+    "The request, as for `naiad run`: a JSON file, or name=value for each input; default: generated.",
+    repeatable=True,
+)
+_SHAPE = Flag("shape", Kind.STRING, "", "Shape of a generated input, without the batch: NAME:3,224.", repeatable=True)
+_BATCH = Flag("batch", Kind.INTEGER, "1", "Rows of a generated request, for models with batches.", low=1)
+_VERSION = Flag("version", Kind.INTEGER, "", "Version of the model; default: the highest.")
+_HEADER = Flag("header", Kind.STRING, "", "Header of HTTP requests: NAME:VALUE.", repeatable=True)
+_WITH = Flag("with", Kind.STRING, "", "With MODEL_DIR: load this model of its repository, too.", repeatable=True)
+OWN_FLAGS = own_flags(
+    _GROUP,
+    *(_URL, _GRPC, _CONCURRENCY, _SECONDS, _WARM_UP, _TIMEOUT),
+    *(_INPUT, _SHAPE, _BATCH, _VERSION, _HEADER, _WITH, JSON_FLAG),
+)
+_SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
+_GRPC_URL = "localhost:8001"
+_LARGEST_CONCURRENCY = 10_000
+_UNAUTHORIZED = (401, 403)
+"""Statuses of requests without the key of a restricted API."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BenchPlan:
+    """What the command line asks for.
+
+    Attributes:
+        concurrencies: Number of requests in flight of each load.
+        seconds: Length of each load.
+        warm_up: Length of the load before the first.
+        timeout: Seconds that requests have after the end of a load.
+        inputs: Texts of `--input`.
+        shapes: Shapes of generated inputs.
+        batch: Rows of a generated request.
+        version: Version of the model; empty for the highest.
+        is_json: Whether to print JSON.
+    """
+
+    concurrencies: tuple[int, ...]
+    seconds: float
+    warm_up: float
+    timeout: float
+    inputs: tuple[str, ...]
+    shapes: dict[str, tuple[int, ...]]
+    batch: int
+    version: str
+    is_json: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BenchReport:
+    """What is printed of a load besides its figures."""
+
+    model: BenchModel
+    request: InferRequest
+    notes: Sequence[str]
+    place: str
+    protocol: str
+
+
+def bench(arguments: Sequence[str]) -> int:
+    """Send loads to a model; returns the exit code: 1 if a request failed."""
+    return run_command(arguments, OWN_FLAGS, _SHOWN_FLAGS, _PROGRAM, "measure", _bench)
+
+
+def _bench(line: CommandLine) -> int:
+    if len(line.positional) != 1:
+        raise wrong_arguments(_PROGRAM, "one model", line.positional)
+    plan = _plan(line)
+    (name,) = line.positional
+    directory = Path(name)
+    is_own = directory.is_dir() and not line.has(_URL) and not line.has(_GRPC)
+    if not is_own and line.server:
+        flag = line.server[0][0].name
+        raise OptionError(f"--{flag}: only for a model that this command loads; name the model's directory, not --url")
+    if "/" in name and not directory.is_dir():
+        raise NaiadError(
+            f"cannot measure '{name}': there is no such directory; name the directory of a model, or a model of a "
+            "running server, whose name has no '/'"
+        )
+    if is_own:
+        return _load_and_measure(directory.absolute(), line, plan)
+    if line.has(_GRPC):
+        results = asyncio.run(_measure_over_grpc(name, line.last(_URL) or _GRPC_URL, plan))
+    else:
+        server = ServerAddress(line.last(_URL) or DEFAULT_URL, dict(parse_header(text) for text in line.all(_HEADER)))
+        results = asyncio.run(_measure_over_http(name, server, plan))
+    return EXIT_FAILURE if any(result.errors for result in results) else 0
+
+
+def _plan(line: CommandLine) -> _BenchPlan:
+    return _BenchPlan(
+        concurrencies=_concurrencies(line.last(_CONCURRENCY)),
+        seconds=float(parse_value(_SECONDS, line.last(_SECONDS))),
+        warm_up=float(parse_value(_WARM_UP, line.last(_WARM_UP))),
+        timeout=float(parse_value(_TIMEOUT, line.last(_TIMEOUT))),
+        inputs=line.all(_INPUT),
+        shapes=parse_shapes(line.all(_SHAPE)),
+        batch=int(parse_value(_BATCH, line.last(_BATCH))),
+        version=str(parse_value(_VERSION, line.last(_VERSION))) if line.has(_VERSION) else "",
+        is_json=line.has(JSON_FLAG),
+    )
+
+
+def _concurrencies(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and 1 <= int(part) <= _LARGEST_CONCURRENCY for part in parts):
+        raise OptionError(f"--concurrency={text}: not numbers from 1 to {_LARGEST_CONCURRENCY}, such as 1,4,16")
+    return tuple(map(int, parts))
+
+
+# -- the targets ------------------------------------------------------------------------------------------------------
+
+
+async def _measure_over_http(name: str, server: ServerAddress, plan: _BenchPlan) -> list[LoadResult]:
+    from naiad_operations.bench.http_target import HttpTarget
+
+    versioned = f"/versions/{plan.version}" if plan.version else ""
+    try:
+        config = server.get(f"/v2/models/{quote(name, safe='')}{versioned}/config")
+    except HttpStatusError as error:
+        needs_key = error.status in _UNAUTHORIZED
+        advice = "give the key with --header=NAME:VALUE" if needs_key else "`naiad top URL` lists its models"
+        raise NaiadError(
+            f"cannot measure model '{name}': the server at {server.url} responded: {error.detail}; {advice}"
+        ) from error
+    model = model_of_config(config, plan.version)
+    if model.is_decoupled:
+        raise NaiadError(
+            f"cannot measure model '{name}' over HTTP: it is decoupled, so its responses need a stream; add --grpc, or "
+            "name its directory"
+        )
+    request, notes = _request(model, plan)
+    target = HttpTarget(server, model, request, plan.version)
+    report = _BenchReport(model=model, request=request, notes=notes, place=server.url, protocol="HTTP")
+    try:
+        return await _measure(target, plan, report)
+    finally:
+        target.close()
+
+
+async def _measure_over_grpc(name: str, url: str, plan: _BenchPlan) -> list[LoadResult]:
+    from naiad_operations.bench.grpc_target import GrpcEndpoint, GrpcTarget
+
+    server = GrpcEndpoint(url)
+    try:
+        model = await server.model(name, plan.version)
+        request, notes = _request(model, plan)
+        target = GrpcTarget(server, model, request, plan.version)
+        report = _BenchReport(model=model, request=request, notes=notes, place=server.address, protocol="gRPC")
+        return await _measure(target, plan, report)
+    finally:
+        await server.close()
+
+
+def _load_and_measure(directory: Path, line: CommandLine, plan: _BenchPlan) -> int:
+    """Measure a model that is loaded in this process; returns the exit code."""
+    options = options_for_model(directory, line.server, line.all(_WITH))
+    with open_log(replace(log_settings(options), escape=False)):
+        for name in QUIET_LOGGERS:
+            logging.getLogger(name).setLevel(logging.WARNING)
+        results = asyncio.run(_measure_engine(directory, options, plan))
+    return EXIT_FAILURE if any(result.errors for result in results) else 0
+
+
+async def _measure_engine(directory: Path, options: ServerOptions, plan: _BenchPlan) -> list[LoadResult]:
+    from naiad.server.app import build_engine, build_loader
+    from naiad_operations.bench.engine_target import EngineTarget
+
+    engine = build_engine(options, build_loader(options))
+    try:
+        failures = await engine.start()
+        if failures:
+            raise failures[0]
+        version = int(plan.version) if plan.version else LATEST
+        found = engine.model_metadata(directory.name, version)
+        model = model_of_config(engine.model_config(directory.name, version), found.versions[-1])
+        request, notes = _request(model, plan)
+        request.model_version = version
+        report = _BenchReport(
+            model=model, request=request, notes=notes, place=str(directory), protocol="in process, without a network"
+        )
+        return await _measure(EngineTarget(engine, model, request), plan, report)
+    finally:
+        await engine.stop()
+
+
+def _request(model: BenchModel, plan: _BenchPlan) -> tuple[InferRequest, list[str]]:
+    if not plan.inputs:
+        return generated_request(model, plan.batch, plan.shapes)
+    if plan.shapes or plan.batch != 1:
+        raise OptionError("--shape and --batch are for generated requests; leave them out, or leave --input out")
+    return read_request(plan.inputs, model.metadata), []
+
+
+# -- the loads --------------------------------------------------------------------------------------------------------
+
+
+async def _measure(target: Target, plan: _BenchPlan, report: _BenchReport) -> list[LoadResult]:
+    """Run all loads; print their figures as they are known."""
+    if not plan.is_json:
+        _print_head(plan, report)
+    if plan.warm_up:
+        await run_load(target, plan.concurrencies[0], plan.warm_up, timeout=plan.timeout)
+    results = []
+    for concurrency in plan.concurrencies:
+        results.append(await run_load(target, concurrency, plan.seconds, timeout=plan.timeout))
+        if not plan.is_json:
+            print(row(results[-1]), flush=True)
+    if plan.is_json:
+        _print_json(report, results)
+    else:
+        _print_plots(results)
+    return results
+
+
+def _print_head(plan: _BenchPlan, report: _BenchReport) -> None:
+    inputs = ", ".join(f"{each.name} {each.datatype.name} {list(each.shape)}" for each in report.request.inputs)
+    print(f"{report.model.metadata.name} at {report.place}, {report.protocol}; {plan.seconds:g} s for each load")
+    print(f"request: {inputs or 'no inputs'}")
+    for note in report.notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(f"\n{HEADER}", flush=True)
+
+
+def _print_plots(results: Sequence[LoadResult]) -> None:
+    is_ascii = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    measured = [result for result in results if result.latencies_ms]
+    if len(measured) > 1:
+        print("\nrequests/s by concurrency")
+        print("\n".join(throughput(measured, is_ascii=is_ascii)))
+    if measured:
+        print(f"\nlatency from ... ms, {measured[-1].concurrency} in flight: number of requests")
+        print("\n".join(histogram(measured[-1].latencies_ms, is_ascii=is_ascii)))
+    for result in results:
+        if result.first_ms:
+            median = as_json(result)["first_response_p50_ms"]
+            print(f"\nfirst response, {result.concurrency} in flight: p50 {median:.3g} ms")
+    failed = next((result for result in results if result.errors), None)
+    if failed is not None:
+        count = sum(result.errors for result in results)
+        print(f"{count} requests failed; the first: {failed.first_error}", file=sys.stderr)
+
+
+def _print_json(report: _BenchReport, results: Sequence[LoadResult]) -> None:
+    inputs = [
+        {"name": each.name, "datatype": each.datatype.name, "shape": each.shape} for each in report.request.inputs
+    ]
+    print_json(
+        {
+            "model": report.model.metadata.name,
+            "version": report.model.metadata.versions[0] or None,
+            "place": report.place,
+            "protocol": report.protocol.partition(",")[0],
+            "inputs": inputs,
+            "notes": report.notes,
+            "loads": [as_json(result) for result in results],
+        }
+    )

@@ -1,0 +1,192 @@
+"""Requests over HTTP: one connection for each worker, and the same bytes for each request.
+
+The parser is httptools', which the server uses, too. A client library spends more time on a request than the server, so
+that the figures would be those of the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+from urllib.parse import quote
+
+import httptools
+import orjson
+
+from naiad.cli.http_reading import ServerAddress
+from naiad.core.errors import Code, NaiadError
+from naiad.protocol.inference import InferRequest
+from naiad_operations.bench.requests import BenchModel
+
+__all__ = ["HttpTarget"]
+
+_OK = 200
+
+
+class HttpTarget:
+    """Sends one request again and again to a server."""
+
+    def __init__(self, server: ServerAddress, model: BenchModel, request: InferRequest, version: str) -> None:
+        """Encode the request.
+
+        Args:
+            server: The server.
+            model: The model.
+            request: The request.
+            version: Version to name in the path; empty for none.
+        """
+        self._server = server
+        self._port = server.port or (443 if server.is_secure else 80)
+        self._ssl = ssl.create_default_context() if server.is_secure else None
+        self._messages = _messages(server, model, request, version)
+        self._connections: list[_Connection | None] = []
+
+    async def open(self, workers: int) -> None:
+        """Have a place for the connection of each worker."""
+        self._connections += [None] * (workers - len(self._connections))
+
+    async def send(self, worker: int) -> int:
+        """Send the request on the worker's connection."""
+        try:
+            connection = self._connections[worker]
+            if connection is None or connection.is_closed:
+                connection = self._connections[worker] = await self._connect()
+            status, body = await connection.exchange(next(self._messages))
+        except OSError as error:
+            raise NaiadError(f"{self._server.url}: {error.strerror or error}", code=Code.UNAVAILABLE) from None
+        if status != _OK:
+            raise NaiadError(_error_text(status, body))
+        return 0
+
+    def close(self) -> None:
+        """Close the connections."""
+        for connection in self._connections:
+            if connection is not None:
+                connection.close()
+
+    async def _connect(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(_Connection, self._server.host, self._port, ssl=self._ssl)
+        return connection
+
+
+def _messages(server: ServerAddress, model: BenchModel, request: InferRequest, version: str) -> Iterator[bytes]:
+    """The bytes of each request: the same, but for the ids of sequences."""
+    versioned = f"/versions/{quote(version, safe='')}" if version else ""
+    path = f"/v2/models/{quote(model.metadata.name, safe='')}{versioned}/infer"
+    if not model.has_sequences:
+        return itertools.repeat(_message(server, path, request, {}))
+    # Each request is a separate sequence.
+    numbers = ({"sequence_id": number, "sequence_start": True, "sequence_end": True} for number in itertools.count(1))
+    return (_message(server, path, request, parameters) for parameters in numbers)
+
+
+def _message(server: ServerAddress, path: str, request: InferRequest, parameters: dict[str, Any]) -> bytes:
+    """The bytes of an inference request with binary tensors."""
+    tensors = [bytes(tensor.data) for tensor in request.inputs]
+    document = {
+        "parameters": {**request.parameters, **parameters, "binary_data_output": True},
+        "inputs": [
+            {
+                "name": tensor.name,
+                "datatype": tensor.datatype.name,
+                "shape": tensor.shape,
+                "parameters": {"binary_data_size": len(data)},
+            }
+            for tensor, data in zip(request.inputs, tensors, strict=True)
+        ],
+    }
+    head = orjson.dumps(document)
+    length = len(head) + sum(map(len, tensors))
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    headers = {
+        "Host": host if server.port is None else f"{host}:{server.port}",
+        "Inference-Header-Content-Length": str(len(head)),
+        "Content-Length": str(length),
+        "Content-Type": "application/octet-stream",
+        **server.headers,
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return b"".join((f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode(), head, *tensors))
+
+
+class _Connection(asyncio.Protocol):
+    """A connection with at most one request in flight.
+
+    Attributes:
+        is_closed: Whether no further request can be sent.
+    """
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self._transport: asyncio.Transport | None = None
+        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
+        self._parser: Any = None
+        self._body: list[bytes] = []
+
+    def exchange(self, message: bytes) -> asyncio.Future[tuple[int, bytes]]:
+        """Send a request; the result is status and body of its response."""
+        assert self._transport is not None
+        self._answer = asyncio.get_running_loop().create_future()
+        self._parser = httptools.HttpResponseParser(self)
+        self._body = []
+        self._transport.write(message)
+        return self._answer
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- asyncio's callbacks --
+
+    def connection_made(self, transport: Any) -> None:
+        """Keep the transport."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has arrived."""
+        if self._parser is None:
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(f"invalid response: {error}")
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Fail the request in flight."""
+        self.is_closed = True
+        self._fail(f"the server closed the connection{f': {error}' if error else ''}")
+
+    # -- the parser's callbacks --
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a part of the body."""
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """Pass on the response."""
+        parser, self._parser = self._parser, None
+        if not parser.should_keep_alive():
+            self.is_closed = True
+            self.close()
+        self._finish(lambda answer: answer.set_result((parser.get_status_code(), b"".join(self._body))))
+
+    def _fail(self, message: str) -> None:
+        self._finish(lambda answer: answer.set_exception(ConnectionError(message)))
+
+    def _finish(self, finish: Callable[[asyncio.Future[tuple[int, bytes]]], None]) -> None:
+        answer, self._answer = self._answer, None
+        if answer is not None and not answer.done():
+            finish(answer)
+
+
+def _error_text(status: int, body: bytes) -> str:
+    with suppress(ValueError, KeyError, TypeError):
+        return str(orjson.loads(body)["error"])
+    return f"HTTP status {status}"

@@ -1,0 +1,120 @@
+"""A closed loop: each of several workers sends its next request when the response to its last one has arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Protocol
+
+from naiad.core.errors import NaiadError
+
+__all__ = ["LoadResult", "Target", "percentile", "run_load"]
+
+_NS_PER_MS = 1e6
+_NS_PER_SECOND = 1e9
+_PAUSE_SECONDS = 0.05
+"""Pause of a worker after an error: a server that refuses connections answers thousands of times a second."""
+
+
+class Target(Protocol):
+    """Where requests are sent."""
+
+    async def open(self, workers: int) -> None:
+        """Be ready for this number of requests at the same time."""
+
+    async def send(self, worker: int) -> int:
+        """Send one request for a worker and wait for its last response.
+
+        Returns:
+            Nanoseconds until the first response of a model with any number of responses; else 0.
+
+        Raises:
+            NaiadError: If the request fails.
+        """
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadResult:
+    """What one load measured.
+
+    Attributes:
+        concurrency: Number of workers.
+        seconds: From the first request to the last response.
+        latencies_ms: Milliseconds of each successful request, in the order of their ends.
+        first_ms: Milliseconds until the first response, for models with any number of responses.
+        errors: Failed requests.
+        first_error: The message of the first of them; empty for none.
+    """
+
+    concurrency: int
+    seconds: float = 0.0
+    latencies_ms: array[float] = field(default_factory=lambda: array("d"))
+    first_ms: array[float] = field(default_factory=lambda: array("d"))
+    errors: int = 0
+    first_error: str = ""
+
+    @property
+    def requests_per_second(self) -> float:
+        """Successful requests per second."""
+        return len(self.latencies_ms) / self.seconds if self.seconds else 0.0
+
+    def add_error(self, message: str) -> None:
+        """Count a failed request."""
+        self.errors += 1
+        self.first_error = self.first_error or message
+
+
+async def run_load(target: Target, concurrency: int, seconds: float, *, timeout: float) -> LoadResult:
+    """Send requests for some seconds; those that are in flight then are waited for, and count.
+
+    Args:
+        target: Where to send them.
+        concurrency: How many are in flight.
+        seconds: How long requests are started.
+        timeout: Seconds that requests in flight have afterwards; those that take longer are errors.
+    """
+    await target.open(concurrency)
+    result = LoadResult(concurrency=concurrency)
+    started = time.monotonic_ns()
+    deadline = started + int(seconds * _NS_PER_SECOND)
+    workers = [asyncio.ensure_future(_work(target, number, started, deadline, result)) for number in range(concurrency)]
+    try:
+        _, pending = await asyncio.wait(workers, timeout=seconds + timeout)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        ends = await asyncio.gather(*workers, return_exceptions=True)
+    for _ in pending:
+        result.add_error(f"no response within {timeout:g} s")
+    for end in ends:
+        if isinstance(end, Exception):
+            raise end
+    result.seconds = max(result.seconds, 1e-9)
+    return result
+
+
+async def _work(target: Target, number: int, first: int, deadline: int, result: LoadResult) -> None:
+    now = time.monotonic_ns()
+    while now < deadline:
+        started = now
+        try:
+            first_ns = await target.send(number)
+        except NaiadError as error:
+            result.add_error(error.message)
+            await asyncio.sleep(_PAUSE_SECONDS)
+            now = time.monotonic_ns()
+        else:
+            now = time.monotonic_ns()
+            result.latencies_ms.append((now - started) / _NS_PER_MS)
+            if first_ns:
+                result.first_ms.append(first_ns / _NS_PER_MS)
+        result.seconds = (now - first) / _NS_PER_SECOND
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float | None:
+    """The smallest of the ordered values that *percent* of them do not exceed; None of no values."""
+    return ordered[max(ceil(len(ordered) * percent / 100) - 1, 0)] if ordered else None

@@ -1,0 +1,169 @@
+"""The environments of a bundle: each is one archive in the bundle, however many models name it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+
+from naiad.config.model.declared_environment import is_declaration
+from naiad.config.model.environment_source import EnvironmentSource, redact
+from naiad.core.errors import BundleError
+from naiad.environments.archives.archive_writer import OutputMember
+from naiad.environments.archives.inspection import inspect_environment
+from naiad.environments.archives.manifest import Manifest, host_platform, read_manifest
+from naiad.environments.archives.signatures import SIGNATURE_SUFFIX
+from naiad.environments.fetching.download import download
+from naiad.environments.manager import EnvironmentManager
+from naiad.environments.progress import ProgressReporter
+from naiad.environments.store.archive_digest import digest_of
+from naiad_building.declared.declaration import is_locked
+from naiad_building.pack import pack
+
+__all__ = ["ENVIRONMENTS_FOLDER", "BundledEnvironments"]
+
+ENVIRONMENTS_FOLDER = "environments"
+_SHOWN_DIGITS = 12
+_DECLARED_NAME = "packages.tar.zst"
+"""Name of each archive of a declared environment: models that declare the same packages in other files share it."""
+
+
+class BundledEnvironments:
+    """Collects the environments that models and backends name.
+
+    Args:
+        scratch: Folder for packed and downloaded archives.
+        reporter: Receives the progress.
+        manager: Builds the environments that files declare.
+        signed: Whether the server will require signatures (`--env-trust`).
+        folder: Folder of the archives in the bundle.
+        has_own_folders: Whether each archive is in its own folder, with its signature.
+        is_for_any_platform: Whether environments for other platforms are accepted.
+
+    Attributes:
+        members: Archives and signatures, by path in the bundle.
+        sources: Collected files and folders of this machine; models that contain one are copied without it.
+        facts: Origin and SHA-256 of each environment, by path in the bundle.
+        manifests: Manifests of the environments that have one, by path in the bundle.
+        notes: Sentences for the person who makes the bundle.
+    """
+
+    def __init__(
+        self,
+        scratch: Path,
+        reporter: ProgressReporter,
+        manager: EnvironmentManager,
+        *,
+        signed: bool = False,
+        folder: str = ENVIRONMENTS_FOLDER,
+        has_own_folders: bool = False,
+        is_for_any_platform: bool = False,
+    ) -> None:
+        self._folder = folder
+        self._has_own_folders = has_own_folders
+        self._is_for_any_platform = is_for_any_platform
+        self._scratch = scratch
+        self._reporter = reporter
+        self._manager = manager
+        self._signed = signed
+        self._paths: dict[str, str] = {}
+        self._packed: dict[Path, Path] = {}
+        self.members: dict[str, OutputMember] = {}
+        self.sources: set[Path] = set()
+        self.facts: dict[str, dict[str, str]] = {}
+        self.manifests: dict[str, Manifest] = {}
+        self.notes: list[str] = []
+
+    def add(self, source: Path | EnvironmentSource, origin: str, python: SpecifierSet | None = None) -> str:
+        """Collect an environment unless it is collected already; returns its path in the bundle.
+
+        Args:
+            source: The environment.
+            origin: The setting that names it, for errors.
+            python: Versions of Python that its models support, for an environment that is built here.
+
+        Raises:
+            BundleError: If it is for another platform, or its digest or signature is not the required one.
+            ExecutionEnvironmentError: If it cannot be read, packed or downloaded.
+        """
+        named = source if isinstance(source, EnvironmentSource) else EnvironmentSource(path=source)
+        key = f"{os.path.realpath(named.path) if named.path is not None else named.uri}@{named.digest}"
+        if named.path is not None and is_declaration(named.path):
+            key += f" {python or ''}"
+        if key not in self._paths:
+            self._paths[key] = self._collect(named, origin, python)
+        return self._paths[key]
+
+    def _collect(self, named: EnvironmentSource, origin: str, python: SpecifierSet | None) -> str:
+        archive, label = self._archive(named, origin, python)
+        digest = digest_of(archive, self._scratch / "index", reporter=self._reporter)
+        if named.digest and digest != named.digest:
+            raise BundleError(
+                f"{origin}: cannot use {label}: its SHA-256 is {digest}, and the configuration requires {named.digest}"
+            )
+        manifest = read_manifest(archive)
+        if manifest is not None and manifest.platform != host_platform() and not self._is_for_any_platform:
+            raise BundleError(
+                f"{origin}: cannot use the execution environment {label}: it is for {manifest.platform}, and the "
+                f"server of this bundle is for {host_platform()}; make the bundle on a {manifest.platform} machine"
+            )
+        shown = digest[:_SHOWN_DIGITS]
+        path = f"{self._folder}/{shown}-{archive.name}"
+        if self._has_own_folders:
+            path = f"{self._folder}/{shown}-{archive.name.partition('.')[0]}/{archive.name}"
+        if path not in self.members:
+            self.members[path] = OutputMember(name=path, source=archive)
+            # Only the name of a path: its folders would make bundles of two machines differ.
+            self.facts[path] = {"from": label if named.path is None else named.path.name, "sha256": digest}
+            if manifest is not None:
+                self.manifests[path] = manifest
+        signature = archive.with_name(archive.name + SIGNATURE_SUFFIX)
+        if signature.is_file():
+            self.members[path + SIGNATURE_SUFFIX] = OutputMember(name=path + SIGNATURE_SUFFIX, source=signature)
+            self.sources.add(signature.resolve())
+        elif self._signed:
+            raise BundleError(
+                f"{origin}: cannot use {label}: --env-trust requires signatures, and {signature.name} is missing; "
+                "sign it with `naiad env sign`"
+            )
+        return path
+
+    def _built(self, named: EnvironmentSource, python: SpecifierSet | None) -> Path:
+        """An archive of an environment that a file declares: built from its lock, and packed with its interpreter."""
+        assert named.path is not None
+        ready = self._manager.prepare(named, python=python)  # kept while it is packed: it has a lease on the entry
+        if ready.prefix not in self._packed:
+            archive = self._scratch / str(len(self._paths)) / _DECLARED_NAME
+            pack(ready.prefix, archive, reporter=self._reporter)
+            self._packed[ready.prefix] = archive
+        if not is_locked(named.path, ready.version):
+            self.notes.append(
+                f"{named.path} has no lock, so its packages were resolved now; `naiad lock {named.path}` writes one, "
+                "and keeps their versions the next time"
+            )
+        return self._packed[ready.prefix]
+
+    def _archive(self, named: EnvironmentSource, origin: str, python: SpecifierSet | None) -> tuple[Path, str]:
+        """An archive of the environment, and its name for messages; packs folders and downloads URIs."""
+        if named.path is None:
+            name = named.uri.partition("?")[0].rpartition("/")[2] or "environment"
+            archive = self._scratch / str(len(self._paths)) / name
+            download(named.uri, archive, reporter=self._reporter)
+            return archive, redact(named.uri)
+        if is_declaration(named.path):
+            return self._built(named, python), str(named.path)
+        path = Path(os.path.realpath(named.path))
+        self.sources.add(path)
+        if not path.is_dir():
+            return path, str(named.path)
+        if self._signed or named.digest:
+            raise BundleError(
+                f"{origin}: cannot check the execution environment {named}: it is a directory, and only archives have "
+                "a digest and signatures; pack it with `naiad env pack`, and sign the archive"
+            )
+        # Packing takes minutes; a directory without an interpreter fails here, before that.
+        inspect_environment(str(path), self._scratch / "store", self._reporter)
+        archive = self._scratch / str(len(self._paths)) / f"{path.name}.tar.zst"
+        pack(path, archive, reporter=self._reporter)
+        return archive, str(named.path)

@@ -1,0 +1,133 @@
+"""Layers of images: reproducible tars, named by their digest.
+
+Format: https://github.com/opencontainers/image-spec/blob/v1.1.0/layer.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+from naiad.environments.archives.archive_writer import MTIME, OutputMember
+from naiad.environments.archives.parallel_gzip import gzip_writer
+from naiad.models.artifacts.manifest import LAYER_GZIP, LAYER_TAR
+
+__all__ = ["ImageLayer", "write_layer"]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLayer:
+    """One layer.
+
+    Attributes:
+        descriptor: The manifest's entry: media type, digest and size of the blob.
+        diff_id: Digest of the uncompressed tar.
+        made_by: Text for the image's history.
+    """
+
+    descriptor: dict[str, Any]
+    diff_id: str
+    made_by: str
+
+
+def write_layer(
+    blobs: Path,
+    members: Iterable[OutputMember],
+    *,
+    folders: dict[str, int] | None = None,
+    at: str = "",
+    made_by: str = "",
+    is_compressed: bool = True,
+) -> ImageLayer:
+    """Write a layer into a folder of blobs; the file is named by its digest.
+
+    Args:
+        blobs: The folder.
+        members: The files.
+        folders: Modes of additional folders, by path.
+        at: Prefix of the members' paths.
+        made_by: Text for the image's history.
+        is_compressed: Whether to compress the tar.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    with tempfile.NamedTemporaryFile(dir=blobs, delete=False) as written:
+        unpacked: IO[bytes] = cast("IO[bytes]", written)
+        _write_tar(unpacked, members, folders or {}, at)
+        diff_id = digest = _digest_of(unpacked)
+        size = unpacked.tell()
+    path = Path(written.name)
+    if is_compressed:
+        with path.open("rb") as content, tempfile.NamedTemporaryFile(dir=blobs, delete=False) as packed:
+            with gzip_writer(cast("IO[bytes]", packed)) as stream:
+                shutil.copyfileobj(content, stream, 1 << 20)
+            size = packed.tell()
+        path.unlink()
+        path = Path(packed.name)
+        with path.open("rb") as file:
+            digest = _digest_of(file)
+    path.chmod(0o644)
+    path.replace(blobs / digest.removeprefix("sha256:"))
+    media_type = LAYER_GZIP if is_compressed else LAYER_TAR
+    return ImageLayer({"mediaType": media_type, "digest": digest, "size": size}, diff_id, made_by)
+
+
+def _write_tar(output: IO[bytes], members: Iterable[OutputMember], folders: dict[str, int], at: str) -> None:
+    """Write a tar with files of root; each folder precedes its files.
+
+    Args:
+        output: Receives the tar.
+        members: The files.
+        folders: Modes of additional folders, by path.
+        at: Prefix of the members' paths.
+    """
+    written: set[str] = set()
+
+    def add_folders(path: str) -> None:
+        for parent in reversed([str(folder) for folder in Path(path).parents if str(folder) != "."]):
+            add_folder(parent, 0o755)
+
+    def add_folder(path: str, mode: int) -> None:
+        if path not in written:
+            written.add(path)
+            info = _info(path, mode)
+            info.type = tarfile.DIRTYPE
+            tar.addfile(info)
+
+    with tarfile.open(fileobj=output, mode="w") as tar:
+        for path, mode in sorted(folders.items()):
+            add_folders(path)
+            add_folder(path, mode)
+        for member in sorted(members, key=lambda member: member.name):
+            name = f"{at}{member.name}"
+            add_folders(name)
+            info = _info(name, 0o755 if member.executable or member.link is not None else 0o644)
+            if member.link is not None:
+                info.type, info.linkname = tarfile.SYMTYPE, member.link
+                tar.addfile(info)
+                continue
+            info.size = member.size
+            with io.BytesIO(member.read()) if member.source is None else member.source.open("rb") as content:
+                tar.addfile(info, content)
+
+
+def _info(name: str, mode: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.mtime, info.mode = MTIME, mode
+    return info
+
+
+def _digest_of(file: IO[bytes]) -> str:
+    file.seek(0)
+    digest = hashlib.sha256()
+    while chunk := file.read(1 << 20):
+        digest.update(chunk)
+    return f"sha256:{digest.hexdigest()}"

@@ -1,0 +1,202 @@
+"""Collects a bundle: interpreter, models, backends and environments that a server with some options needs.
+
+`archive` and `image` write the result. The members stay files of this machine until then, so a bundle of many gigabytes
+is copied once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.version import Version
+
+from naiad import __version__
+from naiad.config.server.flag import Flag, format_flag
+from naiad.config.server.options import ServerOptions
+from naiad.core.errors import BundleError
+from naiad.environments.archives.archive_writer import OutputMember
+from naiad.environments.archives.manifest import Manifest, host_platform
+from naiad.environments.elf import newest_glibc
+from naiad.environments.manager import EnvironmentManager
+from naiad.environments.policy import store_policy
+from naiad.environments.progress import ProgressReporter
+from naiad_operations.bundle.environments import BundledEnvironments
+from naiad_operations.bundle.host import HOST_FOLDER, RUN, copy_host, lock_text, run_script
+from naiad_operations.bundle.manifest import HERE, MANIFEST_NAME, BundleManifest, digests_of
+from naiad_operations.bundle.models import CollectedModels, collect_models
+
+__all__ = ["LOCK_NAME", "Bundle", "BundleRequest", "make_bundle"]
+
+LOCK_NAME = "naiad.lock"
+_KEYS = "keys.toml"
+# The bundle replaces the values of these flags with its own folders; the store is chosen on the other machine. Declared
+# environments are built already, from wheels of this machine.
+_REPLACED_FLAGS = frozenset(
+    {"model-repository", "model-store", "backend-directory", "env-directory", "env-store", "env-trust"}
+    | {"env-build", "env-wheels"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleRequest:
+    """The settings of a bundle that are not flags of its server.
+
+    Attributes:
+        name: Name of the bundle.
+        platform: Required platform; empty for any.
+        glibc: Version of glibc with which all files must run; empty for any.
+        packages: Additional packages of the server's interpreter.
+    """
+
+    name: str
+    platform: str = ""
+    glibc: str = ""
+    packages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """A collected bundle, ready to be written.
+
+    Attributes:
+        manifest: The manifest.
+        host: The server's interpreter and packages.
+        environments: Archives of environments.
+        models: The manifest file, models, backends and the script `run`.
+        notes: Sentences for the person who makes the bundle.
+        collected: The models; their files may be copies that exist as long as this object.
+    """
+
+    manifest: BundleManifest
+    host: tuple[OutputMember, ...]
+    environments: tuple[OutputMember, ...]
+    models: tuple[OutputMember, ...]
+    notes: tuple[str, ...]
+    collected: CollectedModels
+
+    @property
+    def members(self) -> list[OutputMember]:
+        """All members, the manifest first: a reader of the archive finds it without unpacking the rest."""
+        first = [member for member in self.models if member.name == MANIFEST_NAME]
+        others = [member for member in self.models if member.name != MANIFEST_NAME]
+        return [*first, *others, *self.environments, *self.host]
+
+
+def make_bundle(
+    options: ServerOptions,
+    flags: Sequence[tuple[Flag, str]],
+    request: BundleRequest,
+    scratch: Path,
+    reporter: ProgressReporter,
+) -> Bundle:
+    """The bundle of a server with these options.
+
+    Args:
+        options: The server's options.
+        flags: The flags that the options come from.
+        request: The other settings of the bundle.
+        scratch: An empty folder for members that are made here; it must exist until the bundle is written.
+        reporter: Receives the progress.
+
+    Raises:
+        BundleError: If a model would not run from the bundle, or the request cannot be met.
+        NaiadError: If a model or an environment cannot be read or packed.
+        OSError: If a file cannot be copied.
+    """
+    _check_platform(request.platform)
+    if options.models.is_namespaced:
+        raise BundleError(
+            "cannot bundle with --model-namespacing=true: namespaces are the folders of repositories, which a bundle "
+            "renames"
+        )
+    # Copied libraries may need a newer glibc and are checked below, after minutes of copying. The interpreter is
+    # checked first, because an interpreter that is too new fails every time.
+    _check_glibc(request.glibc, {HOST_FOLDER: newest_glibc((Path(sys.executable).resolve(),))})
+    manager = EnvironmentManager(options.environments.store, reporter=reporter, policy=store_policy(options))
+    environments = BundledEnvironments(
+        scratch / "environments", reporter, manager, signed=options.environments.trusted_keys is not None
+    )
+    collected = collect_models(options, environments, sys.version_info[:3])
+    (scratch / HOST_FOLDER).mkdir()
+    host, described = copy_host(scratch / HOST_FOLDER, request.packages)
+    parts = {HOST_FOLDER: described, **environments.manifests}
+    _check_glibc(request.glibc, {place: part.glibc for place, part in parts.items()})
+    models = _sorted((*collected.members.values(), *_server_files(options, described)))
+    packed = _sorted(environments.members.values())
+    manifest = BundleManifest(
+        name=request.name,
+        naiad=__version__,
+        python=described.python,
+        platform=host_platform(),
+        glibc=max((part.glibc for part in parts.values() if part.glibc), key=Version, default=""),
+        flags=tuple(_flags(options, flags, collected)),
+        models=collected.models,
+        environments=environments.facts,
+        files=digests_of((*models, *packed, *host)),
+    )
+    first = OutputMember(name=MANIFEST_NAME, data=manifest.as_bytes())
+    notes = (*environments.notes, *_notes(collected, described, flags))
+    return Bundle(
+        manifest=manifest,
+        host=tuple(host),
+        environments=packed,
+        models=(first, *models),
+        notes=notes,
+        collected=collected,
+    )
+
+
+def _server_files(options: ServerOptions, described: Manifest) -> Iterable[OutputMember]:
+    yield OutputMember(name=RUN, data=run_script(host_platform()), executable=True)
+    yield OutputMember(name=LOCK_NAME, data=lock_text(described).encode())
+    if options.environments.trusted_keys is not None:
+        yield OutputMember(name=_KEYS, data=options.environments.trusted_keys.read_bytes())
+
+
+def _flags(options: ServerOptions, flags: Sequence[tuple[Flag, str]], collected: CollectedModels) -> Iterable[str]:
+    yield from (f"--model-repository={HERE}/{folder}" for folder in collected.repositories)
+    yield from (f"--backend-directory={HERE}/{folder}" for folder in collected.backends)
+    if options.environments.trusted_keys is not None:
+        yield f"--env-trust={HERE}/{_KEYS}"
+    for flag, text in flags:
+        if flag.name not in _REPLACED_FLAGS:
+            yield format_flag(flag, text)
+
+
+def _notes(collected: CollectedModels, described: Manifest, flags: Sequence[tuple[Flag, str]]) -> Iterable[str]:
+    if collected.on_host:
+        yield (
+            f"{', '.join(collected.on_host)}: no environment is named, so the bundle's own Python {described.python} "
+            "runs them, with numpy and the packages of --with"
+        )
+    for flag, text in flags:
+        if flag.name.endswith(("-cert", "-key", "-keys-file")):
+            yield f"--{flag.name}={text} is not in the bundle: put the file at that path on the other machine"
+
+
+def _check_platform(wanted: str) -> None:
+    here = host_platform()
+    if wanted and wanted != here:
+        raise BundleError(
+            f"cannot make a bundle for --platform={wanted}: it has a copy of this server's interpreter, which is for "
+            f"{here}; make the bundle on a {wanted} machine"
+        )
+
+
+def _check_glibc(oldest: str, needed: dict[str, str]) -> None:
+    if not oldest:
+        return
+    newer = {place: glibc for place, glibc in needed.items() if glibc and Version(glibc) > Version(oldest)}
+    if newer:
+        listed = ", ".join(f"{place} needs {glibc}" for place, glibc in sorted(newer.items()))
+        raise BundleError(
+            f"cannot make a bundle for --glibc={oldest}: {listed}; make the bundle, or build the environment, on a "
+            f"machine with glibc {oldest} or older"
+        )
+
+
+def _sorted(members: Iterable[OutputMember]) -> tuple[OutputMember, ...]:
+    return tuple(sorted(members, key=lambda member: member.name))

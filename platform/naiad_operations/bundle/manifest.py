@@ -1,0 +1,110 @@
+"""The manifest of a bundle: its platform, flags, models and environments, and the digest of each file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from naiad.core.errors import BundleError
+from naiad.environments.archives.archive_writer import OutputMember
+
+__all__ = ["HERE", "MANIFEST_NAME", "BundleManifest", "digests_of", "find_damage", "read_manifest"]
+
+MANIFEST_NAME = "naiad-bundle.json"
+HERE = "{bundle}"
+"""Placeholder in flags for the folder that the bundle is unpacked into."""
+_FORMAT = 1
+_LINK = "link:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleManifest:
+    """The manifest of a bundle.
+
+    Attributes:
+        name: Name of the bundle.
+        naiad: Version of the server in it.
+        python: Version of the server's interpreter.
+        platform: System and machine that it runs on, such as `linux-x86_64`.
+        glibc: Oldest version of glibc that all files run with; empty if no file needs glibc.
+        flags: The server's flags, with `{bundle}` in the place of the bundle's folder.
+        models: Versions of each model.
+        environments: Origin and SHA-256 of each environment, by path.
+        files: SHA-256 of every file by path; the target of a link, after `link:`.
+    """
+
+    name: str
+    naiad: str
+    python: str
+    platform: str
+    glibc: str
+    flags: tuple[str, ...]
+    models: Mapping[str, list[int]]
+    environments: Mapping[str, Mapping[str, str]]
+    files: Mapping[str, str]
+
+    def as_bytes(self) -> bytes:
+        """The content of the manifest file."""
+        return (json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n").encode()
+
+    def flags_in(self, folder: Path) -> list[str]:
+        """The server's flags for a bundle that is unpacked in *folder*."""
+        return [flag.replace(HERE, str(folder)) for flag in self.flags]
+
+
+def read_manifest(folder: Path) -> BundleManifest:
+    """The manifest of the bundle that is unpacked in a folder.
+
+    Raises:
+        BundleError: If the manifest is missing, malformed or of another format.
+    """
+    path = folder / MANIFEST_NAME
+    try:
+        value: dict[str, Any] = json.loads(path.read_bytes())
+        if value.pop("format") != _FORMAT:
+            raise BundleError(f"cannot read {path}: its format is not {_FORMAT}; make the bundle again")
+        return BundleManifest(**{**value, "flags": tuple(value["flags"])})
+    except OSError as error:
+        raise BundleError(f"cannot read the bundle in {folder}: {path}: {error.strerror or error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BundleError(f"cannot read {path}: it is malformed ({error!r}); make the bundle again") from error
+
+
+def digests_of(members: Iterable[OutputMember]) -> dict[str, str]:
+    """The value of `BundleManifest.files` for these members."""
+    return {member.name: _digest(member) for member in members}
+
+
+def _digest(member: OutputMember) -> str:
+    if member.link is not None:
+        return f"{_LINK}{member.link}"
+    if member.source is not None:
+        return _file_digest(member.source)
+    return hashlib.sha256(member.read()).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def find_damage(folder: Path, manifest: BundleManifest) -> list[str]:
+    """The missing and changed files of an unpacked bundle, one line each."""
+    differences: list[str] = []
+    for name, digest in manifest.files.items():
+        path = folder / name
+        try:
+            actual = f"{_LINK}{path.readlink()}" if path.is_symlink() else _file_digest(path)
+        except OSError as error:
+            differences.append(f"{name}: {error.strerror or error}")
+            continue
+        if actual != digest:
+            differences.append(f"{name}: changed")
+    return differences

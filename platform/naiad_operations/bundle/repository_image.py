@@ -1,0 +1,260 @@
+"""A model repository as an image: its models, backends and environments in separate layers.
+
+`naiad push` sends it. There is one layer for each model, backend and environment, and one for each large file of a
+model, so that a registry stores an unchanged part once. Everything is below the folder `models`, which KServe mounts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from naiad import __version__
+from naiad.config.server.options import ServerOptions
+from naiad.core.errors import BundleError
+from naiad.environments.archives.archive_writer import OutputMember
+from naiad.environments.archives.inspection import Inspection, inspect_environment
+from naiad.environments.archives.manifest import host_platform
+from naiad.environments.archives.signatures import SIGNATURE_SUFFIX
+from naiad.environments.manager import EnvironmentManager
+from naiad.environments.policy import store_policy
+from naiad.environments.progress import ProgressReporter
+from naiad.models.artifacts.manifest import (
+    ARTIFACT_TYPE,
+    CONFIG_TYPE,
+    HIDDEN_FOLDER,
+    MANIFEST_TYPE,
+    TOP_FOLDER,
+    ArtifactLayer,
+    LayerKind,
+)
+from naiad.models.artifacts.statements import make_statement, sign_statement
+from naiad.sources.registry.client import sha256_of
+from naiad.sources.registry.references import Reference
+from naiad_operations.bundle.bill_of_materials import bill_of_materials
+from naiad_operations.bundle.environments import BundledEnvironments
+from naiad_operations.bundle.image import architecture_of, blob_path, read_base
+from naiad_operations.bundle.layers import ImageLayer, write_layer
+from naiad_operations.bundle.manifest import digests_of
+from naiad_operations.bundle.models import CollectedLayout, CollectedModels, collect_models
+
+__all__ = ["RepositoryImage", "write_repository"]
+
+_log = logging.getLogger("naiad.bundle")
+_LARGE_FILE = 16 << 20
+"""Files of a model with at least so many bytes have their own layer: a change of code does not send weights again."""
+_LAYER_LIMIT = 120
+"""Container engines mount at most 127 layers."""
+_CREATED = "1980-01-01T00:00:00Z"  # constant, so that the digest depends on the files only
+_BACKENDS = f"{TOP_FOLDER}/{HIDDEN_FOLDER}/backends"
+_ENVIRONMENTS = f"{TOP_FOLDER}/{HIDDEN_FOLDER}/environments"
+_SBOM_NAME = "sbom.cdx.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryImage:
+    """A repository, ready to be sent.
+
+    Attributes:
+        manifest: The image's manifest.
+        config: The image's configuration.
+        layers: The layers of the repository.
+        blobs: Files of all blobs but the configuration, by digest.
+        names: What each blob is, by digest.
+        notes: Sentences for the person who pushes.
+    """
+
+    manifest: bytes
+    config: bytes
+    layers: tuple[ArtifactLayer, ...]
+    blobs: Mapping[str, Path]
+    names: Mapping[str, str]
+    notes: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """The digest of the manifest."""
+        return sha256_of(self.manifest)
+
+
+def write_repository(
+    options: ServerOptions,
+    scratch: Path,
+    reporter: ProgressReporter,
+    *,
+    reference: Reference,
+    keys: Sequence[Path] = (),
+    base: Path | None = None,
+) -> RepositoryImage:
+    """Write the layers of the repository that the options name.
+
+    Args:
+        options: The options of a server of that repository.
+        scratch: An empty folder for the layers; it must exist until they are sent.
+        reporter: Receives the progress.
+        reference: Where it is sent to, for the signed statement.
+        keys: Private keys to sign with.
+        base: OCI image layout to put the layers on, for engines that start a shell in the image; None for none.
+
+    Raises:
+        BundleError: If there are several repositories, a model would not load, or the base cannot be used.
+        NaiadError: If a model, an environment or a key cannot be read.
+        OSError: If a layer cannot be written.
+    """
+    if len(options.models.repositories) != 1:
+        raise BundleError("cannot push several repositories as one: push each under a name of its own")
+    # Signatures of archives are for the server that pulls; here nothing is run.
+    policy = replace(store_policy(options), trust=None)
+    environments = BundledEnvironments(
+        scratch / "environments",
+        reporter,
+        EnvironmentManager(options.environments.store, reporter=reporter, policy=policy),
+        folder=_ENVIRONMENTS,
+        has_own_folders=True,
+        is_for_any_platform=True,
+    )
+    layout = CollectedLayout(models=TOP_FOLDER, backends=_BACKENDS, has_one_backends_folder=True)
+    collected = collect_models(options, environments, None, layout)
+    members = {**collected.members, **environments.members}
+    sbom = _sbom(collected, environments, scratch, reporter)
+    members[sbom.name] = sbom
+    writer = _ImageWriter(scratch / "blobs")
+    if base is not None:
+        writer.add_base(base)
+    for part, own in _parts(members).items():
+        writer.add(replace(part, uses=_uses(collected, part)), own)
+    if keys:
+        files = {path.partition("/")[2]: digest for path, digest in digests_of(members.values()).items()}
+        statement = make_statement(reference, files, writer.descriptors())
+        for key in keys:
+            key_id, data = sign_statement(statement, key)
+            layer = ArtifactLayer(kind=LayerKind.SIGNATURE, name=f"{key_id}.json")
+            writer.add(layer, [OutputMember(name=f"{TOP_FOLDER}/{layer.folder}", data=data)])
+    return writer.image((*environments.notes, *_notes(writer)))
+
+
+class _ImageWriter:
+    def __init__(self, blobs: Path) -> None:
+        self._blobs = blobs
+        blobs.mkdir(parents=True)
+        self._base: dict[str, Any] = {}
+        self._base_layers: list[ImageLayer] = []
+        self._layers: list[tuple[ArtifactLayer, ImageLayer]] = []
+        self._paths: dict[str, Path] = {}
+        self._names: dict[str, str] = {}
+
+    @property
+    def count(self) -> int:
+        return len(self._base_layers) + len(self._layers)
+
+    def add_base(self, base: Path) -> None:
+        self._base, self._base_layers = read_base(base, architecture_of(host_platform()))
+        for layer in self._base_layers:
+            self._paths[layer.descriptor["digest"]] = blob_path(base, layer.descriptor["digest"])
+            self._names[layer.descriptor["digest"]] = "base image"
+
+    def add(self, layer: ArtifactLayer, members: Sequence[OutputMember]) -> None:
+        # Archives of environments are compressed already.
+        is_compressed = layer.kind is not LayerKind.ENVIRONMENT
+        written = write_layer(self._blobs, members, made_by=f"naiad push: {layer}", is_compressed=is_compressed)
+        found = written.descriptor
+        described = replace(layer, digest=found["digest"], size=found["size"], media_type=found["mediaType"])
+        self._layers.append((described, written))
+        self._paths[described.digest] = self._blobs / described.digest.removeprefix("sha256:")
+        self._names.setdefault(described.digest, str(described))
+
+    def descriptors(self) -> list[dict[str, Any]]:
+        """The descriptors of the repository's layers so far."""
+        return [layer.descriptor for layer, _ in self._layers]
+
+    def image(self, notes: tuple[str, ...]) -> RepositoryImage:
+        written = [*self._base_layers, *(layer for _, layer in self._layers)]
+        config = _json(
+            {
+                "created": _CREATED,
+                "architecture": architecture_of(host_platform()),
+                "os": "linux",
+                "config": self._base,
+                "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in written]},
+                "history": [{"created": _CREATED, "created_by": layer.made_by} for layer in written],
+            }
+        )
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST_TYPE,
+            "artifactType": ARTIFACT_TYPE,
+            "config": {"mediaType": CONFIG_TYPE, "digest": sha256_of(config), "size": len(config)},
+            "layers": [*(layer.descriptor for layer in self._base_layers), *self.descriptors()],
+            "annotations": {"naiad.version": __version__},
+        }
+        return RepositoryImage(
+            manifest=_json(manifest),
+            config=config,
+            layers=tuple(layer for layer, _ in self._layers),
+            blobs=self._paths,
+            names=self._names,
+            notes=notes,
+        )
+
+
+def _parts(members: Mapping[str, OutputMember]) -> dict[ArtifactLayer, list[OutputMember]]:
+    """The members of each layer. Environments precede models: they change less often."""
+    parts: dict[ArtifactLayer, list[OutputMember]] = {}
+    for name in sorted(members):
+        parts.setdefault(_layer_of(name, members[name].size), []).append(members[name])
+    order = (LayerKind.ENVIRONMENT, LayerKind.BACKEND, LayerKind.MODEL, LayerKind.BILL_OF_MATERIALS)
+    keys = sorted(parts, key=lambda part: (order.index(part.kind), part.name, part.file))
+    return {part: parts[part] for part in keys}
+
+
+def _layer_of(path: str, size: int) -> ArtifactLayer:
+    """Which layer a file belongs to."""
+    first, *rest = path.split("/")[1:]
+    if first != HIDDEN_FOLDER:
+        file = "/".join(rest) if size >= _LARGE_FILE else ""
+        return ArtifactLayer(kind=LayerKind.MODEL, name=first, file=file)
+    kinds = {
+        "backends": LayerKind.BACKEND,
+        "environments": LayerKind.ENVIRONMENT,
+        "sbom": LayerKind.BILL_OF_MATERIALS,
+    }
+    return ArtifactLayer(kind=kinds[rest[0]], name=rest[1])
+
+
+def _uses(collected: CollectedModels, part: ArtifactLayer) -> tuple[str, ...]:
+    if part.kind is not LayerKind.MODEL:
+        return ()
+    return tuple(sorted({_layer_of(path, 0).part for path in collected.uses[f"{TOP_FOLDER}/{part.name}"]}))
+
+
+def _sbom(
+    collected: CollectedModels, environments: BundledEnvironments, scratch: Path, reporter: ProgressReporter
+) -> OutputMember:
+    facts: dict[str, Inspection] = {}
+    for path, member in environments.members.items():
+        if not path.endswith(SIGNATURE_SUFFIX):
+            found = inspect_environment(str(member.source), scratch / "store", reporter)
+            facts[_layer_of(path, 0).name] = found
+    uses = {
+        folder.rpartition("/")[2]: [_layer_of(path, 0).name for path in paths if path.startswith(_ENVIRONMENTS)]
+        for folder, paths in collected.uses.items()
+    }
+    data = bill_of_materials(collected.models, facts, uses)
+    return OutputMember(name=f"{TOP_FOLDER}/{HIDDEN_FOLDER}/sbom/{_SBOM_NAME}", data=data)
+
+
+def _notes(writer: _ImageWriter) -> Sequence[str]:
+    notes = []
+    if writer.count > _LAYER_LIMIT:
+        notes.append(
+            f"{writer.count} layers: naiad pulls any number, but container engines, such as KServe's, mount at most 127"
+        )
+    return notes
+
+
+def _json(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, indent=1).encode()

@@ -1,0 +1,329 @@
+"""`naiad deploy systemd | kubernetes | kserve`: writes the files with which these start and watch a server."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from naiad.cli.command_line import (
+    CommandLine,
+    own_flags,
+    parse_command_line,
+    report_error,
+    usage,
+    with_help,
+)
+from naiad.config.server.command_line import read_options
+from naiad.config.server.flag import Flag, Kind, UsageError
+from naiad.config.server.getopt import split_arguments
+from naiad.config.server.options import SERVER_FLAGS
+from naiad.core.errors import DeploymentError, NaiadError
+from naiad_operations.bundle.host import RUN
+from naiad_operations.bundle.manifest import read_manifest
+from naiad_operations.deploy.autoscaling import (
+    Targets,
+    horizontal_pod_autoscaler,
+    pod_monitor,
+    prometheus_rule,
+    scaled_object,
+)
+from naiad_operations.deploy.kserve import MODELS, inference_service, serving_runtime
+from naiad_operations.deploy.kubernetes import Pod, deployment, disruption_budget, network_policy, service
+from naiad_operations.deploy.server import DeployedServer, describe_server, is_label
+from naiad_operations.deploy.systemd import unit
+from naiad_operations.deploy.yaml import documents
+
+__all__ = ["deploy", "with_absolute_path", "write_output"]
+
+_PROGRAM = "naiad deploy systemd|kubernetes|kserve"
+_DRAIN = next(flag for flag in SERVER_FLAGS if flag.name == "drain-seconds")
+_DRAIN_SECONDS = "15"
+"""Three readiness probes of Kubernetes fail within 15 s (`kubernetes.container`)."""
+_GROUP = "Deployment (also takes all flags of the server; the server starts with them)"
+_NAME = Flag("name", Kind.STRING, "naiad", "Name of the unit or of the Kubernetes objects.")
+_OUTPUT = Flag("output", Kind.STRING, "", "File to write; default: standard output.")
+_FORCE = Flag("force", Kind.NOTHING, "", "Replace an existing file.")
+_MEMORY = Flag("memory", Kind.STRING, "", "Memory limit: 8G (systemd), 8Gi.")
+_CPUS = Flag("cpus", Kind.STRING, "", "CPU limit.")
+_GPUS = Flag("gpus", Kind.INTEGER, "0", "Number of GPUs; systemd: 1 makes devices visible.", low=0)
+_BUNDLE = Flag(
+    "unpacked-bundle", Kind.STRING, "", "Start this bundle; systemd: its folder; else: what the image contains."
+)
+_IMAGE = Flag("image", Kind.STRING, "", "Container image; an image of `naiad bundle --oci` has its own flags.")
+_REPLICAS = Flag("replicas", Kind.INTEGER, "1", "Number of pods; with --max-replicas the smallest number.", low=0)
+_NAMESPACE = Flag(
+    "namespace", Kind.STRING, "", "Namespace of the objects; also selects the pods in queries of Prometheus."
+)
+_MAX_REPLICAS = Flag(
+    "max-replicas",
+    Kind.INTEGER,
+    "0",
+    "Largest number of pods; adds an autoscaler by queue time and pending requests.",
+    low=0,
+)
+_TARGET_QUEUE = Flag("target-queue-ms", Kind.INTEGER, "50", "Mean queue time at which a pod is added.", low=1)
+_TARGET_PENDING = Flag(
+    "target-pending", Kind.INTEGER, "8", "Pending requests of each pod at which one is added.", low=1
+)
+_KEDA = Flag(
+    "keda",
+    Kind.NOTHING,
+    "",
+    "Scale with KEDA instead of a HorizontalPodAutoscaler; needs --prometheus-url and --namespace.",
+)
+_PROMETHEUS = Flag("prometheus-url", Kind.STRING, "", "Prometheus that KEDA queries.")
+_MONITOR = Flag("pod-monitor", Kind.NOTHING, "", "Add a PodMonitor of the Prometheus operator (kubernetes).")
+_POLICY = Flag(
+    "network-policy", Kind.NOTHING, "", "Add a NetworkPolicy: only pods of the same namespace may connect (kubernetes)."
+)
+_ALLOW = Flag(
+    "allow-namespace", Kind.STRING, "", "Namespace that may connect, too; implies --network-policy.", repeatable=True
+)
+_NO_SURGE = Flag(
+    "no-surge",
+    Kind.NOTHING,
+    "",
+    "A new release stops each pod before it starts the next: for the last GPU (kubernetes).",
+)
+_MODELS_CLAIM = Flag("models-claim", Kind.STRING, "", "PersistentVolumeClaim with the repositories (kubernetes).")
+_STORE_CLAIM = Flag("store-claim", Kind.STRING, "", "PersistentVolumeClaim for the store; default: an emptyDir.")
+_UID = Flag("uid", Kind.INTEGER, "", "User id to run as; default: the image's user.", low=1)
+_CLUSTER = Flag("cluster", Kind.NOTHING, "", "Write a ClusterServingRuntime (kserve).")
+_STORAGE_URI = Flag("storage-uri", Kind.STRING, "", "Add an InferenceService of these models (kserve).")
+_STANDARD = Flag("standard", Kind.NOTHING, "", "The InferenceService uses Deployments instead of Knative (kserve).")
+_CANARY = Flag(
+    "canary-percent", Kind.INTEGER, "", "Share of the requests for the newest revision (kserve).", low=0, high=100
+)
+OWN_FLAGS = own_flags(
+    _GROUP,
+    *(_NAME, _OUTPUT, _FORCE, _MEMORY, _CPUS, _GPUS, _BUNDLE, _IMAGE, _NAMESPACE, _REPLICAS),
+    *(_MAX_REPLICAS, _TARGET_QUEUE, _TARGET_PENDING, _KEDA, _PROMETHEUS, _MONITOR, _POLICY, _ALLOW, _NO_SURGE),
+    *(_MODELS_CLAIM, _STORE_CLAIM, _UID, _CLUSTER, _STORAGE_URI, _STANDARD, _CANARY),
+)
+_SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
+# The ports and the folder with which KServe's documentation starts Triton.
+_KSERVE_FLAGS = (f"--model-repository={MODELS}", "--http-port=8080", "--grpc-port=9000")
+
+
+def deploy(arguments: Sequence[str]) -> int:
+    """Write the files for one way to start a server; returns the exit code."""
+    try:
+        line = parse_command_line(arguments, OWN_FLAGS, _PROGRAM)
+        if line.is_help_requested:
+            print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
+            return 0
+        if len(line.positional) != 1 or line.positional[0] not in _WRITERS:
+            raise UsageError(
+                f"cannot write a deployment: expected one of {', '.join(_WRITERS)}, "
+                f"got {' '.join(line.positional) or 'none'}"
+            )
+        target = line.positional[0]
+        _reject_unused(line, target)
+        write_output(_WRITERS[target](line), line.last(_OUTPUT), replace=line.has(_FORCE))
+    except NaiadError as error:
+        return report_error(error, _PROGRAM)
+    return 0
+
+
+def _reject_unused(line: CommandLine, target: str) -> None:
+    """Reject flags of other targets, and flags without the one whose work they adjust.
+
+    Raises:
+        UsageError: If a flag would have no effect.
+    """
+    for flag in OWN_FLAGS:
+        if not line.has(flag):
+            continue
+        if flag.name not in USED_FLAGS[target]:
+            users = " and ".join(name for name, used in USED_FLAGS.items() if flag.name in used)
+            raise UsageError(f"cannot use --{flag.name} with {target}: it is a flag of {users}; remove it")
+        needed = _NEEDED_FLAGS.get((target, flag.name))
+        if needed is not None and not line.has(needed):
+            raise UsageError(
+                f"cannot use --{flag.name} with {target}: it has no effect without --{needed.name}; add that flag"
+            )
+
+
+def _systemd(line: CommandLine) -> str:
+    server = _server(line, line.server)
+    server = replace(server, flags=tuple(with_absolute_path(flag) for flag in server.flags))
+    command = [str(Path(sys.executable).with_name("naiad")), "serve"]
+    if line.has(_BUNDLE):
+        command = [str(Path(line.last(_BUNDLE)).absolute() / RUN)]
+    return unit(server, command, memory=line.last(_MEMORY), cpus=line.last(_CPUS), gpus=int(line.last(_GPUS)) > 0)
+
+
+def _kubernetes(line: CommandLine) -> str:
+    server = _server(line, line.server)
+    pod = _pod(line, server)
+    made = [deployment(server, pod), service(server), disruption_budget(server)]
+    if line.has(_POLICY) or line.has(_ALLOW):
+        made.append(network_policy(server, line.all(_ALLOW)))
+    if pod.is_monitored:
+        records = bool(pod.max_replicas) and not line.has(_KEDA)  # KEDA queries the metrics themselves
+        made += [pod_monitor(server), prometheus_rule(server, line.last(_NAMESPACE), records=records)]
+    if line.has(_KEDA):
+        _require_max_replicas(pod)
+        made.append(scaled_object(server, pod, _targets(line)))
+    elif pod.max_replicas:
+        made.append(horizontal_pod_autoscaler(server, pod, _targets(line)))
+    return documents(_in_namespace(made, line.last(_NAMESPACE)))
+
+
+def _kserve(line: CommandLine) -> str:
+    # Flags that the user gives come last, so that they override KServe's.
+    server = _server(line, [*split_arguments(_KSERVE_FLAGS, SERVER_FLAGS, _PROGRAM)[0], *line.server])
+    pod = _pod(line, server)
+    made = [serving_runtime(server, pod, cluster=line.has(_CLUSTER))]
+    storage = line.last(_STORAGE_URI)
+    if line.has(_KEDA):
+        _require_max_replicas(pod)
+    if storage:
+        made.append(
+            inference_service(
+                server,
+                pod,
+                storage,
+                is_standard=line.has(_STANDARD) or line.has(_KEDA),
+                canary_percent=int(line.last(_CANARY)) if line.has(_CANARY) else None,
+                targets=_targets(line) if line.has(_KEDA) else None,
+            )
+        )
+    return documents(_in_namespace(made, line.last(_NAMESPACE)))
+
+
+def _in_namespace(objects: list[dict[str, Any]], namespace: str) -> list[dict[str, Any]]:
+    """The objects in a namespace, as far as they have one; empty: the namespace into which they will be applied.
+
+    Raises:
+        DeploymentError: If Kubernetes would reject the name.
+    """
+    if not namespace:
+        return objects
+    if not is_label(namespace):
+        raise DeploymentError(
+            f"cannot use --namespace={namespace}: a namespace has 1 to 63 lowercase letters, digits and '-'; the first "
+            "and last are not '-'"
+        )
+    return [
+        each
+        if each["kind"] == "ClusterServingRuntime"
+        else {**each, "metadata": {"name": each["metadata"]["name"], "namespace": namespace, **each["metadata"]}}
+        for each in objects
+    ]
+
+
+def _targets(line: CommandLine) -> Targets:
+    return Targets(
+        queue_milliseconds=int(line.last(_TARGET_QUEUE)),
+        pending=int(line.last(_TARGET_PENDING)),
+        prometheus=line.last(_PROMETHEUS),
+        namespace=line.last(_NAMESPACE),
+    )
+
+
+def _require_max_replicas(pod: Pod) -> None:
+    if not pod.max_replicas:
+        raise DeploymentError("cannot use --keda: the largest number of pods is missing; add --max-replicas=N")
+
+
+_WRITERS: dict[str, Callable[[CommandLine], str]] = {
+    "systemd": _systemd,
+    "kubernetes": _kubernetes,
+    "kserve": _kserve,
+}
+_OF_ALL = (_NAME, _OUTPUT, _FORCE, _MEMORY, _CPUS, _GPUS, _BUNDLE)
+_OF_PODS = (_IMAGE, _NAMESPACE, _REPLICAS, _MAX_REPLICAS, _TARGET_PENDING, _KEDA, _PROMETHEUS, _STORE_CLAIM, _UID)
+USED_FLAGS: dict[str, frozenset[str]] = {
+    target: frozenset(flag.name for flag in flags)
+    for target, flags in {
+        "systemd": _OF_ALL,
+        "kubernetes": (*_OF_ALL, *_OF_PODS, _TARGET_QUEUE, _MONITOR, _POLICY, _ALLOW, _NO_SURGE, _MODELS_CLAIM),
+        "kserve": (*_OF_ALL, *_OF_PODS, _CLUSTER, _STORAGE_URI, _STANDARD, _CANARY),
+    }.items()
+}
+"""The flags that each writer uses."""
+_NEEDED_FLAGS: dict[tuple[str, str], Flag] = {
+    ("kubernetes", _TARGET_QUEUE.name): _MAX_REPLICAS,
+    ("kubernetes", _TARGET_PENDING.name): _MAX_REPLICAS,
+    ("kubernetes", _PROMETHEUS.name): _KEDA,
+    ("kserve", _TARGET_PENDING.name): _KEDA,
+    ("kserve", _PROMETHEUS.name): _KEDA,
+    # These are settings of an InferenceService.
+    **{("kserve", flag.name): _STORAGE_URI for flag in (_REPLICAS, _MAX_REPLICAS, _KEDA, _STANDARD, _CANARY)},
+}
+"""For flags of a target, the flag without which they have no effect."""
+
+
+def _server(line: CommandLine, flags: Sequence[tuple[Flag, str]]) -> DeployedServer:
+    """The server to deploy.
+
+    It drains, unless the flags say otherwise: load balancers need time to notice that it is not ready any more.
+
+    A bundle starts with its own flags. They determine the ports, so they count as options here, but the deployment does
+    not repeat them.
+    """
+    bundled: Sequence[tuple[Flag, str]] = ()
+    if line.has(_BUNDLE):
+        folder = Path(line.last(_BUNDLE)).absolute()
+        bundled = split_arguments(read_manifest(folder).flags_in(folder), SERVER_FLAGS, _PROGRAM)[0]
+    if not any(flag.name == _DRAIN.name for flag, _ in (*bundled, *flags)):
+        flags = [*flags, (_DRAIN, _DRAIN_SECONDS)]
+    return describe_server(line.last(_NAME), read_options([*bundled, *flags], environ=os.environ), flags)
+
+
+def _pod(line: CommandLine, server: DeployedServer) -> Pod:
+    if not line.last(_IMAGE):
+        raise DeploymentError(
+            "cannot describe a pod: no image is named; add --image=IMAGE, such as one made by `naiad bundle --oci`"
+        )
+    pod = Pod(
+        image=line.last(_IMAGE),
+        args=server.flags,
+        gpus=int(line.last(_GPUS)),
+        replicas=int(line.last(_REPLICAS)),
+        max_replicas=int(line.last(_MAX_REPLICAS)),
+        # Autoscalers need the metrics of the pods.
+        is_monitored=line.has(_MONITOR) or int(line.last(_MAX_REPLICAS)) > 0,
+        has_surge=not line.has(_NO_SURGE),
+        models_claim=line.last(_MODELS_CLAIM),
+        store_claim=line.last(_STORE_CLAIM),
+        uid=int(line.last(_UID)) if line.last(_UID) else None,
+    )
+    return replace(pod, cpus=line.last(_CPUS) or pod.cpus, memory=line.last(_MEMORY) or pod.memory)
+
+
+def with_absolute_path(flag: str) -> str:
+    """The flag with an absolute path; systemd starts services in the root folder."""
+    name, _, text = flag.partition("=")
+    is_path = name.removeprefix("--") in _PATH_FLAGS and "://" not in text
+    return f"{name}={Path(text).absolute()}" if is_path else flag
+
+
+_PATH_FLAGS = frozenset(
+    {"model-repository", "model-store", "backend-directory", "env-directory", "env-trust", "log-file"}
+    | {f"{where}-{what}" for where in ("http", "grpc") for what in ("server-cert", "server-key", "root-cert")}
+    | {"openai-api-keys-file"}
+)
+
+
+def write_output(text: str, output: str, *, replace: bool) -> None:
+    """Write to a file, or to standard output if *output* is empty; *replace* allows that the file exists.
+
+    Raises:
+        DeploymentError: If the file cannot be written.
+    """
+    if not output:
+        print(text, end="")
+        return
+    try:
+        with Path(output).open("w" if replace else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise DeploymentError(f"cannot write {output}: it exists; choose another file, or add --force") from None
+    except OSError as error:
+        raise DeploymentError(f"cannot write {output}: {error.strerror or error}") from error

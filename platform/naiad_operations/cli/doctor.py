@@ -1,0 +1,134 @@
+"""`naiad doctor`: finds what would fail if this machine served a repository, before a server starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+
+from naiad.cli.command_line import (
+    EXIT_INTERRUPTED,
+    own_flags,
+    parse_command_line,
+    report_error,
+    server_flag,
+    usage,
+    with_help,
+)
+from naiad.cli.json_output import JSON_FLAG, print_json
+from naiad.cli.serve import log_settings, open_log
+from naiad.config.server.command_line import read_options
+from naiad.config.server.flag import Flag, Kind
+from naiad.config.server.quantities import counted
+from naiad.core.errors import NaiadError, OptionError
+from naiad.environments.progress import default_reporter
+from naiad_operations.doctor.examine import examine
+from naiad_operations.doctor.findings import Examination, Finding, MigrationState, Severity
+
+__all__ = ["doctor"]
+
+_PROGRAM = "naiad doctor MODEL_REPOSITORY"
+_GROUP = "Doctor (also takes all flags of the server; give those that the server will have)"
+_MODEL = Flag("model", Kind.STRING, "", "Examine this model; default: all models.", repeatable=True)
+_STRICT = Flag("strict", Kind.NOTHING, "", "Exit with 1 for warnings, too.")
+_NOTES = Flag("notes", Kind.NOTHING, "", "Print notes, too: missing things that the code can do without.")
+_PACKED = Flag("leave-packed", Kind.NOTHING, "", "Unpack no archives; skip the checks that need that.")
+_MIGRATION = Flag("from-triton", Kind.NOTHING, "", "Print a checklist for a repository that Triton has served.")
+OWN_FLAGS = own_flags(_GROUP, _MODEL, JSON_FLAG, _STRICT, _NOTES, _PACKED, _MIGRATION)
+_SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
+_REPOSITORY = "model-repository"
+_SHOWN_MODELS = 5
+_MARKS = {MigrationState.READY: "[x]", MigrationState.ACTION: "[ ]", MigrationState.UNSUPPORTED: "[!]"}
+_HAS_ERRORS, _NOT_EXAMINED = 1, 2
+"""Exit codes: 1 is for findings alone, so that scripts can tell them from a repository that could not be read."""
+
+
+def doctor(arguments: Sequence[str]) -> int:
+    """Examine a repository; returns the exit code: 0 without errors, 1 with errors, 2 if it cannot be examined."""
+    try:
+        line = parse_command_line(arguments, OWN_FLAGS, _PROGRAM)
+        if line.is_help_requested:
+            print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
+            return 0
+        repositories = [(server_flag(_REPOSITORY), text) for text in line.positional]
+        if not repositories and not line.has_server_flag(_REPOSITORY):
+            raise OptionError(f"cannot examine: no model repository is named; use {_PROGRAM}")
+        options = read_options([*repositories, *line.server], environ=os.environ)
+        with open_log(replace(log_settings(options), info=False, warning=False, error=False)):
+            examination = examine(
+                options,
+                default_reporter(),
+                only=line.all(_MODEL),
+                can_unpack=not line.has(_PACKED),
+                on_waiting=_print_waiting,
+            )
+    except NaiadError as error:
+        report_error(error, _PROGRAM)
+        return _NOT_EXAMINED
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    if line.has(JSON_FLAG):
+        _print_json(examination, with_migration=line.has(_MIGRATION))
+    else:
+        if line.has(_MIGRATION):
+            _print_migration(examination)
+        _print_plainly(examination, with_notes=line.has(_NOTES))
+    has_failed = examination.count(Severity.ERROR) or (line.has(_STRICT) and examination.count(Severity.WARNING))
+    return _HAS_ERRORS if has_failed else 0
+
+
+def _print_json(examination: Examination, *, with_migration: bool) -> None:
+    """Print one JSON object; it always has the notes, as programs can filter by severity."""
+    document: dict[str, object] = {
+        "repositories": examination.repositories,
+        "models": examination.models,
+        "errors": examination.count(Severity.ERROR),
+        "warnings": examination.count(Severity.WARNING),
+        "findings": [{**asdict(finding), "severity": finding.severity.value} for finding in examination.findings],
+    }
+    if with_migration:
+        items = [{**asdict(item), "state": item.state.value} for item in examination.migration]
+        document["migration"] = items
+    print_json(document)
+
+
+def _print_plainly(examination: Examination, *, with_notes: bool) -> None:
+    shown = [finding for finding in examination.findings if with_notes or finding.severity is not Severity.NOTE]
+    for finding in shown:
+        print(f"{finding.severity.value}: {_subject(finding)}{finding.message} [{finding.code}]")
+        if finding.where and finding.where not in finding.message:
+            print(f"  at {finding.where}")
+        print(f"  -> {finding.advice}")
+    hidden = len(examination.findings) - len(shown)
+    more = f"; {counted(hidden, 'note')} (--notes)" if hidden else ""
+    print(
+        f"{counted(examination.models, 'model')} examined: {counted(examination.count(Severity.ERROR), 'error')}, "
+        f"{counted(examination.count(Severity.WARNING), 'warning')}{more}"
+    )
+
+
+def _print_migration(examination: Examination) -> None:
+    for item in examination.migration:
+        print(f"{_MARKS[item.state]} {item.title}: {', '.join(item.models)}")
+        print(f"    {item.message}")
+        if item.advice:
+            print(f"    -> {item.advice}")
+    print(f"{_MARKS[MigrationState.ACTION]} the server's command line, its clients and its probes")
+    print("    flags, ports, protocols and metrics are Triton's; flags that naiad lacks stop the server with a reason")
+    print("    -> repeat this command with the server's flags, then start `naiad serve` with them")
+    print("    -> clients with CUDA shared memory use system shared memory or none")
+    print()
+
+
+def _print_waiting(models: Mapping[str, str]) -> None:
+    named = [f"{name} ({step})" if step else name for name, step in models.items()]
+    shown = ", ".join(named[:_SHOWN_MODELS]) + (", ..." if len(named) > _SHOWN_MODELS else "")
+    print(f"still examining {counted(len(models), 'model')}: {shown}", file=sys.stderr)
+
+
+def _subject(finding: Finding) -> str:
+    if not finding.model:
+        return ""
+    return f"{finding.model}: " if finding.version is None else f"{finding.model} version {finding.version}: "

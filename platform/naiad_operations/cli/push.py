@@ -1,0 +1,105 @@
+"""`naiad push`: sends a model repository with its backends and environments to a registry."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock
+
+from naiad.cli.command_line import CommandLine, own_flags, run_command, server_flag, with_help
+from naiad.cli.json_output import JSON_FLAG, print_json
+from naiad.cli.serve import with_default_build
+from naiad.config.server.command_line import read_options
+from naiad.config.server.env_build import EnvBuild
+from naiad.config.server.flag import Flag, Kind, UsageError
+from naiad.config.server.quantities import size_text
+from naiad.core.errors import BundleError
+from naiad.environments.archives.manifest import host_platform
+from naiad.environments.progress import default_reporter
+from naiad.environments.store.placement import spread
+from naiad.sources.registry.client import open_registry
+from naiad.sources.registry.references import parse_reference
+from naiad_operations.bundle.image import check_base
+from naiad_operations.bundle.repository_image import write_repository
+from naiad_operations.bundle.sending import Transfer, send_image
+
+__all__ = ["push"]
+
+_PROGRAM = "naiad push oci://REGISTRY/NAME:TAG MODEL_REPOSITORY"
+_GROUP = "Push (also takes all flags of the server; give those that name backends and environments)"
+_KEY = Flag("key", Kind.STRING, "", "Private key to sign with (`naiad env keygen`).", repeatable=True)
+_BASE = Flag("base", Kind.STRING, "", "OCI image layout to put the layers on; KServe's modelcars need a shell.")
+OWN_FLAGS = own_flags(_GROUP, _KEY, _BASE, JSON_FLAG)
+_SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
+
+
+def push(arguments: Sequence[str]) -> int:
+    """Send a repository to a registry; returns the exit code."""
+    return run_command(arguments, OWN_FLAGS, _SHOWN_FLAGS, _PROGRAM, "push", _push)
+
+
+def _push(line: CommandLine) -> int:
+    if len(line.positional) != 2:  # noqa: PLR2004 - the reference and the repository
+        raise UsageError(f"cannot push: give a reference and a model repository: {_PROGRAM}")
+    target, repository = line.positional
+    reference = parse_reference(target)
+    if reference.digest:
+        raise BundleError(f"cannot push to {reference}: a digest is the result of a push; name a tag")
+    base = Path(line.last(_BASE)) if line.has(_BASE) else None
+    if base is not None:
+        check_base(base, host_platform())
+    options = read_options([(server_flag("model-repository"), repository), *line.server], environ=os.environ)
+    options = with_default_build(options, EnvBuild.ALLOWED)
+    reporter = default_reporter()
+    logging.getLogger("naiad").setLevel(logging.WARNING)
+    store = options.environments.store.expanduser().absolute()
+    client = open_registry(reference)
+    with _scratch_folder(store / "artifacts" / "pushes") as scratch:
+        keys = [Path(text) for text in line.all(_KEY)]
+        image = write_repository(options, scratch, reporter, reference=reference, keys=keys, base=base)
+        transfers: list[tuple[str, int, Transfer]] = []
+
+        def report(name: str, size: int, transfer: Transfer) -> None:
+            transfers.append((name, size, transfer))
+            if not line.has(JSON_FLAG):
+                print(f"{name}: {size_text(size)}, {transfer.value}")
+
+        digest = send_image(client, image, store, reporter, report)
+    if line.has(JSON_FLAG):
+        blobs = [{"name": name, "size": size, "transfer": transfer.value} for name, size, transfer in transfers]
+        pushed = str(reference.pinned(digest))
+        print_json({"reference": pushed, "digest": digest, "blobs": blobs, "notes": image.notes})
+        return 0
+    for note in image.notes:
+        print(f"note: {note}")
+    print(f"pushed {reference.pinned(digest)}")
+    return 0
+
+
+@contextmanager
+def _scratch_folder(parent: Path) -> Iterator[Path]:
+    """An empty folder in the store: layers are as large as the repository, and may not fit into the system's own.
+
+    Its lock is held as long as it is used, so that the next push can remove what a killed one left.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    for path in parent.glob("*.lock"):
+        with suppress(TimeoutError), FileLock(path, timeout=0):
+            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+            path.unlink(missing_ok=True)
+    folder = parent / uuid.uuid4().hex
+    lock = folder.with_suffix(".lock")
+    with FileLock(lock):
+        folder.mkdir()
+        spread(folder)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.unlink(missing_ok=True)

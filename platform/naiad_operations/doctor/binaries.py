@@ -1,0 +1,136 @@
+"""Examines compiled modules: whether this machine's libraries have the symbol versions that they require.
+
+A shared library requires versions such as GLIBC_2.34 or GLIBCXX_3.4.30 of the libraries it links to. The loader of an
+older system rejects the file, and the import fails. The versions are read from the ELF files; nothing is loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from naiad.environments.elf import required_versions
+from naiad.environments.ready_environment import ReadyEnvironment
+from naiad_operations.doctor.findings import Finding, Severity
+
+__all__ = ["examine_binaries", "examine_file", "examine_own_modules"]
+
+_RUNTIMES = {"libstdc++.so.6": "libstdcxx-ng", "libgcc_s.so.1": "libgcc-ng", "libgomp.so.1": "libgomp"}
+"""Runtime libraries of compilers, and the conda packages that install them in an environment."""
+
+_SYSTEM_FOLDERS = tuple(
+    Path(folder)
+    for folder in (
+        f"/lib/{platform.machine()}-linux-gnu",
+        f"/usr/lib/{platform.machine()}-linux-gnu",
+        "/lib64",
+        "/usr/lib64",
+        "/lib",
+        "/usr/lib",
+    )
+)
+_GLIBC = "GLIBC_"
+
+
+def examine_binaries(environment: ReadyEnvironment) -> list[Finding]:
+    """Findings about symbol versions that compiled modules of an environment require and this machine lacks."""
+    return list(_examine(_compiled_in(environment.prefix), environment.prefix))
+
+
+def examine_own_modules(folder: Path, environment: ReadyEnvironment) -> Iterator[Finding]:
+    """Findings about compiled modules beside a model's code: their symbol versions and their Python version."""
+    files = sorted(folder.glob("*.so"))
+    yield from _examine(files, environment.prefix)
+    for file in files:
+        parts = file.name.split(".")
+        tag = parts[1] if len(parts) > 2 else ""  # noqa: PLR2004 - the name is module.tag.so
+        if tag.startswith("cpython-") and environment.abi and tag != environment.abi:
+            yield Finding(
+                severity=Severity.ERROR,
+                code="compiled-for-another-python",
+                message=f"{file.name} is compiled for {tag} and cannot be imported by {environment.abi}",
+                advice="compile it with the Python of the model's environment",
+                where=str(file),
+            )
+
+
+def examine_file(file: Path, environment: ReadyEnvironment) -> Iterator[Finding]:
+    """Findings about symbol versions that one compiled file requires."""
+    yield from _examine([file], environment.prefix)
+
+
+def _compiled_in(prefix: Path) -> Iterator[Path]:
+    for library in prefix.glob("lib/python3*"):
+        yield from (file for file in library.rglob("*.so*") if file.is_file() and not file.is_symlink())
+
+
+def _examine(files: Iterable[Path], prefix: Path) -> Iterator[Finding]:
+    missing: defaultdict[tuple[str, str], list[Path]] = defaultdict(list)
+    for file in files:
+        for library, version in required_versions(file):
+            if not _is_available(library, version, prefix):
+                missing[library, version].append(file)
+    # One finding a library, about the newest version: a library that has it has the older ones, too.
+    newest: dict[str, tuple[str, list[Path]]] = {}
+    for (library, version), requiring in missing.items():
+        if library not in newest or _version_key(version) > _version_key(newest[library][0]):
+            newest[library] = (version, requiring)
+    for library, (version, requiring) in sorted(newest.items()):
+        others = len(requiring) - 1
+        more = f" and {others} other file{'s' if others > 1 else ''} need" if others else " needs"
+        yield Finding(
+            severity=Severity.ERROR,
+            code="missing-symbols",
+            message=f"{requiring[0].name}{more} {version}, which {_provider(library, prefix)} does not have",
+            advice=_advice(library),
+            where=str(requiring[0]),
+        )
+
+
+def _is_available(library: str, version: str, prefix: Path) -> bool:
+    if version.startswith(_GLIBC):
+        return _glibc_has(version)
+    if library not in _RUNTIMES:
+        return True  # a library inside a wheel, which the wheel's build has matched
+    found = _find(library, prefix)
+    return found is None or _defines_version(found, version)
+
+
+def _glibc_has(version: str) -> bool:
+    kind, here = platform.libc_ver()
+    try:
+        return kind != "glibc" or Version(version.removeprefix(_GLIBC)) <= Version(here)
+    except InvalidVersion:
+        return True  # GLIBC_PRIVATE has no number
+
+
+def _find(library: str, prefix: Path) -> Path | None:
+    folders = (prefix / "lib", *_SYSTEM_FOLDERS)
+    return next((folder / library for folder in folders if (folder / library).is_file()), None)
+
+
+@functools.cache
+def _defines_version(library: Path, version: str) -> bool:
+    """Whether a library defines a symbol version: the string table has the version's name."""
+    return version.encode() + b"\0" in library.read_bytes()
+
+
+def _provider(library: str, prefix: Path) -> str:
+    if library not in _RUNTIMES:
+        return f"this machine's glibc {platform.libc_ver()[1]}"
+    return str(_find(library, prefix))
+
+
+def _advice(library: str) -> str:
+    if library in _RUNTIMES:
+        return f"add a newer {_RUNTIMES[library]} to the environment, or run on a newer system"
+    return "build the environment on the oldest system that it must run on, or run it on a newer system"
+
+
+def _version_key(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.rpartition("_")[2].split(".") if part.isdigit())

@@ -1,0 +1,127 @@
+"""Examines the code of a model, with the interpreter that would run it.
+
+`_code_script.py` runs under that interpreter, which may be another version of Python than ours: only it knows which
+syntax it parses and which modules it finds. The script imports nothing of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from naiad.config.server.prewarm import PARAMETER
+from naiad.environments.ready_environment import ReadyEnvironment
+from naiad.models.resolution.decision import Resolution
+from naiad.sources.interpreters.distributions import package_of
+from naiad.sources.interpreters.versions import version_text
+from naiad_operations.doctor.findings import Finding, Severity
+from naiad_operations.doctor.in_environment import run_in_environment
+
+__all__ = ["examine_code"]
+
+# Modules that the guest provides; the environment need not have them.
+_GUEST_MODULES = ("c_python_backend_utils", "triton_python_backend", "naiad_stub")
+_SEVERITIES = {
+    "required": Severity.ERROR,
+    "deferred": Severity.WARNING,
+    "optional": Severity.NOTE,
+    "elsewhere": Severity.NOTE,
+}
+_KINDS = {
+    "required": "imports {name}, which is not {place}",
+    "deferred": "a function imports {name}, which is not {place}",
+    "optional": "imports {name} if it is installed, and it is not {place}",
+    "elsewhere": "imports {name}, which is not {place}; the code changes sys.path, so it may find it elsewhere",
+}
+_ADVICE = {
+    "syntax": "correct it, or give the model a newer Python if it is written for one",
+    "unreadable-code": "save it as UTF-8 text that the server's user may read",
+    "no-class": "define class TritonPythonModel with a method execute(self, requests)",
+    "no-execute": "define execute(self, requests), which returns one response for each request",
+    "arguments": "give it these parameters",
+    "generator": "return a list of responses; a decoupled model sends them with request.get_response_sender()",
+    "relative-import": "write it without the dot: the backend's folder is on sys.path",
+}
+
+
+def examine_code(
+    resolution: Resolution, environment: ReadyEnvironment, prewarmed: Sequence[str] = ()
+) -> Iterator[Finding]:
+    """Findings about the code of a model's version: syntax, the class, its methods, missing imports.
+
+    Args:
+        resolution: What runs the version.
+        environment: Its environment.
+        prewarmed: The modules that are imported once for all its instances.
+
+    Raises:
+        ExecutionEnvironmentError: If the interpreter does not run the script.
+    """
+    request = {
+        "file": str(resolution.model_file),
+        "folders": [str(folder) for folder in _folders(resolution)],
+        "known": _GUEST_MODULES,
+        "is_package": not resolution.is_shared,
+        "modules": list(prewarmed),
+    }
+    result = run_in_environment(environment, "_code_script.py", request)
+    for problem in result["problems"]:
+        yield Finding(
+            severity=Severity.ERROR,
+            code=problem["code"],
+            message=f"Python {version_text(environment.version)}: {problem['message']}"
+            if problem["code"] == "syntax"
+            else problem["message"],
+            advice=_ADVICE[problem["code"]],
+            where=_where(problem),
+        )
+    for missing in result["missing"]:
+        yield _missing_import(missing, environment)
+    for name in result["absent"]:
+        yield Finding(
+            severity=Severity.WARNING,
+            code="prewarm",
+            message=f"{PARAMETER} names {name}, which is not in {environment}, so its instances are not prewarmed",
+            advice=f"correct the name, or add {package_of(name.partition('.')[0])} to the environment",
+        )
+
+
+def _folders(resolution: Resolution) -> tuple[Path, ...]:
+    """The folders that the guest appends to `sys.path` (`naiad_stub.loader`)."""
+    if resolution.is_shared:
+        return resolution.model_file.parent, resolution.utils_dir
+    return resolution.version_dir, resolution.model_dir, resolution.utils_dir
+
+
+def _missing_import(missing: dict[str, Any], environment: ReadyEnvironment) -> Finding:
+    name, kind = missing["name"], missing["kind"]
+    return Finding(
+        severity=_SEVERITIES[kind],
+        code="missing-import" if _SEVERITIES[kind] is not Severity.NOTE else "optional-import",
+        message=_KINDS[kind].format(name=name, place=_place(missing, environment)),
+        advice=_advice(missing, environment),
+        where=_where(missing),
+    )
+
+
+def _place(missing: dict[str, Any], environment: ReadyEnvironment) -> str:
+    return f"at {missing['wanted']}" if missing["wanted"] else f"in {environment}"
+
+
+def _advice(missing: dict[str, Any], environment: ReadyEnvironment) -> str:
+    top = missing["name"].lstrip(".").partition(".")[0]
+    if missing["wanted"]:
+        return "put that file there, or import it by its right name"
+    near = f"correct it to {missing['near']} if it is misspelled; else " if missing["near"] else ""
+    package = package_of(top)
+    if environment.is_host:
+        return (
+            f"{near}add {package} to the model (`naiad add`), install it beside naiad, or name an environment that has "
+            "it (EXECUTION_ENV_PATH)"
+        )
+    return f"{near}add {package} to the environment and pack it again"
+
+
+def _where(problem: dict[str, Any]) -> str:
+    return f"{problem['file']}:{problem['line']}" if problem["line"] else str(problem["file"])

@@ -1,0 +1,150 @@
+"""Examines the machine: ports, the store of environments, disk space and memory."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from naiad.config.server.options import ServerOptions
+from naiad.environments.progress import ProgressReporter
+from naiad.environments.store.room import free_room, needed_room, unused_bytes
+from naiad.environments.store.store import Store
+from naiad_operations.doctor.findings import Finding, Severity
+
+__all__ = ["examine_memory", "examine_ports", "examine_store", "examine_temporary", "missing_room"]
+
+GUEST_BYTES = 40 << 20
+"""Memory of a guest that has imported only numpy (measured: 30 to 45 MB)."""
+FRONTEND_BYTES = 32 << 20
+"""Memory of a frontend process without connections (PSS, measured)."""
+
+
+def examine_ports(options: ServerOptions) -> Iterator[Finding]:
+    """Findings about addresses at which the server cannot listen."""
+    for allowed, name, address, port, shared in (
+        (options.http.is_enabled, "http", options.http.address, options.http.port, options.http.reuse_port),
+        (options.grpc.is_enabled, "grpc", options.grpc.address, options.grpc.port, options.grpc.reuse_port),
+        (options.metrics.is_enabled, "metrics", options.metrics.address, options.metrics.port, False),
+    ):
+        problem = _listen_error(address, port) if allowed and port and not shared else None
+        if problem is not None:
+            taken = problem.errno == errno.EADDRINUSE
+            yield Finding(
+                severity=Severity.ERROR,
+                code="port-taken" if taken else "address",
+                message=f"{name} cannot be served at {address}:{port}: {problem.strerror or problem}",
+                advice=f"choose another --{name}-port" + (" or stop the process that listens there" if taken else "")
+                if taken or problem.errno == errno.EACCES
+                else f"choose another --{name}-address",
+            )
+
+
+def _listen_error(address: str, port: int) -> OSError | None:
+    try:
+        kind, *_, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        with socket.socket(kind, socket.SOCK_STREAM) as listener:
+            # As the server does: without it, closed connections in TIME_WAIT would count as taken ports.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(place)
+            listener.listen()
+    except OSError as error:
+        return error
+    return None
+
+
+def examine_store(root: Path) -> Iterator[Finding]:
+    """A finding if the store of environments cannot be written.
+
+    A store that can only be read is a warning: a server starts with it, and uses the environments that it has.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root):
+            pass
+    except OSError as error:
+        if root.is_dir() and os.access(root, os.R_OK | os.X_OK):
+            yield Finding(
+                severity=Severity.WARNING,
+                code="store",
+                message=f"the store of environments cannot be written: {error.strerror or error}; only the "
+                "environments that it has can be used",
+                advice="put others into it with `naiad env prefetch`, as a user who may write there",
+                where=str(root),
+            )
+            return
+        yield Finding(
+            severity=Severity.ERROR,
+            code="store",
+            message=f"the store of environments cannot be written: {error.strerror or error}",
+            advice="name a writable directory with --env-store or NAIAD_STORE",
+            where=str(root),
+        )
+
+
+def missing_room(archive: Path, root: Path, reporter: ProgressReporter, *, evicts: bool) -> Finding | None:
+    """A finding if the store's disk has no room to unpack an archive; None if it has, or has the archive unpacked.
+
+    Args:
+        archive: The file.
+        root: Folder of the store.
+        reporter: Receives the progress.
+        evicts: Whether the server removes unused environments for a new one.
+
+    Raises:
+        ExecutionEnvironmentError: If the archive cannot be read.
+    """
+    store = Store(root, reporter)
+    if store.get(store.identify(archive).digest) is not None:
+        return None
+    needed, free = needed_room(archive), free_room(root)
+    if free.size + (unused_bytes(root) if evicts else 0) < needed.size:
+        about = "" if needed.is_stated else "about "
+        reason = f"takes {about}{_megabytes(needed.size)}, and {root} has {_megabytes(free.size)} left"
+    elif needed.files is not None and free.files is not None and free.files < needed.files:
+        reason = f"has {needed.files} files, and the file system of {root} can store {free.files} more"
+    else:
+        return None
+    return Finding(
+        severity=Severity.ERROR,
+        code="disk",
+        message=f"unpacked, it {reason}",
+        advice="free disk space (`naiad env gc`), or name another --env-store",
+        where=str(archive),
+    )
+
+
+def examine_temporary() -> Iterator[Finding]:
+    """A finding if models cannot write temporary files."""
+    try:
+        with tempfile.TemporaryFile():
+            pass
+    except OSError as error:
+        yield Finding(
+            severity=Severity.WARNING,
+            code="temporary-folder",
+            message=f"temporary files cannot be written: {error.strerror or error}",
+            advice="free space in the folder of temporary files, or name a writable folder with TMPDIR",
+        )
+
+
+def examine_memory(guests: int, frontends: int) -> Iterator[Finding]:
+    """A finding if the memory is too small for so many guests, assuming that each imports only numpy, and frontends."""
+    needed, available = guests * GUEST_BYTES + frontends * FRONTEND_BYTES, psutil.virtual_memory().available
+    if needed > available:
+        processes = f"{guests} model processes" + (f" and {frontends} of --frontends" if frontends else "")
+        yield Finding(
+            severity=Severity.WARNING,
+            code="memory",
+            message=f"{processes} take at least {_megabytes(needed)}, and {_megabytes(available)} are available",
+            advice="lower the counts of instance groups, or load fewer models (--model-control-mode=demand)",
+        )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB"

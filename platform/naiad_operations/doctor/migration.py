@@ -1,0 +1,156 @@
+"""What each kind of model needs that the reference has served: a checklist, from the examination of the models.
+
+The kinds are those by which a person plans a migration. Whether a single model works is said by the findings, which the
+checklist counts: an item with a finding is never ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from naiad.config.model.autofill import PYTHON_BACKEND
+from naiad.models.resolution.artifacts import is_compiled
+from naiad.models.resolution.backend import NATIVE_BACKENDS
+from naiad.models.resolution.decision import STUB_FILENAME
+from naiad.models.resolution.environment import ENVIRONMENT_PARAMETER
+from naiad.models.resolution.files import RealFiles
+from naiad_operations.doctor.findings import MigrationItem, MigrationState, Severity
+from naiad_operations.doctor.model import ExaminedModel
+
+__all__ = ["migration_items"]
+
+_LANGUAGE_MODELS = frozenset({"vllm", "vllm_like"})
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelKind:
+    """A kind of model: its name, its title, what naiad does with it, what to do, and the best that it can reach."""
+
+    name: str
+    title: str
+    message: str
+    advice: str = ""
+    state: MigrationState = MigrationState.READY
+
+
+_KINDS = (
+    _ModelKind("plain", "models with their own model.py", "served as they are, under the server's Python"),
+    _ModelKind("ensemble", "ensembles", "served as they are"),
+    _ModelKind(
+        "environment",
+        "models with a custom environment",
+        "EXECUTION_ENV_PATH is used; an archive is unpacked once into a store that all models and servers share",
+        "unpack before the first start with `naiad env prefetch --model-repository=...`, and keep the store "
+        "(--env-store) between starts",
+    ),
+    _ModelKind(
+        "compiled-stub",
+        "models with a compiled stub",
+        "triton_python_backend_stub is ignored; its Python version is used if that is installed with numpy",
+        "remove the stub, and require the version in config.pbtxt with the parameter PYTHON_VERSION if it matters",
+    ),
+    _ModelKind(
+        "shared-backend",
+        "models of a backend written in Python",
+        "served as they are; the backend's folder is found by --backend-directory",
+    ),
+    _ModelKind(
+        "native",
+        "models of a backend written in C or C++",
+        "the library runs in a process of its own for each instance, so a crash ends that instance alone",
+        "send it the load that it has today: a library that computes for microseconds is slower than in Triton",
+    ),
+    _ModelKind(
+        "vllm",
+        "language models of the vLLM backend",
+        "served by the backend vllm_like with the same tensors and the same model.json",
+        "give the model an environment with vllm (a requirements.txt that EXECUTION_ENV_PATH names will do), keep one "
+        "instance, and try the sampling parameters of its clients: unknown ones are rejected by name",
+    ),
+    _ModelKind(
+        "batching-library",
+        "models with a batching library of their own",
+        "TRITON_BATCH_STRATEGY_PATH and batchstrategy.so are ignored: batches are formed by dynamic_batching alone",
+        "express the strategy by preferred_batch_size and max_queue_delay_microseconds",
+        MigrationState.ACTION,
+    ),
+    _ModelKind(
+        "framework",
+        "models of a backend that naiad lacks",
+        "naiad has no backend for TensorRT, ONNX, PyTorch, TensorFlow, OpenVINO, DALI or FIL files",
+        "load the file in a model.py with the framework's Python package, or leave the model on Triton and call it by "
+        "the backend `remote`",
+        MigrationState.UNSUPPORTED,
+    ),
+    _ModelKind(
+        "repository-agents",
+        "models with repository agents",
+        "agents are native libraries, which naiad does not load: such a model fails to load",
+        "remove model_repository_agents; check files with signatures instead (--env-trust, --require-signature)",
+        MigrationState.UNSUPPORTED,
+    ),
+    _ModelKind(
+        "unknown-backend",
+        "models of a backend that was not found",
+        "no backend directory has it",
+        "name its directory with --backend-directory",
+        MigrationState.ACTION,
+    ),
+    _ModelKind(
+        "unreadable",
+        "models that cannot be examined",
+        "their configuration or their versions cannot be read",
+        "correct what the findings below name",
+        MigrationState.ACTION,
+    ),
+)
+
+
+def migration_items(models: Mapping[str, ExaminedModel]) -> tuple[MigrationItem, ...]:
+    """The checklist for examined models: an item for each kind that there is."""
+    kinds = {key: _kind(model) for key, model in models.items()}
+    items = [_item(kind, [key for key, name in kinds.items() if name == kind.name], models) for kind in _KINDS]
+    return tuple(item for item in items if item.models)
+
+
+def _item(kind: _ModelKind, names: list[str], models: Mapping[str, ExaminedModel]) -> MigrationItem:
+    state = kind.state
+    has_findings = any(finding.severity is not Severity.NOTE for name in names for finding in models[name].findings)
+    if state is MigrationState.READY and has_findings:
+        state = MigrationState.ACTION
+    return MigrationItem(
+        kind=kind.name,
+        state=state,
+        title=kind.title,
+        message=kind.message,
+        advice=kind.advice,
+        models=tuple(names),
+    )
+
+
+def _kind(model: ExaminedModel) -> str:
+    if any("repository agent" in finding.message for finding in model.findings):
+        return "repository-agents"
+    if model.message is None or not model.versions:
+        return "unreadable"
+    if model.message.HasField("ensemble_scheduling"):
+        return "ensemble"
+    if model.message.backend in _LANGUAGE_MODELS:
+        return "vllm"
+    resolution = model.resolution
+    if resolution is None:
+        if model.message.backend in NATIVE_BACKENDS:
+            return "framework"
+        if model.message.backend != PYTHON_BACKEND:
+            return "unknown-backend"
+        return "environment" if ENVIRONMENT_PARAMETER in model.message.parameters else "plain"
+    if resolution.library is not None:
+        return "native"
+    if any("batching strategy" in notice for notice in resolution.notices):
+        return "batching-library"
+    if is_compiled(model.files.directory / STUB_FILENAME, RealFiles()):
+        return "compiled-stub"
+    if resolution.environment is not None:
+        return "environment"
+    return "shared-backend" if resolution.is_shared else "plain"

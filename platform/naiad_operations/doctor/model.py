@@ -1,0 +1,388 @@
+"""Examines one model: its configuration, what would run each of its versions, and its code."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.declared_environment import is_declaration
+from naiad.config.model.environment_source import EnvironmentSource
+from naiad.config.model.model_config import ModelConfig, freeze, freeze_version_policy, instance_names
+from naiad.config.model.scaling import scaling_policy
+from naiad.config.model.validate import validate
+from naiad.config.server.demand import IDLE_PARAMETER, demand_idle_seconds, is_on_demand
+from naiad.config.server.demand import PARAMETER as DEMAND
+from naiad.config.server.hang import PARAMETER as HANG_PARAMETER
+from naiad.config.server.hang import hang_seconds
+from naiad.config.server.options import ModelControlMode, ServerOptions
+from naiad.config.server.prewarm import PARAMETER, modules_to_prewarm
+from naiad.core.errors import ConfigError, EnvironmentBusyError, NaiadError, ResolutionError
+from naiad.core.file_content import find_unfetched
+from naiad.engine.loading.introspect import may_auto_complete
+from naiad.engine.loading.loader import Loader, LoadSettings
+from naiad.engine.loading.warmup import read_samples
+from naiad.engine.serving.sequence_states import read_states
+from naiad.environments.manager import EnvironmentManager
+from naiad.environments.progress import ProgressReporter
+from naiad.environments.ready_environment import ReadyEnvironment
+from naiad.models.repository.labels import read_labels
+from naiad.models.repository.layout import ModelFiles, available_versions, versions_to_load
+from naiad.models.repository.read import config_path, explain_missing_tensors, explain_repeated_tensors, read_config
+from naiad.models.resolution.decision import Decision, Resolution
+from naiad.models.resolution.environment import misspelt_parameters
+from naiad.models.resolution.preparation import check_interpreter, prepare_environment
+from naiad.models.resolution.resolve import ResolutionSettings, resolve
+from naiad_operations.doctor.backend import examine_by_backend
+from naiad_operations.doctor.binaries import examine_binaries, examine_own_modules
+from naiad_operations.doctor.code import examine_code
+from naiad_operations.doctor.findings import Finding, Severity
+from naiad_operations.doctor.machine import missing_room
+from naiad_operations.doctor.native_library import examine_native_library, initialize_model
+
+__all__ = ["ExaminationContext", "ExaminedModel", "examine_model"]
+
+_ADVICE = {
+    "config": "correct the configuration",
+    "versions": "make a directory for each version, named by its number, or change version_policy",
+    "backend": "put model.py into the version's directory, name an existing backend, or add --backend-directory",
+    "stub": "add the stub and triton_python_backend_utils.py, or neither of them",
+    "environment": "name an existing archive or directory, or build one: `naiad env build`, `naiad env pack`",
+    "python": "require a supported version of Python, and install it or give the model an environment with it",
+    "files": "add the file, or remove it from the configuration",
+}
+_ORDER = ("backend", "stub", "environment", "python")
+"""The decisions of resolution, in order; the first one that is missing is the one that failed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ExaminationContext:
+    """What the examinations of all models share; thread-safe.
+
+    Attributes:
+        options: The server's options.
+        resolution: The settings of resolution.
+        environments: Prepares environments as the server does.
+        reporter: Receives the progress.
+        can_unpack: Whether archives may be unpacked; if not, checks that need their files are skipped.
+        loads_libraries: Whether libraries of native backends are loaded.
+    """
+
+    options: ServerOptions
+    resolution: ResolutionSettings
+    environments: EnvironmentManager
+    reporter: ProgressReporter
+    can_unpack: bool = True
+    loads_libraries: bool = True
+    _compiled: dict[Path, list[Finding]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def binary_findings(self, environment: ReadyEnvironment) -> list[Finding]:
+        """Findings about the compiled modules of an environment; its files are read once for all models."""
+        with self._lock:
+            if environment.prefix not in self._compiled:
+                self._compiled[environment.prefix] = examine_binaries(environment)
+            return self._compiled[environment.prefix]
+
+
+@dataclass(slots=True)
+class ExaminedModel:
+    """The result of examining one model.
+
+    Attributes:
+        files: The model's files.
+        message: The configuration, None if it cannot be read.
+        versions: The versions that a server would load.
+        findings: The findings.
+        resolution: What runs the last of these versions; None if nothing does, and for ensembles.
+        guests_each: The number of processes that would serve a version at the same time, at most; 0 for a model that is
+            loaded on demand, since the server limits how many of these are loaded. None if it is unknown.
+    """
+
+    files: ModelFiles
+    message: pb.ModelConfig | None = None
+    versions: tuple[int, ...] = ()
+    findings: list[Finding] = field(default_factory=list)
+    resolution: Resolution | None = None
+    guests_each: int | None = None
+
+    @property
+    def guests(self) -> int:
+        """The number of processes that would serve the model."""
+        if self.message is None:
+            return 0
+        each = len(instance_names(freeze(self.message))) if self.guests_each is None else self.guests_each
+        return each * len(self.versions)
+
+    def add_error(self, code: str, error: NaiadError, *, where: str = "", version: int | None = None) -> None:
+        """Add a finding for an error that the server's code raised."""
+        self.findings.append(
+            Finding(
+                severity=Severity.ERROR,
+                code=code,
+                message=error.message,
+                advice=_ADVICE[code],
+                model=self.files.key,
+                version=version,
+                where=where,
+            )
+        )
+
+    def has_errors_of(self, version: int) -> bool:
+        """Whether an error was found that is about a version."""
+        return any(each.version == version and each.severity is Severity.ERROR for each in self.findings)
+
+    def add_findings(self, findings: Iterator[Finding] | list[Finding], version: int) -> None:
+        """Add findings about a version."""
+        self.findings += [replace(finding, model=self.files.key, version=version) for finding in findings]
+
+
+def examine_model(files: ModelFiles, context: ExaminationContext) -> ExaminedModel:
+    """The findings about a model; its code in Python is read, and not run."""
+    examined = ExaminedModel(files)
+    path = config_path(files, context.options.models.config_name)
+    try:
+        strict = not context.options.models.auto_complete
+        message = read_config(files, strict=strict, config_name=context.options.models.config_name)
+    except NaiadError as error:
+        place = re.match(rf"{re.escape(str(path))}(:\d+)?(:\d+)?", error.message)
+        examined.add_error("config", error, where=place[0] if place else str(path))
+        return examined
+    examined.message = message
+    try:
+        policy = freeze_version_policy(message.version_policy)
+        examined.versions = versions_to_load(policy, available_versions(files), files.name)
+    except NaiadError as error:
+        examined.add_error("versions", error, where=str(files.directory))
+        return examined
+    if not message.HasField("ensemble_scheduling"):
+        for version in examined.versions:
+            _examine_version(examined, message, version, context)
+    return examined
+
+
+def _examine_version(
+    examined: ExaminedModel, message: pb.ModelConfig, version: int, context: ExaminationContext
+) -> None:
+    config = freeze(message)
+    try:
+        files, settings = examined.files, context.resolution
+        resolution = resolve(config, model_dir=files.directory, version=version, settings=settings, model_uri=files.uri)
+    except ResolutionError as error:
+        examined.add_error(
+            _undecided_subject(error), error, version=version, where=str(examined.files.directory / str(version))
+        )
+        return
+    examined.resolution = resolution
+    for misspelt in misspelt_parameters(config):
+        where = str(config_path(examined.files, context.options.models.config_name))
+        advice = "correct the name, or rename the parameter if it is the model's own"
+        finding = Finding(severity=Severity.WARNING, code="parameter", message=misspelt, advice=advice, where=where)
+        examined.add_findings([finding], version)
+    advice = "fetch it before the server starts; whether the model needs it shows only when it runs"
+    examined.add_findings(
+        [
+            Finding(
+                severity=Severity.WARNING, code="unfetched", message=f"it is {what}", advice=advice, where=str(path)
+            )
+            for path, what in find_unfetched(files.directory)
+        ],
+        version,
+    )
+    _examine_configuration(examined, config, resolution, version, context)
+    environment = _prepare_environment(examined, resolution, version, context)
+    if environment is None:
+        return
+    try:
+        examined.add_findings(_examine_environment(resolution, environment, context, config), version)
+        if resolution.library is not None and context.loads_libraries and not examined.has_errors_of(version):
+            _examine_initialization(examined, message, resolution, environment, version, context)
+    except NaiadError as error:
+        examined.add_error("python", error, version=version, where=str(environment.python))
+    finally:
+        if environment.lease is not None:
+            environment.lease.release()
+
+
+def _undecided_subject(error: ResolutionError) -> str:
+    """The decision that failed; it is the key of the advice."""
+    decided = {step.subject for step in error.decided if isinstance(step, Decision)}
+    return next((subject for subject in _ORDER if subject not in decided), _ORDER[-1])
+
+
+def _examine_configuration(
+    examined: ExaminedModel, config: ModelConfig, resolution: Resolution, version: int, context: ExaminationContext
+) -> None:
+    """Add findings about the configuration as it was read.
+
+    A model that may complete it has another one once its code has run.
+    """
+    path = str(config_path(examined.files, context.options.models.config_name))
+    try:
+        modules_to_prewarm(config.name, config.parameters.get(PARAMETER, ""), context.options.guests.prewarm)
+        hang_seconds(config.name, config.parameters.get(HANG_PARAMETER, ""), 0)
+        demand_idle_seconds(config.name, config.parameters.get(IDLE_PARAMETER, ""), 0)
+        policy = scaling_policy(config, is_native=resolution.library is not None)
+        examined.guests_each = len(instance_names(config)) if policy is None else policy.most
+        default = context.options.models.control_mode is ModelControlMode.DEMAND
+        if is_on_demand(config.name, config.parameters.get(DEMAND, ""), default):
+            examined.guests_each = 0
+            examined.add_findings(_examine_demand(config, resolution, path, context), version)
+    except NaiadError as error:
+        examined.add_error("config", error, where=path, version=version)
+    if not _may_complete(resolution, context):
+        _examine_completed(examined, config, version, context)
+
+
+def _examine_initialization(
+    examined: ExaminedModel,
+    message: pb.ModelConfig,
+    resolution: Resolution,
+    environment: ReadyEnvironment,
+    version: int,
+    context: ExaminationContext,
+) -> None:
+    """Add findings of a native library about the model, and about the configuration that it has completed."""
+    options = context.options
+    settings = LoadSettings(
+        resolution=context.resolution,
+        auto_complete=options.models.auto_complete,
+        start_timeout=options.backends.python.stub_timeout_seconds,
+        log_rate=options.guests.log_rate,
+        guest_env=options.guests.environ,
+        guest_user=options.guests.user,
+    )
+    completed = initialize_model(message, resolution, environment, Loader(settings, context.environments))
+    if isinstance(completed, Finding):
+        examined.add_findings([completed], version)
+    elif _may_complete(resolution, context):
+        _examine_completed(examined, freeze(completed), version, context)
+
+
+def _examine_completed(examined: ExaminedModel, config: ModelConfig, version: int, context: ExaminationContext) -> None:
+    """Add findings about the configuration that the server would serve."""
+    path = str(config_path(examined.files, context.options.models.config_name))
+    try:
+        validate(config.message, with_io=True)
+    except NaiadError as error:
+        examined.add_error("config", error, where=path, version=version)
+        return
+    missing = explain_missing_tensors(examined.files, config, context.options.models.config_name)
+    if missing:
+        advice = "name them in config.pbtxt, or define auto_complete_config"
+        finding = Finding(severity=Severity.WARNING, code="no-tensors", message=missing, advice=advice, where=path)
+        examined.add_findings([finding], version)
+    repeated = explain_repeated_tensors(config)
+    if repeated:
+        advice = "give each its own name"
+        finding = Finding(
+            severity=Severity.WARNING, code="repeated-tensors", message=repeated, advice=advice, where=path
+        )
+        examined.add_findings([finding], version)
+    for read in (read_labels, read_samples, read_states):
+        try:
+            read(config, examined.files.directory)
+        except NaiadError as error:
+            examined.add_error("files", error, where=path, version=version)
+
+
+def _examine_demand(
+    config: ModelConfig, resolution: Resolution, path: str, context: ExaminationContext
+) -> Iterator[Finding]:
+    """What makes loading a model on demand dearer than it need be."""
+    is_incomplete = not (config.message.input and config.message.output)
+    if is_incomplete and _may_complete(resolution, context):
+        yield Finding(
+            severity=Severity.NOTE,
+            code="asked-at-start",
+            message="it is loaded on demand and its code completes the configuration, so each start of the server runs "
+            "that code",
+            advice="write its inputs and outputs into config.pbtxt",
+            where=path,
+        )
+
+
+def _may_complete(resolution: Resolution, context: ExaminationContext) -> bool:
+    """Whether the model's code may change the configuration; a native backend also without being asked to."""
+    if resolution.library is not None:
+        return resolution.library.may_complete
+    return context.options.models.auto_complete and may_auto_complete(resolution.model_file)
+
+
+def _prepare_environment(
+    examined: ExaminedModel, resolution: Resolution, version: int, context: ExaminationContext
+) -> ReadyEnvironment | None:
+    """The prepared environment; None if that fails, which adds a finding, or if it would need unpacking."""
+    archive = _archive(resolution.environment)
+    try:
+        if archive is not None:
+            stored = context.options.environments
+            finding = missing_room(archive, stored.store, context.reporter, evicts=bool(stored.store_max_bytes))
+            if finding is not None:
+                examined.add_findings([finding], version)
+                return None
+        is_remote = isinstance(resolution.environment, EnvironmentSource)
+        if not context.can_unpack and (archive is not None or is_remote or _is_declared(resolution.environment)):
+            return None
+        return prepare_environment(resolution, context.environments, examined.files.key)
+    except EnvironmentBusyError as error:
+        message, _, _ = error.message.partition("; ")
+        finding = Finding(
+            severity=Severity.WARNING,
+            code="environment-busy",
+            message=message,
+            advice="examine the model again when that has ended; most of its checks need the environment",
+            where=str(resolution.environment or ""),
+        )
+        examined.add_findings([finding], version)
+        return None
+    except NaiadError as error:
+        code = "python" if resolution.environment is None else "environment"
+        # What to do depends on the cause, so that most of these errors end with it.
+        message, _, advice = error.message.partition("; ") if code == "environment" else (error.message, "", "")
+        finding = Finding(
+            severity=Severity.ERROR,
+            code=code,
+            message=message,
+            advice=advice or _ADVICE[code],
+            where=str(resolution.environment or ""),
+        )
+        examined.add_findings([finding], version)
+        return None
+
+
+def _archive(source: Path | EnvironmentSource | None) -> Path | None:
+    path = source.path if isinstance(source, EnvironmentSource) else source
+    return path if path is not None and path.is_file() and not is_declaration(path) else None
+
+
+def _is_declared(source: Path | EnvironmentSource | None) -> bool:
+    return isinstance(source, Path) and is_declaration(source)
+
+
+def _examine_environment(
+    resolution: Resolution,
+    environment: ReadyEnvironment,
+    context: ExaminationContext,
+    config: ModelConfig,
+) -> Iterator[Finding]:
+    check_interpreter(resolution, environment.version)
+    if resolution.library is not None:
+        yield from examine_native_library(resolution.library, environment)
+        return
+    yield from examine_code(resolution, environment, _prewarmed(config, context))
+    yield from examine_by_backend(resolution, environment, config.parameters)
+    yield from examine_own_modules(resolution.model_file.parent, environment)
+    if not environment.is_host:  # this process has loaded the binaries of its own interpreter
+        yield from context.binary_findings(environment)
+
+
+def _prewarmed(config: ModelConfig, context: ExaminationContext) -> tuple[str, ...]:
+    """The modules that are imported once for all instances; none for an invalid parameter, which is a finding."""
+    try:
+        return modules_to_prewarm(config.name, config.parameters.get(PARAMETER, ""), context.options.guests.prewarm)
+    except ConfigError:
+        return ()

@@ -1,0 +1,82 @@
+"""Examines the library of a native backend: whether this machine can load it, and whether it takes the model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from naiad.config.model import model_config_pb2 as pb
+from naiad.core.errors import NaiadError
+from naiad.engine.loading.loader import Loader
+from naiad.environments.ready_environment import ReadyEnvironment
+from naiad.models.resolution.decision import Resolution
+from naiad.models.resolution.native_library import NativeLibrary
+from naiad_operations.doctor.binaries import examine_file
+from naiad_operations.doctor.findings import Finding, Severity
+
+__all__ = ["TIME_LIMIT", "examine_native_library", "initialize_model"]
+
+TIME_LIMIT = 60.0
+"""Seconds that a library may take to initialize a model: some load weights then, which takes minutes."""
+
+
+def initialize_model(
+    message: pb.ModelConfig, resolution: Resolution, environment: ReadyEnvironment, loader: Loader
+) -> pb.ModelConfig | Finding:
+    """The configuration after the library has initialized backend and model, in a process that then exits.
+
+    The server does the same before it starts instances. No instance is initialized here: that is when libraries load
+    weights and use a GPU, which a running server may have filled.
+
+    Returns:
+        The configuration; a finding if the library reports an error, with the server's text, or takes too long.
+    """
+    assert resolution.library is not None
+    path = resolution.library.path
+
+    async def complete() -> pb.ModelConfig:
+        return await asyncio.wait_for(loader.complete(message, resolution, environment), TIME_LIMIT)
+
+    try:
+        return asyncio.run(complete())
+    except NaiadError as error:
+        return Finding(
+            severity=Severity.ERROR,
+            code="native-library",
+            message=f"{path.name} does not initialize the model: {error.message}",
+            advice="correct what it names in the configuration or the model's files, or use another version of the "
+            "backend",
+            where=str(path),
+        )
+    except asyncio.TimeoutError:
+        return Finding(
+            severity=Severity.WARNING,
+            code="native-library",
+            message=f"{path.name} had not initialized the model after {TIME_LIMIT:g} s and was ended, so that the "
+            "completed configuration was not examined",
+            advice="start a server with this model to see whether the library takes it",
+            where=str(path),
+        )
+
+
+def examine_native_library(library: NativeLibrary, environment: ReadyEnvironment) -> Iterator[Finding]:
+    """Findings about a library: it is not a backend, needs libraries or symbol versions that are missing."""
+    path = str(library.path)
+    if library.problem:
+        yield Finding(
+            severity=Severity.ERROR,
+            code="native-library",
+            message=f"{library.path.name} {library.problem}",
+            advice="build the backend for this machine as a shared object, against the public headers of Triton",
+            where=path,
+        )
+        return
+    for name in library.missing:
+        yield Finding(
+            severity=Severity.ERROR,
+            code="missing-library",
+            message=f"{library.path.name} needs {name}, which the loader does not find on this machine",
+            advice="install it, put its directory into LD_LIBRARY_PATH, or link the backend with -Wl,-rpath,'$ORIGIN'",
+            where=path,
+        )
+    yield from examine_file(library.path, environment)

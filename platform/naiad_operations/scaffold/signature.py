@@ -1,0 +1,423 @@
+"""The tensors of a function: its parameters become inputs, its results become outputs.
+
+Types come from type hints, else from the docstring, else from default values. Hints are read as syntax and never
+evaluated, so that neither the function nor the modules it imports need to be installed here.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from naiad.core.errors import ScaffoldError
+from naiad.protocol.datatypes import Datatype
+from naiad_operations.scaffold.source import FunctionSource
+
+__all__ = ["Parameter", "PythonForm", "Result", "Signature", "TensorType", "of_docstring", "of_hint", "read_signature"]
+
+_SCALARS = {
+    "int": Datatype.INT64,
+    "float": Datatype.FP64,
+    "bool": Datatype.BOOL,
+    "str": Datatype.BYTES,
+    "bytes": Datatype.BYTES,
+}
+_LISTS = frozenset({"list", "List", "Sequence", "Iterable", "Collection", "MutableSequence", "tuple", "Tuple"})
+_ARRAYS = frozenset({"ndarray", "NDArray", "ArrayLike", "array", "array_like", "array-like", "np.array"})
+_WRAPPERS = frozenset({"Optional", "Annotated", "Final"})
+_NUMPY = {
+    "bool": Datatype.BOOL,
+    "half": Datatype.FP16,
+    "single": Datatype.FP32,
+    "double": Datatype.FP64,
+    "float": Datatype.FP64,
+    "int": Datatype.INT64,
+    "str": Datatype.BYTES,
+    "bytes": Datatype.BYTES,
+    "object": Datatype.BYTES,
+    **{f"float{bits}": Datatype[f"FP{bits}"] for bits in (16, 32, 64)},
+    **{f"{sign}int{bits}": Datatype[f"{sign.upper()}INT{bits}"] for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}
+
+
+class PythonForm(enum.Enum):
+    """The Python type as which a function takes or returns a tensor."""
+
+    SCALAR = "one value"
+    TEXT = "one str"
+    LIST = "a list"
+    TEXTS = "a list of str"
+    ARRAY = "an array"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorType:
+    """The type of a tensor.
+
+    Attributes:
+        datatype: Datatype of the elements.
+        dims: The shape as in `config.pbtxt`, with -1 for any size.
+        form: The type as which the function takes or returns it.
+        has_shape: Whether the author has stated the shape; hints of arrays have none.
+    """
+
+    datatype: Datatype
+    dims: tuple[int, ...]
+    form: PythonForm
+    has_shape: bool = False
+
+
+UNKNOWN = TensorType(datatype=Datatype.FP32, dims=(-1,), form=PythonForm.ARRAY)
+"""The type that is assumed where neither hint, docstring nor default value gives one."""
+
+
+def of_hint(hint: ast.expr | None) -> TensorType | None:
+    """The tensor type of a type hint; None if no tensor type corresponds to the hint."""
+    match hint:
+        case ast.Constant(value=str(text)):
+            return of_hint(_parsed(text))
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return of_hint(left if _is_none(right) else right) if _is_none(left) or _is_none(right) else None
+        case ast.Subscript(value=base, slice=inner):
+            return _of_generic(_name(base), inner)
+        case ast.Name() | ast.Attribute():
+            return _of_name(hint)
+        case _:
+            return None
+
+
+def of_literal(value: ast.expr | None) -> TensorType | None:
+    """The tensor type of a default value; None if no tensor type corresponds to it."""
+    match value:
+        case ast.Constant(value=bool() | int() | float() | str() | bytes() as literal):
+            return of_hint(ast.Name(id=type(literal).__name__))
+        case ast.UnaryOp(operand=operand):
+            return of_literal(operand)
+        case _:
+            return None
+
+
+def of_docstring(kind: str, text: str = "") -> TensorType | None:
+    """The tensor type of a type in a docstring, such as `array of float64, shape (n, 3)`; None if it is not one.
+
+    Args:
+        kind: The type.
+        text: The rest of the description, which may give a shape and a dtype.
+    """
+    words = re.split(r",\s*(?:optional|default|shape|dtype)\b|\s+of shape|\s+with", kind, maxsplit=1)[0].strip()
+    entry = f"{kind}, {text}"
+    element = re.fullmatch(r"(?P<base>[\w.-]+?)s?\s+of\s+(?P<of>[\w.]+?)s?", words)
+    tensor = _of_phrase(element["base"], element["of"]) if element else of_hint(_parsed(words))
+    if tensor is None and words.split(" ")[0] in _ARRAYS:
+        tensor = UNKNOWN
+    if tensor is None or tensor.form is not PythonForm.ARRAY:
+        return tensor
+    dtype = re.search(r"dtype\s*[=:]?\s*(?:np\.|numpy\.)?(\w+)", entry)
+    datatype = _NUMPY.get(dtype[1].rstrip("_"), tensor.datatype) if dtype else tensor.datatype
+    shape = re.search(r"shape\s*[=:]?\s*[\[(]([^)\]]+)[\])]", entry)
+    if shape is None:
+        return replace(tensor, datatype=datatype)
+    sizes = [size.strip() for size in shape[1].split(",") if size.strip()]
+    dims = tuple(int(size) if size.isdigit() else -1 for size in sizes)
+    return replace(tensor, datatype=datatype, dims=dims, has_shape=True)
+
+
+def _of_phrase(base: str, element: str) -> TensorType | None:
+    if base.rpartition(".")[2] in _ARRAYS:
+        return replace(UNKNOWN, datatype=_NUMPY.get(element.rpartition(".")[2], UNKNOWN.datatype))
+    return of_hint(_parsed(f"{base}[{element}]"))
+
+
+def _of_generic(base: str, inner: ast.expr) -> TensorType | None:
+    parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+    if base in _WRAPPERS:
+        return of_hint(parts[0])
+    if base in _ARRAYS:
+        return replace(UNKNOWN, datatype=_element_type(parts[-1]))
+    if base == "dtype":
+        return None
+    if base not in _LISTS or (base in {"tuple", "Tuple"} and not _is_ellipsis(parts[-1])):
+        return None
+    element = of_hint(parts[0])
+    if element is None:
+        return None
+    match element.form:
+        case PythonForm.SCALAR:
+            return replace(element, dims=(-1,), form=PythonForm.LIST)
+        case PythonForm.TEXT:
+            return replace(element, dims=(-1,), form=PythonForm.TEXTS)
+        case PythonForm.LIST:
+            return replace(element, dims=(-1, *element.dims))
+        case _:
+            return None
+
+
+def _of_name(hint: ast.expr) -> TensorType | None:
+    name = _name(hint)
+    if name in _ARRAYS:
+        return UNKNOWN
+    if name in _LISTS:
+        return (
+            TensorType(datatype=Datatype.FP64, dims=(-1,), form=PythonForm.LIST)
+            if name not in {"tuple", "Tuple"}
+            else None
+        )
+    if name in _SCALARS:
+        form = PythonForm.TEXT if name == "str" else PythonForm.SCALAR
+        return TensorType(datatype=_SCALARS[name], dims=(1,), form=form)
+    if isinstance(hint, ast.Attribute) and name.rstrip("_") in _NUMPY:
+        return TensorType(datatype=_NUMPY[name.rstrip("_")], dims=(1,), form=PythonForm.SCALAR)
+    return None
+
+
+def _element_type(hint: ast.expr) -> Datatype:
+    """The datatype of `np.float32` or `np.dtype[np.float32]`."""
+    if isinstance(hint, ast.Subscript):
+        return _element_type(hint.slice)
+    return _NUMPY.get(_name(hint).rstrip("_"), UNKNOWN.datatype)
+
+
+def _name(node: ast.expr) -> str:
+    """The last part of a dotted name; empty for other expressions."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return ""
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _is_ellipsis(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is ...
+
+
+def _parsed(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+
+
+# -- from a function to its tensors -----------------------------------------------------------------------------------
+
+_SUPPORTED = "int, float, bool, str, bytes, numpy arrays and scalars, and lists of those"
+_RECORDS = {"TypedDict": "[{name!r}]", "NamedTuple": ".{name}"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One parameter of the function.
+
+    Attributes:
+        name: Name of the parameter and of the input.
+        tensor: Type of the input.
+        optional: Whether the parameter has a default value.
+        positional: Whether the parameter is positional-only.
+    """
+
+    name: str
+    tensor: TensorType
+    optional: bool = False
+    positional: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One output.
+
+    Attributes:
+        name: Name of the output.
+        tensor: Type of the output.
+        part: Code that selects it from the returned value, such as `[0]` or `.total`; empty for the whole value.
+    """
+
+    name: str
+    tensor: TensorType
+    part: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """The inputs and outputs of a function.
+
+    Attributes:
+        parameters: The inputs.
+        results: The outputs.
+        notes: Assumptions, as sentences for the author.
+    """
+
+    parameters: tuple[Parameter, ...]
+    results: tuple[Result, ...]
+    notes: tuple[str, ...] = ()
+
+
+def read_signature(source: FunctionSource, ask: Callable[[str], int] | None = None) -> Signature:
+    """The inputs and outputs of a function.
+
+    Args:
+        source: The function.
+        ask: Returns the number of dimensions of a tensor, by its name, where the source gives none; None to assume one
+            and add a note.
+
+    Raises:
+        ScaffoldError: If a parameter or result cannot be a tensor, or the function has no parameter.
+    """
+    notes: list[str] = []
+    parameters = tuple(_parameters(source, notes))
+    if not parameters:
+        raise ScaffoldError(
+            f"cannot serve {_where(source)}: it has no parameters, and a request has at least one input; add one"
+        )
+    results = tuple(_results(source, notes))
+    # Type hints of arrays have no shape, and calling the function to see one would run the author's code.
+    assumed = [one.name for one in parameters if _has_assumed_shape(one.tensor)]
+    assumed += [one.name for one in results if _has_assumed_shape(one.tensor)]
+    if ask is not None:
+        ranks = {name: ask(name) for name in dict.fromkeys(assumed)}
+        parameters = tuple(replace(one, tensor=_with_rank(one.tensor, ranks.get(one.name))) for one in parameters)
+        results = tuple(replace(one, tensor=_with_rank(one.tensor, ranks.get(one.name))) for one in results)
+    elif assumed:
+        notes.append(
+            f"the number of dimensions of {', '.join(map(repr, assumed))} is assumed to be one: if it is another, "
+            "write dims: [ -1, -1 ] or the like in config.pbtxt, or document it as 'array of shape (n, 2)' and run "
+            "this again"
+        )
+    return Signature(parameters=parameters, results=results, notes=tuple(notes))
+
+
+def _with_rank(tensor: TensorType, rank: int | None) -> TensorType:
+    return tensor if rank is None or not _has_assumed_shape(tensor) else replace(tensor, dims=(-1,) * rank)
+
+
+def _has_assumed_shape(tensor: TensorType) -> bool:
+    return tensor.form is PythonForm.ARRAY and tensor.dims == UNKNOWN.dims and not tensor.has_shape
+
+
+def _parameters(source: FunctionSource, notes: list[str]) -> Iterator[Parameter]:
+    given = source.function.args
+    if given.vararg is not None:
+        raise ScaffoldError(
+            f"cannot serve {_where(source)}: *{given.vararg.arg} has no name for an input; use a parameter with a list"
+        )
+    if given.kwarg is not None:
+        notes.append(f"**{given.kwarg.arg} of {source.function.name} is ignored: the names of inputs are fixed")
+    plain = [*given.posonlyargs, *given.args]
+    defaults: list[ast.expr | None] = [None] * (len(plain) - len(given.defaults)) + list(given.defaults)
+    for argument, default in [
+        *zip(plain, defaults, strict=True),
+        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+    ]:
+        yield Parameter(
+            name=argument.arg,
+            tensor=_tensor(source, argument, default, notes),
+            optional=default is not None,
+            positional=argument in given.posonlyargs,
+        )
+
+
+def _tensor(source: FunctionSource, argument: ast.arg, default: ast.expr | None, notes: list[str]) -> TensorType:
+    said = _documented(ast.get_docstring(source.function) or "", argument.arg)
+    hinted = of_hint(argument.annotation)
+    if argument.annotation is not None and hinted is None:
+        raise ScaffoldError(
+            f"cannot serve {_where(source)}: '{argument.arg}: {ast.unparse(argument.annotation)}' is not a tensor; "
+            f"supported types are {_SUPPORTED}"
+        )
+    if hinted is not None:
+        if said is None or said.form is not PythonForm.ARRAY or hinted.form is not PythonForm.ARRAY:
+            return hinted
+        # A hint gives no shape of an array, and often no datatype. The docstring may give both.
+        return said if hinted == UNKNOWN else replace(hinted, dims=said.dims, has_shape=said.has_shape)
+    known = said or of_literal(default)
+    if known is None:
+        notes.append(f"'{argument.arg}' has no type hint: assumed an array of float32, see config.pbtxt")
+    return known or UNKNOWN
+
+
+def _documented(docstring: str, name: str) -> TensorType | None:
+    """The tensor type that a docstring gives a parameter, in Google, Sphinx or numpydoc style."""
+    escaped = re.escape(name)
+    for pattern in (
+        rf"^\s*{escaped}\s*\(([^)]*(?:\([^)]*\)[^)]*)*)\)\s*:(.*)$",
+        rf":type\s+{escaped}:(.*)()$",
+        rf":param\s+(\S+)\s+{escaped}:(.*)$",
+        rf"^\s*{escaped}\s*:\s+(.*)()$",
+        rf"^\s*{escaped}\s*:()(.*)$",
+    ):
+        match = re.search(pattern, docstring, re.MULTILINE)
+        if match:
+            kind, text = (part.strip() for part in match.groups())
+            tensor = of_docstring(kind or ("array" if "shape" in text else ""), text)
+            if tensor is not None:
+                return tensor
+    return None
+
+
+def _results(source: FunctionSource, notes: list[str]) -> Iterator[Result]:
+    hint = source.function.returns
+    if isinstance(hint, ast.Constant) and isinstance(hint.value, str):
+        hint = ast.parse(hint.value, mode="eval").body
+    if hint is None:
+        said = _documented_result(ast.get_docstring(source.function) or "")
+        if said is None:
+            notes.append(f"{source.function.name} has no return type: assumed an array of float32")
+        yield Result(name="result", tensor=said or UNKNOWN)
+        return
+    match hint:
+        case ast.Subscript(value=ast.Name(id="tuple" | "Tuple"), slice=ast.Tuple(elts=parts)) if not _is_open(parts):
+            for number, part in enumerate(parts):
+                yield Result(name=f"result_{number}", tensor=_returned(source, part), part=f"[{number}]")
+        case ast.Name(id=name) if (fields := _fields(source.tree, name)) is not None:
+            for field, (kind, place) in fields.items():
+                yield Result(name=field, tensor=_returned(source, kind), part=place)
+        case _:
+            hinted = _returned(source, hint)
+            said = _documented_result(ast.get_docstring(source.function) or "")
+            if hinted.form is PythonForm.ARRAY and said is not None and said.form is PythonForm.ARRAY:
+                hinted = said if hinted == UNKNOWN else replace(hinted, dims=said.dims, has_shape=said.has_shape)
+            yield Result(name="result", tensor=hinted)
+
+
+def _is_open(parts: list[ast.expr]) -> bool:
+    return isinstance(parts[-1], ast.Constant) and parts[-1].value is ...
+
+
+def _returned(source: FunctionSource, hint: ast.expr) -> TensorType:
+    tensor = of_hint(hint)
+    if tensor is None:
+        raise ScaffoldError(
+            f"cannot serve {_where(source)}: it returns '{ast.unparse(hint)}', which is not a tensor; supported types "
+            f"are {_SUPPORTED}, tuples of them, and a TypedDict, NamedTuple or dataclass of the same module"
+        )
+    return tensor
+
+
+def _documented_result(docstring: str) -> TensorType | None:
+    match = re.search(r"Returns:?\s*\n(?:\s*-+\s*\n)?\s*([^\n:]+)|:rtype:\s*(.+)", docstring)
+    return of_docstring((match[1] or match[2]).strip()) if match else None
+
+
+def _fields(tree: ast.Module, name: str) -> dict[str, tuple[ast.expr, str]] | None:
+    """The fields of a TypedDict, NamedTuple or dataclass of the module: type and selecting code by name; else None."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+            part = next((_RECORDS[base] for base in bases if base in _RECORDS), "")
+            if not part and any("dataclass" in ast.unparse(one) for one in node.decorator_list):
+                part = _RECORDS["NamedTuple"]
+            return {
+                field.target.id: (field.annotation, part.format(name=field.target.id))
+                for field in node.body
+                if part and isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            } or None
+    return None
+
+
+def _where(source: FunctionSource) -> str:
+    return f"{source.path}:{source.function.lineno}: '{source.function.name}'"
