@@ -1,8 +1,8 @@
 """Writes the pages about error messages: `.venv/bin/python docs/make_errors.py`.
 
 `docs/reference/errors.md` has every message that the host raises deliberately, read from its source: the exceptions of
-`naiad.errors` and their texts. `docs/how-to/troubleshoot.md` has causes and remedies of messages that users meet, from
-`docs/troubleshooting.toml`; each of them has to occur in the source.
+`naiad.core.errors` and their texts. `docs/how-to/troubleshoot.md` has causes and remedies of messages that users meet,
+from `docs/troubleshooting.toml`; each of them has to occur in the source.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ else:
     import tomli as tomllib
 
 DOCS = Path(__file__).resolve().parent
-SOURCES = [DOCS.parent / "platform" / "naiad", DOCS.parent / "stubs", DOCS.parent / "backends"]
+SOURCES = [DOCS.parent / "platform", DOCS.parent / "stubs", DOCS.parent / "backends"]
 CATALOGUE = DOCS / "reference" / "errors.md"
 TROUBLESHOOTING = DOCS / "how-to" / "troubleshoot.md"
 
@@ -133,7 +133,7 @@ def _is_error(found: object) -> bool:
 
 
 def _raised(tree: ast.Module, known: dict[str, type[NaiadError]]) -> Iterator[tuple[str, str]]:
-    """Class and message of each exception of `naiad.errors` that is constructed with a text."""
+    """Class and message of each exception of `naiad.core.errors` that is constructed with a text."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in known and node.args:
             text = _text(node.args[0])

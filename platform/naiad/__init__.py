@@ -53,10 +53,10 @@ _PRIVATE = ("_api", "_c")
 
 def __getattr__(name: str) -> object:
     if name in _PRIVATE:
-        return import_module(f"naiad.{name}")
+        return import_module(f"naiad_embedded.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'naiad' has no attribute '{name}'")
-    found = _version() if name == "__version__" else getattr(import_module("naiad.inprocess"), name)
+    found = _version() if name == "__version__" else getattr(import_module("naiad_embedded.inprocess"), name)
     globals()[name] = found
     return found
 

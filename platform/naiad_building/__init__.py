@@ -1,1 +1,1 @@
-"""Building and packing environments from recipes."""
+"""Environments that are built here: recipes, locks, builds, packing, and what models declare."""

@@ -21,7 +21,7 @@ from naiad_stub.process_limits import usable_processors
 
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.archive_writer import FORMATS, OutputMember, write_archive
-from naiad.environments.archives.manifest import MANIFEST_NAME, Manifest, content_digest, host_platform
+from naiad.environments.archives.manifest import MANIFEST_NAME, RECIPE_FOLDER, Manifest, content_digest, host_platform
 from naiad.environments.elf import newest_glibc
 from naiad.environments.installed_packages import list_packages
 from naiad.environments.progress import LogReporter, ProgressMeter, ProgressReporter
@@ -31,7 +31,6 @@ from naiad.sources.interpreters.probe import Interpreter, probe_interpreter
 from naiad.sources.interpreters.versions import version_text
 from naiad_building.collecting import collect_members
 from naiad_building.conda_meta import CHANNEL
-from naiad_building.recipe import RECIPE_FOLDER
 from naiad_building.self_contained import make_self_contained
 
 __all__ = ["PackedEnvironment", "create_manifest", "default_output", "pack"]

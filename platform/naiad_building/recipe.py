@@ -24,6 +24,7 @@ from typing import TypeVar
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from naiad.core.errors import ConfigError
+from naiad.environments.archives.manifest import RECIPE_FOLDER
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -33,7 +34,6 @@ else:
 __all__ = [
     "LOCK_FILE",
     "RECIPE_FILE",
-    "RECIPE_FOLDER",
     "STATE_FILE",
     "Preference",
     "Recipe",
@@ -256,9 +256,6 @@ class _RecipeReader:
     def _key_error(self, key: str, what: str) -> ConfigError:
         return ConfigError(f"{self._file}: key '{key}' {what}")
 
-
-RECIPE_FOLDER = "share/naiad/recipe"
-"""Folder in an environment with a copy of its recipe, in a sub-folder of the recipe's name."""
 
 STATE_FILE = "conda-meta/state"
 """File in which conda stores the variables of an environment."""

@@ -1,1 +1,1 @@
-"""See docs/explanation/architecture.md."""
+"""The server inside another program, and models in tests without a server."""

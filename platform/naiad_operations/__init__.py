@@ -1,1 +1,1 @@
-"""See docs/explanation/architecture.md."""
+"""What operators run beside a server: checks, loads, bundles, deployments, Ray, first files, a live table."""

@@ -96,7 +96,7 @@ def _printed(value: object) -> str:
 def _is_stub(frame: FrameType) -> bool:
     """Whether the frame is the stub's, or that of `naiad.testing`, which replaces it in tests."""
     name = frame.f_globals.get("__name__")
-    return isinstance(name, str) and name.startswith(("naiad_stub.", "naiad.testing."))
+    return isinstance(name, str) and name.startswith(("naiad_stub.", "naiad_embedded.testing."))
 
 
 def _model_traceback(traceback: Optional[TracebackType]) -> List[TracebackType]:

@@ -64,7 +64,8 @@ class MadeUp(MetaPathFinder, Loader):
     """The finder of what is not there."""
 
     def find_spec(self, fullname, path=None, target=None):
-        is_ours = fullname.partition(".")[0] in {"naiad", "naiad_stub"} | set(sys.stdlib_module_names)
+        top = fullname.partition(".")[0]
+        is_ours = top.startswith("naiad") or top in sys.stdlib_module_names
         if is_ours and not fullname.endswith("_pb2"):  # what protobuf would fill is made up, too
             return None
         return ModuleSpec(fullname, self, is_package=True)
@@ -81,7 +82,7 @@ def main():
     sys.path[:0] = sys.argv[1:]
     sys.meta_path.insert(0, MadeUp())
     root = Path(sys.argv[1])
-    names = [".".join(path.relative_to(root).with_suffix("").parts) for path in sorted(root.glob("naiad/**/*.py"))]
+    names = [".".join(path.relative_to(root).with_suffix("").parts) for path in sorted(root.glob("naiad*/**/*.py"))]
     failures = []
     for name in names:
         if name.endswith(("__main__", "_script")):

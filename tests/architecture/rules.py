@@ -23,46 +23,56 @@ from architecture.sources import Function, Source
 ALIASES = ("tritonfrontend", "tritonserver")
 """Modules beside the package, which give its in-process API the names of Triton's packages."""
 
+WINGS = ("naiad_building", "naiad_embedded", "naiad_llm", "naiad_operations")
+"""Packages beside `naiad`, which a server does not need."""
+
+PUBLIC_NAMES = ("testing", "ray")
+"""Modules of `naiad` that give what is in such a package its public name."""
+
+ROOMS = (
+    "core",
+    "protocol",
+    "config",
+    "sources",
+    "environments",
+    "models",
+    "guests",
+    "engine",
+    "frontends",
+    "server",
+    "cli",
+)
+"""The packages in `naiad`, each of which imports only those before it."""
+
 LAYERS = (
-    # Every layer may import these. `naiad` itself has the version; `logs` is as low as `errors`, since everything logs.
-    {
-        "naiad",
-        "errors",
-        "log_writer",
-        "json_cache",
-        "garbage_collection",
-        "heap",
-        "background_imports",
-        "standard_streams",
-        "turns",
-        "file_content",
-    },
-    {"logs", "gpus"},
+    # Every layer may import these. `naiad` itself has the version.
+    {"naiad", "core"},
     # Below `config`: tensors of a configuration have datatypes of the protocol.
     {"protocol"},
     {"config"},
-    {"scheduling", "lifecycle"},
-    # Below the next layer: repositories and environments may be remote, and both run interpreters.
-    {"storage", "interpreters", "registry"},
-    {"resolution", "environments", "memory"},
+    {"engine.scheduling", "engine.lifecycle", "models.polling"},
+    # Repositories and environments may be remote, and both run interpreters.
+    {"sources.storage", "sources.interpreters", "sources.registry"},
+    {"models.resolution", "environments", "guests.memory"},
     # Layers of artifacts are unpacked as environments are.
-    {"artifacts"},
-    {"repository"},
-    {"workers"},
+    {"models.artifacts"},
+    {"models.repository"},
+    {"guests"},
     {"engine"},
     {"frontends"},
-    {"frontend_processes", "console_source"},
-    {"listeners"},
-    {"frontend_process"},
-    {"frontend_owner"},
-    {"app", "doctor", "scaffold", "bundle", "deploy"},
-    {"testing", "inprocess", "ray"},
-    {"_c"},
-    {"_api"},
-    {"cli", *ALIASES},
+    {"server.http_api"},
+    {"server.processes", "server.console_source"},
+    {"server.listeners"},
+    {"server.frontend_process"},
+    {"server.frontend_owner"},
+    {"server"},
+    {"cli"},
+    {"naiad_building"},
+    {"naiad_embedded", "naiad_llm", "naiad_operations"},
+    {*PUBLIC_NAMES, *ALIASES},
     {"__main__"},
 )
-"""Folders and modules of `platform/naiad`, from the lowest layer to the highest."""
+"""Parts of the host from the lowest layer to the highest: rooms of `naiad`, parts of rooms, packages beside it."""
 
 LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
 
@@ -83,16 +93,16 @@ SHARED_WITH_GUEST = {
 """What the host may import of the guest. `naiad_stub` alone: to find where it is installed."""
 
 SHARED_WITH_INPROCESS = {"naiad_stub.dlpack", "naiad_stub.exceptions", "naiad_stub.tensor"}
-"""What `naiad.inprocess` may import in addition: it converts tensors of its callers as the guest converts a model's."""
+"""What `naiad_embedded.inprocess` may import in addition: it converts tensors of its callers as the guest converts a model's."""
 
 FRONTENDS_MAY_IMPORT = {
     "naiad.frontends",
     "naiad.engine.door",
     "naiad.protocol",
-    "naiad.errors",
-    "naiad.heap",
-    "naiad.logs",
-    "naiad.turns",
+    "naiad.core.errors",
+    "naiad.core.heap",
+    "naiad.core.logs",
+    "naiad.core.turns",
     # Values of flags, parsed before a frontend exists.
     "naiad.config.server.access",
     "naiad.config.server.trace_options",
@@ -105,21 +115,17 @@ FRONTENDS_MAY_IMPORT = {
 """Everything of ours that `naiad.frontends` may import. The engine's implementation and all layers below are missing."""
 
 IMPURE = {"asyncio", "os", "socket", "subprocess", "threading", "time"}
-"""Modules that decisions (`scheduling`, `lifecycle`) must not import: their tests need neither a system nor a clock."""
+"""Modules that decisions (`engine/scheduling`, `engine/lifecycle`, `models/polling`) must not import: their tests need neither a system nor a clock."""
 
 NEWER_THAN_GUEST = {"annotationlib", "compression", "graphlib", "tomllib", "zoneinfo"}
 """Modules of the standard library that Python 3.8 does not have."""
 
 
 def part_of(module: str) -> str:
-    """The layer's folder of a module of the host: `config` for `naiad.config.server.options`.
-
-    The modules beside the package, `tritonserver` and `tritonfrontend`, are layers of their own.
-    """
-    parts = module.split(".")
-    if module in ALIASES:
-        return module
-    return parts[1] if len(parts) > 1 and parts[1] in LEVELS else "naiad"
+    """The part that a module of the host belongs to: `config` for `naiad.config.server.options`."""
+    parts = module.removeprefix("naiad.").split(".")
+    names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((name for name in names if name in LEVELS), "naiad")
 
 
 def _top(module: str) -> str:
@@ -132,7 +138,7 @@ def upward_imports(host: Iterable[Source]) -> list[str]:
         f"{source.path}:{line}: {here} (layer {LEVELS[here]}) imports {name} (layer {LEVELS[there]})"
         for source in host
         for line, name in source.imports()
-        if _top(name) == "naiad"
+        if _top(name) in ("naiad", *WINGS)
         for here, there in [(part_of(source.module), part_of(name))]
         if here != there and LEVELS[there] >= LEVELS[here]
     ]
@@ -159,9 +165,11 @@ def imports_of_the_guests_own_modules(host: Iterable[Source]) -> list[str]:
         f"{source.path}:{line}: {name}"
         for source in host
         # `naiad.testing` runs the guest's code in the test's process, so it may import all of it.
-        if part_of(source.module) != "testing"
+        if not source.module.startswith("naiad_embedded.testing")
         for shared in [
-            SHARED_WITH_GUEST | SHARED_WITH_INPROCESS if part_of(source.module) == "inprocess" else SHARED_WITH_GUEST
+            SHARED_WITH_GUEST | SHARED_WITH_INPROCESS
+            if source.module.startswith("naiad_embedded.inprocess")
+            else SHARED_WITH_GUEST
         ]
         for line, name in source.imports()
         # An imported name counts with its module: `naiad_stub.wire.Kind` with `naiad_stub.wire`.
@@ -189,13 +197,16 @@ def impure_decisions(host: Iterable[Source]) -> list[str]:
     return [
         f"{source.path}:{line}: {name}"
         for source in host
-        if part_of(source.module) in {"scheduling", "lifecycle"}
+        if part_of(source.module) in {"engine.scheduling", "engine.lifecycle", "models.polling"}
         for line, name in source.imports()
         if _top(name) in IMPURE
     ]
 
 
-_SERVING = ("engine", "frontends", "frontend_processes", "inprocess", "protocol", "scheduling", "workers")
+_SERVING = (
+    *("naiad.engine", "naiad.frontends", "naiad.guests", "naiad.protocol", "naiad.server.processes"),
+    *("naiad_embedded.inprocess", "naiad_llm"),
+)
 
 
 def errors_tied_to_their_frames(host: Iterable[Source]) -> list[str]:
@@ -205,7 +216,7 @@ def errors_tied_to_their_frames(host: Iterable[Source]) -> list[str]:
     """
     found = []
     for source in host:
-        if part_of(source.module).partition(".")[0] in _SERVING:
+        if f"{source.module}.".startswith(tuple(f"{package}." for package in _SERVING)):
             found += [f"{source.path}:{line}: {what}" for line, what in _tied_errors(source.tree, frozenset())]
     return found
 
@@ -376,12 +387,30 @@ _CODE_WORD = re.compile(r"`([^`]+)`")
 
 
 def folders_of(root: Path) -> list[str]:
-    """The packages below a package, two levels deep, as `engine` and `engine/loading`."""
+    """The packages below a source root, two levels deep: `engine` and `engine/loading` in `naiad`, else with its name."""
     return sorted(
-        path.parent.relative_to(root).as_posix()
-        for pattern in ("*/__init__.py", "*/*/__init__.py")
+        name
+        for pattern in ("*/__init__.py", "*/*/__init__.py", "naiad/*/*/__init__.py")
         for path in root.glob(pattern)
+        for name in [path.parent.relative_to(root).as_posix().removeprefix("naiad/")]
+        if name != "naiad"
     )
+
+
+def misplaced_rooms(host: Iterable[Source]) -> list[str]:
+    """Imports of a room that comes later in `ROOMS`, whatever the parts of both."""
+    return [
+        f"{source.path}:{line}: {here} imports {name}"
+        for source in host
+        for line, name in source.imports()
+        for here, there in [(_room_of(source.module), _room_of(name))]
+        if here and there and ROOMS.index(there) > ROOMS.index(here)
+    ]
+
+
+def _room_of(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[0] == "naiad" and parts[1] in ROOMS else ""
 
 
 def map_of(page: str) -> list[str]:
@@ -397,6 +426,11 @@ def differences_of_map(page: str, folders: Collection[str]) -> list[str]:
     return missing + [f"{name}: no such folder" for name in sorted(set(named) - set(folders))]
 
 
+def _height(top: str) -> int:
+    """How high a room, a package beside `naiad` or a module of either is."""
+    return ROOMS.index(top) if top in ROOMS else len(ROOMS) + LEVELS[top]
+
+
 def map_rows_out_of_order(page: str) -> list[str]:
     """Rows of the page's table that are above a row of a higher layer, or apart from the row of their parent folder."""
     rows = [name.removesuffix(".py") for name in map_of(page)]
@@ -405,7 +439,7 @@ def map_rows_out_of_order(page: str) -> list[str]:
         top_above, top_below = above.split("/")[0], below.split("/")[0]
         if "/" in below and top_above != top_below:
             wrong.append(f"{below}: not below {top_below}")
-        elif LEVELS[top_below] > LEVELS[top_above]:
+        elif _height(top_below) > _height(top_above):
             wrong.append(f"{below}: a higher layer than {above}")
     return wrong
 

@@ -10,7 +10,7 @@ import pytest
 HEAVY = {"numpy", "rich", "prometheus_client", "fsspec", "virtualenv", "conda_pack", "naiad_llm.openai.api"}
 
 
-@pytest.mark.parametrize("module", ["naiad.cli.serve", "naiad.app", "naiad.listeners"])
+@pytest.mark.parametrize("module", ["naiad.cli.serve", "naiad.server.app", "naiad.server.listeners"])
 def test_a_server_without_extras_starts_without_importing_for_them(module):
     code = f"import {module}, sys; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

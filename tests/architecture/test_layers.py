@@ -7,10 +7,16 @@ from architecture import rules
 from architecture.sources import GUEST, HOST, python_files
 
 
-def test_every_folder_of_the_host_has_its_layer() -> None:
-    parts = {path.name.removesuffix(".py") for path in (HOST / "naiad").iterdir() if path.suffix in {"", ".py"}}
+def test_the_host_has_the_rooms_and_packages_that_the_rules_know() -> None:
+    entries = {path.name.removesuffix(".py") for path in (HOST / "naiad").iterdir() if path.suffix in {"", ".py"}}
+    packages = {path.name.removesuffix(".py") for path in HOST.iterdir() if path.suffix in {"", ".py"}}
 
-    assert {part for part in parts if not part.startswith("_")} <= set(rules.LEVELS)
+    assert {name for name in entries if not name.startswith("_")} == {*rules.ROOMS, *rules.PUBLIC_NAMES}
+    assert {name for name in packages if not name.startswith("_")} == {"naiad", *rules.WINGS, *rules.ALIASES}
+
+
+def test_each_room_imports_only_rooms_before_it() -> None:
+    assert rules.misplaced_rooms(python_files(HOST)) == []
 
 
 def test_imports_lead_downward_and_not_to_a_sibling() -> None:

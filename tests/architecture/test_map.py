@@ -9,7 +9,7 @@ PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="u
 
 
 def test_the_page_names_every_folder_of_the_host_and_no_other() -> None:
-    assert rules.differences_of_map(PAGE, rules.folders_of(HOST / "naiad")) == []
+    assert rules.differences_of_map(PAGE, rules.folders_of(HOST)) == []
 
 
 def test_the_page_names_the_modules_beside_the_folders() -> None:

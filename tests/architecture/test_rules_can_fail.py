@@ -16,8 +16,8 @@ def source(path: str, text: str) -> Source:
     return Source(path, text)
 
 
-def host(path: str, text: str) -> list[Source]:
-    return [source(f"platform/naiad/{path}", text)]
+def host(path: str, text: str, package: str = "naiad") -> list[Source]:
+    return [source(f"platform/{package}/{path}", text)]
 
 
 def guest(text: str) -> list[Source]:
@@ -36,37 +36,51 @@ CASES = {
         ),
         (
             rules.errors_tied_to_their_frames,
-            host("workers/example.py", "try:\n    f()\nexcept ValueError as error:\n    last = error"),
+            host("guests/example.py", "try:\n    f()\nexcept ValueError as error:\n    last = error"),
             "last = error: keep without_frames(error)",
-            host("workers/example.py", "try:\n    f()\nexcept ValueError as error:\n    raise error"),
+            host("guests/example.py", "try:\n    f()\nexcept ValueError as error:\n    raise error"),
         ),
     ],
     "upward_imports": [
         (
             rules.upward_imports,
             host("config/example.py", "def f():\n    from naiad.engine.engine import Engine"),
-            "config (layer 3) imports naiad.engine.engine (layer 10)",
+            "config (layer 2) imports naiad.engine.engine (layer 9)",
             host("engine/example.py", "from naiad.config.server.options import ServerOptions"),
         ),
         (
             rules.upward_imports,
             host("environments/example.py", "import naiad.models.resolution.files"),
-            "environments (layer 6) imports naiad.models.resolution.files (layer 6)",
+            "environments (layer 5) imports naiad.models.resolution.files (layer 5)",
             host("environments/example.py", "import naiad.environments.policy"),
+        ),
+        (
+            rules.upward_imports,
+            host("server/example.py", "from naiad_llm.extension import EXTENSION"),
+            "server (layer 16) imports naiad_llm.extension (layer 19)",
+            host("extension.py", "from naiad.server.http_api import ApiServices", "naiad_llm"),
+        ),
+    ],
+    "misplaced_rooms": [
+        (
+            rules.misplaced_rooms,
+            host("models/resolution/example.py", "import naiad.engine.scheduling.fifo"),
+            "models imports naiad.engine.scheduling.fifo",
+            host("engine/example.py", "import naiad.models.resolution.files"),
         ),
     ],
     "imports_of_the_guests_own_modules": [
         (
             rules.imports_of_the_guests_own_modules,
-            host("workers/example.py", "from naiad_stub.execution import Execution"),
+            host("guests/example.py", "from naiad_stub.execution import Execution"),
             "naiad_stub.execution",
-            host("workers/example.py", "from naiad_stub.wire import MessageKind"),
+            host("guests/example.py", "from naiad_stub.wire import MessageKind"),
         ),
         (
             rules.imports_of_the_guests_own_modules,
             host("engine/example.py", "from naiad_stub.tensor import Tensor"),
             "naiad_stub.tensor",
-            host("inprocess/example.py", "from naiad_stub.tensor import Tensor"),
+            host("inprocess/example.py", "from naiad_stub.tensor import Tensor", "naiad_embedded"),
         ),
     ],
     "frontend_imports_past_the_door": [
@@ -86,15 +100,15 @@ CASES = {
     "impure_decisions": [
         (
             rules.impure_decisions,
-            host("scheduling/dynamic/example.py", "import time"),
+            host("engine/scheduling/dynamic/example.py", "import time"),
             "time",
-            host("workers/example.py", "import time"),
+            host("guests/example.py", "import time"),
         ),
         (
             rules.impure_decisions,
-            host("lifecycle/example.py", "from asyncio import sleep"),
+            host("engine/lifecycle/example.py", "from asyncio import sleep"),
             "asyncio",
-            host("lifecycle/example.py", "from enum import Enum"),
+            host("engine/lifecycle/example.py", "from enum import Enum"),
         ),
     ],
     "foreign_imports_of_the_guest": [
@@ -107,8 +121,8 @@ CASES = {
         (rules.foreign_imports_of_the_guest, guest("import tomllib"), "tomllib", guest("import ast")),
         (
             rules.foreign_imports_of_the_guest,
-            guest("from naiad.errors import NaiadError"),
-            "naiad.errors",
+            guest("from naiad.core.errors import NaiadError"),
+            "naiad.core.errors",
             guest("from naiad_stub.exceptions import TritonError"),
         ),
     ],
@@ -263,7 +277,7 @@ PAGE = """# How it is built
 | `cli` | `commands` |
 | `engine` | |
 | `engine/loading` | |
-| `logs.py`, `errors.py` | |
+| `core` | |
 
 | module of `stubs/naiad_stub/` | |
 |---|---|
@@ -276,15 +290,15 @@ PAGE = """# How it is built
 
 
 def test_the_map_of_a_page_is_its_first_table_and_nothing_else() -> None:
-    assert rules.map_of(PAGE) == ["cli", "engine", "engine/loading", "logs.py", "errors.py"]
+    assert rules.map_of(PAGE) == ["cli", "engine", "engine/loading", "core"]
 
 
 @pytest.mark.parametrize(
     ("folders", "differences"),
     [
-        (["cli", "engine", "engine/loading"], []),
-        (["cli", "engine", "engine/loading", "workers"], ["workers: not in the table"]),
-        (["cli", "engine"], ["engine/loading: no such folder"]),
+        (["cli", "core", "engine", "engine/loading"], []),
+        (["cli", "core", "engine", "engine/loading", "workers"], ["workers: not in the table"]),
+        (["cli", "core", "engine"], ["engine/loading: no such folder"]),
     ],
 )
 def test_a_folder_without_a_row_and_a_row_without_a_folder_are_reported(folders, differences) -> None:

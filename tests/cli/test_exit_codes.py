@@ -14,10 +14,14 @@ import pytest
 from support.server import free_ports, wait_until
 
 from naiad.cli.commands import naiad_group
-from naiad.cli.flag_commands import FLAG_COMMANDS, FlagCommand
+from naiad.cli.flag_commands import FlagCommand, all_flag_commands
 from naiad.cli.main import main, main_tritonserver
+from naiad_operations import commands as operations
 
 CONFIG = 'backend: "nosuch"\ninput [{ name: "x" data_type: TYPE_FP32 dims: [1] }]\n'
+
+
+FLAG_COMMANDS = all_flag_commands()
 
 
 def commands(group: click.Group = naiad_group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -33,15 +37,16 @@ def test_a_command_that_is_interrupted_while_its_modules_are_imported_ends_witho
 ):
     (tmp_path / "slow_command.py").write_text("raise KeyboardInterrupt\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(FLAG_COMMANDS, "bench", FlagCommand("slow_command:run", "", ""))
+    monkeypatch.setitem(operations.FLAG_COMMANDS, "bench", FlagCommand("slow_command:run", "", ""))
     assert main(["bench"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
 
 INTERRUPTED_IMPORT = """
 import sys
-from naiad.cli.flag_commands import FLAG_COMMANDS, FlagCommand
+from naiad.cli.flag_commands import FlagCommand
 from naiad.cli.main import main
+from naiad_operations.commands import FLAG_COMMANDS
 
 FLAG_COMMANDS["bench"] = FlagCommand("slow_command:run", "", "")
 sys.exit(main(["bench"]))

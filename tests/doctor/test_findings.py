@@ -68,7 +68,7 @@ CONFIGURATIONS = {
 
 
 def codes_of_source():
-    """The codes in `naiad.doctor`: the values of `code=`, and the keys of the tables of advice."""
+    """The codes in `naiad_operations.doctor`: the values of `code=`, and the keys of the tables of advice."""
     found = set()
     for path in Path(naiad_operations.doctor.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

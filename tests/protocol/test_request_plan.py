@@ -168,7 +168,7 @@ for request in requests:
         results.append(plan.check(request))
     except Exception as error:
         results.append(f"{type(error).__name__}: {error.message}")
-heavy = {"numpy", "google.protobuf", "asyncio", "naiad.config", "naiad.engine", "naiad.workers"} & set(sys.modules)
+heavy = {"numpy", "google.protobuf", "asyncio", "naiad.config", "naiad.engine", "naiad.guests"} & set(sys.modules)
 sys.stdout.buffer.write(pickle.dumps((results, sorted(heavy))))
 """
 

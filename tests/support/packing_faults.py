@@ -70,9 +70,9 @@ def install_in_owner() -> None:
     session.FrontendSession._respond = faulty  # type: ignore[method-assign] # the fault
     session.FrontendSession.respond_forwarded = faulty_forwarded  # type: ignore[method-assign] # the fault
     spawned._START = spawned._START.replace(
-        "from naiad.frontend_process import",
+        "from naiad.server.frontend_process import",
         f"sys.path.insert(0, {str(Path(__file__).parent)!r}); import packing_faults; packing_faults.install(); "
-        "from naiad.frontend_process import",
+        "from naiad.server.frontend_process import",
     )
 
 

@@ -17,7 +17,14 @@ import sys
 import tempfile
 from typing import Any
 
-_MODULES = ("naiad.cli.main", "naiad.cli.serve", "naiad.app", "naiad.listeners", "naiad.frontend_owner", "uvloop")
+_MODULES = (
+    "naiad.cli.main",
+    "naiad.cli.serve",
+    "naiad.server.app",
+    "naiad.server.listeners",
+    "naiad.server.frontend_owner",
+    "uvloop",
+)
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["json_option", "progress_printer"]
+__all__ = ["OrderedGroup", "json_option", "progress_printer"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -21,3 +21,11 @@ def json_option(command: _Command) -> _Command:
 def progress_printer(*, json: bool) -> Callable[[str], None]:
     """Prints the lines of a command's progress: on stderr if stdout has its JSON."""
     return partial(click.echo, err=json)
+
+
+class OrderedGroup(click.Group):
+    """A group that lists its commands in the order of their registration; click sorts them by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The names of the commands."""
+        return list(self.commands)

@@ -10,24 +10,42 @@ import click
 from naiad import __version__
 from naiad.cli.command_line import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, EXIT_USAGE, exit_code_of
 from naiad.cli.completion import CompletedFlagCommand, completion_command
-from naiad.cli.flag_commands import FLAG_COMMANDS
+from naiad.cli.flag_commands import all_flag_commands
 from naiad.core.errors import NaiadError
-from naiad_building.cli.declared import DECLARED_COMMANDS
-from naiad_building.cli.env.commands import ENV_COMMANDS
-from naiad_operations.cli.init import INIT_COMMANDS
-from naiad_operations.top.command import top_command
+from naiad.core.wings import WINGS, load_from_wing, wing_of_command
 
 __all__ = ["naiad_group", "run"]
 
 
-class _OrderedGroup(click.Group):
-    """A group that lists its commands in the order of their registration; click sorts them by name."""
+_ORDER = (
+    *("init", "env"),
+    *("serve", "run", "explain", "doctor", "bench", "bundle", "push", "pull", "verify", "deploy", "ray"),
+    *("add", "lock", "top", "completion"),
+)
+"""The order of the overview, whichever packages bring the commands."""
+
+
+class _AllCommands(click.Group):
+    """All sub-commands, in the order of their registration. Those of a package that is not installed say so."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The names of the commands."""
         return list(self.commands)
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The sub-command of that name.
 
-@click.group(cls=_OrderedGroup, context_settings={"help_option_names": ["-h", "--help"]})
+        Raises:
+            MissingPackageError: If it belongs to a package that is not installed.
+        """
+        found = super().get_command(ctx, cmd_name)
+        wing = wing_of_command(cmd_name)
+        if found is None and wing is not None:
+            load_from_wing(f"{wing.package}.commands:click_commands", f"run `naiad {cmd_name}`")
+        return found
+
+
+@click.group(cls=_AllCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="naiad", message="%(prog)s %(version)s")
 def naiad_group() -> None:
     """Serve models written in Python, each in its own Python.
@@ -36,26 +54,19 @@ def naiad_group() -> None:
     """
 
 
-@naiad_group.group("init", cls=_OrderedGroup)
-def _init() -> None:
-    """Write the first files of a model, a backend or a recipe."""
+def _installed_commands() -> dict[str, click.Command]:
+    found: dict[str, click.Command] = {
+        name: CompletedFlagCommand(name, command) for name, command in all_flag_commands().items()
+    }
+    for wing in WINGS:
+        if wing.commands and wing.is_installed:
+            found.update(load_from_wing(f"{wing.package}.commands:click_commands", "list commands")())
+    found["completion"] = completion_command
+    return found
 
 
-@naiad_group.group("env", cls=_OrderedGroup)
-def _env() -> None:
-    """Build, pack, check and clean up execution environments."""
-
-
-for _name, _flag_command in FLAG_COMMANDS.items():
-    naiad_group.add_command(CompletedFlagCommand(_name, _flag_command))
-for _command in DECLARED_COMMANDS:
-    naiad_group.add_command(_command)
-naiad_group.add_command(top_command)
-naiad_group.add_command(completion_command)
-for _command in INIT_COMMANDS:
-    _init.add_command(_command)
-for _command in ENV_COMMANDS:
-    _env.add_command(_command)
+for _name, _command in sorted(_installed_commands().items(), key=lambda each: _ORDER.index(each[0])):
+    naiad_group.add_command(_command, _name)
 
 
 def run(arguments: Sequence[str]) -> int:

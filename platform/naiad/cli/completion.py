@@ -51,7 +51,7 @@ class CompletedFlagCommand(click.Command):
         )
 
     def _run(self, arguments: tuple[str, ...]) -> int:
-        return self._command.load()(arguments)
+        return self._command.load(self.name or "")(arguments)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The flags whose names begin with *incomplete*, after a dash."""

@@ -1,16 +1,18 @@
 """The table of sub-commands that accept the server's flags.
 
-They are parsed by `config/server/getopt.py`, which follows the rules and error texts of Triton's getopt. The table
-names modules as text: a server must start quickly, so only the module of the command that runs is imported.
+They are parsed by `config/server/getopt.py`, which follows the rules and error texts of Triton's getopt. The tables,
+this one and those of the packages beside `naiad`, name modules as text: a server must start quickly, so only the module
+of the command that runs is imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 
-__all__ = ["FLAG_COMMANDS", "FlagCommand"]
+from naiad.core.wings import WINGS, load_from_wing, wing_of_command
+
+__all__ = ["FlagCommand", "all_flag_commands", "find_flag_command"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +31,17 @@ class FlagCommand:
     summary: str
     choices: tuple[str, ...] = ()
 
-    def load(self) -> Callable[[Sequence[str]], int]:
-        """Import the command; the function that runs it and returns the exit code."""
-        module, _, function = self.place.partition(":")
-        command: Callable[[Sequence[str]], int] = getattr(import_module(module), function)
+    def load(self, name: str) -> Callable[[Sequence[str]], int]:
+        """Import the command of that *name*.
+
+        Raises:
+            MissingPackageError: If a package that it needs is not installed.
+        """
+        command: Callable[[Sequence[str]], int] = load_from_wing(self.place, f"run `naiad {name}`")
         return command
 
 
-FLAG_COMMANDS = {
+_OWN = {
     "serve": FlagCommand(
         "naiad.cli.serve:naiad_serve", "[FLAGS]...", "Serve the models of a repository; the same as `tritonserver`."
     ),
@@ -45,24 +50,6 @@ FLAG_COMMANDS = {
     ),
     "explain": FlagCommand(
         "naiad.cli.explain:explain", "MODEL [FLAGS]...", "Show what would run a model, and the reason for each choice."
-    ),
-    "doctor": FlagCommand(
-        "naiad.cli.doctor:doctor",
-        "MODEL_REPOSITORY [FLAGS]...",
-        "Find what would fail if this machine served a repository.",
-    ),
-    "bench": FlagCommand(
-        "naiad_operations.bench.command:bench",
-        "MODEL|MODEL_DIR [FLAGS]...",
-        "Send a load to a model, and print its rates and latencies.",
-    ),
-    "bundle": FlagCommand(
-        "naiad.cli.bundle:bundle", "[FLAGS]...", "Write a server and its models into one archive or image."
-    ),
-    "push": FlagCommand(
-        "naiad.cli.push:push",
-        "oci://REGISTRY/NAME:TAG MODEL_REPOSITORY [FLAGS]...",
-        "Send a model repository with its environments to a registry.",
     ),
     "pull": FlagCommand(
         "naiad.cli.pull:pull",
@@ -74,17 +61,30 @@ FLAG_COMMANDS = {
         "oci://REGISTRY/NAME:TAG|FOLDER [FLAGS]...",
         "Show who signed a model repository, and what was changed since.",
     ),
-    "deploy": FlagCommand(
-        "naiad.cli.deploy:deploy",
-        "systemd|kubernetes|kserve [FLAGS]...",
-        "Write a systemd unit, or manifests for Kubernetes or KServe.",
-        ("systemd", "kubernetes", "kserve"),
-    ),
-    "ray": FlagCommand(
-        "naiad.cli.ray:ray",
-        "up|yaml [FLAGS]...",
-        "Run servers on a Ray cluster, or write a RayService for Kubernetes.",
-        ("up", "yaml"),
-    ),
 }
-"""In the order of the overview."""
+
+
+def find_flag_command(name: str) -> FlagCommand | None:
+    """The command of that name; None if it is none of those that accept the server's flags.
+
+    Raises:
+        MissingPackageError: If the package that brings it is not installed.
+    """
+    if name in _OWN:
+        return _OWN[name]
+    wing = wing_of_command(name)
+    return None if wing is None else _of(wing.package, f"run `naiad {name}`").get(name)
+
+
+def all_flag_commands() -> Mapping[str, FlagCommand]:
+    """All commands that are installed, by their names."""
+    found = dict(_OWN)
+    for wing in WINGS:
+        if wing.commands and wing.is_installed:
+            found.update(_of(wing.package, "list commands"))
+    return found
+
+
+def _of(package: str, purpose: str) -> Mapping[str, FlagCommand]:
+    found: Mapping[str, FlagCommand] = load_from_wing(f"{package}.commands:FLAG_COMMANDS", purpose)
+    return found

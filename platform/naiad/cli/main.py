@@ -136,11 +136,16 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _find(arguments: list[str]) -> tuple[bool, Callable[[], int]]:
     """Import what runs a command line; whether that is the server, and the function."""
-    from naiad.cli.flag_commands import FLAG_COMMANDS
+    from naiad.cli.flag_commands import find_flag_command
+    from naiad.core.errors import MissingPackageError
 
+    try:
+        found = find_flag_command(arguments[0]) if arguments else None
+        if found is not None:
+            return arguments[0] == "serve", partial(found.load(arguments[0]), arguments[1:])
+    except MissingPackageError as error:
+        return False, partial(_fail, error.message)
     match arguments:
-        case [name, *rest] if name in FLAG_COMMANDS:
-            return name == "serve", partial(FLAG_COMMANDS[name].load(), rest)
         case [first, *_] if first.startswith("-") and first not in {"--help", "-h", "--version"}:
             from naiad.cli.serve import serve
 
@@ -149,3 +154,8 @@ def _find(arguments: list[str]) -> tuple[bool, Callable[[], int]]:
             from naiad.cli.commands import run
 
             return False, partial(run, arguments)
+
+
+def _fail(message: str) -> int:
+    print(message, file=sys.stderr)
+    return 1

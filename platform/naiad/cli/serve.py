@@ -10,17 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from naiad.cli.command_line import is_directory, report_option_error, stray_argument, usage
+from naiad.cli.command_line import EXIT_FAILURE, is_directory, report_option_error, stray_argument, usage
 from naiad.config.model.environment_source import redact
 from naiad.config.server.command_line import read_options
 from naiad.config.server.env_build import EnvBuild
-from naiad.config.server.flag import Flag, format_flag
 from naiad.config.server.getopt import HELP, split_arguments
 from naiad.config.server.options import SERVER_FLAGS, LogFormat, ServerOptions
-from naiad.config.server.store_location import store_path
 from naiad.core import garbage_collection, heap
-from naiad.core.errors import NaiadError, OptionError
+from naiad.core.errors import MissingPackageError, OptionError
 from naiad.core.logs import ActiveLog, LogSettings, configure, escapes_messages
+from naiad.core.wings import load_from_wing
 
 if TYPE_CHECKING:
     from naiad.server.app import Supervisor
@@ -29,7 +28,6 @@ __all__ = ["log_settings", "naiad_serve", "open_log", "serve", "with_default_bui
 
 _log = logging.getLogger("naiad.cli")
 _BUNDLE = "bundle"
-_ENV_STORE = "env-store"
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
@@ -55,7 +53,9 @@ def serve(arguments: Sequence[str], program: str, supervisor: Supervisor | None 
             raise stray_argument(positional[0], is_repository=is_directory(positional[0]))
         bundles = [text for flag, text in found if flag.name == _BUNDLE]
         if bundles:
-            return _exec_bundle(Path(bundles[-1]), [(flag, text) for flag, text in found if flag.name != _BUNDLE])
+            start = load_from_wing("naiad_operations.bundle.start:exec_bundle", "start a bundle (--bundle)")
+            code: int = start(Path(bundles[-1]), [(flag, text) for flag, text in found if flag.name != _BUNDLE])
+            return code
         options = read_options(found, environ=os.environ)
         # A person at a terminal tries models; a server in production must never resolve requirements on its own.
         is_tried = program != "tritonserver" and sys.stdin.isatty() and sys.stderr.isatty()
@@ -64,6 +64,9 @@ def serve(arguments: Sequence[str], program: str, supervisor: Supervisor | None 
         log = open_log(log_settings(options), is_queued=True)
     except OptionError as error:
         return report_option_error(error, program)
+    except MissingPackageError as error:
+        print(error.message, file=sys.stderr)
+        return EXIT_FAILURE
     with log:
         _log_notices(options)
         garbage_collection.pause()  # `app` resumes it
@@ -78,25 +81,6 @@ def with_default_build(options: ServerOptions, build: EnvBuild) -> ServerOptions
     """The options with a value for `--env-build` if it was not given."""
     environments = options.environments
     return replace(options, environments=replace(environments, build=environments.build or build))
-
-
-def _exec_bundle(archive: Path, flags: Sequence[tuple[Flag, str]]) -> int:
-    """Replace this process with the server of a bundle; returns the exit code only if that fails."""
-    from naiad.environments.progress import default_reporter
-    from naiad_operations.bundle.archive import unpack_bundle
-    from naiad_operations.bundle.host import RUN
-
-    store = next((text for flag, text in reversed(flags) if flag.name == _ENV_STORE), "")
-    try:
-        program = unpack_bundle(archive, store_path(store, os.environ), default_reporter()) / RUN
-        sys.stdout.flush()
-        arguments = [format_flag(flag, text) for flag, text in flags]
-        os.execv(program, [str(program), *arguments])  # noqa: S606 - the bundle's own program, by its full path
-    except NaiadError as error:
-        print(error.message, file=sys.stderr)
-    except OSError as error:
-        print(f"cannot start the bundle {archive}: {error}", file=sys.stderr)
-    return 1
 
 
 def _limit_blas_threads() -> None:

@@ -1,1 +1,1 @@
-"""See docs/explanation/architecture.md."""
+"""What everything may use: errors, the log, the packages beside `naiad`, memory, garbage collection."""

@@ -110,6 +110,12 @@ class ConfigError(NaiadError):
     default_code = Code.INVALID_ARG
 
 
+class MissingPackageError(NaiadError):
+    """A package that naiad consists of is not installed (`naiad.core.wings`)."""
+
+    default_code = Code.UNSUPPORTED
+
+
 class OptionError(NaiadError):
     """A command-line option has an invalid value, or options exclude each other."""
 

@@ -12,13 +12,14 @@ import threading
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from packaging.specifiers import SpecifierSet
 
 from naiad.config.model.declared_environment import is_declaration
 from naiad.config.model.environment_source import EnvironmentSource, redact
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.wings import load_from_wing
 from naiad.environments.entry_provider import EntryProvider
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import ProgressReporter, default_reporter
@@ -31,10 +32,17 @@ from naiad.sources.interpreters.prefix import probe_with_libraries, require_inte
 from naiad.sources.interpreters.probe import Interpreter, probe_cached
 from naiad.sources.interpreters.versions import matches, version_text
 
-if TYPE_CHECKING:
-    from naiad_building.declared.provider import DeclaredEnvironments
-
 _log = logging.getLogger("naiad.environments")
+
+
+class DeclaredProvider(Protocol):
+    """Environments that models declare by their requirements: `naiad_building.declared.provider`."""
+
+    def activity(self) -> Mapping[str, str]:
+        """What is being done now, by the name of the model."""
+
+    def acquire(self, file: Path, *, python: SpecifierSet | None, label: str) -> tuple[ReadyEntry, Lease]:
+        """The entry of the environment that *file* declares, built if the store lacks it, and the use of it."""
 
 
 class EnvironmentManager:
@@ -60,7 +68,7 @@ class EnvironmentManager:
         self._reporter = reporter or default_reporter()
         self._store = Store(self._root, self._reporter, waits=waits)
         self._entries = EntryProvider(self._root, self._policy, self._reporter, self._store)
-        self._declared: DeclaredEnvironments | None = None
+        self._declared: DeclaredProvider | None = None
         self._declared_lock = threading.Lock()
 
     @property
@@ -150,9 +158,12 @@ class EnvironmentManager:
         with self._declared_lock:
             if self._declared is None:
                 # Imported here: most servers have no such model, and these modules parse locks and markers.
-                from naiad_building.declared.provider import DeclaredEnvironments
-
-                self._declared = DeclaredEnvironments(self._root, self._policy, self._reporter, self._store)
+                make = load_from_wing(
+                    "naiad_building.declared.provider:DeclaredEnvironments",
+                    f"prepare the environment that {named.path} declares",
+                )
+                made: DeclaredProvider = make(self._root, self._policy, self._reporter, self._store)
+                self._declared = made
         return _from_entry(named.path, *self._declared.acquire(named.path, python=python, label=label))
 
     def _prepare_installed(self, python: SpecifierSet | None, origin: str = "") -> ReadyEnvironment:

@@ -1,1 +1,1 @@
-"""See docs/explanation/architecture.md."""
+"""What there is to serve: repositories, artifacts, and the resolution of what runs a model."""

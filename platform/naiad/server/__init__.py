@@ -1,1 +1,1 @@
-"""See docs/explanation/architecture.md."""
+"""A running server: all composition, its ports and its processes."""

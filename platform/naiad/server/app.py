@@ -342,5 +342,5 @@ async def _import_listeners(
     await asyncio.wait([starting, launched], return_when=asyncio.FIRST_COMPLETED)
     launched.cancel()  # it is never set if no guest starts
     spawned.spawn(frontends)
-    await import_in_background("naiad.listeners")
+    await import_in_background("naiad.server.listeners")
     garbage_collection.resume()

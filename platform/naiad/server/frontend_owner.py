@@ -18,6 +18,7 @@ from naiad.frontends.regions import ClientRegions
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.frontend_memory import FrontendMemory
 from naiad.server.frontend_process import FrontendConfiguration
+from naiad.server.http_api import openai_package
 from naiad.server.listeners import Listeners, ListenerServices, listen, metrics_frontend
 from naiad.server.processes.messages import FrameKind
 from naiad.server.processes.pool import FrontendPool
@@ -25,7 +26,6 @@ from naiad.server.processes.ports import reserved_ports, shared_ports, without_f
 from naiad.server.processes.shared_log import SharedLog
 from naiad.server.processes.shared_regions import SharedRegions
 from naiad.server.processes.spawned import SpawnedProcesses
-from naiad_llm.openai.responses.store import ResponseStore
 
 __all__ = ["listen_in_processes"]
 
@@ -94,13 +94,9 @@ def _traces(tracer: Tracer, pool: FrontendPool) -> Mapping[str, Callable[..., An
 
 def _openai_services(options: ServerOptions, metrics: MetricsFrontend | None) -> Mapping[str, Callable[..., Any]]:
     """What frontend processes may call for OpenAI's API."""
-    given = options.openai
-    store = ResponseStore(given.stored_responses, given.stored_bytes)
-    found: dict[str, Callable[..., Any]] = {
-        "store_response": store.add,
-        "find_response": store.find,
-        "remove_response": store.remove,
-    }
+    if options.openai.port is None:
+        return {}
+    found = dict(openai_package().owner_services(options))
     if metrics is not None:
         found["metrics_page"] = metrics.page
     return found

@@ -35,9 +35,7 @@ from naiad.server.processes.process_metrics import process_families
 from naiad.server.processes.remote_engine import REGION_KINDS, RemoteEngine
 from naiad.server.processes.shared_log import RemoteLog
 from naiad.server.processes.shared_regions import RemoteRegions
-from naiad.server.processes.shared_responses import RemoteResponses
 from naiad.server.processes.shared_tracer import RemoteTracer
-from naiad_llm.openai.responses.store import StoredResponses
 
 __all__ = ["FrontendConfiguration", "main"]
 
@@ -140,12 +138,6 @@ def _report(engine: RemoteEngine, listeners: Listeners, process: str) -> None:
     engine.send(pack(FrameKind.REPORT, ProcessReport(families=families)))
 
 
-def _stored_responses(engine: RemoteEngine, options: ServerOptions) -> StoredResponses | None:
-    """The stored responses of OpenAI's API; None without any."""
-    given = options.openai
-    return RemoteResponses(engine) if given.port is not None and given.stored_responses else None
-
-
 async def _trim_periodically(engine: RemoteEngine) -> None:
     """Return memory to the system in pauses of traffic."""
     while True:
@@ -193,7 +185,7 @@ async def _serve(sock: socket.socket) -> None:
                 console=(lambda _stack, _roles: _RemoteState(engine)) if options.http.ui else None,
                 adapters=partial(engine.call, "adapters"),
                 metrics_page=(lambda: engine.call("metrics_page")) if options.metrics.is_enabled else None,
-                responses=_stored_responses(engine, options),
+                ask_owner=engine.ask,
                 created=configuration.created,
                 share=configuration.processes,
                 shares_ports=True,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from naiad.config.server.access import Restrictions
 from naiad.config.server.options import ServerOptions
@@ -53,15 +53,13 @@ from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.tracing.request_tracer import RequestTracer
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.machine import available_memory
-from naiad.protocol.inference import Buffer
 from naiad.protocol.model_metrics import ModelMetricFamily
+from naiad.server.http_api import ApiServices, HttpApi, MetricsPage, openai_package
 
 if TYPE_CHECKING:
     from naiad.engine.engine import Engine
     from naiad.engine.loading.loader import Loader
     from naiad.frontends.console.page import StateSource
-    from naiad_llm.openai.api import OpenAiApi
-    from naiad_llm.openai.responses.store import StoredResponses
 
 __all__ = ["listen", "metrics_frontend"]
 
@@ -136,7 +134,6 @@ class Listeners:
 
 
 ProcessRoles: TypeAlias = Callable[[], Mapping[int, str]]
-MetricsPage: TypeAlias = Callable[[], Awaitable[list[Buffer]]]
 ConsoleMaker: TypeAlias = "Callable[[AsyncExitStack, ProcessRoles], StateSource]"
 
 
@@ -154,7 +151,7 @@ class ListenerServices:
             second argument returns the processes of the server other than guests, with what each does.
         metrics: Makes the metrics endpoint of these listeners; None where it is not served.
         metrics_page: Makes the response with all metrics where another process serves the endpoint; None elsewhere.
-        responses: The stored responses of OpenAI's API; None for listeners that keep their own.
+        ask_owner: In a frontend process, calls a function of the owner by its name; None elsewhere.
         created: When the models were created, as far as clients are told: seconds since 1970.
         shares_ports: Whether other processes of the server have the same ports.
         share: In how many processes such listeners share the limits on connections and on the memory of requests.
@@ -170,7 +167,7 @@ class ListenerServices:
     console: ConsoleMaker | None = None
     metrics: Callable[[Listeners], MetricsFrontend] | None = None
     metrics_page: MetricsPage | None = None
-    responses: StoredResponses | None = None
+    ask_owner: Callable[..., Any] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     shares_ports: bool = False
     share: int = 1
@@ -379,7 +376,7 @@ async def _start_frontends(
 
 
 async def _start_openai(
-    engine: EngineDoor, options: ServerOptions, listeners: Listeners, openai: OpenAiApi | None, *, shares_ports: bool
+    engine: EngineDoor, options: ServerOptions, listeners: Listeners, openai: HttpApi | None, *, shares_ports: bool
 ) -> None:
     if openai is None or options.openai.port is None or options.openai_shares_http:
         return
@@ -408,7 +405,7 @@ def _fallback(
     engine: EngineDoor,
     services: ListenerServices,
     options: ServerOptions,
-    openai: OpenAiApi | None,
+    openai: HttpApi | None,
     refusals: Refusals,
     stack: AsyncExitStack,
 ) -> Callable[[HttpExchange], bool] | None:
@@ -425,7 +422,7 @@ def _fallback(
     return (lambda exchange: any(handle(exchange) for handle in handlers)) if handlers else None
 
 
-def _admit_fallback(options: ServerOptions, openai: OpenAiApi | None) -> Callable[[Head], bool]:
+def _admit_fallback(options: ServerOptions, openai: HttpApi | None) -> Callable[[Head], bool]:
     """Which requests to the handler of `_fallback` have a body that is read: those to OpenAI's API."""
     if openai is None or not options.openai_shares_http:
         return lambda _: False
@@ -434,11 +431,9 @@ def _admit_fallback(options: ServerOptions, openai: OpenAiApi | None) -> Callabl
 
 def adapters_of(loader: Loader, model: str, version: str) -> Sequence[str]:
     """The names of the adapters of a model's version, for OpenAI's API."""
-    from naiad_llm.openai.adapters import adapter_names
-
     for (key, number), resolution in loader.resolutions.items():
         if str(number) == version and model in (key, resolution.model):
-            return adapter_names(resolution.model_dir / version)
+            return openai_package().adapter_names(resolution.model_dir / version)
     return ()
 
 
@@ -448,29 +443,14 @@ def _openai_api(
     options: ServerOptions,
     extensions: Extensions,
     metrics: MetricsPage | None,
-) -> OpenAiApi | None:
-    given = options.openai
-    if given.port is None:
+) -> HttpApi | None:
+    if options.openai.port is None:
         return None
-    from naiad_llm.openai.api import OpenAiApi, OpenAiSettings
-    from naiad_llm.openai.template import ChatTemplate
-
-    settings = OpenAiSettings(
-        keys=given.api_keys.variable,
-        key_file=given.api_keys.file,
-        default_tokens=given.default_max_tokens,
-        lora_separator=given.lora_separator,
-        chat_template=ChatTemplate(given.chat_template) if given.chat_template is not None else None,
-        max_json=options.http.max_input_size,
-        restrictions=options.http.restrictions,
-        origins=given.allowed_origins,
-        adapters=services.adapters,
-        stored_responses=given.stored_responses,
-        stored_bytes=given.stored_bytes,
-        mcp=given.serves_mcp,
-        mcp_models=given.mcp_models,
-        store=services.responses,
-        metrics=metrics if given.serves_metrics else None,
-        created=services.created,
+    return openai_package().make_api(
+        engine,
+        options,
+        extensions,
+        ApiServices(
+            adapters=services.adapters, metrics=metrics, created=services.created, ask_owner=services.ask_owner
+        ),
     )
-    return OpenAiApi(engine, extensions.tracer, settings, extensions.background, extensions.refusals)

@@ -1,1 +1,1 @@
-"""See docs/explanation/architecture.md."""
+"""What is outside of the server and of its models: interpreters, remote files, registries."""

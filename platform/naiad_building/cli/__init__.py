@@ -1,1 +1,1 @@
-"""See docs/explanation/architecture.md."""
+"""The commands `naiad env`, `naiad add` and `naiad lock`."""

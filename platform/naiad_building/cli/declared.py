@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from naiad.config.model.model_config_pb2 import ModelConfig
     from naiad_building.declared.locking import Edit, LockedDeclaration
 
-__all__ = ["DECLARED_COMMANDS"]
+__all__ = ["add_command", "lock_command"]
 
 _MODEL = click.argument("model", type=click.Path(exists=True, path_type=Path))
 _PYTHON = click.option("--python", metavar="VERSION", help="Resolve with this version of Python, such as 3.12.")
@@ -42,7 +42,7 @@ _PYTHON_PARAMETER = "PYTHON_VERSION"
 @_WHEELS
 @_OFFLINE
 @json_option
-def _add(
+def add_command(
     model: Path,
     packages: tuple[str, ...],
     python: str | None,
@@ -81,7 +81,7 @@ def _add(
     help="Download the wheels into this folder, for servers with --offline.",
 )
 @json_option
-def _lock(
+def lock_command(
     model: Path,
     python: str | None,
     wheels: tuple[Path, ...],
@@ -266,7 +266,3 @@ def _config_of(model: Path) -> ModelConfig | None:
 
     file = model / "config.pbtxt"
     return parse_text(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else None
-
-
-DECLARED_COMMANDS: tuple[click.Command, ...] = (_add, _lock)
-"""The commands, in the order of the overview."""

@@ -1,6 +1,6 @@
 """The modules of `tritonserver._api`, which NVIDIA's OpenAI frontend and others use although they are private there.
 
-Each has the public names of the package's module. What they are is in `naiad.inprocess`.
+Each has the public names of the package's module. What they are is in `naiad_embedded.inprocess`.
 """
 
 from naiad_embedded._api import (

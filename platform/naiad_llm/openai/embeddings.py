@@ -11,9 +11,10 @@ import orjson
 
 from naiad.protocol.inference import InferRequest, OutputTensor
 from naiad.protocol.metadata import ModelMetadata
+from naiad.protocol.text_models import EMBEDDING_REQUEST, can_embed
 from naiad_llm.openai.errors import SERVER_ERROR, ApiError
 from naiad_llm.openai.requests import ANYTHING, TEXT, FieldRule, to_json, validate_fields
-from naiad_llm.openai.vllm_tensors import EMBEDDING_REQUEST, build_infer_request, can_embed, strings, sum_of
+from naiad_llm.openai.vllm_tensors import build_infer_request, strings, sum_of
 
 _RULES: dict[str, FieldRule] = {
     "model": TEXT,

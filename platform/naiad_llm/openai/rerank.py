@@ -11,9 +11,10 @@ import orjson
 
 from naiad.protocol.inference import InferRequest, OutputTensor
 from naiad.protocol.metadata import ModelMetadata
+from naiad.protocol.text_models import has_string
 from naiad_llm.openai.errors import SERVER_ERROR, ApiError
 from naiad_llm.openai.requests import ARRAY, BOOLEAN, TEXT, FieldRule, to_json, validate_fields
-from naiad_llm.openai.vllm_tensors import build_infer_request, has_string, strings, sum_of
+from naiad_llm.openai.vllm_tensors import build_infer_request, strings, sum_of
 
 RERANK_REQUEST = "rerank_request"
 _MAX_DOCUMENTS = 10_000

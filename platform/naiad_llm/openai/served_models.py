@@ -11,8 +11,8 @@ from naiad.core.errors import NaiadError, without_frames
 from naiad.engine.door import EngineDoor
 from naiad.protocol.metadata import ModelMetadata
 from naiad.protocol.model_names import model_key
+from naiad.protocol.text_models import can_embed, can_generate_text
 from naiad_llm.openai.errors import to_api_error
-from naiad_llm.openai.vllm_tensors import can_embed, can_generate_text
 
 AdapterNames: TypeAlias = Callable[[str, str], Awaitable[Sequence[str]]]
 """Finds the names of the adapters of a model and version."""

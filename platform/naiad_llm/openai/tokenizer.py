@@ -10,6 +10,7 @@ import orjson
 
 from naiad.protocol.inference import InferRequest, OutputTensor
 from naiad.protocol.metadata import ModelMetadata
+from naiad.protocol.text_models import has_string
 from naiad_llm.openai.errors import SERVER_ERROR, ApiError
 from naiad_llm.openai.requests import (
     ARRAY,
@@ -22,7 +23,7 @@ from naiad_llm.openai.requests import (
     to_json,
     validate_fields,
 )
-from naiad_llm.openai.vllm_tensors import build_infer_request, has_string, strings
+from naiad_llm.openai.vllm_tensors import build_infer_request, strings
 
 TOKENIZER_REQUEST = "tokenizer_request"
 _TEXT_OUTPUT = "text_output"

@@ -23,34 +23,22 @@ from naiad.protocol.datatypes import BY_NAME, Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, OutputTensor, Parameter
 from naiad.protocol.metadata import ModelMetadata, TensorMetadata
 from naiad.protocol.numpy_types import NUMPY_TYPES
+from naiad.protocol.text_models import (
+    TEXT_INPUT,
+    TEXT_OUTPUT,
+    can_generate_text,
+    has_string,
+)
 from naiad_llm.openai.errors import SERVER_ERROR, ApiError
 from naiad_llm.openai.requests import TextRequest, to_json
 from naiad_llm.openai.template import ChatTemplate
 
-TEXT_INPUT = "text_input"
-TEXT_OUTPUT = "text_output"
 MESSAGES = "messages"
 _PROMPT_IDS = "prompt_token_ids"
-EMBEDDING_REQUEST = "embedding_request"
 _SAMPLING = "sampling_parameters"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _UNFINISHED = ("", "None")
 """Values of the output `finish_reason` for a choice that is not finished."""
-
-
-def can_generate_text(metadata: ModelMetadata) -> bool:
-    """Whether a model has the string tensors `text_input` and `text_output`, so that this API can serve it."""
-    return has_string(metadata.inputs, TEXT_INPUT) and has_string(metadata.outputs, TEXT_OUTPUT)
-
-
-def can_embed(metadata: ModelMetadata) -> bool:
-    """Whether a model has the string tensors `embedding_request` and `text_output`."""
-    return has_string(metadata.inputs, EMBEDDING_REQUEST) and has_string(metadata.outputs, TEXT_OUTPUT)
-
-
-def has_string(tensors: tuple[TensorMetadata, ...], name: str) -> bool:
-    """Whether *tensors* have a string tensor of that name."""
-    return any(tensor.name == name and tensor.datatype == "BYTES" for tensor in tensors)
 
 
 def infer_requests(

@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 import naiad
 from naiad.core.errors import BundleError
+from naiad.core.wings import WINGS
 from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.archives.manifest import Manifest
 from naiad.environments.bytecode import compile_environment
@@ -34,7 +35,7 @@ else:
     import tomli as tomllib
 
 
-__all__ = ["HOST_FOLDER", "RUN", "copy_host", "interpreter_arguments", "lock_text", "needed_packages", "run_script"]
+__all__ = ["HOST_FOLDER", "copy_host", "interpreter_arguments", "lock_text", "needed_packages", "run_script"]
 
 HOST_FOLDER = "python"
 _NAIAD = "naiad"
@@ -167,7 +168,8 @@ def _copy_checkout(site: Path) -> None:
     package = _package()
     if package.parent.name != "platform" or (site / _NAIAD / "__init__.py").exists():
         return
-    shutil.copytree(package, site / _NAIAD, ignore=_NOT_COPIED, dirs_exist_ok=True)
+    for name in (_NAIAD, *(wing.package for wing in WINGS if wing.is_installed)):
+        shutil.copytree(package.parent / name, site / name, ignore=_NOT_COPIED, dirs_exist_ok=True)
     for alias in package.parent.glob("*.py"):
         shutil.copy2(alias, site)
     shutil.copytree(package.parent.with_name("backends"), site / _NAIAD / "_backends", ignore=_NOT_COPIED)
@@ -183,9 +185,7 @@ def _package() -> Path:
     return Path(naiad.__file__).resolve().parent
 
 
-RUN = "run"
-"""Name of the script that starts the server of an unpacked bundle."""
-_START_MODULE = "naiad.cli.bundle_start"
+_START_MODULE = "naiad_operations.cli.bundle_start"
 """Module that the script runs; its first argument is the bundle's folder."""
 
 _SCRIPT = """\

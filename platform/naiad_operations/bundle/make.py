@@ -24,8 +24,8 @@ from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
 from naiad.environments.progress import ProgressReporter
 from naiad_operations.bundle.environments import BundledEnvironments
-from naiad_operations.bundle.host import HOST_FOLDER, RUN, copy_host, lock_text, run_script
-from naiad_operations.bundle.manifest import HERE, MANIFEST_NAME, BundleManifest, digests_of
+from naiad_operations.bundle.host import HOST_FOLDER, copy_host, lock_text, run_script
+from naiad_operations.bundle.manifest import HERE, MANIFEST_NAME, RUN, BundleManifest, digests_of
 from naiad_operations.bundle.models import CollectedModels, collect_models
 
 __all__ = ["LOCK_NAME", "Bundle", "BundleRequest", "make_bundle"]

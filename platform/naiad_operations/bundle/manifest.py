@@ -12,8 +12,10 @@ from typing import Any
 from naiad.core.errors import BundleError
 from naiad.environments.archives.archive_writer import OutputMember
 
-__all__ = ["HERE", "MANIFEST_NAME", "BundleManifest", "digests_of", "find_damage", "read_manifest"]
+__all__ = ["HERE", "MANIFEST_NAME", "RUN", "BundleManifest", "digests_of", "find_damage", "read_manifest"]
 
+RUN = "run"
+"""Name of the script that starts the server of an unpacked bundle."""
 MANIFEST_NAME = "naiad-bundle.json"
 HERE = "{bundle}"
 """Placeholder in flags for the folder that the bundle is unpacked into."""

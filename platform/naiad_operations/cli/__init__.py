@@ -1,1 +1,1 @@
-"""See docs/explanation/architecture.md."""
+"""Commands that accept the server's flags, and those that click parses."""

@@ -22,9 +22,9 @@ from naiad.environments.progress import default_reporter
 from naiad.environments.store.archive_digest import digest_of
 from naiad.environments.store.placement import spread
 from naiad_operations.bundle.archive import SUFFIXES, verify_bundle, write_bundle
-from naiad_operations.bundle.host import RUN
 from naiad_operations.bundle.image import check_base, write_image
 from naiad_operations.bundle.make import Bundle, BundleRequest, make_bundle
+from naiad_operations.bundle.manifest import RUN
 
 __all__ = ["bundle"]
 

@@ -22,8 +22,7 @@ from naiad.config.server.flag import Flag, Kind, UsageError
 from naiad.config.server.getopt import split_arguments
 from naiad.config.server.options import SERVER_FLAGS
 from naiad.core.errors import DeploymentError, NaiadError
-from naiad_operations.bundle.host import RUN
-from naiad_operations.bundle.manifest import read_manifest
+from naiad_operations.bundle.manifest import RUN, read_manifest
 from naiad_operations.deploy.autoscaling import (
     Targets,
     horizontal_pod_autoscaler,

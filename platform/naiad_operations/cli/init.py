@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from naiad.cli.click_options import json_option
+from naiad.cli.click_options import OrderedGroup, json_option
 from naiad.cli.json_output import print_json
 
 if TYPE_CHECKING:
     from naiad_operations.scaffold.project import Scaffold
 
-__all__ = ["INIT_COMMANDS"]
+__all__ = ["init_group"]
 
 _directory = click.option(
     "--directory",
@@ -98,5 +98,10 @@ def _write(scaffold: Scaffold, root: Path, *, json: bool) -> None:
         click.echo(f"    {command}")
 
 
-INIT_COMMANDS: tuple[click.Command, ...] = (_model, _backend, _recipe)
-"""The sub-commands of `naiad init`, in the order of the overview."""
+@click.group("init", cls=OrderedGroup)
+def init_group() -> None:
+    """Write the first files of a model, a backend or a recipe."""
+
+
+for _command in (_model, _backend, _recipe):
+    init_group.add_command(_command)

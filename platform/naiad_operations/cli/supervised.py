@@ -1,4 +1,4 @@
-"""`python -m naiad.cli.supervised FD [FLAGS]...`: a server that another program supervises over a socket.
+"""`python -m naiad_operations.cli.supervised FD [FLAGS]...`: a server that another program supervises over a socket.
 
 It is `naiad serve`, and sends and receives lines of JSON over the inherited socket *FD*:
 

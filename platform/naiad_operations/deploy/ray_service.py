@@ -39,7 +39,7 @@ HEAD_ENVIRONMENT: Mapping[str, str] = {
 }
 """Environment of Ray's head, with which a lost node is replaced after 4 to 12 seconds; Ray's defaults take 12 to 65."""
 IMPORT_PATH = "naiad.ray:build"
-_POLICY = "naiad_operations.ray.policy:replicas_for_requests"
+_POLICY = "naiad.ray.policy:replicas_for_requests"
 RAY_VERSION = "2.60.0"
 """The version of Ray in the manifest, unless Ray is installed or a version is given."""
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,45}[a-z0-9])?")

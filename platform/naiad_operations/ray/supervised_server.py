@@ -1,4 +1,4 @@
-"""A server in a child process, which never outlives this one; `naiad.cli.supervised` has the other side.
+"""A server in a child process, which never outlives this one; `naiad_operations.cli.supervised` has the other side.
 
 In a separate process, the server has all features of `naiad serve`, and its event loop shares no lock of Python with
 Ray's threads.
@@ -21,7 +21,7 @@ from naiad.core.errors import DeploymentError
 
 __all__ = ["SupervisedServer"]
 
-_MODULE = "naiad.cli.supervised"
+_MODULE = "naiad_operations.cli.supervised"
 _ANSWER_SECONDS = 8.0
 _LOOK_SECONDS = 0.2
 

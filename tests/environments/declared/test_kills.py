@@ -20,7 +20,7 @@ from naiad.environments.store.verification import verify_entries
 
 pytestmark = pytest.mark.slow
 
-DECLARED = "naiad.environments.declared"
+DECLARED = "naiad_building.declared"
 STORE = "naiad.environments.store"
 NEVER = ("os.getppid", "after", 0)
 STEPS = [

@@ -102,7 +102,7 @@ def test_http2_imports_nothing_else_of_the_host():
         "naiad.frontends.open_connections",
         "naiad.frontends.refusals",
         "naiad.frontends.unread_bytes",
-        "naiad.turns",
+        "naiad.core.turns",
     }
     assert {name for name in imported if not name.startswith("naiad.frontends.http2")} <= shared
 

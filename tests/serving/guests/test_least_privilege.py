@@ -139,7 +139,7 @@ def test_a_guest_without_control_groups_limits_its_address_space(tmp_path):
     """A server that may make no groups: their files are hidden from it by a path that does not exist."""
     write_model(tmp_path / "models", "m", _UNHANDLED, config=LIMIT)
     (tmp_path / "sitecustomize.py").write_text(
-        "from naiad.workers import cgroups\ncgroups.create = lambda limit=0: None\n"
+        "from naiad.guests import cgroups\ncgroups.create = lambda limit=0: None\n"
     )
     environ = {"PYTHONPATH": str(tmp_path)}
     with ServerProcess(tmp_path / "models", work=tmp_path, environ=environ) as server:

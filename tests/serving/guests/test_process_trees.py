@@ -30,7 +30,7 @@ def environ(tmp_path: Path, means: str) -> dict[str, str]:
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
         "if 'tritonserver' in sys.argv[0]:\n"
-        "    from naiad.workers import cgroups\n"
+        "    from naiad.guests import cgroups\n"
         "    cgroups.find_hierarchies = lambda: ()\n"
     )
     return {"PYTHONPATH": str(tmp_path)}

@@ -1,7 +1,8 @@
 """Models that come and go with demand: loaded by their first request, unloaded when idle or for others' memory.
 
-`naiad.engine.lifecycle.demand` decides; `ModelLoads` lets a dormant version and a loaded one replace each other. Everything
-runs on the event loop's thread, so nothing can begin to use a model between the decision to unload it and that.
+`naiad.engine.lifecycle.demand` decides; `ModelLoads` lets a dormant version and a loaded one replace each other.
+Everything runs on the event loop's thread, so nothing can begin to use a model between the decision to unload it and
+that.
 """
 
 from __future__ import annotations

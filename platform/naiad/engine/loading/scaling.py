@@ -1,7 +1,7 @@
 """Adds and removes instances of models whose configuration gives a range (`min_instances`, `max_instances`).
 
-`naiad.engine.lifecycle.scaling` decides from what each look shows; `ModelVersion.change_instances` does it, as for a changed
-configuration. Everything runs on the event loop's thread.
+`naiad.engine.lifecycle.scaling` decides from what each look shows; `ModelVersion.change_instances` does it, as for a
+changed configuration. Everything runs on the event loop's thread.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from naiad.environments.archives.formats import ARCHIVE_ERRORS, detect_format, i
 
 __all__ = [
     "MANIFEST_NAME",
+    "RECIPE_FOLDER",
     "Manifest",
     "Package",
     "PlatformRequirement",
@@ -32,6 +33,8 @@ __all__ = [
 ]
 
 MANIFEST_NAME = "naiad-environment.json"
+RECIPE_FOLDER = "share/naiad/recipe"
+"""Folder in an environment with a copy of its recipe, in a sub-folder of the recipe's name."""
 _FORMAT = 1
 # Size limit. A manifest lists a few hundred packages, far below this.
 _LARGEST = 16 << 20

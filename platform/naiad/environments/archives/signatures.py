@@ -2,7 +2,8 @@
 
 The signed message is a fixed text with the SHA-256 of the archive. `<archive>.sig` is a JSON object with one signature
 per key. The operator lists trusted public keys in a TOML file (`--env-trust`). Keys are Ed25519, or ECDSA on P-256,
-which tools of the OpenSSF need. Artifacts in registries are signed with the same keys (`naiad.models.artifacts.statements`).
+which tools of the OpenSSF need. Artifacts in registries are signed with the same keys
+(`naiad.models.artifacts.statements`).
 """
 
 from __future__ import annotations

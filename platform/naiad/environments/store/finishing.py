@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.environments.archives.manifest import RECIPE_FOLDER
 from naiad.environments.bytecode import COMPLETION_SCRIPT, bytecode_name, find_bytecode_target, stale_sources
 from naiad.environments.store.file_digests import (
     FileState,
@@ -71,8 +72,6 @@ def finish(entry: Path, prefix: Path, origin: str, unpacked: Mapping[str, Unpack
 
 def _numpy_advice(prefix: Path) -> str:
     """How to add numpy to the environment that an archive was packed from; its own path is gone after the error."""
-    from naiad_building.recipe import RECIPE_FOLDER  # parses TOML, which a server does not need
-
     recipe = next(iter(sorted((prefix / RECIPE_FOLDER).glob("*"))), None)
     if recipe is None:
         return "install it in the environment that the archive was packed from, and pack that again: `naiad env pack`"

@@ -19,7 +19,7 @@ from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelMetadata, M
 from naiad.protocol.model_metrics import ModelMetricFamily
 from naiad.protocol.model_names import LATEST, model_key
 from naiad.protocol.numbers import decimal, integer
-from naiad_llm.openai.vllm_tensors import can_embed, can_generate_text
+from naiad.protocol.text_models import can_embed, can_generate_text
 
 _REASON_CHARACTERS = 300
 

@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 __all__ = ["SpawnedProcess", "SpawnedProcesses"]
 
-_START = "import sys; sys.path[:] = sys.argv[3:]; from naiad.frontend_process import main; main(int(sys.argv[2]))"
+_START = (
+    "import sys; sys.path[:] = sys.argv[3:]; from naiad.server.frontend_process import main; main(int(sys.argv[2]))"
+)
 
 
 class SpawnedProcess(NamedTuple):

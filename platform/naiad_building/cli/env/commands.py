@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from naiad.cli.click_options import json_option, progress_printer
+from naiad.cli.click_options import OrderedGroup, json_option, progress_printer
 from naiad.cli.json_output import print_json
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.config.server.env_build import EnvBuild
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from naiad.environments.archives.signatures import TrustedKeys
     from naiad_building.cli.env.models import UsedEnvironment
 
-__all__ = ["ENV_COMMANDS"]
+__all__ = ["env_group"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -691,9 +691,15 @@ def _remove(
     return 0 if all(result["removed"] for result in results) else 1
 
 
-ENV_COMMANDS: tuple[click.Command, ...] = (
+@click.group("env", cls=OrderedGroup)
+def env_group() -> None:
+    """Build, pack, check and clean up execution environments."""
+
+
+_COMMANDS: tuple[click.Command, ...] = (
     *(_lock, _download, _build, _pack),
     *(_prefetch, _pin, _rollout, _sign, _keygen),
     *(_inspect, _verify, _list, _gc, _remove),
 )
-"""The sub-commands of `naiad env`, in the order of the overview."""
+for _command in _COMMANDS:
+    env_group.add_command(_command)

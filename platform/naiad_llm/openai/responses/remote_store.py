@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from naiad.server.processes.remote_engine import RemoteEngine
+from collections.abc import Callable
+from typing import Any
+
 from naiad_llm.openai.responses.store import StoredResponse
 
 
 class RemoteResponses:
     """Implements `StoredResponses` in a frontend process."""
 
-    def __init__(self, engine: RemoteEngine) -> None:
-        self._engine = engine
+    def __init__(self, ask: Callable[..., Any]) -> None:
+        """Responses that the owner keeps; *ask* calls one of its functions by name and returns the result."""
+        self._ask = ask
 
     def add(self, response_id: str, response: StoredResponse) -> bool:
         """See `StoredResponses`. It returns once the owner has the response, which the client gets after that."""
-        return bool(self._engine.ask("store_response", response_id, response))
+        return bool(self._ask("store_response", response_id, response))
 
     def find(self, response_id: str, owner: bytes) -> StoredResponse | None:
         """See `StoredResponses`."""
-        found: StoredResponse | None = self._engine.ask("find_response", response_id, owner)
+        found: StoredResponse | None = self._ask("find_response", response_id, owner)
         return found
 
     def remove(self, response_id: str, owner: bytes) -> bool:
         """See `StoredResponses`."""
-        return bool(self._engine.ask("remove_response", response_id, owner))
+        return bool(self._ask("remove_response", response_id, owner))

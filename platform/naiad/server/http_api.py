@@ -1,0 +1,76 @@
+"""What a package beside `naiad` offers to serve a further API on the HTTP ports: today `naiad_llm`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from naiad.config.server.options import ServerOptions
+from naiad.core.wings import load_from_wing
+from naiad.engine.door import EngineDoor
+from naiad.frontends.extensions import Extensions
+from naiad.frontends.http1.heads import Head
+from naiad.frontends.http1.messages import HttpExchange
+from naiad.protocol.inference import Buffer
+
+__all__ = ["ApiServices", "HttpApi", "HttpApiPackage", "MetricsPage", "openai_package"]
+
+MetricsPage: TypeAlias = Callable[[], Awaitable[list[Buffer]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiServices:
+    """What such an API needs of the server beside the engine's door.
+
+    Attributes:
+        adapters: Finds the names of the adapters of a model and version.
+        metrics: Makes the response with all metrics; None where it is not served.
+        created: When the models were created, as far as clients are told: seconds since 1970.
+        ask_owner: In a frontend process: calls a function of `HttpApiPackage.owner_services` by its name in the process
+            that has the models, and returns its result. None where there is one process.
+    """
+
+    adapters: Callable[[str, str], Awaitable[Sequence[str]]]
+    metrics: MetricsPage | None
+    created: int
+    ask_owner: Callable[..., Any] | None = None
+
+
+class HttpApi(Protocol):
+    """An API on an HTTP port."""
+
+    def handle(self, exchange: HttpExchange) -> None:
+        """Respond to a request on a port of its own."""
+
+    def try_handle(self, exchange: HttpExchange) -> bool:
+        """Respond to a request if its path belongs to the API; False otherwise."""
+
+    def admit(self, head: Head) -> bool:
+        """Whether the body of a request is read."""
+
+
+class HttpApiPackage(Protocol):
+    """The module of a package that makes its API."""
+
+    def make_api(
+        self, engine: EngineDoor, options: ServerOptions, extensions: Extensions, services: ApiServices
+    ) -> HttpApi:
+        """The API, for the listeners of one process."""
+
+    def owner_services(self, options: ServerOptions) -> Mapping[str, Callable[..., Any]]:
+        """What the APIs of frontend processes share, as functions that the owner of the models calls for them."""
+
+    def adapter_names(self, version: Path) -> Sequence[str]:
+        """Names of the adapters of a model's version, from its folder. Reads files: call it on a thread."""
+
+
+def openai_package() -> HttpApiPackage:
+    """The module that makes OpenAI's API.
+
+    Raises:
+        MissingPackageError: If it is not installed.
+    """
+    package: HttpApiPackage = load_from_wing("naiad_llm.extension:EXTENSION", "serve OpenAI's API (--openai-port)")
+    return package

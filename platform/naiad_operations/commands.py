@@ -1,0 +1,54 @@
+"""The sub-commands of `naiad` that are for operators: what they are called, and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from naiad.cli.flag_commands import FlagCommand
+
+if TYPE_CHECKING:
+    import click
+
+__all__ = ["FLAG_COMMANDS", "click_commands"]
+
+FLAG_COMMANDS = {
+    "doctor": FlagCommand(
+        "naiad_operations.cli.doctor:doctor",
+        "MODEL_REPOSITORY [FLAGS]...",
+        "Find what would fail if this machine served a repository.",
+    ),
+    "bench": FlagCommand(
+        "naiad_operations.bench.command:bench",
+        "MODEL|MODEL_DIR [FLAGS]...",
+        "Send a load to a model, and print its rates and latencies.",
+    ),
+    "bundle": FlagCommand(
+        "naiad_operations.cli.bundle:bundle", "[FLAGS]...", "Write a server and its models into one archive or image."
+    ),
+    "push": FlagCommand(
+        "naiad_operations.cli.push:push",
+        "oci://REGISTRY/NAME:TAG MODEL_REPOSITORY [FLAGS]...",
+        "Send a model repository with its environments to a registry.",
+    ),
+    "deploy": FlagCommand(
+        "naiad_operations.cli.deploy:deploy",
+        "systemd|kubernetes|kserve [FLAGS]...",
+        "Write a systemd unit, or manifests for Kubernetes or KServe.",
+        ("systemd", "kubernetes", "kserve"),
+    ),
+    "ray": FlagCommand(
+        "naiad_operations.cli.ray:ray",
+        "up|yaml [FLAGS]...",
+        "Run servers on a Ray cluster, or write a RayService for Kubernetes.",
+        ("up", "yaml"),
+    ),
+}
+
+
+def click_commands() -> Mapping[str, click.Command]:
+    """The commands that click parses, by their names."""
+    from naiad_operations.cli.init import init_group
+    from naiad_operations.top.command import top_command
+
+    return {"top": top_command, "init": init_group}
