@@ -12,6 +12,7 @@ that the declaration itself names.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import sys
 from collections import defaultdict
@@ -19,8 +20,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from packaging.markers import InvalidMarker, Marker, default_environment
+from packaging.pylock import Package, Pylock, PylockUnsupportedVersionError, PylockValidationError
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
@@ -46,8 +49,12 @@ __all__ = [
     "sources_digest",
 ]
 
+_log = logging.getLogger("naiad.environments")
+
 _Table = Mapping[str, Any]
 
+_NEWER_MINOR = re.compile(r"1\.0*[1-9][0-9]*", re.ASCII)
+"""Versions of pylock.toml that have what 1.0 has, and more (PEP 751, "lock-version")."""
 _HEAD = re.compile(r"^# (python|platform|sources): (.*)$", re.MULTILINE)
 
 
@@ -170,10 +177,12 @@ class ForeignLock:
     Attributes:
         path: The file.
         table: Its content.
+        pylock: The same, checked by the rules of PEP 751; None for a lock of uv.
     """
 
     path: Path
     table: _Table
+    pylock: Pylock | None = None
 
     @property
     def requires_python(self) -> SpecifierSet:
@@ -182,6 +191,8 @@ class ForeignLock:
         Raises:
             ConfigError: If that is not a range of versions.
         """
+        if self.pylock is not None:
+            return self.pylock.requires_python or SpecifierSet()
         try:
             return SpecifierSet(self.table.get("requires-python", ""))
         except (InvalidSpecifier, TypeError, AttributeError) as error:
@@ -197,7 +208,7 @@ class ForeignLock:
             ConfigError: If they are invalid.
         """
         try:
-            if self.path.name.endswith(".toml"):
+            if self.pylock is not None:
                 recorded = self.table.get("tool", {}).get("naiad", {}).get("requirements")
                 return None if recorded is None else tuple(map(Requirement, recorded))
             entries = _recorded_by_uv(self.table)
@@ -219,10 +230,9 @@ class ForeignLock:
         try:
             environment = _environment(python)
             self._require_environment(python, environment)
-            is_pylock = self.path.name.endswith(".toml")
             pins = (
-                _read_pylock(self.path, self.table, environment, extras)
-                if is_pylock
+                _read_pylock(self.path, self.pylock, environment, extras)
+                if self.pylock is not None
                 else _read_uv_lock(self.path, self.table, environment, extras, wheels)
             )
             return sorted(pins, key=lambda pin: pin.name)
@@ -232,7 +242,7 @@ class ForeignLock:
     def _require_environment(self, python: str, environment: dict[str, str]) -> None:
         if not self.requires_python.contains(python, prereleases=True):
             raise ConfigError(f"{self.path} is for Python {self.requires_python}, not for {python}; lock again for it")
-        markers = self.table.get("environments", ())
+        markers = self.table.get("environments", ())  # in locks of uv, too
         if markers and not any(Marker(marker).evaluate(environment) for marker in markers):
             raise ConfigError(f"{self.path} is for {' or '.join(markers)}, which this machine is not; lock on it")
 
@@ -244,9 +254,66 @@ def open_foreign_lock(lock: Path) -> ForeignLock:
         ConfigError: If it cannot be read.
     """
     try:
-        return ForeignLock(lock, tomllib.loads(lock.read_text(encoding="utf-8")))
+        table = tomllib.loads(lock.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"cannot read {lock}: {error}") from error
+    return ForeignLock(lock, table, _checked_pylock(lock, table) if lock.name.endswith(".toml") else None)
+
+
+def _checked_pylock(lock: Path, table: _Table) -> Pylock:
+    """A `pylock.toml` that PEP 751 allows."""
+    version = table.get("lock-version")
+    if isinstance(version, str) and _NEWER_MINOR.fullmatch(version):
+        _log.warning(
+            "%s has lock-version %s, and naiad knows 1.0: it ignores what %s added; if packages are missing, lock "
+            "again with a tool that writes 1.0",
+            *(lock, version, version),
+        )
+        table = {**table, "lock-version": "1.0"}  # or `packaging` would warn, too, without the name of the file
+    try:
+        return Pylock.from_dict(_with_decoded_names(table))
+    except PylockUnsupportedVersionError:
+        raise ConfigError(
+            f"cannot read {lock}: it has lock-version {version}, and naiad knows 1.0; lock again with a tool that "
+            "writes 1.0, for example `uv pip compile --format pylock.toml`"
+        ) from None
+    except PylockValidationError as error:
+        cause = " ".join(str(error).split())  # that of a marker has several lines
+        raise ConfigError(f"cannot read {lock}: {cause}; PEP 751 says what it must have, lock again") from error
+
+
+def _with_decoded_names(table: _Table) -> _Table:
+    """The lock with normalized names of packages, and names of files in place of their URLs.
+
+    Locks that naiad once wrote with pip have names as the packages spell them, and `%2B` in names of files. Versions of
+    `packaging` before 26.3 do not decode URLs either. The URLs are not needed: files come from the configured indexes.
+    """
+    packages = table.get("packages")
+    if not isinstance(packages, list):
+        return table
+    return {**table, "packages": [_decoded(package) for package in packages]}
+
+
+def _decoded(package: Any) -> Any:
+    if not isinstance(package, dict):
+        return package
+    found = dict(package)
+    if isinstance(found.get("name"), str):
+        found["name"] = str(canonicalize_name(found["name"]))
+    if isinstance(found.get("wheels"), list):
+        found["wheels"] = [_named(file) for file in found["wheels"]]
+    if "sdist" in found:
+        found["sdist"] = _named(found["sdist"])
+    return found
+
+
+def _named(file: Any) -> Any:
+    if not isinstance(file, dict):
+        return file
+    name = file.get("name")
+    if name is None and "path" not in file and isinstance(file.get("url"), str):
+        name = urlsplit(file["url"]).path.rpartition("/")[2]
+    return {**file, "name": unquote(name)} if isinstance(name, str) else file
 
 
 def _recorded_by_uv(table: _Table) -> Iterable[_Table] | None:
@@ -273,19 +340,35 @@ def _environment(python: str) -> dict[str, str]:
     return {**here, "python_version": minor, "python_full_version": python, "implementation_version": python}
 
 
-def _read_pylock(lock: Path, table: _Table, environment: dict[str, str], extras: tuple[str, ...]) -> Iterator[Pin]:
-    groups = frozenset(table.get("default-groups", ()))
-    for package in table["packages"]:
-        marker = package.get("marker")
-        if marker and not _marker_applies(marker, environment, frozenset(extras), groups):
+def _read_pylock(lock: Path, pylock: Pylock, environment: dict[str, str], extras: tuple[str, ...]) -> Iterator[Pin]:
+    """The packages to install, by the steps of PEP 751 ("Installation"), with all their files: pip or uv chooses one.
+
+    Not `Pylock.select`, which chooses one file by the tags of this Python, needs one for another Python, and rejects
+    Pythons before their first release.
+    """
+    values: dict[str, Any] = {
+        **environment,
+        "extras": frozenset(map(canonicalize_name, extras)),
+        "dependency_groups": frozenset(pylock.default_groups or ()),
+    }
+    selected: dict[str, Package] = {}
+    python = environment["python_full_version"]
+    for package in pylock.packages:
+        if package.marker is not None and not package.marker.evaluate(values, context="lock_file"):
             continue
-        files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]
-        yield _pin(lock, package, [file["hashes"]["sha256"] for file in files])
-
-
-def _marker_applies(marker: str, environment: dict[str, str], extras: frozenset[str], groups: frozenset[str]) -> bool:
-    values: dict[str, Any] = {**environment, "extras": extras, "dependency_groups": groups}
-    return Marker(marker).evaluate(values, context="lock_file")
+        versions = package.requires_python
+        if versions is not None and not versions.contains(python, prereleases=True):
+            raise ConfigError(f"{lock} has '{package.name}' for Python {versions}, not for {python}; lock again for it")
+        if package.name in selected:
+            raise ConfigError(
+                f"{lock} selects '{package.name}' twice, version {selected[package.name].version} and version "
+                f"{package.version}; lock again, or make the markers of the two exclude each other"
+            )
+        selected[package.name] = package
+    for package in selected.values():
+        files = [*(package.wheels or ()), *([package.sdist] if package.sdist is not None else ())]
+        version = "" if package.version is None else str(package.version)
+        yield _pin(lock, package.name, version, [file.hashes.get("sha256", "") for file in files])
 
 
 def _read_uv_lock(
@@ -309,7 +392,8 @@ def _read_uv_lock(
         if not _is_project(package) and key[:2] not in pinned:
             pinned.add(key[:2])
             files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]
-            yield _pin(lock, package, [_uv_digest(lock, package, file, wheels) for file in files])
+            digests = [_uv_digest(lock, package, file, wheels) for file in files]
+            yield _pin(lock, package["name"], package.get("version", ""), digests)
         dependencies = (
             package.get("optional-dependencies", {}).get(extra, ()) if extra else package.get("dependencies", ())
         )
@@ -356,11 +440,10 @@ def _is_selected(package: _Table, dependency: _Table, environment: dict[str, str
     return not markers or any(Marker(marker).evaluate(environment) for marker in markers)
 
 
-def _pin(lock: Path, package: _Table, digests: list[str]) -> Pin:
-    name = package["name"]
-    if not all(digests) or not digests or "version" not in package:
+def _pin(lock: Path, name: str, version: str, digests: list[str]) -> Pin:
+    if not all(digests) or not digests or not version:
         raise ConfigError(
             f"{lock} has '{name}' without version and digest, as from a folder, a repository, or an index that states "
             "no digests; build a wheel of it, and name the folder of that in place of the index"
         )
-    return Pin(name, package["version"], tuple(digests))
+    return Pin(name, version, tuple(digests))

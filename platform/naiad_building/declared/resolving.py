@@ -17,6 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
+
+from packaging.utils import canonicalize_name
 
 from naiad.config.model.declared_environment import lock_candidates
 from naiad.core.errors import ExecutionEnvironmentError
@@ -311,11 +314,11 @@ def _pylock(found: Sequence[ResolvedWheel], base: BaseInterpreter) -> str:
     ]
     for one in found:
         hashes = f"{{ sha256 = {json.dumps(one.digest)} }}"
-        file = one.url.rpartition("/")[2]
+        file = unquote(one.url.rpartition("/")[2])
         lines += [
             "",
             "[[packages]]",
-            f"name = {json.dumps(one.name)}",
+            f"name = {json.dumps(canonicalize_name(one.name))}",
             f"version = {json.dumps(one.version)}",
             f"wheels = [{{ name = {json.dumps(file)}, url = {json.dumps(one.url)}, hashes = {hashes} }}]",
         ]

@@ -33,13 +33,13 @@ name = "numpy"
 version = "2.2.6"
 marker = "python_version >= '3.10'"
 [[packages.wheels]]
-url = "https://example.invalid/numpy.whl"
+url = "https://example.invalid/numpy-2.2.6-cp312-cp312-manylinux_2_17_x86_64.whl"
 hashes = { sha256 = "HASH" }
 [[packages]]
 name = "orjson"
 version = "3.10.0"
 marker = "'fast' in extras"
-sdist = { url = "https://example.invalid/orjson.tar.gz", hashes = { sha256 = "HASH" } }
+sdist = { url = "https://example.invalid/orjson-3.10.0.tar.gz", hashes = { sha256 = "HASH" } }
 """.replace("HASH", _A)
 UV_LOCK = """
 version = 1
@@ -165,6 +165,129 @@ def test_a_pylock_is_read_for_one_python(
     assert all(pin.digests == (_A,) for pin in pins)
 
 
+def _pylock(*packages: str, version: str = '"1.0"', head: str = "") -> str:
+    tables = "".join(f"[[packages]]\n{package}\n" for package in packages)
+    return f"lock-version = {version}\ncreated-by = 'a test'\n{head}\n{tables}"
+
+
+def _wheel(name: str = "adder", version: str = "1.0", more: str = "", file: str = "") -> str:
+    file = file or f"{name}-{version}-py3-none-any.whl"
+    wheel = f"{{ url = 'https://example.invalid/{file}', hashes = {{ sha256 = '{_A}' }} }}"
+    return f"name = '{name}'\nversion = '{version}'\n{more}\nwheels = [{wheel}]"
+
+
+@pytest.mark.parametrize("version", ["99.0", "2.0", "0.9"])
+def test_a_pylock_of_another_major_version_is_rejected(tmp_path: Path, version: str) -> None:
+    file = _file(tmp_path, "pylock.toml", _pylock(_wheel(), version=f'"{version}"'))
+    with pytest.raises(ConfigError) as caught:
+        open_foreign_lock(file)
+    assert caught.value.message == (
+        f"cannot read {file}: it has lock-version {version}, and naiad knows 1.0; lock again with a tool that writes "
+        "1.0, for example `uv pip compile --format pylock.toml`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [("1.0", "Unexpected type float (expected str)"), ('"one"', "Invalid version: 'one'"), ("", "")],
+)
+def test_a_pylock_without_a_version_is_rejected(tmp_path: Path, version: str, said: str) -> None:
+    text = _pylock(_wheel(), version=version) if version else _pylock(_wheel()).partition("\n")[2]
+    file = _file(tmp_path, "pylock.toml", text)
+    said = said or "Missing required value"
+    with pytest.raises(ConfigError) as caught:
+        open_foreign_lock(file)
+    assert caught.value.message == (
+        f"cannot read {file}: {said} in 'lock-version'; PEP 751 says what it must have, lock again"
+    )
+
+
+@pytest.mark.parametrize(("version", "warnings"), [("1.0", 0), ("1", 0), ("1.1", 1), ("1.20", 1)])
+def test_a_pylock_of_a_newer_minor_version_is_read_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, version: str, warnings: int
+) -> None:
+    file = _file(tmp_path, "pylock.toml", _pylock(_wheel(), version=f'"{version}"', head="new-key = 3"))
+    (pin,) = open_foreign_lock(file).pins("3.12.1")
+    assert pin == Pin("adder", "1.0", (_A,))
+    expected = (
+        f"{file} has lock-version {version}, and naiad knows 1.0: it ignores what {version} added; if packages are "
+        "missing, lock again with a tool that writes 1.0"
+    )
+    assert [record.getMessage() for record in caplog.records] == [expected] * warnings
+
+
+@pytest.mark.parametrize(
+    ("groups", "extras", "expected"),
+    [("[]", (), []), ("['serving']", (), ["served"]), ("[]", ("Fast_Path",), ["fast"])],
+)
+def test_a_pylock_selects_its_default_groups_and_the_extras_by_their_normalized_names(
+    tmp_path: Path, groups: str, extras: tuple[str, ...], expected: list[str]
+) -> None:
+    text = _pylock(
+        _wheel("served", more="marker = \"'serving' in dependency_groups\""),
+        _wheel("fast", more="marker = \"'fast-path' in extras\""),
+        head=f"extras = ['fast-path']\ndefault-groups = {groups}",
+    )
+    pins = open_foreign_lock(_file(tmp_path, "pylock.toml", text)).pins("3.12.1", extras)
+    assert [pin.name for pin in pins] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            _pylock(_wheel(), _wheel(version="1.1")),
+            "selects 'adder' twice, version 1.0 and version 1.1; lock again, or make the markers of the two exclude",
+        ),
+        (
+            _pylock(_wheel(more="requires-python = '>=3.13'")),
+            "has 'adder' for Python >=3.13, not for 3.12.1; lock again for it",
+        ),
+        (
+            _pylock(_wheel(), head="requires-python = '>=3.13'"),
+            "is for Python >=3.13, not for 3.12.1; lock again for it",
+        ),
+        (
+            _pylock(_wheel(), head="environments = [\"os_name == 'x'\"]"),
+            "is for os_name == 'x', which this machine is not",
+        ),
+    ],
+)
+def test_a_pylock_for_another_python_or_with_two_of_a_package_is_rejected(tmp_path: Path, text: str, said: str) -> None:
+    file = _file(tmp_path, "pylock.toml", text)
+    with pytest.raises(ConfigError) as caught:
+        open_foreign_lock(file).pins("3.12.1")
+    assert f"{file} {said}" in caught.value.message
+
+
+def test_a_pylock_may_select_one_of_two_versions_of_a_package_by_their_markers(tmp_path: Path) -> None:
+    text = _pylock(
+        _wheel(more="marker = \"python_version < '3.12'\""),
+        _wheel(version="1.1", more="marker = \"python_version >= '3.12'\"\nrequires-python = '>=3.12'"),
+    )
+    found = open_foreign_lock(_file(tmp_path, "pylock.toml", text))
+    assert [found.pins(python)[0].version for python in ("3.11.4", "3.12.1", "3.13.0rc1")] == ["1.0", "1.1", "1.1"]
+
+
+def test_a_pylock_may_spell_names_as_packages_and_urls_do(tmp_path: Path) -> None:
+    text = _pylock(
+        _wheel("ruamel.yaml", file="ruamel.yaml-1.0-py3-none-any.whl"),
+        _wheel("torch", "2.1.0+cpu", file="torch-2.1.0%2Bcpu-py3-none-any.whl"),
+    )
+    pins = open_foreign_lock(_file(tmp_path, "pylock.toml", text)).pins("3.12.1")
+    assert [(pin.name, pin.version) for pin in pins] == [("ruamel-yaml", "1.0"), ("torch", "2.1.0+cpu")]
+
+
+def test_all_files_of_a_package_may_be_installed_also_those_for_other_pythons(tmp_path: Path) -> None:
+    wheels = ", ".join(
+        f"{{ path = 'w/adder-1.0-{tag}.whl', hashes = {{ sha256 = '{digest}' }} }}"
+        for tag, digest in (("cp39-cp39-win32", _A), ("cp313-cp313-linux_x86_64", _B))
+    )
+    text = _pylock(f"name = 'adder'\nversion = '1.0'\nwheels = [{wheels}]")
+    (pin,) = open_foreign_lock(_file(tmp_path, "pylock.toml", text)).pins("3.12.1")
+    assert pin.digests == (_A, _B)
+
+
 @pytest.mark.parametrize(
     ("python", "extras", "expected"),
     [
@@ -185,10 +308,44 @@ def test_a_uv_lock_is_followed_from_the_project_on(
     [
         (
             "pylock.toml",
-            "packages = [{ name = 'x' }]",
+            _pylock("name = 'x'\ndirectory = { path = 'x' }"),
             "has 'x' without version and digest, as from a folder",
         ),
-        ("pylock.toml", "[x]", "is invalid: KeyError"),
+        (
+            "pylock.toml",
+            _pylock("name = 'x'\nversion = '1'\nsdist = { path = 'x-1.tar.gz', hashes = { sha512 = 'ab' } }"),
+            "has 'x' without version and digest, as from a folder",
+        ),
+        (
+            "pylock.toml",
+            "lock-version = '1.0'",
+            "cannot read .*pylock.toml: Missing required value in 'created-by'; PEP",
+        ),
+        ("pylock.toml", _pylock("version = '1'"), r"pylock.toml: Missing required value in 'packages\[0\].name'; PEP"),
+        ("pylock.toml", _pylock("name = 'x'"), "pylock.toml: .*must be set .* in 'packages"),
+        (
+            "pylock.toml",
+            _pylock("name = 'x'\nversion = '1'\nwheels = [{ path = 'x-1-py3-none-any.whl' }]"),
+            r"pylock.toml: Missing required value in 'packages\[0\].wheels\[0\].hashes'; PEP",
+        ),
+        (
+            "pylock.toml",
+            _pylock(
+                "name = 'x'\nversion = '1'\nmarker = 'no'\nsdist = { path = 'x-1.zip', hashes = { sha256 = 'a' } }"
+            ),
+            r"pylock.toml: .* in 'packages\[0\].marker'; PEP",
+        ),
+        (
+            "pylock.toml",
+            _pylock("name = 3"),
+            r"pylock.toml: Unexpected type int \(expected str\) in 'packages\[0\].name'",
+        ),
+        ("pylock.toml", "lock-version = '1.0'\ncreated-by = 'x'\npackages = 3", "pylock.toml: .* in 'packages'; PEP"),
+        (
+            "pylock.toml",
+            "lock-version = '1.0'\ncreated-by = 'x'\npackages = [3]",
+            "pylock.toml: .* in 'packages.0.'; PEP",
+        ),
         ("pylock.toml", "x = ", "cannot read .*pylock.toml"),
         ("uv.lock", "package = 3", "is invalid: TypeError"),
     ],
