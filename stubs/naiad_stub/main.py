@@ -14,7 +14,7 @@ The start, as messages on the socket:
     READY, or FAILED with the error  ->
                                      <-      EXECUTE ...
 
-With mode "complete", LOAD asks only for the model's `auto_complete_config`: the guest sends COMPLETED and exits.
+Where it says so, LOAD asks only for the model's `auto_complete_config`: the guest sends COMPLETED and exits.
 
 The end: FINALIZE lets the model finalize. The end of the stream means that the host is gone: then this process exits
 at once. If the model's code does not return to the channel, the kernel kills this process when its parent exits
@@ -35,6 +35,7 @@ from naiad_stub.control import HostControl
 from naiad_stub.descriptors import move_up, tolerate_closed_output
 from naiad_stub.host_metrics import HostMetrics
 from naiad_stub.lifeline import die_with, ignore_termination_signals, raise_oom_score
+from naiad_stub.load_spec import LoadSpec
 from naiad_stub.messages import (
     TO_MAIN_THREAD,
     Completed,
@@ -121,15 +122,15 @@ def _serve(channel: Channel, side: socket.socket, options: dict[str, str]) -> in
     channel.send(pack(Hello(wire.PROTOCOL_VERSION, os.getpid(), version, np.__version__)))
     load = unpack(TO_MAIN_THREAD, *channel.receive())
     assert isinstance(load, Load), "the host sends nothing else before LOAD"
-    spec = load.spec
-    rename_process(spec["instance_name"], spec["model_file"], rewrites_arguments="--instance" not in options)
+    spec = LoadSpec.from_message(load)
+    rename_process(spec.instance_name, spec.code.file, rewrites_arguments="--instance" not in options)
     # As in the reference. Libraries that read a command line would take our arguments for theirs, and exit.
     sys.argv[:] = [""]
-    queries = ServerQueries(channel, spec["instance_name"])
+    queries = ServerQueries(channel, spec.instance_name)
     with _Heartbeat(channel):
         try:
-            limit = int(spec.get("address_space", "0"))
-            if spec["mode"] == "complete":
+            limit = spec.address_space
+            if spec.completes_config:
                 if limit:
                     limits.limit_address_space(limit)
                 runtime.install(_runtime(queries, spec, None))
@@ -151,18 +152,18 @@ def _serve(channel: Channel, side: socket.socket, options: dict[str, str]) -> in
         side.close()
     else:
         ReadinessThread(side, is_ready, server.running_loop).start()
-    if spec["writes_stacks"] == "1":
+    if spec.writes_stacks:
         write_stacks_on_signal()
     channel.send(pack(Ready(method_of(server.model, "execute") is not None, is_ready is not None)))
-    channel.enable_busy_poll(int(spec["busy_poll_us"]))
+    channel.enable_busy_poll(spec.busy_poll_us)
     server.run()
     server.finalize()
     channel.send(pack(Finalized()))
-    _exit_soon(channel, spec["instance_name"])
+    _exit_soon(channel, spec.instance_name)
     return 0
 
 
-def _runtime(queries: ServerQueries, spec: dict[str, str], server: ModelServer | None) -> runtime.Runtime:
+def _runtime(queries: ServerQueries, spec: LoadSpec, server: ModelServer | None) -> runtime.Runtime:
     """The runtime of the model; *server* is None while it only completes its configuration."""
 
     def log(level: int, file: str, line: int, text: str) -> None:
@@ -172,7 +173,7 @@ def _runtime(queries: ServerQueries, spec: dict[str, str], server: ModelServer |
         queries.channel.send(pack(Log(level, file, line, text)))
 
     return runtime.Runtime(
-        model_dir=spec["version_dir"],
+        model_dir=spec.version_dir,
         log=log,
         control=HostControl(queries),
         metrics=HostMetrics(queries),

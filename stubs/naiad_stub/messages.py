@@ -319,15 +319,15 @@ class Load(Message):
     """Load the model, or complete its configuration.
 
     Attributes:
-        spec: Paths, names and settings of the model, by name.
+        fields: Paths, names and settings of the model, by name; `load_spec` packs and unpacks them.
     """
 
-    __slots__ = ("spec",)
+    __slots__ = ("fields",)
     kind = Kind.LOAD
     format = "m"
 
-    def __init__(self, spec: Dict[str, str]) -> None:
-        self.spec = spec
+    def __init__(self, fields: Dict[str, str]) -> None:
+        self.fields = fields
 
 
 class ReleaseOutputs(Message):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from naiad_stub import loader
 from naiad_stub.exceptions import TritonError, TritonModelException
+from naiad_stub.load_spec import LoadSpec, NativeCode, PythonCode
 
 
 class LoadError(Exception):
@@ -37,76 +37,73 @@ def method_of(model: Any, name: str) -> Any:
         return None
 
 
-def load_class(spec: Mapping[str, str]) -> type:
+def load_class(spec: LoadSpec, code: PythonCode) -> type:
     """The model's class, from its imported module.
 
     Raises:
         LoadError: With the exception the module raised.
     """
     try:
-        return loader.load_model_class(
-            spec["model_file"], spec["version_dir"], spec["model_dir"], spec["utils_dir"], spec["shared"] == "1"
-        )
+        return loader.load_model_class(code.file, spec.version_dir, spec.model_dir, code.utils_dir, code.is_shared)
     except BaseException as error:
-        raise _load_error(error, spec) from error
+        raise _load_error(error, code) from error
 
 
-def _load_error(error: BaseException, spec: Mapping[str, str]) -> LoadError:
+def _load_error(error: BaseException, code: PythonCode) -> LoadError:
     """The error for an exception of the model's code; a failed import names the interpreter, where to install it."""
     text, full = loader.format_exception(error)
-    origin = spec.get("environment", "")
-    if isinstance(error, ImportError) and origin:
+    if isinstance(error, ImportError) and code.environment:
         first, separator, frames = text.partition("\n\nAt:\n")
         version = ".".join(map(str, sys.version_info[:3]))
-        text = f"{first} (in Python {version}: {sys.executable}, {origin}){separator}{frames}"
+        text = f"{first} (in Python {version}: {sys.executable}, {code.environment}){separator}{frames}"
     return LoadError(text, full)
 
 
-def complete_config(spec: Mapping[str, str]) -> str:
+def complete_config(spec: LoadSpec) -> str:
     """The configuration as JSON, after the model's `auto_complete_config`.
 
     Raises:
         LoadError: If it raises or does not return a ModelConfig.
     """
-    if "library" in spec:
+    code = spec.code
+    if isinstance(code, NativeCode):
         from naiad_stub.native.errors import ApiCallError
         from naiad_stub.native.model import complete_native_config
 
         try:
-            return complete_native_config(spec)
+            return complete_native_config(spec, code)
         except ApiCallError as error:
             raise LoadError(error.message, "", error.code) from error
     import json
 
-    model_class = load_class(spec)
+    model_class = load_class(spec, code)
     complete = method_of(model_class, "auto_complete_config")
     if complete is None:
-        return spec["model_config"]
+        return spec.model_config
     model_config_class = sys.modules["triton_python_backend_utils"].ModelConfig
     try:
-        completed = complete(model_config_class(spec["model_config"]))
+        completed = complete(model_config_class(spec.model_config))
         if not isinstance(completed, model_config_class):
             raise TritonModelException(
-                f"auto_complete_config function in model '{spec['model_name']}' must return a valid "
-                "pb.ModelConfig object."
+                f"auto_complete_config function in model '{spec.model_name}' must return a valid pb.ModelConfig object."
             )
         return json.dumps(completed.as_dict())
     except BaseException as error:
-        raise _load_error(error, spec) from error
+        raise _load_error(error, code) from error
 
 
-def initialize_model(spec: Mapping[str, str]) -> Any:
+def initialize_model(spec: LoadSpec, code: PythonCode) -> Any:
     """The model's object, imported, constructed and initialised.
 
     Raises:
         LoadError: If any of that raises.
     """
-    model_class = load_class(spec)
+    model_class = load_class(spec, code)
     try:
         model = model_class()
         initialize = method_of(model, "initialize")
         if initialize is not None:
-            initialize({key[5:]: value for key, value in spec.items() if key.startswith("args.")})
+            initialize(spec.arguments())
     except BaseException as error:
-        raise _load_error(error, spec) from error
+        raise _load_error(error, code) from error
     return model

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, Set, Tuple
 
 from naiad_stub import loader, wire
@@ -21,6 +20,7 @@ from naiad_stub.channel import HostGoneError
 from naiad_stub.exchange import Batch, BatchReader, ResponseWriter
 from naiad_stub.execution import Execution
 from naiad_stub.forked_calls import ForkedCalls
+from naiad_stub.load_spec import LoadSpec, NativeCode
 from naiad_stub.messages import TO_MAIN_THREAD, Finalize, Log, Trim, pack, unpack
 from naiad_stub.model_loading import LoadError, initialize_model, method_of
 from naiad_stub.queries import ServerQueries
@@ -53,27 +53,26 @@ class ModelServer:
         queries: ServerQueries,
         inputs: Segment,
         outputs: Segment,
-        spec: Mapping[str, str],
+        spec: LoadSpec,
         shared: memoryview = _NO_BYTES,
     ) -> None:
         self.queries = queries
         channel = queries.channel
         self._channel = channel
         self._spec = spec
-        self._instance_name = spec["instance_name"]
-        output_names, state_names = _names(spec["outputs"]), _names(spec.get("states", ""))
+        self._instance_name = spec.instance_name
+        output_names, state_names = list(spec.outputs), list(spec.states)
         self.blocks = OutputBlocks(outputs, channel)
         os.register_at_fork(after_in_child=self.blocks.detach)
-        self._reader = BatchReader(inputs.view, _names(spec["inputs"]), output_names, state_names, shared)
-        is_decoupled = spec["decoupled"] == "1"
+        self._reader = BatchReader(inputs.view, list(spec.inputs), output_names, state_names, shared)
         self._writer = ResponseWriter(
             self.blocks,
             list(dict.fromkeys(output_names + state_names)),
             self._log_once,
-            is_decoupled=is_decoupled,
+            is_decoupled=spec.is_decoupled,
         )
         self.senders = HostSenders(
-            channel, self._writer, self._instance_name, self._log_warning, decoupled=is_decoupled
+            channel, self._writer, self._instance_name, self._log_warning, decoupled=spec.is_decoupled
         )
         self.calls = HostCalls(channel, self.blocks, inputs.view)
         ForkedCalls(self.calls).register()
@@ -91,25 +90,26 @@ class ModelServer:
         Raises:
             LoadError: If any of that raises.
         """
-        if "library" in self._spec:
+        code = self._spec.code
+        if isinstance(code, NativeCode):
             from naiad_stub.native.errors import ApiCallError
             from naiad_stub.native.model import load_native  # needed by no model in Python
 
             try:
                 self.model, self._execution = load_native(
-                    self._spec, self._writer, self.senders, self.blocks, self.calls, self.queries
+                    self._spec, code, self._writer, self.senders, self.blocks, self.calls, self.queries
                 )
             except ApiCallError as error:
                 raise LoadError(error.message, "", error.code) from error
         else:
-            self.model = initialize_model(self._spec)
+            self.model = initialize_model(self._spec, code)
             self._execution = Execution(
                 self._channel,
                 self._writer,
                 self.senders,
                 method_of(self.model, "execute"),
                 self._instance_name,
-                self._spec["model_file"],
+                code.file,
                 self._log_failure,
             )
         self.calls.is_open = True
@@ -272,7 +272,3 @@ class ModelServer:
 
     def _log_once(self, message: str) -> None:
         self._log(_WARNING_LEVEL | wire.LOG_ONCE, message)
-
-
-def _names(joined: str) -> list[str]:
-    return joined.split("\0") if joined else []

@@ -81,6 +81,7 @@ SHARED_WITH_GUEST = {
     "naiad_stub.busy_poll",
     "naiad_stub.later_module",
     "naiad_stub.layout",
+    "naiad_stub.load_spec",
     "naiad_stub.memo",
     "naiad_stub.messages",
     "naiad_stub.native.elf",

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import psutil
 import uvloop
+from naiad_stub.load_spec import LoadSpec, PythonCode
 
 from naiad.guests.completion import NoServices
 from naiad.guests.exchange import ModelInterface
@@ -68,7 +69,9 @@ class Owner:
         return [np.frombuffer(answer.response.outputs[0].data, "<f4") for answer in self.answers]
 
 
-def launch_spec(folder: Path, methods: str, *, start_timeout: float = 20, **load: str) -> LaunchSpec:
+def launch_spec(
+    folder: Path, methods: str, *, start_timeout: float = 20, environment: str = "", **load: Any
+) -> LaunchSpec:
     """A model whose class has *methods*."""
     version = folder / "m" / "1"
     version.mkdir(parents=True, exist_ok=True)
@@ -77,22 +80,17 @@ def launch_spec(folder: Path, methods: str, *, start_timeout: float = 20, **load
     )
     model = version / "model.py"
     model.write_text(source + textwrap.indent(textwrap.dedent(methods), "    "))
-    fields = {
-        "mode": "serve",
+    about: dict[str, Any] = {
         "model_name": "m",
-        "instance_name": "m_0_0",
-        "model_file": str(model),
+        "model_version": 1,
         "model_dir": str(folder / "m"),
         "version_dir": str(version),
-        "utils_dir": str(STUBS),
-        "shared": "0",
-        "decoupled": "0",
-        "inputs": "IN",
-        "outputs": "OUT",
         "model_config": "{}",
-        "busy_poll_us": "0",
-        "writes_stacks": "1",
-        "args.model_name": "m",
+        "instance_name": "m_0_0",
+        "instance_kind": "CPU",
+        "inputs": ["IN"],
+        "outputs": ["OUT"],
+        "writes_stacks": True,
         **load,
     }
     environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
@@ -102,7 +100,7 @@ def launch_spec(folder: Path, methods: str, *, start_timeout: float = 20, **load
         stub=STUBS / "triton_python_backend_stub",
         library=STUBS,
         environ=environ,
-        load=fields,
+        load=LoadSpec(PythonCode(str(model), str(STUBS), environment=environment), **about),
         start_timeout=start_timeout,
     )
 

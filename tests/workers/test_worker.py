@@ -330,7 +330,7 @@ def auto_complete_config(config):
 
     async def complete():
         worker, _ = guest(
-            launch_spec(tmp_path, methods, mode="complete", model_config='{"name": "m", "max_batch_size": 0}')
+            launch_spec(tmp_path, methods, completes_config=True, model_config='{"name": "m", "max_batch_size": 0}')
         )
         try:
             return await worker.start()

@@ -54,7 +54,7 @@ def test_lists_of_processes_show_the_instance_and_the_model(tmp_path):
         worker, _ = await started(spec)
         process = psutil.Process(worker.pid)
         assert process.name() == "m_0_0"
-        assert process.cmdline()[2:6] == ["--instance", "m_0_0", "--model", spec.load["model_file"]]
+        assert process.cmdline()[2:6] == ["--instance", "m_0_0", "--model", spec.load.code.file]
         await worker.stop(5)
 
     run(start())

@@ -82,7 +82,7 @@ class _CompletionOwner:
 
 def _guest(worker: Worker) -> GuestName:
     load = worker.spec.load
-    return GuestName(load["model_name"], int(load["args.model_version"]), worker.spec.name, worker.pid)
+    return GuestName(load.model_name, load.model_version, worker.spec.name, worker.pid)
 
 
 class NoServices:

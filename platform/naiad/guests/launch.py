@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
+from naiad_stub.load_spec import LoadSpec
+
 from naiad.config.server.guest_user import GuestUser
 from naiad.config.server.memory_limit import NO_MEMORY_LIMIT, MemoryLimit
 from naiad.core.errors import GuestExitedError, NaiadError
@@ -23,9 +25,6 @@ from naiad.guests.memory.instance import InstanceMemory
 from naiad.guests.sweeper import sweeper
 
 logger = logging.getLogger("naiad.workers")
-
-_FILES = ("model_file", "version_dir")
-"""Fields of LOAD with files that the guest reads."""
 
 
 @functools.cache
@@ -64,7 +63,7 @@ class LaunchSpec:
         stub: The stub script it runs.
         library: Folder of `naiad_stub`, which the stub finds in NAIAD_STUB_LIBRARY.
         environ: The child's whole environment.
-        load: Fields of the LOAD message.
+        load: What it is told about its model.
         start_timeout: Seconds that a start may take without progress.
         at_terminal: Whether the guest's stdin, stdout and stderr are this process's, for a debugger.
         hang_seconds: How long requests may go without progress (`workers.hang_watch`); 0 for any time.
@@ -87,7 +86,7 @@ class LaunchSpec:
     stub: Path
     library: Path
     environ: Mapping[str, str]
-    load: Mapping[str, str] = field(repr=False)
+    load: LoadSpec = field(repr=False)
     start_timeout: float = 30.0
     at_terminal: bool = False
     hang_seconds: float = 0.0
@@ -213,7 +212,7 @@ def start_stub(
         GuestExitedError: If the interpreter cannot be executed.
     """
     # The first arguments, so that `ps` and `top` show them also where they cut long lines.
-    name, model = spec.name, spec.load.get("model_file", "")
+    name, model = spec.name, spec.load.code.file
     argv = [
         str(spec.python),
         str(spec.stub),
@@ -254,6 +253,6 @@ def explain_denied_access(spec: LaunchSpec) -> str:
     """What the user of the guests cannot read of what a guest needs, as the rest of a sentence; "" if nothing is."""
     if spec.user is None:
         return ""
-    needed = (spec.python, spec.stub, spec.library, *(Path(spec.load[name]) for name in _FILES if spec.load.get(name)))
+    needed = (spec.python, spec.stub, spec.library, Path(spec.load.code.file), Path(spec.load.version_dir))
     denied = describe_denied_access(spec.user, needed)
     return f". The guest runs as {spec.user} (--guest-user), and {denied}" if denied else ""

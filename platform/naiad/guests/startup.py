@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from naiad_stub import wire
-from naiad_stub.messages import Completed, Failed, Hello, Load, Progress, Ready, StartMessage, pack
+from naiad_stub.messages import Completed, Failed, Hello, Progress, Ready, StartMessage, pack
 
 from naiad.core.errors import Code, ModelError, ProtocolError, fresh
 from naiad.guests.compat import assert_never
@@ -48,7 +48,7 @@ class GuestStartup:
             case Hello():
                 self.python = message.python_version
                 if message.protocol == wire.PROTOCOL_VERSION:
-                    self._send(pack(Load({**self._spec.load, "address_space": str(self._process.address_space)})))
+                    self._send(pack(self._spec.load.with_address_space(self._process.address_space).message()))
                 else:
                     self._outcome.set_exception(
                         ProtocolError(

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from naiad_stub import wire
+from naiad_stub.load_spec import NativeCode
 from naiad_stub.messages import (
     FROM_GUEST,
     REQUEST_PROGRESS,
@@ -190,7 +191,8 @@ class Worker:
         self.forwarded: set[int] = set()
         self.readiness: ReadinessProbe | None = None
         self.memory_usage: tuple[MemoryUse, ...] = ()
-        self._log_levels = int(spec.load.get("log_levels", "0"))  # what the guest knows of the log
+        code = spec.load.code
+        self._log_levels = code.log_levels if isinstance(code, NativeCode) else None  # what the guest knows of the log
         self._owner = owner
         self._services = services
         self._interface = interface
@@ -447,7 +449,7 @@ class Worker:
 
     def follow_log_level(self) -> None:
         """Tell a native backend, which may ask for it, which levels are logged, if that has changed."""
-        if "library" in self.spec.load and self._log_levels != (levels := logged_levels()):
+        if self._log_levels is not None and self._log_levels != (levels := logged_levels()):
             self._log_levels = levels
             self._send(pack(LogLevels(levels)))
 

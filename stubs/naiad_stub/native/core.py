@@ -6,9 +6,10 @@ Each object that a backend gets a handle of is a plain class here; the methods i
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from naiad_stub.exchange import Ticket
+from naiad_stub.load_spec import LoadSpec, NativeCode
 from naiad_stub.native.errors import INTERNAL, UNSUPPORTED, ApiCallError, DeadHandleError
 from naiad_stub.native.handles import HandleTable
 from naiad_stub.native.memory import CPU, Heap, Lent, Text
@@ -88,14 +89,14 @@ class LoadedModel:
         state: What the backend keeps in it.
     """
 
-    def __init__(self, spec: Mapping[str, str]) -> None:
-        self.name = Text(spec["model_name"])
-        self.version = int(spec["args.model_version"])
-        self.directory = Text(spec["model_dir"])
-        self.config = spec["model_config"].encode()
-        self.auto_completes = spec["auto_completes"] == "1"
-        self.may_complete = spec["mode"] == "complete"
-        self.is_completed = not self.may_complete and spec["may_set_config"] == "1"
+    def __init__(self, spec: LoadSpec, code: NativeCode) -> None:
+        self.name = Text(spec.model_name)
+        self.version = spec.model_version
+        self.directory = Text(spec.model_dir)
+        self.config = spec.model_config.encode()
+        self.auto_completes = code.auto_completes
+        self.may_complete = spec.completes_config
+        self.is_completed = not self.may_complete and code.may_set_config
         self.is_initializing = False
         self.state = 0
 

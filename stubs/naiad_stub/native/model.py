@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Callable, FrozenSet, List, Mapping, Sequence, Tuple, Union
+from typing import Any, Callable, List, Mapping, Sequence, Tuple, Union
 
 from naiad_stub import debugging, runtime
 from naiad_stub.blocks import OutputBlocks
 from naiad_stub.calls import HostCalls
 from naiad_stub.exceptions import TritonModelException
 from naiad_stub.exchange import ResponseWriter
+from naiad_stub.load_spec import LoadSpec, NativeCode
 from naiad_stub.messages import LogLevels, MemoryUsage, pack
 from naiad_stub.native.core import Core, LoadedInstance, LoadedModel, NativeBackend, NativeMessage
 from naiad_stub.native.execution import NativeExecution
@@ -54,22 +55,23 @@ class NativeModel:
         before_finalize: Called first at the end: ends the threads that execute batches.
     """
 
-    def __init__(self, spec: Mapping[str, str], core: Core, groups: Sequence[Any]) -> None:
-        """Load the library of *spec*. Of it, only the constructors of its globals have run then.
+    def __init__(self, spec: LoadSpec, code: NativeCode, core: Core, groups: Sequence[Any]) -> None:
+        """Load the library of *code*. Of it, only the constructors of its globals have run then.
 
         Args:
-            spec: The fields of LOAD.
+            spec: What LOAD said.
+            code: The backend, from *spec*.
             core: The objects.
             groups: Functions of the API.
 
         Raises:
             ApiCallError: If it cannot be loaded.
         """
-        self._spec = spec
+        self._spec, self._code = spec, code
         self.core = core
-        _set_variables(spec)
+        _set_variables(code.environ)
         found = implementations(groups)
-        self.library = BackendLibrary(spec["library"], found, core.guard, core.reject)
+        self.library = BackendLibrary(code.file, found, core.guard, core.reject)
         self.before_finalize: Callable[[], None] = _nothing
         self._instances: List[int] = []
         self._initialized: List[Tuple[str, int]] = []  # the finalizing entry points to call, with their argument
@@ -80,17 +82,17 @@ class NativeModel:
         Raises:
             ApiCallError: If the backend reports an error.
         """
-        core, spec = self.core, self._spec
-        config = core.messages.add(NativeMessage(spec["backend_config"].encode(), is_owned=False))
-        directory = os.path.dirname(spec["library"])
-        core.backend = core.backends.add(NativeBackend(spec["backend"], directory, config))
+        core, code = self.core, self._code
+        config = core.messages.add(NativeMessage(code.backend_config.encode(), is_owned=False))
+        directory = os.path.dirname(code.file)
+        core.backend = core.backends.add(NativeBackend(code.backend, directory, config))
         self._initialize("TRITONBACKEND_Initialize", "TRITONBACKEND_Finalize", core.backend)
         attributes = core.backend_attributes.add(None)
         error = self.library.call("TRITONBACKEND_GetBackendAttribute", _pointer(core.backend), _pointer(attributes))
         core.backend_attributes.remove(attributes)
         if error:
             core.take_error(error)  # as the header says: the attributes are ignored then
-        model = LoadedModel(spec)
+        model = LoadedModel(self._spec, code)
         core.model = core.models.add(model)
         model.is_initializing = True
         self._initialize("TRITONBACKEND_ModelInitialize", "TRITONBACKEND_ModelFinalize", core.model)
@@ -104,7 +106,7 @@ class NativeModel:
             ApiCallError: If the backend reports an error.
         """
         core, spec = self.core, self._spec
-        kind, device = spec["args.model_instance_kind"], int(spec["args.model_instance_device_id"])
+        kind, device = spec.instance_kind, spec.device_id
         group = _instance_group(spec, name)
         # Backends require a policy, which has the name of the device unless the configuration names another.
         policy_name = group.get("host_policy") or (f"gpu_{device}" if kind == "GPU" else kind.lower())
@@ -151,7 +153,7 @@ class NativeModel:
             name, handle = self._initialized.pop()
             error = self.library.call(name, _pointer(handle))
             if error:
-                core.log(_INFO_LEVEL, self._spec["library"], 0, f"{name} failed: {core.take_error(error).message}")
+                core.log(_INFO_LEVEL, self._code.file, 0, f"{name} failed: {core.take_error(error).message}")
 
     def _is_ready(self) -> bool:
         for instance in self._instances:
@@ -179,9 +181,9 @@ def _pointer(handle: int) -> Any:
     return ctypes.c_size_t(handle)
 
 
-def _instance_group(spec: Mapping[str, str], name: str) -> Mapping[str, Any]:
+def _instance_group(spec: LoadSpec, name: str) -> Mapping[str, Any]:
     """The instance group of the configuration that the instance with that name belongs to."""
-    groups = json.loads(spec["model_config"]).get("instance_group", ())
+    groups = json.loads(spec.model_config).get("instance_group", ())
     for group in groups:
         if name.rpartition("_")[0] == group.get("name"):
             found: Mapping[str, Any] = group
@@ -189,26 +191,27 @@ def _instance_group(spec: Mapping[str, str], name: str) -> Mapping[str, Any]:
     return {}
 
 
-def complete_native_config(spec: Mapping[str, str]) -> str:
+def complete_native_config(spec: LoadSpec, code: NativeCode) -> str:
     """The configuration as JSON, after the backend's ModelInitialize.
 
     Raises:
         ApiCallError: If the backend reports an error.
     """
-    core = _core(spec)
+    core = _core(code)
     model_functions = ModelFunctions(core, lambda *_: None, lambda _: None)  # nothing serves yet
     groups: List[Any] = [model_functions, RequestFunctions(core, None), TraceFunctions(core)]
     values = ValueFunctions(core)
     groups += [values, MetricFunctions(core, values, UnseenMetrics())]
     groups += [CallFunctions(core, values, runtime.current().control, None, None)]
-    model = NativeModel(spec, core, groups)
+    model = NativeModel(spec, code, core, groups)
     config = model.initialize_model().config
     model.finalize()
     return config.decode()
 
 
 def load_native(
-    spec: Mapping[str, str],
+    spec: LoadSpec,
+    code: NativeCode,
     writer: ResponseWriter,
     senders: HostSenders,
     blocks: OutputBlocks,
@@ -221,9 +224,9 @@ def load_native(
         ApiCallError: If the library cannot be loaded, or the backend reports an error.
     """
     if os.environ.get("NAIAD_STUB_DEBUG"):
-        debugging.wait_for_gdb(spec["library"])
-    core = _core(spec)
-    names = spec["lanes"].split("\0") if spec.get("lanes") else [spec["args.model_instance_name"]]
+        debugging.wait_for_gdb(code.file)
+    core = _core(code)
+    names = code.lanes or (spec.instance_name,)
     executions = [NativeExecution(queries.channel, writer, senders, core) for _ in names]
 
     def add_report(*fields: int) -> None:
@@ -237,15 +240,14 @@ def load_native(
 
     queries.channel.add_handler(LogLevels, on_log_levels)
     requests = RequestFunctions(core, senders)
-    outputs, states = _names(spec["outputs"]), _names(spec["states"])
-    responses = ResponseFunctions(core, blocks, spec["model_name"], outputs, states)
+    responses = ResponseFunctions(core, blocks, spec.model_name, frozenset(spec.outputs), frozenset(spec.states))
     values = ValueFunctions(core)
     parts = runtime.current()
     groups: List[Any] = [values, ModelFunctions(core, add_report, on_memory_usage), requests]
     groups += [responses, TraceFunctions(core)]
     groups += [MetricFunctions(core, values, parts.metrics)]
     groups += [CallFunctions(core, values, parts.control, queries, calls)]
-    model = NativeModel(spec, core, groups)
+    model = NativeModel(spec, code, core, groups)
     model.initialize_model()
     for name, execution in zip(names, executions):
         execution.open(model.execute, model.initialize_instance(name), requests)
@@ -256,17 +258,12 @@ def load_native(
     return model, lanes
 
 
-def _set_variables(spec: Mapping[str, str]) -> None:
+def _set_variables(wanted: Mapping[str, str]) -> None:
     """Have the backend, and programs that it starts, see the variables of the server."""
-    wanted = json.loads(spec["environ"])
     for name in [name for name in os.environ if name not in wanted]:
         del os.environ[name]
     os.environ.update(wanted)
 
 
-def _names(joined: str) -> FrozenSet[str]:
-    return frozenset(joined.split("\0")) if joined else frozenset()
-
-
-def _core(spec: Mapping[str, str]) -> Core:
-    return Core(runtime.current().log, log_levels=int(spec["log_levels"]))
+def _core(code: NativeCode) -> Core:
+    return Core(runtime.current().log, log_levels=code.log_levels)

@@ -114,7 +114,7 @@ class ModelCalls:
                 call.number, InferResponse(name, -1, error=ModelError(message, code=Code.INTERNAL)), True
             )
             return
-        self.made[worker.spec.load["model_name"], name] += 1
+        self.made[worker.spec.load.model_name, name] += 1
         if version.is_waiting(pending.key) and not self._reject_cycle(pending):
             self._detector.start_watching()
 

@@ -129,7 +129,7 @@ class ModelControl:
 
     def _start_after(self, worker: Worker, number: int, name: str, work: Coroutine[Any, Any, object]) -> None:
         """Start *work*, which waits for other loads and unloads of *name*."""
-        edge = (worker.spec.load["model_name"], name) if worker.is_starting else None
+        edge = (worker.spec.load.model_name, name) if worker.is_starting else None
         if edge is not None and self._is_reachable(name, edge[0]):
             work.close()
             raise NaiadError(

@@ -12,7 +12,7 @@ from dataclasses import replace
 import orjson
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.config.model.model_config import InstancePlacement, ModelConfig, freeze, instance_groups, instance_names
+from naiad.config.model.model_config import ModelConfig, freeze, instance_groups, instance_names
 from naiad.config.model.render import to_json
 from naiad.config.model.scaling import scaling_policy
 from naiad.engine.loading.thread_counts import THREAD_VARIABLES, threads_each
@@ -81,7 +81,7 @@ def specs_with(loaded: ModelVersion, config: ModelConfig) -> tuple[list[LaunchSp
             name=each.name,
             device=each.device_id,
             environ=environ,
-            load=_load(template, each, model_config),
+            load=template.load.for_instance(each.name, each.kind.value, each.device_id, model_config),
         )
         for each in instances
     ]
@@ -134,18 +134,6 @@ def _resource_needs(config: ModelConfig) -> set[tuple[int, bytes]]:
         if group is not None and group.rate_limiter.resources and not group.passive:
             needs.add((each.device_id, group.rate_limiter.SerializeToString(deterministic=True)))
     return needs
-
-
-def _load(template: LaunchSpec, instance: InstancePlacement, model_config: str) -> dict[str, str]:
-    return {
-        **template.load,
-        "instance_name": instance.name,
-        "model_config": model_config,
-        "args.model_config": model_config,
-        "args.model_instance_kind": instance.kind.value,
-        "args.model_instance_name": instance.name,
-        "args.model_instance_device_id": str(instance.device_id),
-    }
 
 
 def _with_threads(template: LaunchSpec, before: int, now: int) -> dict[str, str]:

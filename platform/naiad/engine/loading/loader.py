@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 import orjson
+from naiad_stub.load_spec import LoadSpec, ModelCode, NativeCode, PythonCode
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.auto_complete import merge_auto_completed
@@ -256,7 +257,7 @@ class Loader:
                 if prewarmed is not None:
                     config = freeze(message)
                     for instance in instance_names(config)[:1]:
-                        prewarmed.start_early(self._spec(config, resolution, environment, instance, "serve"))
+                        prewarmed.start_early(self._spec(config, resolution, environment, instance))
             finally:
                 if prewarmed is not None:
                     prewarmed.release()
@@ -310,7 +311,7 @@ class Loader:
             NaiadError: If the code or its process fails.
         """
         place = InstancePlacement(message.name, InstanceKind.CPU)
-        spec = self._spec(freeze(message), resolution, environment, place, "complete")
+        spec = self._spec(freeze(message), resolution, environment, place, completes_config=True)
         self.launching.set()
         completed = await complete_in_guest(replace(spec, prewarm=prewarmed))
         source = f"auto-completed configuration of model '{message.name}'"
@@ -341,13 +342,11 @@ class Loader:
         policy = scaling_policy(config, is_native=resolution.library is not None)
         if policy is not None:
             config = freeze(with_count(config.message, policy.least))
-        instances, lanes = instance_names(config), ""
+        instances, lanes = instance_names(config), []
         if len(instances) > 1 and self._is_model_shared(config, resolution):
-            lanes = "\0".join([instance.name for instance in instances])
+            lanes = [instance.name for instance in instances]
             instances = instances[:1]
-        specs = [self._spec(config, resolution, environment, instance, "serve") for instance in instances]
-        if lanes:
-            specs = [replace(spec, load={**spec.load, "lanes": lanes}) for spec in specs]
+        specs = [self._spec(config, resolution, environment, instance, lanes=lanes) for instance in instances]
         specs = [spec if spec.at_terminal else replace(spec, prewarm=prewarmed) for spec in specs]
         settings, version = self._settings, resolution.version
         if settings.frontends is not None:
@@ -397,7 +396,9 @@ class Loader:
         resolution: Resolution,
         environment: GuestEnvironment,
         instance: InstancePlacement,
-        mode: str,
+        *,
+        completes_config: bool = False,
+        lanes: Sequence[str] = (),
     ) -> LaunchSpec:
         name = instance.name
         policy = scaling_policy(config)
@@ -405,51 +406,33 @@ class Loader:
         # added could not be forked from the same process.
         instances = (len(instance_names(config)) or 1) if policy is None else policy.most
         limit = hang_seconds(config.name, config.parameters.get(HANG_PARAMETER, ""), self._settings.hang_seconds)
-        model_config = orjson.dumps(to_json(config.message)).decode()
-        load = {
-            "mode": mode,
-            "model_name": config.name,
-            "instance_name": name,
-            "model_file": str(resolution.model_file),
-            "model_dir": str(resolution.model_dir),
-            "version_dir": str(resolution.version_dir),
-            "utils_dir": str(resolution.utils_dir),
-            "shared": "1" if resolution.is_shared else "0",
-            "decoupled": "1" if config.decoupled else "0",
-            "inputs": "\0".join(input_names(config)),
-            "outputs": "\0".join(tensor.name for tensor in config.outputs),
-            "states": "\0".join(state_outputs(config)),
-            "model_config": model_config,
-            "busy_poll_us": str(self._settings.busy_poll_us),
-            "environment": _origin_of(resolution, environment),
-            "writes_stacks": "1" if limit else "0",
-            # PB src/stub_launcher.cc: the dictionary `initialize` gets.
-            "args.model_config": model_config,
-            "args.model_instance_kind": instance.kind.value,
-            "args.model_instance_name": name,
-            "args.model_instance_device_id": str(instance.device_id),
-            "args.model_repository": str(resolution.model_dir),
-            "args.model_version": str(resolution.version),
-            "args.model_name": config.name,
-        }
         user = self._users.user_of(str(resolution.model_dir))
         inherited = inherited_variables(os.environ, self._settings.guest_env)
         own = _of_user(inherited, user)
         environ = _with_threads(environment.environ(own), instances)
-        if resolution.library is not None:
-            load |= {
-                "library": str(resolution.library.path),
-                "backend": resolution.backend,
-                "backend_config": orjson.dumps({"cmdline": dict(resolution.backend_config)}).decode(),
+        code: ModelCode
+        if resolution.library is None:
+            code = PythonCode(
+                str(resolution.model_file),
+                str(resolution.utils_dir),
+                is_shared=resolution.is_shared,
+                environment=_origin_of(resolution, environment),
+            )
+        else:
+            code = NativeCode(
+                file=str(resolution.library.path),
+                backend=resolution.backend,
+                backend_config=orjson.dumps({"cmdline": dict(resolution.backend_config)}).decode(),
                 # The guest's own variables are for its interpreter. The backend, and programs that it starts, get the
                 # server's, as in the reference: a Python among them must not find this server's packages.
-                "environ": orjson.dumps(_with_threads(own, instances)).decode(),
-                "log_levels": str(logged_levels()),
-                "auto_completes": "1" if mode == "complete" and self._settings.auto_complete else "0",
-                "may_set_config": "1" if resolution.library.may_complete else "0",
-            }
+                environ=_with_threads(own, instances),
+                log_levels=logged_levels(),
+                auto_completes=completes_config and self._settings.auto_complete,
+                may_set_config=resolution.library.may_complete,
+                lanes=lanes,
+            )
         debugged = self._settings.debugged
-        is_debugged = mode == "serve" and debugged is not None and debugged[0] == config.name
+        is_debugged = not completes_config and debugged is not None and debugged[0] == config.name
         if debugged is not None and is_debugged:
             environ["NAIAD_STUB_DEBUG"] = debugged[1]
         return LaunchSpec(
@@ -458,7 +441,24 @@ class Loader:
             stub=resolution.stub,
             library=resolution.library_dir,
             environ=environ,
-            load=load,
+            load=LoadSpec(
+                code,
+                completes_config=completes_config,
+                model_name=config.name,
+                model_version=resolution.version,
+                model_dir=str(resolution.model_dir),
+                version_dir=str(resolution.version_dir),
+                model_config=orjson.dumps(to_json(config.message)).decode(),
+                instance_name=name,
+                instance_kind=instance.kind.value,
+                device_id=instance.device_id,
+                inputs=input_names(config),
+                outputs=[tensor.name for tensor in config.outputs],
+                states=state_outputs(config),
+                is_decoupled=config.decoupled,
+                busy_poll_us=self._settings.busy_poll_us,
+                writes_stacks=bool(limit),
+            ),
             start_timeout=inf if is_debugged else self._settings.start_timeout,
             at_terminal=is_debugged,
             hang_seconds=0.0 if is_debugged else limit,

@@ -180,7 +180,7 @@ class WarmUp:
             for iteration in range(1, sample.count + 1):
                 logger.debug(
                     "model '%s' instance %s is running warmup sample '%s' for iteration %d",
-                    worker.spec.load["model_name"],
+                    worker.spec.load.model_name,
                     worker.spec.name,
                     sample.name,
                     iteration,

@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from naiad_stub.load_spec import NativeCode
 from naiad_stub.wire import LOG_ONCE
 
 from naiad.config.model.model_config import ModelConfig, instance_groups
@@ -132,10 +133,11 @@ class ModelVersion:
         self.on_progress = tracker.on_progress
         self.is_held_back = tracker.is_held_back
         specs = tuple(specs)
-        if any("library" in spec.load for spec in specs):
+        native = [spec.load.code for spec in specs if isinstance(spec.load.code, NativeCode)]
+        if native:
             tracker.count_reports()
-            tracker.lanes = max(len(spec.load.get("lanes", "").split("\0")) for spec in specs)
-        self.device = device_use(config, is_native=any("library" in spec.load for spec in specs))
+            tracker.lanes = max(len(code.lanes) or 1 for code in native)
+        self.device = device_use(config, is_native=bool(native))
         self.forwarding = None
         if tracker.plain_scheduler is not None:
             self.forwarding = Forwarding(self._admission, tracker, keys)
