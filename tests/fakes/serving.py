@@ -43,6 +43,15 @@ class LoopThread:
 
         return self.run(call())
 
+    def turn(self, count: int) -> None:
+        """Let the loop turn at least so many times, so that work which was deferred on it is done."""
+
+        async def turn() -> None:
+            for _ in range(count):
+                await asyncio.sleep(0)
+
+        self.run(turn())
+
     def until(self, condition: Callable[[], object], timeout: float = 30) -> None:
         """Wait until a condition, asked on the loop's thread between its turns, holds."""
 

@@ -17,12 +17,12 @@ numpy_imports_dlpack = pytest.mark.skipif(not hasattr(np, "from_dlpack"), reason
 
 @pytest.fixture(autouse=True)
 def nothing_stays_lent():
-    """Whatever a test lends to a consumer is given back by its end."""
+    """Whatever a test lends to a consumer is given back by its end; what others lent before may be given back meanwhile."""
     gc.collect()
     before = set(dlpack._exported)
     yield
     gc.collect()
-    assert set(dlpack._exported) == before
+    assert set(dlpack._exported) <= before
 
 
 @numpy_imports_dlpack

@@ -58,22 +58,24 @@ def test_a_model_that_hangs_is_restarted_and_its_stacks_are_logged(server, model
 
 
 def test_a_hung_instance_is_shown_and_not_ready(server):
-    """In the half second between the finding and the end."""
-    before = shown_instance(server, "hangs_in_execute")["pid"]
-    asking = Asking(server, "hangs_in_execute", 2)
-    seen = server.wait_for(
-        lambda: (
-            (shown_instance(server, "hangs_in_execute"), is_model_ready(server, "hangs_in_execute"))
-            if shown_instance(server, "hangs_in_execute")["state"] != "ready"
-            else None
-        ),
-        "it to be shown",
-    )
-    assert seen[0]["state"] == "hung"
-    assert seen[0]["pid"] == before
-    assert not seen[1]
-    assert "made no progress" in asking.reply().error
-    assert values(infer(server, "hangs_in_execute", 0)) == [0]
+    """In the half second before it is killed, which a busy machine may skip: then the next hang is observed."""
+    for _ in range(5):
+        before = shown_instance(server, "hangs_in_execute")["pid"]
+        asking = Asking(server, "hangs_in_execute", 2)
+        seen = server.wait_for(lambda: unless_ready(shown_instance(server, "hangs_in_execute")), "another state")
+        was_ready = is_model_ready(server, "hangs_in_execute")
+        still = shown_instance(server, "hangs_in_execute")
+        assert "made no progress" in asking.reply().error
+        assert values(infer(server, "hangs_in_execute", 0)) == [0]
+        if seen["state"] == still["state"] == "hung":
+            assert seen["pid"] == before
+            assert not was_ready
+            return
+    pytest.fail("five hangs, and the page never showed one")
+
+
+def unless_ready(instance):
+    return None if instance["state"] == "ready" else instance
 
 
 def test_a_parameter_of_the_model_has_the_last_word(server):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import http.client
+from pathlib import Path
 
 import pytest
 from serving.repositories import Asking, infer, values
 from support.server import ServerProcess
 
 MODEL = """
-import queue, threading, time
+import os, queue, threading, time
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
@@ -21,6 +22,8 @@ class TritonPythonModel:
         while True:
             request, sender = self.queue.get()
             sender.mark_started()
+            while not os.path.exists({gate!r}):
+                time.sleep(0.01)
             seconds = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
             time.sleep(float(seconds[0]))
             response = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", seconds)])
@@ -43,10 +46,16 @@ output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
 def server(tmp_path_factory):
     work = tmp_path_factory.mktemp("progress")
     (work / "models" / "m" / "1").mkdir(parents=True)
-    (work / "models" / "m" / "1" / "model.py").write_text(MODEL)
+    model = MODEL.replace("{gate!r}", repr(str(gate_of(work))))
+    (work / "models" / "m" / "1" / "model.py").write_text(model)
     (work / "models" / "m" / "config.pbtxt").write_text(CONFIG)
     with ServerProcess(work / "models", work=work) as running:
         yield running
+
+
+def gate_of(work: Path) -> Path:
+    """The file that the model waits for before it executes its first request."""
+    return work / "gate"
 
 
 def pending(server: ServerProcess) -> float:
@@ -62,12 +71,13 @@ def test_requests_that_wait_inside_a_model_are_pending_and_queued(server):
     before = server.get("/v2/models/m/stats").json()["model_stats"][0]["inference_stats"]
     asking = [Asking(server, "m", 0.5) for _ in range(3)]
     server.wait_for(lambda: pending(server) == 2, "two requests to wait behind the first")
+    gate_of(server.work).touch()
     assert [values(each.reply()) for each in asking] == [[0.5]] * 3
     assert pending(server) == 0
     stats = server.get("/v2/models/m/stats").json()["model_stats"][0]["inference_stats"]
     queue, compute = (stats[name]["ns"] - before[name]["ns"] for name in ("queue", "compute_infer"))
-    # The first waits for nothing, the second for the first, the third for both.
-    assert queue > 1.4e9
-    assert compute > 1.4e9
+    # All three were there before the first was executed: the third waited at least for the half second of the second.
+    assert queue >= 0.5e9
+    assert compute >= 1.5e9
     assert compute + queue <= stats["success"]["ns"] - before["success"]["ns"]
     assert values(infer(server, "m", 0.0)) == [0.0]

@@ -214,10 +214,15 @@ class ModelVersion:
     async def _stop_instance(self, instance: Instance, deadline: float) -> None:
         """Finalize the model of an instance and end its guest; kill it if it goes on with cancelled requests only."""
         loop, worker = asyncio.get_running_loop(), instance.worker
-        until = min(deadline, loop.time() + _CANCELLED_SECONDS)
+        start = loop.time()
+        until = min(deadline, start + _CANCELLED_SECONDS)
         while worker is not None and self._has_only_cancelled(worker):
             if loop.time() >= until:
-                logger.warning("'%s' still executes requests that were cancelled and is killed", instance.name)
+                logger.warning(
+                    "'%s' still executes requests that were cancelled and is killed after %.3g s",
+                    instance.name,
+                    until - start,
+                )
                 await instance.stop(0)
                 return
             await asyncio.sleep(_STOP_POLL_SECONDS)
