@@ -8,11 +8,12 @@ from `docs/troubleshooting.toml`; each of them has to occur in the source.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def catalogue() -> str:
     known = {name: found for name, found in vars(errors).items() if _is_error(found)}
     for path in sorted(SOURCES[0].rglob("*.py")):
         module = path.relative_to(SOURCES[0]).as_posix()
-        for name, text in _raised(ast.parse(path.read_text(encoding="utf-8")), known):
+        for name, text in _raised(_nodes(path), known):
             by_class[known[name]].add(Message(text, module))
     parts = [_CATALOGUE_INTRODUCTION]
     for kind in sorted(by_class, key=lambda kind: kind.__name__):
@@ -132,9 +133,18 @@ def _is_error(found: object) -> bool:
     return isinstance(found, type) and issubclass(found, NaiadError)
 
 
-def _raised(tree: ast.Module, known: dict[str, type[NaiadError]]) -> Iterator[tuple[str, str]]:
+@functools.cache
+def _nodes(path: Path) -> list[ast.Call | ast.JoinedStr | ast.Constant]:
+    """The calls and texts of a file, which both pages are made from."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [node for node in ast.walk(tree) if isinstance(node, (ast.Call, ast.JoinedStr, ast.Constant))]
+
+
+def _raised(
+    nodes: Iterable[ast.Call | ast.JoinedStr | ast.Constant], known: dict[str, type[NaiadError]]
+) -> Iterator[tuple[str, str]]:
     """Class and message of each exception of `naiad.core.errors` that is constructed with a text."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in known and node.args:
             text = _text(node.args[0])
             if len(re.findall(r"[A-Za-z']{2,}", text.replace("...", " "))) >= _FEWEST_WORDS:
@@ -145,8 +155,8 @@ def _texts() -> Iterator[str]:
     """Every text in the sources, with `...` for values."""
     for folder in SOURCES:
         for path in folder.rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, (ast.JoinedStr, ast.Constant)):
+            for node in _nodes(path):
+                if not isinstance(node, ast.Call):
                     yield _text(node)
 
 

@@ -320,6 +320,8 @@ def unexplained_suppressions(sources: Iterable[Source]) -> list[str]:
     """
     found: list[str] = []
     for source in sources:
+        if not _SUPPRESSION.search(source.text):
+            continue
         comments = {
             token.start[0]: token.string
             for token in tokenize.generate_tokens(StringIO(source.text).readline)
@@ -343,9 +345,8 @@ def repeated_class_names(sources: Iterable[Source], allowed: Mapping[str, str]) 
     """
     places: defaultdict[str, list[str]] = defaultdict(list)
     for source in sources:
-        for node in ast.walk(source.tree):
-            if isinstance(node, ast.ClassDef):
-                places[node.name].append(f"{source.path}:{node.lineno}")
+        for node in source.nodes_of(ast.ClassDef):
+            places[node.name].append(f"{source.path}:{node.lineno}")
     return [f"{name}: {', '.join(at)}" for name, at in sorted(places.items()) if len(at) > 1 and name not in allowed]
 
 
@@ -357,8 +358,7 @@ def inherited_classes(host: Iterable[Source], allowed: Collection[str]) -> list[
     classes = [
         (source, node, [ast.unparse(base).partition("[")[0] for base in node.bases])
         for source in host
-        for node in ast.walk(source.tree)
-        if isinstance(node, ast.ClassDef)
+        for node in source.nodes_of(ast.ClassDef)
     ]
     bases_of = {node.name: bases for _, node, bases in classes}
 

@@ -1,4 +1,4 @@
-"""`naiad run`: one model, one request, in real processes."""
+"""`naiad run`: one model, one request, with real guests; the command is a process of its own where a terminal matters."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from testing.models import DECOUPLED, write_model
 
-from naiad.cli.run import duration
+from naiad.cli.run import duration, run
 
 pytestmark = pytest.mark.server
 
@@ -43,6 +43,17 @@ def naiad_run(*arguments, given=None):
 
 
 @pytest.fixture
+def run_here(capfd):
+    """`naiad run` in this process: the start of a Python with numpy takes longer than most of these models."""
+
+    def call(*arguments):
+        code = run([*map(str, arguments)])
+        return code, *capfd.readouterr()
+
+    return call
+
+
+@pytest.fixture
 def double(tmp_path):
     return write_model(tmp_path, "double", DOUBLE)
 
@@ -63,20 +74,20 @@ def test_durations_have_three_digits_and_no_exponent(ms, text):
     assert duration(ms) == text
 
 
-def test_a_request_to_a_model_with_sequences_is_a_sequence_of_one_request(tmp_path):
+def test_a_request_to_a_model_with_sequences_is_a_sequence_of_one_request(run_here, tmp_path):
     model = write_model(tmp_path, "double", DOUBLE, more="sequence_batching { }")
 
-    code, out, err = naiad_run(model, "--input", "IN=[2]")
+    code, out, err = run_here(model, "--input", "IN=[2]")
 
     assert (code, err) == (0, "")
     assert out.splitlines()[1] == "  OUT  FP32 [1]  [4.]"
 
 
-def test_outputs_and_timings_are_printed(double, tmp_path):
+def test_outputs_and_timings_are_printed(run_here, double, tmp_path):
     document = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [2], "data": [1, 2.5]}]}
     (tmp_path / "x.json").write_text(json.dumps(document))
 
-    code, out, err = naiad_run(double, "--input", tmp_path / "x.json")
+    code, out, err = run_here(double, "--input", tmp_path / "x.json")
 
     lines = out.splitlines()
     assert (code, err) == (0, "")
@@ -103,24 +114,24 @@ def test_json_has_everything_for_programs(double):
 
 
 @pytest.mark.parametrize("value", ["[1, 2]", "@array.npy"])
-def test_inputs_may_be_given_by_name(double, tmp_path, value):
+def test_inputs_may_be_given_by_name(run_here, double, tmp_path, value):
     np.save(tmp_path / "array.npy", np.array([1, 2], "f4"))
 
-    code, out, _ = naiad_run(double, f"--input=IN={value.replace('@', f'@{tmp_path}/')}")
+    code, out, _ = run_here(double, f"--input=IN={value.replace('@', f'@{tmp_path}/')}")
 
     assert (code, out.splitlines()[1]) == (0, "  OUT  FP32 [2]  [2., 4.]")
 
 
-def test_a_batch_dimension_is_added_where_it_is_missing(tmp_path):
-    code, out, _ = naiad_run(write_model(tmp_path, "double", DOUBLE, batch=4), "--input=IN=[1,2]")
+def test_a_batch_dimension_is_added_where_it_is_missing(run_here, tmp_path):
+    code, out, _ = run_here(write_model(tmp_path, "double", DOUBLE, batch=4), "--input=IN=[1,2]")
 
     assert (code, out.splitlines()[1]) == (0, "  OUT  FP32 [1, 2]  [[2., 4.]]")
 
 
-def test_an_error_of_the_model_is_told_with_its_traceback_and_exit_code_1(tmp_path):
+def test_an_error_of_the_model_is_told_with_its_traceback_and_exit_code_1(run_here, tmp_path):
     folder = write_model(tmp_path, "boom", BOOM)
 
-    code, out, err = naiad_run(folder, "--input=IN=1")
+    code, out, err = run_here(folder, "--input=IN=1")
 
     assert code == 1
     assert "error (Internal): Failed to process the request(s) for model 'boom_0', message: ValueError: boom" in out
@@ -128,10 +139,10 @@ def test_an_error_of_the_model_is_told_with_its_traceback_and_exit_code_1(tmp_pa
     assert f'File "{folder}/1/model.py"' in err
 
 
-def test_a_model_that_cannot_be_loaded_is_exit_code_1(tmp_path):
+def test_a_model_that_cannot_be_loaded_is_exit_code_1(run_here, tmp_path):
     folder = write_model(tmp_path, "m", "def initialize(self, args):\n    raise OSError('no weights')\n")
 
-    code, out, err = naiad_run(folder, "--input=IN=1")
+    code, out, err = run_here(folder, "--input=IN=1")
 
     assert (code, out) == (1, "")
     assert err.count("OSError: no weights") == 2  # the traceback in the log, and the error
@@ -152,36 +163,36 @@ def test_a_model_that_cannot_be_loaded_is_exit_code_1(tmp_path):
         (["another"], "expected one model directory, got"),
     ],
 )
-def test_what_is_wrong_with_the_command_line_is_said(double, arguments, text):
-    code, out, err = naiad_run(double, *arguments)
+def test_what_is_wrong_with_the_command_line_is_said(run_here, double, arguments, text):
+    code, out, err = run_here(double, *arguments)
 
     assert (code, out) == (2 if "debug" in text or "directory, got" in text else 1, "")
     assert text in err
 
 
-def test_a_model_without_inputs_and_outputs_is_warned_of(double):
+def test_a_model_without_inputs_and_outputs_is_warned_of(run_here, double):
     (double / "config.pbtxt").write_text('backend: "python"')
 
-    _, _, err = naiad_run(double)
+    _, _, err = run_here(double)
 
     assert (
         f"it has neither inputs nor outputs, so that requests with any are refused: {double}/config.pbtxt names" in err
     )
 
 
-def test_a_directory_that_is_not_there_is_named(tmp_path):
-    assert naiad_run(tmp_path / "none") == (
+def test_a_directory_that_is_not_there_is_named(run_here, tmp_path):
+    assert run_here(tmp_path / "none") == (
         2,
         "",
         f"cannot run a model from '{tmp_path}/none': it is not a directory\n",
     )
 
 
-def test_all_responses_of_a_decoupled_model_are_printed(tmp_path):
+def test_all_responses_of_a_decoupled_model_are_printed(run_here, tmp_path):
     folder = write_model(tmp_path, "repeat", REPEAT, more=DECOUPLED)
 
-    code, out, _ = naiad_run(folder, "--input=IN=[3]")
-    _, as_json, _ = naiad_run(folder, "--input=IN=[1200]", "--json")
+    code, out, _ = run_here(folder, "--input=IN=[3]")
+    _, as_json, _ = run_here(folder, "--input=IN=[1200]", "--json")
 
     lines = out.splitlines()
     assert (code, lines[1]) == (0, "3 responses")
@@ -190,7 +201,7 @@ def test_all_responses_of_a_decoupled_model_are_printed(tmp_path):
     assert values == [[float(number)] for number in range(1200)]
 
 
-def test_a_model_may_call_others_of_its_repository(double, tmp_path):
+def test_a_model_may_call_others_of_its_repository(run_here, double, tmp_path):
     caller = """
     def execute(self, requests):
         call = pb_utils.InferenceRequest(model_name="double", inputs=requests[0].inputs(), requested_output_names=[])
@@ -199,18 +210,18 @@ def test_a_model_may_call_others_of_its_repository(double, tmp_path):
     """
     folder = write_model(tmp_path, "caller", caller)
 
-    code, out, _ = naiad_run(folder, "--input=IN=[4]", "--with=double")
-    failed, told, _ = naiad_run(folder, "--input=IN=[4]")
+    code, out, _ = run_here(folder, "--input=IN=[4]", "--with=double")
+    failed, told, _ = run_here(folder, "--input=IN=[4]")
 
     assert (code, out.splitlines()[1]) == (0, "  OUT  FP32 [1]  [8.]")
     assert failed == 1
     assert "'double' is not found" in told
 
 
-def test_what_the_model_prints_is_shown(tmp_path):
+def test_what_the_model_prints_is_shown(run_here, tmp_path):
     folder = write_model(tmp_path, "m", "def initialize(self, args):\n    print('hello from initialize')\n", DOUBLE)
 
-    code, out, err = naiad_run(folder, "--input=IN=1")
+    code, out, err = run_here(folder, "--input=IN=1")
 
     assert code == 0
     assert "hello from initialize" in err

@@ -7,6 +7,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.choices import Choices, choices
 
 from naiad.core.errors import InvalidRequestError, MalformedRequestError
 from naiad.frontends.kserve_http import json_tensors
@@ -28,11 +29,17 @@ def packed(elements: list[bytes]) -> bytes:
     return b"".join(len(each).to_bytes(4, "little") + each for each in elements)
 
 
-@settings(deadline=None)
-@given(
-    st.lists(st.one_of(st.binary(max_size=40), st.text(max_size=30).map(lambda text: text.encode("utf-8", "replace"))))
-)
-def test_strings_of_any_length_are_rendered_as_at_once(elements: list[bytes]) -> None:
+def element(chosen: Choices) -> bytes:
+    """Up to 40 bytes, or a text of characters of one to four bytes."""
+    content = chosen.bytes(40)
+    # 4097 apart, none of them is half of a surrogate pair.
+    text = "".join(chr(each if each < 128 else (each - 127) * 4097) for each in content)
+    return content if chosen.below(2) else text.encode()
+
+
+@given(choices(400))
+def test_strings_of_any_length_are_rendered_as_at_once(chosen: Choices) -> None:
+    elements = [element(chosen) for _ in range(chosen.below(16))]
     tensor = OutputTensor("O", Datatype.BYTES, (len(elements),), packed(elements))
     assert b"[%b]" % b"".join(finish(rendered_steps(tensor, exact=True))) == orjson.dumps(
         from_tensor(tensor, exact=True)
@@ -75,14 +82,29 @@ def test_whole_response_is_the_same(binary: dict[str, bool]) -> None:
     assert (b"".join(in_steps), its_kind, its_header) == (b"".join(body), kind, header)
 
 
-TREES = st.recursive(
-    st.text(max_size=3) | st.integers(0, 200), lambda inner: st.lists(inner, max_size=12), max_leaves=60
-)
+def nested(chosen: Choices, datatype: Datatype) -> list[object]:
+    """A list of lists of any depth; one in two has a value of another type than that of the tensor."""
+    root: list[object] = []
+    path = [root]
+    kinds = [str] if datatype is Datatype.BYTES else [int]
+    kinds = kinds * 100 + [str, int] * chosen.below(2)
+    while not chosen.is_over:
+        step = chosen.below(8)
+        if step == 0:
+            inner: list[object] = []
+            path[-1].append(inner)
+            path.append(inner)
+        elif step == 1 and len(path) > 1:
+            path.pop()
+        else:
+            path[-1].append(chosen.below(201) if chosen.of(kinds) is int else chr(chosen.below(300)) * chosen.below(4))
+    return root
 
 
-@settings(deadline=None, max_examples=100)
-@given(st.lists(TREES, max_size=12), st.sampled_from([Datatype.BYTES, Datatype.UINT8, Datatype.FP64]))
-def test_nested_lists_are_read_in_chunks_as_at_once(tree: list[object], datatype: Datatype) -> None:
+@given(choices(120), st.integers(0, 120), st.sampled_from([Datatype.BYTES, Datatype.UINT8, Datatype.FP64]))
+def test_nested_lists_are_read_in_chunks_as_at_once(chosen: Choices, skipped: int, datatype: Datatype) -> None:
+    chosen.take(skipped)
+    tree = nested(chosen, datatype)
     flat = [*json_tensors.flatten(tree)]
     wanted = str if datatype is Datatype.BYTES else int
     if not all(type(item) is wanted for item in flat):
