@@ -208,7 +208,7 @@ class HostCalls(ModelCalls):
         self._release_results(call)
 
     def abandon(self, call: PendingCall) -> None:
-        """Cancel a call, discard all its results and end it: a thread that waits for one finds that there is none."""
+        """Cancel a call, discard all its results and end it: a thread that waits for a result gets the end."""
         self.cancel(call)
         self.discard(call)
         call.is_ended = True

@@ -24,7 +24,7 @@ from naiad_stub.tensor import Tensor
 _Input = Tuple[str, int, Tuple[int, ...], int, int]
 """Name, datatype, shape, start and end within the block of an input."""
 _Unpacked = Tuple[List[_Input], "Sequence[str]", "Sequence[str]", "Sequence[str]"]  # text, as 3.8 subscripts no ABC
-"""Inputs of a layout, and names of outputs: those that the model is told are requested, those that are sent to the
+"""Inputs of a layout, and names of outputs: those that the model sees as requested, those that are sent to the
 host, and those that the client named."""
 _Output = Tuple[str, int, Tuple[int, ...], int]
 """Name, datatype, shape and bytes of an output."""

@@ -78,8 +78,8 @@ def test_a_cache_that_can_be_written_is_taken_without_a_word(temporary, tmp_path
 @pytest.mark.parametrize(
     ("make", "flaw"),
     [
-        (lambda path: path.symlink_to(path.parent), "is no directory"),
-        (Path.touch, "is no directory"),
+        (lambda path: path.symlink_to(path.parent), "is not a directory"),
+        (Path.touch, "is not a directory"),
         (lambda path: (path.mkdir(), path.chmod(0o777)), r"is open to others \(mode 777, not 700\)"),
     ],
 )

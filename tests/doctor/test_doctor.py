@@ -159,7 +159,7 @@ def test_inputs_of_one_name_are_warned_of(tmp_path, examine):
 
     (finding,) = document["findings"]
     assert (status, finding["severity"], finding["code"]) == (0, "warning", "repeated-tensors")
-    assert finding["message"] == "it has several inputs named 'TWICE', of which the last one counts"
+    assert finding["message"] == "it has several inputs named 'TWICE'; only the last one is used"
 
 
 def test_a_model_of_which_nobody_told_the_tensors_is_warned_of(tmp_path, examine):

@@ -65,7 +65,7 @@ _OWN = {
 
 
 def find_flag_command(name: str) -> FlagCommand | None:
-    """The command of that name; None if it is none of those that accept the server's flags.
+    """The command of that name; None if it does not accept the server's flags.
 
     Raises:
         MissingPackageError: If the package that brings it is not installed.

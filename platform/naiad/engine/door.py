@@ -85,7 +85,7 @@ class EngineDoor(Protocol):
     def cancel(self, ticket: int) -> None:
         """Cancel a request whose client has left: it is rejected if it is queued, else its model is notified.
 
-        Nobody needs its further responses: they are dropped, and the sink gets the end alone. A request that has a
+        Its further responses are dropped, and the sink gets the final mark only. A request that has a
         single response may still get it. Unknown tickets are ignored.
         """
 

@@ -62,7 +62,7 @@ class ServedVersion(Protocol):
 
     @property
     def forwarding(self) -> Forwarding | None:
-        """Forwards requests to its guests; None if its requests cannot take that way."""
+        """Forwards requests to its guests; None if its requests cannot be forwarded."""
 
     @property
     def instances(self) -> Sequence[Instance]:
@@ -77,7 +77,7 @@ class ServedVersion(Protocol):
 
     @property
     def totals(self) -> Statistics:
-        """What is counted of its requests."""
+        """Counters of its requests."""
 
     def keep_responses(self, cache: ResponseCache) -> None:
         """Answer requests from *cache* where it has their response."""
@@ -105,7 +105,7 @@ class ServedVersion(Protocol):
         """Its statistics as they are now."""
 
     def maintain(self) -> None:
-        """Return memory that is not in use, and pass on a changed log level to guests; called periodically."""
+        """Return memory that is not in use, and send a changed log level to guests; called periodically."""
 
     def reserve_input(self, size: int, ahead: int) -> memoryview | None:
         """See `EngineDoor.reserve_input`."""

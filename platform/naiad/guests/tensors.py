@@ -91,7 +91,7 @@ def copy_or_borrow(
         return _borrow_each(blocks, layout, memory, sender, handles)
     block = blocks[0]
     if block + layout.end > len(memory.outputs) or len(blocks) > 1:
-        raise ProtocolError(f"tensors of '{sender}' lie outside their segment")
+        raise ProtocolError(f"tensors of '{sender}' are outside its segment")
     if layout.end <= memory.copy_limit:
         data: Buffer = bytes(memory.outputs[block : block + layout.end])
         if len(layout.entries) > 1 and layout.end > _SLICE_LIMIT:
@@ -109,7 +109,7 @@ def inline_tensors(message: bytes, start: int, layout: TensorLayout, sender: str
         ProtocolError: If the message ends before them.
     """
     if start + layout.end > len(message):
-        raise ProtocolError(f"tensors of '{sender}' run past their message")
+        raise ProtocolError(f"tensors of '{sender}' exceed their message")
     return [message[start + begin : start + end] for _, _, _, begin, end in layout.entries]
 
 
@@ -122,7 +122,7 @@ def _borrow_each(
 ) -> Sequence[Buffer]:
     sizes = [end - start for _, _, _, start, end in layout.entries]
     if len(blocks) != sum(size > 0 for size in sizes) or len(set(blocks)) != len(blocks):
-        raise ProtocolError(f"tensors of '{sender}' lie in {len(blocks)} blocks")
+        raise ProtocolError(f"tensors of '{sender}' have {len(blocks)} blocks instead of one each")
     remaining = iter(blocks)
     devices = iter(handles)
     buffers: list[Buffer] = []
@@ -136,7 +136,7 @@ def _borrow_each(
             buffers.append(as_data(DeviceBytes(uuid, handle, size, block, memory)))
             continue
         if block + size > len(memory.outputs):
-            raise ProtocolError(f"tensors of '{sender}' lie outside their segment")
+            raise ProtocolError(f"tensors of '{sender}' are outside its segment")
         buffers.append(memory.borrow(block, block, block + size) if size else b"")
     return buffers
 

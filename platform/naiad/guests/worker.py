@@ -386,7 +386,7 @@ class Worker:
         self._send(pack(CancelRequests(list(keys))))
 
     def credit(self, key: int, count: int) -> None:
-        """Tell the model that *count* more responses to a request have left for the client."""
+        """Tell the model that *count* more responses to a request were sent to the client."""
         self._send(pack(Credit(key, count)))
 
     def send_result(self, number: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
@@ -414,11 +414,11 @@ class Worker:
         self._send(data)
 
     def request_of(self, key: int) -> InferRequest | None:
-        """A request that it works on."""
+        """An open request of this guest; None for any other."""
         return self._owner.request_of(key) if key in self.open else None
 
     def propagated(self) -> Mapping[str, str]:
-        """The headers that a call carries on whose request is not known: those that all requests it works on share."""
+        """The headers that all open requests have in common, for a call whose own request is unknown."""
         if len(self.open) > _MAX_COMPARED:
             return NO_HEADERS
         shared: Mapping[str, str] | None = None

@@ -115,8 +115,8 @@ class InferRequest:
             check of one of them found holds for all; None if unknown. Frontends use a fresh `object()` for each form of
             request they recognise.
         trace: Its trace; None for requests that are not traced.
-        place: Where its inputs are in memory that the model's guests map (`memory.frontend_memory.InputPlace`), laid
-            out as the guests expect them; None if they must be copied.
+        place: The place of its inputs in memory that the model's guests map, in the guests' layout
+            (`memory.frontend_memory.InputPlace`); None if they must be copied.
         propagated: Headers of the client's request that the requests caused by it carry on: its trace context and its
             chain of servers. Models find them in the context of the request's trace.
         device: DEVICE_INPUTS if some inputs are in GPU memory (then their data is a `DeviceBytes`), DEVICE_OUTPUTS if
@@ -148,9 +148,8 @@ class OutputTensor:
         name: Name of the model's output.
         datatype: Datatype as the model produced it (the reference does not check it against the configuration).
         shape: Dimensions, batch dimension included.
-        data: The elements. A memoryview may be borrowed memory of a guest's segment: it stays valid as long as the
-        view,
-            or a slice of it, is referenced; after that the memory is returned to the guest.
+        data: The elements. A memoryview may be borrowed memory of a guest's segment: it stays valid as long as
+            the view, or a slice of it, is referenced; after that the memory is returned to the guest.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Counts of whole numbers by rounded value, from which quantiles are read; memory does not grow with requests."""
+"""Quantiles of integers that are counted by rounded value, so memory does not grow with the number of requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def rounded_value(value: int, bits: int) -> int:
 
 
 def quantile_of(counts: Mapping[int, int], quantile: float) -> float:
-    """A quantile of values that are given by their counts; NaN of no values."""
+    """The quantile of values given as counts by value; NaN if there are no values."""
     rank = max(ceil(quantile * sum(counts.values())), 1)
     for value in sorted(counts):
         rank -= counts[value]

@@ -1,6 +1,6 @@
 """Models of language, by their tensors: the convention of Triton's vLLM backend.
 
-Whoever shows what a model is good for needs these; `naiad_llm` has the rest of the convention.
+The page and the commands need these to show the purpose of a model; `naiad_llm` has the rest of the convention.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class Listeners:
         """Serve the metrics, if the options enable them.
 
         To be called when all other ports of the server are open, those of frontend processes included. Servers that
-        share their ports have a port for metrics each, and whoever replaces one reads there that the new one serves.
+        share their ports each have a metrics port, which shows during a replacement that the new server is ready.
 
         Raises:
             NaiadError: If the port is not available.
@@ -143,19 +143,19 @@ class ListenerServices:
 
     Attributes:
         log: The server's log.
-        tracer: Makes what traces the requests of these listeners.
+        tracer: Makes the tracer of these listeners' requests.
         regions: Shared memory that clients registered.
         model_metrics: The models' own metrics; each iteration gives the current ones.
         adapters: Finds the names of the adapters of a model and version, for OpenAI's API.
-        console: Makes what has the page's documents, until the stack is closed; None where the page is not served. Its
-            second argument returns the processes of the server other than guests, with what each does.
+        console: Makes the source of the page's documents, which is closed with the stack; None where the page is not
+            served. The second argument returns the server's processes other than guests, with the role of each.
         metrics: Makes the metrics endpoint of these listeners; None where it is not served.
         metrics_page: Makes the response with all metrics where another process serves the endpoint; None elsewhere.
         ask_owner: In a frontend process, calls a function of the owner by its name; None elsewhere.
         created: When the models were created, as far as clients are told: seconds since 1970.
         shares_ports: Whether other processes of the server have the same ports.
-        share: In how many processes such listeners share the limits on connections and on the memory of requests.
-        exit_seconds: How long requests in flight are waited for when the listeners stop.
+        share: Number of processes that share the limits on connections and on the memory of requests.
+        exit_seconds: Seconds that requests in flight have when the listeners stop.
     """
 
     log: ServerLog

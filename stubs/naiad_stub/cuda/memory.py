@@ -1,8 +1,8 @@
 """Regions of GPU memory: what a tensor refers to there, and copies of it.
 
-Order: a model queues its kernels on a stream and returns before they have run. Whoever reads the bytes must wait for
+Order: a model queues its kernels on a stream and returns before they have run. A reader of the bytes must wait for
 them. An object with `__dlpack__` was told the default stream, and has made it wait for its own: then waiting for that
-stream is enough. Nobody knows the stream of a bare capsule, so all of the device's work is waited for.
+stream is enough. The stream of a bare capsule is unknown, so all of the device's work is awaited.
 """
 
 from __future__ import annotations

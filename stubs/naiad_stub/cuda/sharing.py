@@ -87,7 +87,7 @@ class Exports:
         return number, region.handle
 
     def release(self, number: int) -> None:
-        """Nobody reads that region any more."""
+        """That region has no reader any more."""
         with self._lock:
             region = self._sent.pop(number, None)
         if region is not None:

@@ -114,7 +114,7 @@ def test_a_deprecated_flag_is_warned_of():
             "--model-control-mode=foo",
             (
                 'Bad option: "--model-control-mode".\ninvalid argument for --model-control-mode: '
-                "'foo' is none of none, poll, explicit, demand"
+                "unknown value 'foo'; give one of none, poll, explicit, demand"
             ),
         ),
         (
@@ -333,8 +333,8 @@ def test_a_setting_of_metrics_without_name_or_value_is_a_mistake(text):
             "summary_quantiles=bad",
             "Invalid option: [bad]. No ':' delimiter found. Expected format is <quantile>:<error>",
         ),
-        ("summary_quantiles=x:0", "Invalid option: [x:0]. Error: a number is none"),
-        ("summary_quantiles=2:0", "Invalid option: [2:0]. Error: a quantile is from 0 to 1"),
+        ("summary_quantiles=x:0", "Invalid option: [x:0]. Error: quantile and error must be numbers"),
+        ("summary_quantiles=2:0", "Invalid option: [2:0]. Error: the quantile must be between 0 and 1"),
     ],
 )
 def test_a_setting_of_metrics_that_says_nothing_is_named_and_the_default_stays(setting, warning):

@@ -173,7 +173,7 @@ def test_old_flags_still_count_where_no_new_one_overrides_them():
         ("rate=fast", "rate must be an integer of at least 0. Got fast"),
         ("count=-2", "count must be an integer of at least -1. Got -2"),
         ("mode=x", "invalid value for trace mode option: x"),
-        ("colour=red", "'colour' is no setting of traces; there are mode, level, rate"),
+        ("colour=red", "unknown trace setting 'colour'; the settings are mode, level, rate"),
         ("level", "--trace-config option format is '<mode>,<setting>=<value>'. Got level"),
     ],
 )
@@ -207,7 +207,7 @@ def test_variables_of_opentelemetry_stand_for_settings_that_are_not_given():
 @pytest.mark.parametrize(
     ("setting", "text"),
     [
-        ("foo=1", "'opentelemetry,foo' is no setting of traces; there are mode,"),
+        ("foo=1", "unknown trace setting 'opentelemetry,foo'; the settings are mode,"),
         ("url=", "opentelemetry,url is empty"),
         ("resource=name", "opentelemetry,resource must be <key>=<value>. Got name"),
         ("resource==x", "opentelemetry,resource must be <key>=<value>. Got =x"),

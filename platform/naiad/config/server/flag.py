@@ -271,7 +271,7 @@ def _text(flag: Flag, text: str) -> str:
         choices = ", ".join(flag.choices)
         raise invalid_value(
             flag,
-            f"{detail}: {text!r} is none of {choices}",
+            f"{detail}: unknown value {text!r}; give one of {choices}",
             cause=f"={text}: unknown value",
             hint=f"give one of {choices}",
         )

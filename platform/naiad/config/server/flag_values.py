@@ -112,7 +112,7 @@ class FlagValues:
         )
 
     def shortened(self) -> tuple[str, ...]:
-        """A sentence for each number of which only the beginning was read, as the reference reads it."""
+        """A warning for each number with text after it, which is ignored as by the reference."""
         return tuple(
             f"--{flag.name}={text} is read as {parse_value(flag, text)}: '{rest}' has no effect; give the number alone"
             for flag, text in self._given

@@ -83,10 +83,10 @@ def _quantiles(text: str) -> tuple[tuple[float, ...], list[str]]:
         try:
             value, _ = float(quantile), float(error)
         except ValueError:
-            problems.append(f"Invalid option: [{pair}]. Error: a number is none")
+            problems.append(f"Invalid option: [{pair}]. Error: quantile and error must be numbers")
             continue
         if 0 <= value <= 1:
             found.append(value)
         else:
-            problems.append(f"Invalid option: [{pair}]. Error: a quantile is from 0 to 1")
+            problems.append(f"Invalid option: [{pair}]. Error: the quantile must be between 0 and 1")
     return tuple(dict.fromkeys(found)), problems

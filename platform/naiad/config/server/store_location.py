@@ -100,7 +100,7 @@ def _fallback() -> Path | None:
     except OSError:
         return None
     if not stat.S_ISDIR(status.st_mode):
-        flaw = "is no directory"
+        flaw = "is not a directory"
     elif status.st_uid != os.geteuid():
         flaw = f"belongs to user {status.st_uid}"
     elif status.st_mode & ~_PRIVATE & 0o777:

@@ -95,7 +95,7 @@ def parse_trace_config(values: FlagValues, _flag: str) -> TraceConfig:
                 "trace-config", f"--trace-config option format is '<mode>,<setting>=<value>'. Got {text}"
             )
         if key not in _KNOWN:
-            raise values.invalid("trace-config", f"'{key}' is no setting of traces; there are {', '.join(_KNOWN)}")
+            raise values.invalid("trace-config", f"unknown trace setting '{key}'; the settings are {', '.join(_KNOWN)}")
         found.setdefault(key, []).append(value)
     settings.update(found)
     mode = settings.get("mode", ["triton"])[-1]

@@ -79,7 +79,7 @@ def in_no_repository(name: str, models: Iterable[str], locations: Iterable[str])
     """The error for a model that is to be loaded and is in no repository, with the nearest name of those that are."""
     near = difflib.get_close_matches(name, models, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else ""
-    # A location may be a URI, which then is no directory here.
+    # A location may be a URI, which is not a directory of this machine.
     for directory in (Path(location, name) for location in locations):
         if directory.is_dir() and (why := explain_no_model(directory)):
             hint = f"; '{directory}' is not a model: {why}"

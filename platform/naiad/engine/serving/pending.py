@@ -16,12 +16,12 @@ from naiad.protocol.request_plan import CheckedLayout, error_prefix
 
 _CREDIT_RESPONSES = 256
 _CREDIT_BYTES = 2 << 20
-"""After so many responses, or so many bytes, were sent to the client, the guest gets credit for more. Both are well
-below what makes the guest wait, so that it never idles for lack of a message."""
+"""Number of sent responses, and of their bytes, after which the guest gets credit for more. Both are well below the
+limit at which the guest blocks, so it never idles for lack of a message."""
 
 
 class ForwardSource(Protocol):
-    """Where forwarded requests come from: makes the objects that most of them never need."""
+    """The origin of forwarded requests. Makes their `InferRequest` and sink on demand, since most never need them."""
 
     def request_of(self, forwarded: ForwardedRequest) -> InferRequest:
         """A request of the source."""
@@ -61,7 +61,7 @@ class ForwardedRequest(NamedTuple):
 class PendingRequest:
     """One request in flight.
 
-    A forwarded request (see `engine.serving.forwarding`) has neither `request` nor `sink` until somebody asks for them.
+    A forwarded request (see `engine.serving.forwarding`) has neither `request` nor `sink` until one of them is read.
 
     Attributes:
         key: Its number within its model version.
@@ -73,7 +73,7 @@ class PendingRequest:
         shape_key: Requests share a batch only if theirs are equal; None is compatible with every request.
         is_queued: Whether the scheduler has accepted it.
         is_cancelled: Whether its client has cancelled it.
-        drops_responses: Whether nobody needs its further responses.
+        drops_responses: Whether its further responses are discarded.
         rejection: Why the scheduler rejected it while it was enqueued; None if it did not.
         state: The state of its sequence, once it was sent to a guest; None if the model keeps none.
         progress: Progress of its responses; None before the first, and always None unless its model is decoupled.

@@ -388,7 +388,7 @@ class RequestTracker:
             not_begun += self._gate.remove(worker)
         for pending in not_begun:
             pending.worker = None
-        # Cancelled requests end here: this guest was told of it, and the next one would execute them for nobody.
+        # Cancelled requests end here: only this guest knew of the cancellation, and the next one would execute them.
         self.fail([pending for pending in not_begun if pending.is_cancelled], _cancelled(), FailureReason.CANCELED)
         not_begun = tuple(pending for pending in not_begun if not pending.is_cancelled)
         if begun:
@@ -397,7 +397,7 @@ class RequestTracker:
         return blamed
 
     def _without_refused(self, not_begun: tuple[PendingRequest, ...]) -> tuple[PendingRequest, ...]:
-        """*not_begun* without the requests that are refused from now on; these, also queued ones, are answered so."""
+        """*not_begun* without the requests that are refused from now on; those, including queued ones, are rejected."""
         refused = dict(self.fatal.sort_out(self._pending.values()))
         for pending, error in refused.items():
             if pending in not_begun:

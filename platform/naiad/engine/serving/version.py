@@ -212,7 +212,7 @@ class ModelVersion:
         self._tracker.fail_all(NotReadyError(f"model '{self.config.name}' is being unloaded"))
 
     async def _stop_instance(self, instance: Instance, deadline: float) -> None:
-        """Finalize the model of an instance and end its guest; kill it if it goes on with cancelled requests only."""
+        """Finalize the model of an instance and end its guest; kill it if it still executes only cancelled requests."""
         loop, worker = asyncio.get_running_loop(), instance.worker
         start = loop.time()
         until = min(deadline, start + _CANCELLED_SECONDS)

@@ -466,7 +466,7 @@ class _StreamedRequest:
 
 
 def _reported(error: Exception) -> NaiadError:
-    """The error that the client gets; one that nobody expected is logged."""
+    """The error that the client gets; an unexpected one is logged."""
     if isinstance(error, NaiadError):
         return error
     logger.error("cannot serve a request of a stream: unexpected error", exc_info=error)

@@ -320,7 +320,7 @@ class Endpoints:
         exchange.on_disconnect(ticket)
         requested = form.requested
         if requested is not None:
-            # The client may register its regions again at once, however long the model goes on.
+            # The client may register its regions again at once, however long the model executes.
             exchange.on_resume(lambda: None if exchange.is_connected else requested.release())
 
     def _parser(self, route: Route) -> InferRequestParser:

@@ -1,8 +1,8 @@
 """Copies of the signed files of a repository in a folder, which guests run in place of the folder's own files.
 
-Whoever can write to the folder can change a file after it was checked, or put one beside it that Python prefers, such
-as bytecode. A copy has exactly the files that were signed, with exactly the signed content. It is made before a model
-is loaded, and guests that are restarted later run it, too.
+A user who can write to the folder can change a file after it was checked, or put one beside it that Python prefers,
+such as bytecode. A copy has exactly the files that were signed, with exactly the signed content. It is made before a
+model is loaded, and guests that are restarted later run it, too.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def move_into_place(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """A descriptor of a regular file; opening a pipe that nobody writes to would block."""
+    """A descriptor of a regular file; opening a pipe without a writer would block."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

@@ -123,7 +123,7 @@ def explain_repeated_tensors(config: ModelConfig) -> str:
         names = Counter(tensor.name for tensor in tensors)
         repeated = [f"'{name}'" for name, count in names.items() if count > 1]
         if repeated:
-            return f"it has several {kind} named {', '.join(repeated)}, of which the last one counts"
+            return f"it has several {kind} named {', '.join(repeated)}; only the last one is used"
     return ""
 
 
@@ -141,7 +141,7 @@ def _parse_file(path: Path) -> pb.ModelConfig:
 
 
 def _reject_placeholders(message: pb.ModelConfig, path: Path) -> None:
-    """Reject names that nobody filled in: those of a model and what runs it, which decide where errors come up."""
+    """Reject placeholders in the names of a model and of what runs it: left in, they cause errors elsewhere."""
     for field in ("name", "platform", "backend", "default_model_filename"):
         if found := find_placeholder(getattr(message, field)):
             raise ConfigError(

@@ -76,7 +76,7 @@ class Decision:
 
 def describe_searched(searched: tuple[SearchedPath, ...]) -> str:
     """Searched paths as text, for the end of an error message."""
-    return "looked at: " + ", ".join(map(str, searched)) if searched else "there was no place to look at"
+    return "looked at: " + ", ".join(map(str, searched)) if searched else "no place was searched"
 
 
 @dataclass(frozen=True, slots=True)

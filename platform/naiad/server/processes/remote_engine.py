@@ -707,7 +707,7 @@ class RemoteEngine:
             self._on_sink_failed(number, sink, error, (name, version, request_id))
 
     def _drop(self, number: int, pending: _PendingRequest | None, token: int, *, final: bool) -> None:
-        """Free the memory of a response that nobody needs, and pass on the end of its request."""
+        """Free the memory of a response that is discarded, and pass on the end of its request."""
         if token != _NO_TOKEN:
             self._release(token)
         if final:

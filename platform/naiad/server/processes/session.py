@@ -277,8 +277,8 @@ class FrontendSession:
     def close(self) -> None:
         """The process has exited: cancel its requests, and free what it had.
 
-        What it called, a load or unload above all, goes on to its end, as when a client disconnects from a server
-        without frontend processes. An unload that is cancelled half-way would leave guests behind.
+        Its calls in progress, such as a load or unload, are completed, as when a client disconnects from a server
+        without frontend processes. An unload that is cancelled half-way would leave guests running.
         """
         link, self._link = self._link, None
         if link is not None:
@@ -416,7 +416,7 @@ class FrontendSession:
         inputs, place = found
         for tensor, scan in zip(inputs, full.scans, strict=True):
             tensor.strings = scan
-        # What a check finds depends on these two as well, so that a layout that was found before says too little.
+        # The check of a request depends on these two as well, so a layout that was checked earlier is not enough.
         is_usual = isinstance(full.correlation_id, int) and len(full.request_id) < _USUAL_ID
         request = InferRequest(
             template.model_name,

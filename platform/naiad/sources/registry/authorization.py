@@ -151,7 +151,7 @@ class Authorization:
     def _distrust(self, realm: str) -> str:
         """Why the user's password does not go to a server of tokens; empty if it does.
 
-        The realm is the word of whoever answers in the registry's place.
+        The realm is chosen by the server that answers, which may not be the registry.
         """
         parts = urllib.parse.urlsplit(realm)
         server = parts.netloc.rpartition("@")[2].lower()
