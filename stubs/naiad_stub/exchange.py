@@ -51,7 +51,7 @@ def pack_block(block: int) -> bytes:
     return _ONE_BLOCK.pack(block)
 
 
-class Ticket:
+class RequestRecord:
     """The guest's record of one request: its handle in `InferenceRequest`.
 
     Attributes:
@@ -98,11 +98,11 @@ class Batch:
         borrowed: The model's references to that block; None without one.
         shared: Its references to the segment that frontend processes write to, None if no inputs are there.
         requests: The requests, in the host's order.
-        tickets: Their tickets.
+        records: Their records.
         started: When `execute` was called (monotonic ns).
     """
 
-    __slots__ = ("block", "borrowed", "number", "requests", "shared", "started", "tickets")
+    __slots__ = ("block", "borrowed", "number", "records", "requests", "shared", "started")
 
     def __init__(self, number: int, block: int, borrowed: Optional[BorrowedBlock]) -> None:
         self.number = number
@@ -110,7 +110,7 @@ class Batch:
         self.borrowed = borrowed
         self.shared: Optional[BorrowedBlock] = None
         self.requests: List[InferenceRequest] = []
-        self.tickets: List[Ticket] = []
+        self.records: List[RequestRecord] = []
         self.started = 0
 
 
@@ -212,18 +212,18 @@ class BatchReader:
         ]
         if devices:
             place_on_device(inputs, devices, segment)
-        ticket = Ticket(key, sent, batch)
+        record = RequestRecord(key, sent, batch)
         if named:
-            ticket.named = named
+            record.named = named
         if keeps_on_device:
-            ticket.keeps_on_device = True
+            record.keeps_on_device = True
         request = InferenceRequest._received(
-            request_id, correlation, flags, timeout, inputs, requested, parameters, ticket
+            request_id, correlation, flags, timeout, inputs, requested, parameters, record
         )
         if trace is not None:
             request._trace = trace
         batch.requests.append(request)
-        batch.tickets.append(ticket)
+        batch.records.append(record)
         return end
 
     def _unpack(self, data: bytes) -> _Unpacked:
@@ -461,26 +461,26 @@ class ResponseWriter:
         self._undeclared: Set[str] = set()
         self._lacking: Set[str] = set()
 
-    def response(self, ticket: Ticket, response: InferenceResponse, flags: int) -> tuple[bytes, int]:
+    def response(self, record: RequestRecord, response: InferenceResponse, flags: int) -> tuple[bytes, int]:
         """One entry, and the bytes of its outputs; those not requested are dropped (PB src/infer_response.cc)."""
         error = response._error
         if error is not None:
-            return error_entry(ticket.key, error.code(), error.message(), flags | wire.ANSWERED), 0
+            return error_entry(record.key, error.code(), error.message(), flags | wire.ANSWERED), 0
         text = response._parameters.encode() if response._parameters else b""
         if len(text) > wire.MAX_PARAMETERS:
             raise TritonModelException(
                 f"the parameters of a response have {len(text)} bytes; at most {wire.MAX_PARAMETERS} can be sent"
             )
         # Dropped before they are written: an output that was not requested would cost a copy and a block.
-        requested = ticket.requested
+        requested = record.requested
         tensors = [tensor for tensor in response._outputs if tensor._name in requested]
         if not len(tensors) == len(requested) == len(response._outputs):
-            self._look_at_names(ticket, response)
-        own, count, blocks, data, inline, size = self._tensors.write(tensors, keeps_on_device=ticket.keeps_on_device)
-        head = wire.RESPONSE_HEAD.pack(ticket.key, flags | own, 0, count, len(text), len(data))
+            self._look_at_names(record, response)
+        own, count, blocks, data, inline, size = self._tensors.write(tensors, keeps_on_device=record.keeps_on_device)
+        head = wire.RESPONSE_HEAD.pack(record.key, flags | own, 0, count, len(text), len(data))
         return head + blocks + text + data + inline, size
 
-    def _look_at_names(self, ticket: Ticket, response: InferenceResponse) -> None:
+    def _look_at_names(self, record: RequestRecord, response: InferenceResponse) -> None:
         """Report outputs that no client gets, and outputs that the client named and the model did not return.
 
         A client that names no outputs wants what the model returns: a model may leave some out, depending on its input.
@@ -494,9 +494,9 @@ class ResponseWriter:
                     f"a response has the output '{name}', which the configuration does not name, so that clients do "
                     "not get it; declare it in config.pbtxt, or remove it from the response"
                 )
-        if self._is_decoupled or names.issuperset(ticket.named):
+        if self._is_decoupled or names.issuperset(record.named):
             return
-        for name in ticket.named:
+        for name in record.named:
             if name not in names and name not in self._lacking:
                 self._lacking.add(name)
                 self._on_notice(

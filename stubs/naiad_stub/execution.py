@@ -19,7 +19,7 @@ from naiad_stub import limits, loader, wire
 from naiad_stub.blocks import KeptBlocks
 from naiad_stub.channel import Channel, HostGoneError
 from naiad_stub.exceptions import TritonError, TritonModelException
-from naiad_stub.exchange import Batch, ResponseWriter, Ticket, error_entry, mark_entry, responses_frame
+from naiad_stub.exchange import Batch, RequestRecord, ResponseWriter, error_entry, mark_entry, responses_frame
 from naiad_stub.primitives import get_ident
 from naiad_stub.request import InferenceRequest
 from naiad_stub.response import InferenceResponse
@@ -79,7 +79,7 @@ class Execution:
             entries = self._entries_of(batch, returned)
         except BaseException as error:  # noqa: BLE001 - models may raise anything, also SystemExit
             self._raise_if_gone(error)
-            entries = self._fail(batch.tickets, error)
+            entries = self._fail(batch.records, error)
         returned = None
         self._finish(batch, entries)
         return None
@@ -101,11 +101,11 @@ class Execution:
                 entries = self._entries_of(batch, returned)
             else:
                 self._reject_returned(returned)
-                entries = self._reschedule_marks(late.requests, late.tickets)
+                entries = self._reschedule_marks(late.requests, late.records)
         except BaseException as error:  # noqa: BLE001 - models may raise anything, also SystemExit
             self._raise_if_gone(error)
             # The reference leaves the clients of a decoupled model waiting.
-            entries = self._fail(batch.tickets if late is None else late.tickets, error)
+            entries = self._fail(batch.records if late is None else late.records, error)
         returned = None
         if late is None:
             self._finish(batch, entries)
@@ -125,9 +125,9 @@ class Execution:
         """
         if self._senders.decoupled:
             self._reject_returned(returned)
-            return self._reschedule_marks(batch.requests, batch.tickets)
+            return self._reschedule_marks(batch.requests, batch.records)
         if returned is None:
-            return self._reschedule_marks(batch.requests, batch.tickets)
+            return self._reschedule_marks(batch.requests, batch.records)
         if not isinstance(returned, list):
             raise TritonModelException(f"Expected a list in the execute return, found type '{type(returned)}'.")
         if len(returned) != len(batch.requests):
@@ -135,19 +135,19 @@ class Execution:
                 "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
                 f"InferenceRequest(s) size is:{len(batch.requests)}, and InferenceResponse(s) size is:{len(returned)}\n"
             )
-        for response, request, ticket in zip(returned, batch.requests, batch.tickets):
+        for response, request, record in zip(returned, batch.requests, batch.records):
             if type(response) is not InferenceResponse or request._release_flags == _RELEASE_RESCHEDULE:
                 _check_returned(response, request)
-            if ticket.sender_state is not None and response is not None:
-                ticket.sender_state.check(has_response=True, final=True)
+            if record.sender_state is not None and response is not None:
+                record.sender_state.check(has_response=True, final=True)
         self._batch, self._thread, self._entries = batch, get_ident(), []
-        for response, request, ticket in zip(returned, batch.requests, batch.tickets):
+        for response, request, record in zip(returned, batch.requests, batch.records):
             if response is not None:
-                entry = self._entry(ticket, response)
+                entry = self._entry(record, response)
                 self._entries.append(entry)
-                _close(ticket, 1)
+                _close(record, 1)
             elif request._release_flags == _RELEASE_RESCHEDULE:
-                self._entries.append(mark_entry(ticket.key, wire.RESCHEDULE))
+                self._entries.append(mark_entry(record.key, wire.RESCHEDULE))
         entries, self._entries, self._thread = self._entries, [], 0
         return entries
 
@@ -165,33 +165,33 @@ class Execution:
                 "return None."
             )
 
-    def _reschedule_marks(self, requests: List[InferenceRequest], tickets: List[Ticket]) -> List[bytes]:
+    def _reschedule_marks(self, requests: List[InferenceRequest], records: List[RequestRecord]) -> List[bytes]:
         """Entries for the requests that the model asks to be scheduled again."""
         return [
-            mark_entry(ticket.key, wire.RESCHEDULE)
-            for request, ticket in zip(requests, tickets)
-            if request._release_flags == _RELEASE_RESCHEDULE and _close(ticket)
+            mark_entry(record.key, wire.RESCHEDULE)
+            for request, record in zip(requests, records)
+            if request._release_flags == _RELEASE_RESCHEDULE and _close(record)
         ]
 
-    def _entry(self, ticket: Ticket, response: InferenceResponse) -> bytes:
+    def _entry(self, record: RequestRecord, response: InferenceResponse) -> bytes:
         try:
-            return self._writer.response(ticket, response, wire.FINAL)[0]
+            return self._writer.response(record, response, wire.FINAL)[0]
         except HostGoneError:
             raise
         except Exception as error:  # noqa: BLE001 - this response cannot be sent; the others can
-            return error_entry(ticket.key, TritonError.INTERNAL, self._message(str(error)), wire.FINAL)
+            return error_entry(record.key, TritonError.INTERNAL, self._message(str(error)), wire.FINAL)
 
     def _finish(self, batch: Batch, entries: List[bytes], *, is_running: bool = False) -> None:
         """Tell the host that `execute` has returned, with the responses it returned."""
         ended = time.monotonic_ns()
-        unanswered: List[Ticket] = []
-        if len(entries) < len(batch.tickets):
+        unanswered: List[RequestRecord] = []
+        if len(entries) < len(batch.records):
             answered = {_key(entry) for entry in entries}.union(self._early)
             self._early.clear()
-            unanswered = [t for t in batch.tickets if t.key.to_bytes(8, "little") not in answered]
+            unanswered = [t for t in batch.records if t.key.to_bytes(8, "little") not in answered]
         self._senders.on_execute_return(batch, unanswered)
         end_batch(self._channel, self._kept, batch, entries, ended)
-        if unanswered and not is_running and not all(ticket.has_sender for ticket in unanswered):
+        if unanswered and not is_running and not all(record.has_sender for record in unanswered):
             # A request without response and without sender was most likely forgotten: its record is dropped, which
             # ends the request with an error. If the model left it in a reference cycle, only the garbage collector
             # drops it, and the client would wait until that runs by chance. So it runs here; models that respond to
@@ -199,11 +199,11 @@ class Execution:
             del unanswered
             gc.collect()
 
-    def _fail(self, tickets: List[Ticket], error: BaseException) -> List[bytes]:
-        """Error entries for all requests of *tickets* that do not have their last response."""
+    def _fail(self, records: List[RequestRecord], error: BaseException) -> List[bytes]:
+        """Error entries for all requests of *records* that do not have their last response."""
         message = self._describe(error)
         return [
-            error_entry(ticket.key, TritonError.INTERNAL, message, wire.FINAL) for ticket in tickets if _close(ticket)
+            error_entry(record.key, TritonError.INTERNAL, message, wire.FINAL) for record in records if _close(record)
         ]
 
     def _send_late(self, batch: Batch, entries: List[bytes]) -> None:
@@ -252,7 +252,7 @@ def end_batch(
         kept.add(batch.block, reference)
     if shared_reference is not None:
         kept.add(-1 - batch.number, shared_reference)
-    batch.tickets = []
+    batch.records = []
 
 
 def _check_returned(response: Any, request: InferenceRequest) -> None:
@@ -277,22 +277,22 @@ def _key(entry: bytes) -> bytes:
 class _OpenBatch:
     """What a coroutine needs of its batch after that was DONE."""
 
-    __slots__ = ("requests", "tickets")
+    __slots__ = ("records", "requests")
 
     def __init__(self, batch: Batch) -> None:
         self.requests = batch.requests
-        self.tickets = batch.tickets
+        self.records = batch.records
 
     def is_forgotten(self) -> bool:
         """Whether the model has not responded to one of the requests, and does not have its sender."""
-        return any(not ticket.has_sender and not ticket.sender_state.is_closed for ticket in self.tickets)
+        return any(not record.has_sender and not record.sender_state.is_closed for record in self.records)
 
 
-def _close(ticket: Ticket, responses: int = 0) -> bool:
+def _close(record: RequestRecord, responses: int = 0) -> bool:
     """Close the request's sender; False if it had its last response already."""
-    ticket.closed_after = responses
-    if ticket.sender_state is None:
+    record.closed_after = responses
+    if record.sender_state is None:
         return True
-    was_open = not ticket.sender_state.is_closed
-    ticket.sender_state.is_closed = True
+    was_open = not record.sender_state.is_closed
+    record.sender_state.is_closed = True
     return was_open

@@ -84,7 +84,7 @@ class InferenceRequest:
     """One request: its tensors, ids, flags and parameters.
 
     Attributes:
-        _handle: The stub's record of a received request (`naiad_stub.exchange.Ticket`); None if the model made it.
+        _handle: The stub's `RequestRecord` of a received request; None if the model made it.
         _parameters: JSON text; empty without any.
         _release_flags: Whether the request is released or scheduled again after `execute`.
     """

@@ -24,7 +24,7 @@ from naiad_stub import wire
 from naiad_stub.arguments import integer
 from naiad_stub.channel import Channel, Waiter, running_loop
 from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
-from naiad_stub.exchange import Batch, ResponseWriter, Ticket, error_entry, mark_entry, responses_frame
+from naiad_stub.exchange import Batch, RequestRecord, ResponseWriter, error_entry, mark_entry, responses_frame
 from naiad_stub.messages import REQUEST_PROGRESS, CancelRequests, Credit, Notification, pack
 from naiad_stub.primitives import allocate_lock
 from naiad_stub.response import InferenceResponse
@@ -65,14 +65,14 @@ class SenderState:
         "is_left",
     )
 
-    def __init__(self, senders: HostSenders, ticket: Ticket) -> None:
-        self.is_closed = ticket.closed_after is not None
-        self.count = ticket.closed_after or 0
+    def __init__(self, senders: HostSenders, record: RequestRecord) -> None:
+        self.is_closed = record.closed_after is not None
+        self.count = record.closed_after or 0
         self.is_left = False
         self._drops = False
         self._senders = senders
-        self._key = ticket.key
-        self._batch = ticket.batch
+        self._key = record.key
+        self._batch = record.batch
         self._lock = allocate_lock()  # responses and the final mark must be sent in the order they were checked
         self._sizes: deque[int] = deque()  # of the responses without credit
         # Two sums instead of their difference: only the sending thread changes one, only the reading thread the other.
@@ -97,7 +97,7 @@ class SenderState:
         if self.is_closed:
             raise TritonModelException("Unable to send response. Response sender has been closed.")
 
-    def send(self, ticket: Ticket, response: Optional[InferenceResponse], flags: int) -> None:
+    def send(self, record: RequestRecord, response: Optional[InferenceResponse], flags: int) -> None:
         """Send one response; its tensors may be changed afterwards.
 
         Raises:
@@ -108,18 +108,18 @@ class SenderState:
             self.check(has_response=response is not None, final=final)
             if self._drops or self._is_full():
                 if not self._drops:
-                    self._wait_for_credit(ticket)
+                    self._wait_for_credit(record)
                     self.check(has_response=response is not None, final=final)  # execute may have failed meanwhile
-                    self._drops = ticket.is_cancelled and self._is_full()
+                    self._drops = record.is_cancelled and self._is_full()
                 if self._drops and not final:  # all that follow: a caller that reads on gets no gaps
                     self.count += 1
                     return
             mark = wire.FINAL if final else 0
             size = 0
             if response is None:
-                entry = mark_entry(ticket.key, mark)
+                entry = mark_entry(record.key, mark)
             else:
-                entry, size = self._senders.writer.response(ticket, response, mark)
+                entry, size = self._senders.writer.response(record, response, mark)
             self.is_closed = final
             self.count += 1
             if self._senders.decoupled:
@@ -145,9 +145,9 @@ class SenderState:
             fields = {"key": str(self._key), "started": str(started)}
             self._senders.channel.post(pack(Notification(REQUEST_PROGRESS, fields)))
 
-    def _wait_for_credit(self, ticket: Ticket) -> None:
+    def _wait_for_credit(self, record: RequestRecord) -> None:
         self._senders.channel.poll()
-        while not ticket.is_cancelled:
+        while not record.is_cancelled:
             self._room = waiter = Waiter()
             if not self._is_full():
                 return
@@ -199,20 +199,20 @@ class HostSenders(ResponseSenders):
         self._log = log
         self._has_warned = False
         self._creating = allocate_lock()
-        self._running: Dict[int, Ticket] = {}
-        self._open: weakref.WeakValueDictionary[int, Ticket] = weakref.WeakValueDictionary()
+        self._running: Dict[int, RequestRecord] = {}
+        self._open: weakref.WeakValueDictionary[int, RequestRecord] = weakref.WeakValueDictionary()
         self._early_cancels: Set[int] = set()  # keys of requests that were cancelled before `execute` got them
         channel.add_handler(CancelRequests, self._on_cancel)
         channel.add_handler(Credit, self._on_credit)
 
     def sender_of(self, request: Any) -> InferenceResponseSender:
         """The sender of *request*; one that raises when used for a request that the model made itself."""
-        ticket = request._handle
-        if ticket is not None:
-            ticket.has_sender = True
-        return InferenceResponseSender._of(self, ticket)
+        record = request._handle
+        if record is not None:
+            record.has_sender = True
+        return InferenceResponseSender._of(self, record)
 
-    def is_cancelled(self, handle: Ticket) -> bool:
+    def is_cancelled(self, handle: RequestRecord) -> bool:
         """Whether the client of a request cancelled it or disconnected, as far as the host has said by now."""
         if not handle.is_cancelled:
             self.channel.poll()
@@ -220,34 +220,34 @@ class HostSenders(ResponseSenders):
 
     def on_execute_start(self, batch: Batch) -> None:
         """Register the requests of *batch*, which `execute` is called with next."""
-        for ticket in batch.tickets:
-            self._running[ticket.key] = ticket
+        for record in batch.records:
+            self._running[record.key] = record
         if self._early_cancels:
-            for ticket in batch.tickets:
-                if ticket.key in self._early_cancels:
-                    self._early_cancels.discard(ticket.key)
-                    ticket.is_cancelled = True
+            for record in batch.records:
+                if record.key in self._early_cancels:
+                    self._early_cancels.discard(record.key)
+                    record.is_cancelled = True
 
-    def on_execute_return(self, batch: Batch, unanswered: List[Ticket]) -> None:
+    def on_execute_return(self, batch: Batch, unanswered: List[RequestRecord]) -> None:
         """Leave the *unanswered* requests of *batch* to their senders, and forget the others."""
-        for ticket in unanswered:
-            state = self.state_of(ticket)
+        for record in unanswered:
+            state = self.state_of(record)
             state.is_left = True
             if not state.is_closed:
-                self._open[ticket.key] = ticket
-        # After the loop above: a thread that reads a CREDIT meanwhile must find the ticket in one of the two.
-        for ticket in batch.tickets:
-            self._running.pop(ticket.key, None)
+                self._open[record.key] = record
+        # After the loop above: a thread that reads a CREDIT meanwhile must find the record in one of the two.
+        for record in batch.records:
+            self._running.pop(record.key, None)
 
-    def state_of(self, ticket: Ticket) -> SenderState:
+    def state_of(self, record: RequestRecord) -> SenderState:
         """The state of a request's sender, created at the first call."""
-        if ticket.sender_state is None:
+        if record.sender_state is None:
             # Under a lock, as a thread of the model may send while `execute` returns: of two states of one request,
             # the one that is dropped would end it.
             with self._creating:
-                if ticket.sender_state is None:
-                    ticket.sender_state = SenderState(self, ticket)
-        state: SenderState = ticket.sender_state
+                if record.sender_state is None:
+                    record.sender_state = SenderState(self, record)
+        state: SenderState = record.sender_state
         return state
 
     def on_sender_dropped(self, key: int, batch: Batch, count: int) -> None:
@@ -268,45 +268,45 @@ class HostSenders(ResponseSenders):
                 "is ended for it (told once)"
             )
 
-    def _find(self, key: int) -> Optional[Ticket]:
+    def _find(self, key: int) -> Optional[RequestRecord]:
         return self._running.get(key) or self._open.get(key)
 
     def _on_cancel(self, message: CancelRequests) -> None:
         for key in message.keys:
-            ticket = self._find(key)
-            if ticket is None:  # its batch is still queued in the channel, or it has its last response
+            record = self._find(key)
+            if record is None:  # its batch is still queued in the channel, or it has its last response
                 if len(self._early_cancels) >= _MAX_EARLY_CANCELS:
                     self._early_cancels.clear()
                 self._early_cancels.add(key)
                 continue
-            ticket.is_cancelled = True
-            if ticket.sender_state is not None:
-                ticket.sender_state.wake()
+            record.is_cancelled = True
+            if record.sender_state is not None:
+                record.sender_state.wake()
 
     def _on_credit(self, message: Credit) -> None:
-        ticket = self._find(message.key)
-        if ticket is not None and ticket.sender_state is not None:
-            ticket.sender_state.on_credit(message.count)
+        record = self._find(message.key)
+        if record is not None and record.sender_state is not None:
+            record.sender_state.on_credit(message.count)
 
 
 class InferenceResponseSender:
     """Sends any number of responses to one request (in the default mode: one)."""
 
-    __slots__ = ("__weakref__", "_senders", "_ticket")
+    __slots__ = ("__weakref__", "_record", "_senders")
     __module__ = API_MODULE
 
     _senders: HostSenders
-    _ticket: Optional[Ticket]
+    _record: Optional[RequestRecord]
 
     def __init__(self) -> None:
         raise TypeError("InferenceResponseSender: No constructor defined!")
 
     @classmethod
-    def _of(cls, senders: Any, ticket: Optional[Ticket]) -> InferenceResponseSender:
+    def _of(cls, senders: Any, record: Optional[RequestRecord]) -> InferenceResponseSender:
         """The sender for a received request; None for one that a model made to call another."""
         self = cls.__new__(cls)
         self._senders = senders
-        self._ticket = ticket
+        self._record = record
         return self
 
     def send(self, response: Optional[InferenceResponse] = None, flags: int = 0) -> None:
@@ -320,7 +320,7 @@ class InferenceResponseSender:
             raise TypeError(f"send takes an InferenceResponse, got {type(response).__name__}")
         if type(flags) is not int:
             flags = integer("flags", flags, 0, 32)
-        if self._ticket is None:
+        if self._record is None:
             raise TritonModelException(
                 "Unable to send response. Response sender has no reference to the decoupled state of the model."
             )
@@ -330,7 +330,7 @@ class InferenceResponseSender:
             raise TritonModelException(
                 "Inference Response object must be provided when the response flags is set to zero."
             )
-        self._senders.state_of(self._ticket).send(self._ticket, response, flags)
+        self._senders.state_of(self._record).send(self._record, response, flags)
 
     def mark_queued(self) -> None:
         """Report that the request waits inside the model, for example in the queue of an engine.
@@ -338,14 +338,14 @@ class InferenceResponseSender:
         Not in the reference. Until `mark_started` the request counts as pending, and its time as queue time. Call it
         after `execute` has returned or while it runs, from any thread.
         """
-        if self._ticket is not None:
-            self._senders.state_of(self._ticket).mark(0)
+        if self._record is not None:
+            self._senders.state_of(self._record).mark(0)
 
     def mark_started(self, at: Optional[int] = None) -> None:
         """Report that the model computes the request since *at* (`time.monotonic_ns`), by default now."""
-        if self._ticket is not None:
-            self._senders.state_of(self._ticket).mark(at or time.monotonic_ns())
+        if self._record is not None:
+            self._senders.state_of(self._record).mark(at or time.monotonic_ns())
 
     def is_cancelled(self) -> bool:
         """Whether the client cancelled the request or disconnected; the final flag must be sent all the same."""
-        return self._ticket is not None and self._senders.is_cancelled(self._ticket)
+        return self._record is not None and self._senders.is_cancelled(self._record)

@@ -58,12 +58,12 @@ def test_a_replaced_archive_reloads_all_versions_once_it_has_settled(tmp_path, m
     poller = Poller(repositories, order, registry, 1)
     poller.begin(repositories.snapshot()[1], {"m": None})
 
-    async def look() -> list[bool]:
-        unsettled = [await poller.look(is_regular=True)]
+    async def polls() -> list[bool]:
+        unsettled = [await poller.poll_once(is_regular=True)]
         archive.write_bytes(b"newer")
-        return [*unsettled, *[await poller.look(is_regular=True) for _ in range(3)]]
+        return [*unsettled, *[await poller.poll_once(is_regular=True) for _ in range(3)]]
 
-    assert asyncio.run(look()) == [False, True, False, False]
+    assert asyncio.run(polls()) == [False, True, False, False]
     assert order.loaded == [{"m": []}]
 
 

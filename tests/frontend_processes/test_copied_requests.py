@@ -188,7 +188,7 @@ def test_a_fault_on_its_way_rejects_it_and_frees_its_block(is_copied: bool, monk
             if is_copied:
                 patched.setattr(unsent_frames, "_copy", faulty)
             else:
-                patched.setattr(remote_engine, "TICKET_FRAME", SimpleNamespace(pack=faulty))
+                patched.setattr(remote_engine, "SHORT_REQUEST_FRAME", SimpleNamespace(pack=faulty))
             sink = Sink()
             pair.remote.submit(request("m", LARGE), sink)
             await pair.settle(lambda: sink.responses)
@@ -218,7 +218,7 @@ def test_a_small_request_that_cannot_be_sent_is_refused_and_frees_its_block(
         share_inputs(pair)
         (part,) = pair.remote._parts.values()
         with monkeypatch.context() as patched:
-            patched.setattr(remote_engine, "TICKET_FRAME", SimpleNamespace(pack=faulty))
+            patched.setattr(remote_engine, "SHORT_REQUEST_FRAME", SimpleNamespace(pack=faulty))
             with pytest.raises(NaiadError, match=r"cannot submit the request to 'm': unexpected struct.error: a fault"):
                 pair.remote.submit(request("m", elements), Sink())
         assert (part._segment.in_use, pair.remote._pending) == (0, {})

@@ -25,7 +25,7 @@ def kinds_of(pair: Pair) -> list[int]:
     handle = pair.session.on_frame
 
     def on_frame(kind: int, payload: bytes) -> None:
-        if kind in (FrameKind.TICKET, FrameKind.REQUEST):
+        if kind in (FrameKind.SHORT_REQUEST, FrameKind.REQUEST):
             kinds.append(kind)
         handle(kind, payload)
 
@@ -53,10 +53,10 @@ def comparable(found: InferRequest) -> InferRequest:
 
 
 CASES = {
-    "nothing else": ({}, FrameKind.TICKET),
-    "an id": ({"request_id": "é \udc80"}, FrameKind.TICKET),
-    "a trace": ({"propagated": TRACE}, FrameKind.TICKET),
-    "an id and a trace": ({"request_id": "7", "propagated": TRACE}, FrameKind.TICKET),
+    "nothing else": ({}, FrameKind.SHORT_REQUEST),
+    "an id": ({"request_id": "é \udc80"}, FrameKind.SHORT_REQUEST),
+    "a trace": ({"propagated": TRACE}, FrameKind.SHORT_REQUEST),
+    "an id and a trace": ({"request_id": "7", "propagated": TRACE}, FrameKind.SHORT_REQUEST),
     "a long id": ({"request_id": "7" * 70_000}, FrameKind.REQUEST),
     "a long trace": ({"propagated": {"tracestate": "x" * 70_000}}, FrameKind.REQUEST),
     "parameters": ({"parameters": {"p": 1}, "propagated": TRACE}, FrameKind.REQUEST),
@@ -66,10 +66,10 @@ CASES = {
     "a priority": ({"priority": 2}, FrameKind.REQUEST),
     "a timeout": ({"timeout_us": 100}, FrameKind.REQUEST),
     "counted strings": ({"inputs": [STRING]}, FrameKind.REQUEST),
-    "strings": ({"inputs": [replace(STRING, strings=None)]}, FrameKind.TICKET),
+    "strings": ({"inputs": [replace(STRING, strings=None)]}, FrameKind.SHORT_REQUEST),
     "a gap between inputs": (
         {"inputs": [InputTensor("A", Datatype.UINT8, (3,), b"abc"), InputTensor("B", Datatype.UINT8, (1,), b"d")]},
-        FrameKind.TICKET,
+        FrameKind.SHORT_REQUEST,
     ),
 }
 
@@ -99,7 +99,7 @@ def test_a_request_of_a_known_form_may_have_what_the_others_did_not() -> None:
         for fields in ({}, {"parameters": {"header": "x"}}, {"propagated": TRACE}, {"request_id": "7"}, {}):
             sent = replace(request("m"), **fields)
             assert comparable(await arrived(pair, sent)) == comparable(sent)
-        assert kinds == [FrameKind.TICKET, FrameKind.REQUEST, *[FrameKind.TICKET] * 3]
+        assert kinds == [FrameKind.SHORT_REQUEST, FrameKind.REQUEST, *[FrameKind.SHORT_REQUEST] * 3]
 
     run(test)
 

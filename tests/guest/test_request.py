@@ -195,11 +195,11 @@ def test_cancellation_is_asked_of_the_runtime():
         def is_cancelled(self, handle):
             return handle in cancelled
 
-    request = received(handle="ticket")
+    request = received(handle="record")
 
     with runtime.activate(runtime.Runtime(senders=Senders())):
         assert request.is_cancelled() is False
-        cancelled.append("ticket")
+        cancelled.append("record")
         assert request.is_cancelled() is True
         assert build().is_cancelled() is False
 

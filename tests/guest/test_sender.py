@@ -14,7 +14,7 @@ import pytest
 from naiad_stub import wire
 from naiad_stub.channel import Channel, HostGoneError
 from naiad_stub.exceptions import TritonError
-from naiad_stub.exchange import Batch, ResponseWriter, Ticket
+from naiad_stub.exchange import Batch, RequestRecord, ResponseWriter
 from naiad_stub.messages import CancelRequests, Credit, pack
 from naiad_stub.response import InferenceResponse
 from naiad_stub.sender import WINDOW_RESPONSES, HostSenders, InferenceResponseSender
@@ -36,19 +36,19 @@ def test_threads_that_answer_at_once_share_one_account(eager_threads):
     )
     start = threading.Barrier(4)
     for key in range(300):
-        ticket = Ticket(key, (), Batch(key, -1, None))
+        record = RequestRecord(key, (), Batch(key, -1, None))
         found: list[object] = []
 
-        def look(ticket: Ticket = ticket, found: list[object] = found) -> None:
+        def look(record: RequestRecord = record, found: list[object] = found) -> None:
             start.wait()
-            found.append(senders.state_of(ticket))
+            found.append(senders.state_of(record))
 
         threads = [threading.Thread(target=look) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert {id(state) for state in found} == {id(ticket.sender_state)}
+        assert {id(state) for state in found} == {id(record.sender_state)}
 
 
 class Line:
@@ -59,21 +59,21 @@ class Line:
         self.channel = Channel(ours)
         self.host = hosts
         self._senders = HostSenders(self.channel, ResponseWriter(None, (), print), "m", print, decoupled=True)
-        self._tickets: list[Ticket] = []
+        self._records: list[RequestRecord] = []
 
     def shrink_buffer(self) -> None:
         """Let the channel keep as little as the system allows for a host that does not read."""
         self._ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
 
     def sender(self, key: int) -> InferenceResponseSender:
-        self._tickets.append(Ticket(key, (), Batch(key, -1, None)))
-        return InferenceResponseSender._of(self._senders, self._tickets[-1])
+        self._records.append(RequestRecord(key, (), Batch(key, -1, None)))
+        return InferenceResponseSender._of(self._senders, self._records[-1])
 
     def running_sender(self, key: int) -> InferenceResponseSender:
         """The sender of a request that `execute` works on: the host may cancel it."""
         sender = self.sender(key)
         batch = Batch(key, -1, None)
-        batch.tickets.append(self._tickets[-1])
+        batch.records.append(self._records[-1])
         self._senders.on_execute_start(batch)
         return sender
 

@@ -64,7 +64,7 @@ def test_exits_that_a_request_caused_do_not_count():
     tracker = RestartTracker(RestartPolicy(limit=2))
     for now in (0, 1):
         tracker.on_exit(now)
-    tracker.excuse({0, 1, 2})
+    tracker.forget_exits({0, 1, 2})
     assert [tracker.on_exit(now) for now in (3, 4, 5)] == [Restart(0.1), Restart(0.2), GiveUp(3, 30)]
 
 

@@ -45,7 +45,7 @@ def install() -> None:
     )
     raise_for(worker, "pack", lambda message: "'unpackable'" in getattr(message, "text", ""))
     raise_for(generate, "generate_response", lambda response: response.request_id == "unpackable body")
-    remote_engine.TICKET_FRAME = _FaultyTicket(remote_engine.TICKET_FRAME)  # type: ignore[assignment] # as long as it packs
+    remote_engine.SHORT_REQUEST_FRAME = _FaultyTicket(remote_engine.SHORT_REQUEST_FRAME)  # type: ignore[assignment] # as long as it packs
 
 
 def install_in_owner() -> None:

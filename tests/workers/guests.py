@@ -1,4 +1,4 @@
-"""Real guest processes of a `model.py` given as text, and an owner that remembers what it was told."""
+"""Real guest processes of a `model.py` given as text, and a delegate that records its calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IDENTITY = """
 """
 
 
-class Owner:
+class RecordingDelegate:
     def __init__(self) -> None:
         self.answers: list[Any] = []
         self.forwarded: list[Any] = []
@@ -105,10 +105,10 @@ def launch_spec(
     )
 
 
-def guest(spec: LaunchSpec) -> tuple[Worker, Owner]:
+def guest(spec: LaunchSpec) -> tuple[Worker, RecordingDelegate]:
     """A worker that is not started; on a running loop."""
-    owner = Owner()
-    return Worker(spec, owner, ModelInterface(PLAN), NoServices()), owner
+    delegate = RecordingDelegate()
+    return Worker(spec, delegate, ModelInterface(PLAN), NoServices()), delegate
 
 
 def request(*values: float) -> InferRequest:
@@ -150,6 +150,6 @@ def is_running(pid: int) -> bool:
 
 
 async def started(spec):
-    worker, owner = guest(spec)
+    worker, delegate = guest(spec)
     assert await worker.start() == ""
-    return worker, owner
+    return worker, delegate

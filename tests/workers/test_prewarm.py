@@ -76,17 +76,19 @@ def test_guests_of_one_environment_come_from_one_process_and_are_apart(tmp_path)
             assert sessions == [worker.pid for worker, _ in guests]
             assert len(parents) == 1
             assert parents.isdisjoint({os.getpid(), *sessions})
-            for number, (worker, owner) in enumerate(guests):
+            for number, (worker, delegate) in enumerate(guests):
                 worker.execute([(number, request(number, 2), None)], 1)
-                await until(lambda owner=owner: owner.answers, "the answer")
-                assert owner.outputs()[0].tolist() == [number, 2]
+                await until(lambda delegate=delegate: delegate.answers, "the answer")
+                assert delegate.outputs()[0].tolist() == [number, 2]
             drawn = []
-            for worker, owner in guests:
+            for worker, delegate in guests:
                 await worker.stop(5)
                 assert worker._process.exited.result() == 0
-                assert ("stdout", "modules ['slow_to_import'] ['']") in owner.lines
-                assert ("stdout", "stdin '' threads 0") in owner.lines
-                drawn += [number for stream, line in owner.lines if stream == "stderr" for number in line.split()[1:]]
+                assert ("stdout", "modules ['slow_to_import'] ['']") in delegate.lines
+                assert ("stdout", "stdin '' threads 0") in delegate.lines
+                drawn += [
+                    number for stream, line in delegate.lines if stream == "stderr" for number in line.split()[1:]
+                ]
             assert len(set(drawn)) == 6
         await ended(*parents)
 
@@ -104,11 +106,11 @@ def test_a_timeout_that_a_module_sets_for_sockets_is_not_that_of_the_guests_own(
     async def serve():
         with borrowed(ForkServerPool(), "slow_to_import") as prewarmed:
             module = "import socket\nsocket.setdefaulttimeout(0.02)"
-            worker, owner = await started(warm_spec(tmp_path, prewarmed, methods, module))
-            await until(lambda: ("stdout", "waited") in owner.lines, "more time than the timeout to pass")
+            worker, delegate = await started(warm_spec(tmp_path, prewarmed, methods, module))
+            await until(lambda: ("stdout", "waited") in delegate.lines, "more time than the timeout to pass")
             worker.execute([(1, request(4), None)], 1)
-            await until(lambda: owner.answers, "the answer")
-            assert owner.outputs()[0].tolist() == [4]
+            await until(lambda: delegate.answers, "the answer")
+            assert delegate.outputs()[0].tolist() == [4]
             await worker.stop(5)
 
     run(serve())
@@ -139,10 +141,10 @@ def test_a_forked_guest_shows_its_instance_in_lists_of_processes(tmp_path):
 def test_how_a_forked_guest_ended_is_told(tmp_path, how, status, words):
     async def die():
         with borrowed(ForkServerPool(), "numpy") as prewarmed:
-            worker, owner = await started(warm_spec(tmp_path, prewarmed, DIES))
+            worker, delegate = await started(warm_spec(tmp_path, prewarmed, DIES))
             worker.execute([(1, request(how), None)], 1)
-            await until(lambda: owner.deaths, "the exit_report")
-            (error,) = owner.deaths
+            await until(lambda: delegate.deaths, "the exit_report")
+            (error,) = delegate.deaths
             assert error.exit_status == status
             assert f"pid {worker.pid} {words}" in error.message
             assert not psutil.pid_exists(worker.pid)
@@ -162,11 +164,11 @@ def test_what_a_forked_guest_started_ends_with_it(tmp_path):
 
     async def die():
         with borrowed(ForkServerPool(), "numpy") as prewarmed:
-            worker, owner = await started(warm_spec(tmp_path, prewarmed, methods))
-            await until(lambda: owner.lines, "the child's number")
-            child = int(owner.lines[0][1].split()[1])
+            worker, delegate = await started(warm_spec(tmp_path, prewarmed, methods))
+            await until(lambda: delegate.lines, "the child's number")
+            child = int(delegate.lines[0][1].split()[1])
             worker.execute([(1, request(1), None)], 1)
-            await until(lambda: owner.deaths, "the exit_report")
+            await until(lambda: delegate.deaths, "the exit_report")
             await ended(child)
 
     run(die())
@@ -179,9 +181,9 @@ def test_guests_end_with_the_process_they_were_forked_from_and_others_come_from_
             guests = [await started(spec) for _ in range(2)]
             server = parent_of(guests[0][0])
             server.kill()
-            for worker, owner in guests:
-                await until(lambda owner=owner: owner.deaths, "the exit_report")
-                (error,) = owner.deaths
+            for worker, delegate in guests:
+                await until(lambda delegate=delegate: delegate.deaths, "the exit_report")
+                (error,) = delegate.deaths
                 assert error.exit_status == -signal.SIGKILL
                 assert (
                     f"pid {worker.pid} was killed: the process it was forked from is gone: the fork server ended: "
@@ -431,13 +433,13 @@ def test_guests_are_forked_under_every_interpreter(version, python, tmp_path, tm
             python = environment / "bin" / "python"
             spec = dataclasses.replace(spec, python=python, environ=environ, prewarm=prewarmed, start_timeout=60)
             guests = [await started(spec) for _ in range(2)]
-            for worker, owner in guests:
+            for worker, delegate in guests:
                 assert worker.python.startswith(".".join(map(str, version)))
                 assert parent_of(worker).pid != os.getpid()
                 worker.execute([(1, request(1, 2), None)], 1)
-                await until(lambda owner=owner: owner.answers, "the answer")
+                await until(lambda delegate=delegate: delegate.answers, "the answer")
                 await worker.stop(5)
                 assert worker._process.exited.result() == 0
-                assert owner.lines == []
+                assert delegate.lines == []
 
     run(serve())

@@ -42,19 +42,19 @@ def answers_to(tmp_path, *numbers, keep=True, after=1):
     """
 
     async def ask():
-        worker, owner = await started(launch_spec(tmp_path, FILLS))
+        worker, delegate = await started(launch_spec(tmp_path, FILLS))
         seen = []
 
         def on_response(worker, answer, *times):
             response = answer.response
             seen.append((answer.key, response.error.message if response.error else len(response.outputs[0].data)))
             if keep:
-                owner.answers.append(answer)
+                delegate.answers.append(answer)
 
-        owner.on_response = on_response
+        delegate.on_response = on_response
         worker.execute([(key, request(number), None) for key, number in enumerate(numbers)], len(numbers))
-        await until(lambda: owner.done, "the batch")
-        owner.answers.clear()
+        await until(lambda: delegate.done, "the batch")
+        delegate.answers.clear()
         worker.execute([(99, request(after), None)], 1)
         await until(lambda: seen[-1][0] == 99, "the next batch")
         assert seen[-1] == (99, 4 * after)

@@ -25,16 +25,16 @@ pytestmark = pytest.mark.server
 
 def test_guest_answers_what_it_is_sent(tmp_path):
     async def serve():
-        worker, owner = await started(launch_spec(tmp_path, IDENTITY))
+        worker, delegate = await started(launch_spec(tmp_path, IDENTITY))
         for key in range(1, 6):
             worker.execute([(key, request(key, key + 0.5), None)], 1)
         assert worker.python.count(".") == 2
-        await until(lambda: len(owner.done) == 5, "five batches")
-        assert [answer.key for answer in owner.answers] == [1, 2, 3, 4, 5]
-        assert [list(output) for output in owner.outputs()] == [[k, k + 0.5] for k in range(1, 6)]
+        await until(lambda: len(delegate.done) == 5, "five batches")
+        assert [answer.key for answer in delegate.answers] == [1, 2, 3, 4, 5]
+        assert [list(output) for output in delegate.outputs()] == [[k, k + 0.5] for k in range(1, 6)]
         assert (worker.batches, worker.memory.inputs.in_use) == ({}, 0)
         await worker.stop(10)
-        assert owner.deaths == []
+        assert delegate.deaths == []
         return worker
 
     assert not is_running(run(serve()).pid)
@@ -43,16 +43,16 @@ def test_guest_answers_what_it_is_sent(tmp_path):
 @pytest.mark.parametrize("is_refill_urgent", [False, True])
 def test_next_work_goes_to_a_guest_before_its_answers_where_work_waits(tmp_path, is_refill_urgent):
     async def serve():
-        worker, owner = await started(launch_spec(tmp_path, IDENTITY))
-        owner.is_refill_urgent, reports = lambda _: is_refill_urgent, []
-        owner.on_response = lambda worker, answer, *_: reports.append(answer.key)
+        worker, delegate = await started(launch_spec(tmp_path, IDENTITY))
+        delegate.is_refill_urgent, reports = lambda _: is_refill_urgent, []
+        delegate.on_response = lambda worker, answer, *_: reports.append(answer.key)
 
         def done(worker, batch, *_):
             reports.append("done")
             if batch.keys == [1, 2]:
                 worker.execute([(3, request(3), None)], 1)
 
-        owner.on_batch_done = done
+        delegate.on_batch_done = done
         worker.execute([(1, request(1), None), (2, request(2), None)], 2)
         await until(lambda: len(reports) == 5, "two batches")
         await worker.stop(10)
@@ -90,16 +90,16 @@ def test_bytes_that_are_forwarded_come_back_as_the_guest_wrote_them(tmp_path):
     """The first response of a layout is checked like any other, and an error is one."""
 
     async def forward():
-        worker, owner = await started(launch_spec(tmp_path, ERROR_FOR_NEGATIVE))
+        worker, delegate = await started(launch_spec(tmp_path, ERROR_FOR_NEGATIVE))
         packed = PLAN.pack_inputs(request(1.0, 2.0))
         for key, values in ((1, (1.0, 2.0)), (2, (3.0, 4.0)), (3, (-1.0, 0.0)), (4, (5.0, 6.0))):
             worker.forward(key, b"id", packed[0], np.array(values, "<f4").tobytes(), 1, time.monotonic_ns())
-            await until(lambda key=key: (key,) in owner.done, "the batch")
-        assert [(answer.key, answer.response.error is None) for answer in owner.answers] == [(1, True), (3, False)]
-        assert owner.answers[1].response.error.message == "it is negative"
-        assert [each.key for each in owner.forwarded] == [2, 4]
-        assert [np.frombuffer(each.outputs, "<f4").tolist() for each in owner.forwarded] == [[3.0, 4.0], [5.0, 6.0]]
-        (entry,) = owner.forwarded[0].layout.entries
+            await until(lambda key=key: (key,) in delegate.done, "the batch")
+        assert [(answer.key, answer.response.error is None) for answer in delegate.answers] == [(1, True), (3, False)]
+        assert delegate.answers[1].response.error.message == "it is negative"
+        assert [each.key for each in delegate.forwarded] == [2, 4]
+        assert [np.frombuffer(each.outputs, "<f4").tolist() for each in delegate.forwarded] == [[3.0, 4.0], [5.0, 6.0]]
+        (entry,) = delegate.forwarded[0].layout.entries
         assert entry == ("OUT", Datatype.FP32, (2,), 0, 8)
         assert not worker.open
         assert not worker.forwarded
@@ -111,16 +111,16 @@ def test_bytes_that_are_forwarded_come_back_as_the_guest_wrote_them(tmp_path):
 
 def test_death_amid_a_request_is_told_once_with_signal_and_last_lines(tmp_path):
     async def die():
-        worker, owner = await started(launch_spec(tmp_path, DIES))
+        worker, delegate = await started(launch_spec(tmp_path, DIES))
         worker.execute([(1, request(1), None)], 1)
         worker.execute([(2, request(-1), None)], 1)
         worker.execute([(3, request(3), None)], 1)
-        await until(lambda: owner.deaths, "the death")
-        [error] = owner.deaths
+        await until(lambda: delegate.deaths, "the death")
+        [error] = delegate.deaths
         assert "was killed by SIGSEGV" in error.message
         assert error.exit_status == -signal.SIGSEGV
         assert "the end is near" in error.last_lines
-        assert [answer.key for answer in owner.answers] == [1]
+        assert [answer.key for answer in delegate.answers] == [1]
         assert [batch.keys for batch in worker.batches.values()] == [[2], [3]]
         assert all(batch.sent for batch in worker.batches.values())
 
@@ -129,22 +129,22 @@ def test_death_amid_a_request_is_told_once_with_signal_and_last_lines(tmp_path):
 
 def test_request_sent_after_the_last_answer_of_a_guest_that_is_gone_counts_as_not_begun(tmp_path):
     async def die():
-        worker, owner = await started(launch_spec(tmp_path, IDENTITY))
-        on_batch_done = owner.on_batch_done
+        worker, delegate = await started(launch_spec(tmp_path, IDENTITY))
+        on_batch_done = delegate.on_batch_done
 
         def send_another(worker, batch, started, ended):
             on_batch_done(worker, batch, started, ended)
             if batch.keys == [1]:
                 worker.execute([(2, request(2), None)], 1)
 
-        owner.on_batch_done = send_another
+        delegate.on_batch_done = send_another
         worker._loop.remove_reader(worker._channel._socket)
         worker.execute([(1, request(1), None)], 1)
         # The answer lies in the socket, unread, when the guest ends.
         await until(lambda: _readable(worker._channel._socket), "the answer")
         os.kill(worker.pid, signal.SIGKILL)
-        await until(lambda: owner.deaths, "the death")
-        assert [answer.key for answer in owner.answers] == [1]
+        await until(lambda: delegate.deaths, "the death")
+        assert [answer.key for answer in delegate.answers] == [1]
         assert [(batch.keys, batch.sent) for batch in worker.batches.values()] == [([2], 0)]
         assert worker.open == {2}  # else nobody would answer it
 
@@ -168,11 +168,11 @@ def execute(self, requests):
 """
 
     async def die():
-        worker, owner = await started(launch_spec(tmp_path, methods))
+        worker, delegate = await started(launch_spec(tmp_path, methods))
         children = [child.pid for child in psutil.Process(worker.pid).children()]
         worker.execute([(1, request(1), None)], 1)
-        await until(lambda: owner.deaths, "the death")
-        assert "exited with status 7" in owner.deaths[0].message
+        await until(lambda: delegate.deaths, "the death")
+        assert "exited with status 7" in delegate.deaths[0].message
         for child in children:
             os.kill(child, signal.SIGKILL)
 
@@ -192,10 +192,10 @@ def execute(self, requests):
 """
 
     async def die():
-        worker, owner = await started(launch_spec(tmp_path, methods))
+        worker, delegate = await started(launch_spec(tmp_path, methods))
         worker.execute([(1, request(1), None)], 1)
-        await until(lambda: owner.deaths, "the death")
-        assert "was killed: it closed its channel" in owner.deaths[0].message
+        await until(lambda: delegate.deaths, "the death")
+        assert "was killed: it closed its channel" in delegate.deaths[0].message
 
     run(die())
 
@@ -204,11 +204,11 @@ def test_uncaught_error_of_the_stub_keeps_its_exit_code(tmp_path):
     """Not SIGKILL, which reads as if the memory had run out."""
 
     async def die():
-        worker, owner = await started(launch_spec(tmp_path, IDENTITY))
+        worker, delegate = await started(launch_spec(tmp_path, IDENTITY))
         worker._send(wire.frame(wire.Kind.EXECUTE, b"nonsense"))
-        await until(lambda: owner.deaths, "the death")
-        assert "exited with status 1" in owner.deaths[0].message
-        assert any("struct.error" in line for line in owner.deaths[0].last_lines)
+        await until(lambda: delegate.deaths, "the death")
+        assert "exited with status 1" in delegate.deaths[0].message
+        assert any("struct.error" in line for line in delegate.deaths[0].last_lines)
 
     run(die())
 
@@ -233,25 +233,25 @@ def execute(self, requests):
 """
 
     async def die():
-        worker, owner = await started(launch_spec(tmp_path, methods))
+        worker, delegate = await started(launch_spec(tmp_path, methods))
         worker.execute([(1, request(1), None)], 1)
-        await until(lambda: owner.deaths, "the death")
-        assert "was killed: it broke the protocol: " in owner.deaths[0].message
+        await until(lambda: delegate.deaths, "the death")
+        assert "was killed: it broke the protocol: " in delegate.deaths[0].message
 
     run(die())
 
 
-def test_error_in_the_owner_costs_the_guest_and_not_the_server(tmp_path, caplog):
+def test_error_in_the_delegate_costs_the_guest_and_not_the_server(tmp_path, caplog):
     async def die():
-        worker, owner = await started(launch_spec(tmp_path, IDENTITY))
+        worker, delegate = await started(launch_spec(tmp_path, IDENTITY))
 
         def broken(*_):
             raise ZeroDivisionError("a fault of ours")
 
-        owner.on_response = broken
+        delegate.on_response = broken
         worker.execute([(1, request(1), None)], 1)
-        await until(lambda: owner.deaths, "the death")
-        assert "its message could not be handled: a fault of ours" in owner.deaths[0].message
+        await until(lambda: delegate.deaths, "the death")
+        assert "its message could not be handled: a fault of ours" in delegate.deaths[0].message
 
     run(die())
     assert "ZeroDivisionError" in caplog.text
@@ -283,14 +283,14 @@ def initialize(self, args):
 """
 
     async def serve():
-        worker, owner = await started(launch_spec(tmp_path, methods))
+        worker, delegate = await started(launch_spec(tmp_path, methods))
         await worker.stop(5)
-        out = [line for stream, line in owner.lines if stream == "stdout"]
-        err = [line for stream, line in owner.lines if stream == "stderr"]
+        out = [line for stream, line in delegate.lines if stream == "stdout"]
+        err = [line for stream, line in delegate.lines if stream == "stderr"]
         assert out == ["one", "two", "\u00e4\u00f6\ufffd", "unended"]
         assert err[0] == "three"
         assert err[1:] == ["x" * 16384 + " ... [the line is cut after 16384 bytes]"]
-        assert [(level, Path(file).name, text) for level, file, text in owner.logged] == [
+        assert [(level, Path(file).name, text) for level, file, text in delegate.logged] == [
             (1, "model.py", "careful \\ud800")
         ]
 
@@ -307,14 +307,14 @@ def execute(self, requests):
 """
 
     async def serve():
-        worker, owner = await started(launch_spec(tmp_path, methods))
+        worker, delegate = await started(launch_spec(tmp_path, methods))
         asked = request(1)
         asked.parameters = {"long": "p" * 3_000_000}
         asked.request_id = "i" * 30_000
         worker.execute([(1, asked, None)], 1)
-        await until(lambda: owner.done, "the answer")
-        assert owner.answers[0].response.parameters == {"long": "e" * 2_000_000}
-        assert owner.logged[0][2] == f"[request id: {'i' * 128}...] {'i' * 30_000}"
+        await until(lambda: delegate.done, "the answer")
+        assert delegate.answers[0].response.parameters == {"long": "e" * 2_000_000}
+        assert delegate.logged[0][2] == f"[request id: {'i' * 128}...] {'i' * 30_000}"
         await worker.kill()
 
     run(serve())
@@ -351,12 +351,12 @@ def long_request(scale: float) -> InferRequest:
 
 def test_inputs_of_a_long_batch_are_copied_in_slices_and_all_else_waits_behind_it(tmp_path):
     async def serve():
-        worker, owner = await started(launch_spec(tmp_path, CANCELLED))
+        worker, delegate = await started(launch_spec(tmp_path, CANCELLED))
         turns: list[bool] = []
 
         def count_turns() -> None:
             turns.append(bool(worker._waiting))
-            if len(owner.done) < 3:
+            if len(delegate.done) < 3:
                 asyncio.get_running_loop().call_soon(count_turns)
 
         worker.execute([(1, long_request(1), None), (2, long_request(2), None)], 2)
@@ -366,18 +366,18 @@ def test_inputs_of_a_long_batch_are_copied_in_slices_and_all_else_waits_behind_i
         worker.cancel([2])
         assert worker._unsent.batches == [1, 2, 3]
         count_turns()
-        await until(lambda: len(owner.done) == 3, "three batches")
+        await until(lambda: len(delegate.done) == 3, "three batches")
         assert sum(turns) >= 35, "at most a MiB in a turn"
-        assert [answer.key for answer in owner.answers] == [1, 2, 3]
-        assert [np.frombuffer(each.outputs, "<f4").tolist() for each in owner.forwarded] == [[4, 0]]
-        sums = [np.frombuffer(answer.response.outputs[0].data, "<f4").tolist() for answer in owner.answers]
+        assert [answer.key for answer in delegate.answers] == [1, 2, 3]
+        assert [np.frombuffer(each.outputs, "<f4").tolist() for each in delegate.forwarded] == [[4, 0]]
+        sums = [np.frombuffer(answer.response.outputs[0].data, "<f4").tolist() for answer in delegate.answers]
         expected = LONG.astype("f8").sum()
         assert sums[0] == pytest.approx([expected, 0], rel=1e-6)
         assert sums[1] == pytest.approx([2 * expected, 1], rel=1e-6), "it was cancelled before it began"
         assert sums[2:] == [[3, 0]]
         assert worker.memory.inputs.in_use == 0
         await worker.stop(10)
-        assert owner.deaths == []
+        assert delegate.deaths == []
 
     run(serve())
 
@@ -401,12 +401,12 @@ CANCELLED = """
 @pytest.mark.parametrize("signals", [(signal.SIGKILL,), (signal.SIGSTOP, signal.SIGKILL)])
 def test_batches_that_wait_for_their_inputs_when_the_guest_dies_count_as_not_begun(tmp_path, signals):
     async def die():
-        worker, owner = await started(launch_spec(tmp_path, IDENTITY))
+        worker, delegate = await started(launch_spec(tmp_path, IDENTITY))
         for number in signals:
             os.kill(worker.pid, number)
         worker.execute([(1, long_request(1), None)], 1)
         worker.execute([(2, request(2), None)], 1)
-        await until(lambda: owner.deaths, "the death")
+        await until(lambda: delegate.deaths, "the death")
         assert [(batch.keys, batch.sent) for batch in worker.batches.values()] == [([1], 0), ([2], 0)]
         assert not worker._waiting
 
@@ -417,11 +417,11 @@ def test_request_that_a_dying_guest_never_read_counts_as_not_begun(tmp_path):
     """Killed while it was idle, a guest holds nothing, whatever is sent before its end is known."""
 
     async def die():
-        worker, owner = await started(launch_spec(tmp_path, IDENTITY))
+        worker, delegate = await started(launch_spec(tmp_path, IDENTITY))
         os.kill(worker.pid, signal.SIGSTOP)
         worker.execute([(1, request(1), None)], 1)
         os.kill(worker.pid, signal.SIGKILL)
-        await until(lambda: owner.deaths, "the death")
+        await until(lambda: delegate.deaths, "the death")
         assert [(batch.keys, batch.sent) for batch in worker.batches.values()] == [([1], 0)]
 
     run(die())

@@ -87,7 +87,7 @@ def test_the_name_of_a_process_keeps_the_number_of_its_instance(instance, name):
 )
 def test_guest_that_dies_while_it_starts_is_reported_with_its_last_lines(tmp_path, methods, end, after):
     async def start():
-        worker, owner = guest(launch_spec(tmp_path, methods))
+        worker, delegate = guest(launch_spec(tmp_path, methods))
         with pytest.raises(
             GuestExitedError, match=rf"Stub process 'm_0_0' is not healthy. Reason: pid \d+ {end}"
         ) as caught:
@@ -96,7 +96,7 @@ def test_guest_that_dies_while_it_starts_is_reported_with_its_last_lines(tmp_pat
         assert lines[: 1 + len(after)] == ("so long", *after)
         assert bool(after) == (len(lines) > 1)
         assert caught.value.message.endswith("while it started. Its last lines on stderr:\n" + "\n".join(lines))
-        assert owner.deaths == []
+        assert delegate.deaths == []
 
     run(start())
 
@@ -106,7 +106,7 @@ def test_guest_that_is_ready_and_gone_at_once_does_not_count_as_started(tmp_path
 
     async def start():
         loop = asyncio.get_running_loop()
-        worker, owner = guest(launch_spec(tmp_path, IDENTITY))
+        worker, delegate = guest(launch_spec(tmp_path, IDENTITY))
         take = worker._on_frame
 
         def take_and_see_the_end(kind, payload):
@@ -119,7 +119,7 @@ def test_guest_that_is_ready_and_gone_at_once_does_not_count_as_started(tmp_path
         worker._on_frame = take_and_see_the_end
         with pytest.raises(GuestExitedError, match="was killed by SIGKILL"):
             await asyncio.wait_for(worker.start(), 60)
-        assert owner.deaths == []
+        assert delegate.deaths == []
         assert loop.is_running()
 
     run(start())
@@ -152,9 +152,9 @@ def test_slow_but_living_initialize_is_waited_for(tmp_path):
 
 def test_start_that_is_cancelled_leaves_no_process(tmp_path):
     async def start():
-        worker, owner = guest(launch_spec(tmp_path, "def initialize(self, args):\n    print('in'); time.sleep(60)"))
+        worker, delegate = guest(launch_spec(tmp_path, "def initialize(self, args):\n    print('in'); time.sleep(60)"))
         task = asyncio.ensure_future(worker.start())
-        await until(lambda: owner.lines, "initialize to be running")
+        await until(lambda: delegate.lines, "initialize to be running")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         return worker.pid
@@ -185,10 +185,10 @@ def finalize(self):
 {IDENTITY}"""
 
     async def stop():
-        worker, owner = await started(launch_spec(tmp_path, methods))
+        worker, delegate = await started(launch_spec(tmp_path, methods))
         await worker.stop(60)
-        assert owner.deaths == []
-        assert ("stdout", "finalized") in owner.lines
+        assert delegate.deaths == []
+        assert ("stdout", "finalized") in delegate.lines
 
     run(stop())
     assert (tmp_path / "final").exists()
@@ -213,9 +213,9 @@ def initialize(self, args):
 """
 
     async def kill():
-        worker, owner = await started(launch_spec(tmp_path, methods))
-        await until(lambda: len(owner.lines) == 2, "both pids")
-        pids = [worker.pid, *(int(line) for _, line in owner.lines)]
+        worker, delegate = await started(launch_spec(tmp_path, methods))
+        await until(lambda: len(delegate.lines) == 2, "both pids")
+        pids = [worker.pid, *(int(line) for _, line in delegate.lines)]
         assert all(map(is_running, pids))
         await worker.kill()
         await until(lambda: not any(map(is_running, pids)), "all processes to end")
@@ -239,13 +239,13 @@ def initialize(self, args):
 """
 
     async def serve():
-        worker, owner = guest(launch_spec(tmp_path, methods))
+        worker, delegate = guest(launch_spec(tmp_path, methods))
         await asyncio.wait_for(worker.start(), 60)
         os.kill(worker.pid, signal.SIGTERM)
         os.kill(worker.pid, signal.SIGINT)
-        await until(lambda: ("stdout", "-15 -15") in owner.lines, "exit codes")
+        await until(lambda: ("stdout", "-15 -15") in delegate.lines, "exit codes")
         await worker.stop(60)
-        assert owner.deaths == []
+        assert delegate.deaths == []
 
     run(serve())
 
@@ -267,9 +267,9 @@ def initialize(self, args):
 """
 
     async def serve():
-        worker, owner = guest(launch_spec(tmp_path, methods))
+        worker, delegate = guest(launch_spec(tmp_path, methods))
         await asyncio.wait_for(worker.start(), 30)
-        await until(lambda: ("stdout", "{-15}") in owner.lines, "exit codes")
+        await until(lambda: ("stdout", "{-15}") in delegate.lines, "exit codes")
         await worker.stop(60)
 
     run(serve())
@@ -285,10 +285,10 @@ OOM_SCORE = """
 
 def test_the_kernel_ends_a_guest_rather_than_the_host_when_memory_runs_out(tmp_path):
     async def serve():
-        worker, owner = await started(launch_spec(tmp_path, OOM_SCORE))
-        await until(lambda: len(owner.lines) == 2, "both values")
+        worker, delegate = await started(launch_spec(tmp_path, OOM_SCORE))
+        await until(lambda: len(delegate.lines) == 2, "both values")
         await worker.kill()
-        return [int(line) for _, line in owner.lines]
+        return [int(line) for _, line in delegate.lines]
 
     own = int(Path("/proc/self/oom_score_adj").read_text())
     assert run(serve()) == [min(own + 200, 1000)] * 2

@@ -121,9 +121,9 @@ class Engine:
         Raises:
             RepositoryError: If a repository cannot be read.
         """
-        look: Snapshot = {}
+        snapshot: Snapshot = {}
         if self._poller is not None:
-            found, look = await asyncio.to_thread(self._repositories.snapshot)
+            found, snapshot = await asyncio.to_thread(self._repositories.snapshot)
         else:
             found = await asyncio.to_thread(self._repositories.scan)
         for key in found.duplicates:
@@ -143,7 +143,7 @@ class Engine:
             {key: ModelSource(files=files) for key, files in wanted.items()}, found.models
         )
         if self._poller is not None:
-            self._poller.begin(look, outcomes)
+            self._poller.begin(snapshot, outcomes)
             self._polling = asyncio.get_running_loop().create_task(self._poller.run())
         for name, outcome in outcomes.items():
             if isinstance(outcome, NaiadError):

@@ -110,8 +110,8 @@ class ServedVersion(Protocol):
     def reserve_input(self, size: int, ahead: int) -> memoryview | None:
         """See `EngineDoor.reserve_input`."""
 
-    def submit(self, request: InferRequest, sink: Sink, *, alone: bool = False) -> int:
-        """Queue a request; its key. With *alone*, only an instance that holds no other request may get it."""
+    def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
+        """Queue a request; its key. With *needs_idle*, only an instance that holds no other request may get it."""
 
     def cancel(self, key: int) -> None:
         """Cancel a request: reject it if it is queued, else notify its guest."""

@@ -27,7 +27,7 @@ async def complete_in_guest(spec: LaunchSpec) -> str:
         GuestExitedError: If the process exited or made no progress.
     """
     worker = Worker(
-        spec, _CompletionOwner(), ModelInterface(RequestPlan(model_name=spec.name, model_version=0)), NoServices()
+        spec, _CompletionDelegate(), ModelInterface(RequestPlan(model_name=spec.name, model_version=0)), NoServices()
     )
     try:
         return await worker.start()
@@ -35,7 +35,7 @@ async def complete_in_guest(spec: LaunchSpec) -> str:
         await worker.kill()
 
 
-class _CompletionOwner:
+class _CompletionDelegate:
     """Logs what the guest prints and logs; no other callback can happen before a model serves."""
 
     def on_response(self, worker: Worker, response: GuestResponse, started: int, ended: int) -> None:

@@ -1,14 +1,15 @@
 """One guest process and its channel: its start, the batches it executes, its end.
 
-A worker knows nothing of models, queues or clients. It reports to two objects: its *owner* (what happened to requests
-and to the process) and its *services* (what the model asks the server for). Everything runs on the event loop's thread.
+A worker knows nothing of models, queues or clients. It reports to two objects: its *delegate* (what happened to
+requests and to the process) and its *services* (what the model asks the server for). Everything runs on the event
+loop's thread.
 
 A worker's life:
 
 1. `start` launches the process and exchanges HELLO, LOAD and READY with it (`workers.startup`).
 2. `execute` sends a batch. The guest responds with any number of RESPONSES; the last one is DONE.
 3. The process ends. `stop` and `kill` end it deliberately. If it exits by itself, responses that it had sent are read
-   first, then the owner gets `on_exit`. A guest that breaks the protocol is killed, and that is its exit.
+   first, then the delegate gets `on_exit`. A guest that breaks the protocol is killed, and that is its exit.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ _MAX_TAKERS = 4096
 _MAX_RELEASED = 64  # released output blocks that may wait for a message to go along with
 
 
-class WorkerOwner(Protocol):
+class WorkerDelegate(Protocol):
     """What a worker reports to. Called on the event loop's thread."""
 
     def on_response(self, worker: Worker, response: GuestResponse, started: int, ended: int) -> None:
@@ -181,7 +182,7 @@ class Worker:
     """
 
     def __init__(
-        self, spec: LaunchSpec, owner: WorkerOwner, interface: ModelInterface, services: GuestServices
+        self, spec: LaunchSpec, delegate: WorkerDelegate, interface: ModelInterface, services: GuestServices
     ) -> None:
         self.spec = spec
         self.python = ""
@@ -193,7 +194,7 @@ class Worker:
         self.memory_usage: tuple[MemoryUse, ...] = ()
         code = spec.load.code
         self._log_levels = code.log_levels if isinstance(code, NativeCode) else None  # what the guest knows of the log
-        self._owner = owner
+        self._delegate = delegate
         self._services = services
         self._interface = interface
         self._loop = asyncio.get_running_loop()
@@ -251,7 +252,9 @@ class Worker:
         self._startup = startup = GuestStartup(self.spec, self._process, self._send)
         try:
             sock, side = await self._process.spawn(
-                self.memory, lambda stream, line: self._owner.on_output_line(self, stream, line), self._on_process_exit
+                self.memory,
+                lambda stream, line: self._delegate.on_output_line(self, stream, line),
+                self._on_process_exit,
             )
         except BaseException:
             await self.kill()
@@ -310,7 +313,7 @@ class Worker:
         now = time.monotonic_ns()
         self._number = number = (self._number + 1) & 0xFFFFFFFF
         keys = [key for key, _, _ in batch]
-        if self._is_gone:  # its last responses are being read; the owner gets this batch back with `on_exit`
+        if self._is_gone:  # its last responses are being read; the delegate gets this batch back with `on_exit`
             self.batches[number] = ExecutingBatch(keys, -1, 0, size)
             self.open.update(keys)
             return number
@@ -415,7 +418,7 @@ class Worker:
 
     def request_of(self, key: int) -> InferRequest | None:
         """An open request of this guest; None for any other."""
-        return self._owner.request_of(key) if key in self.open else None
+        return self._delegate.request_of(key) if key in self.open else None
 
     def propagated(self) -> Mapping[str, str]:
         """The headers that all open requests have in common, for a call whose own request is unknown."""
@@ -423,7 +426,7 @@ class Worker:
             return NO_HEADERS
         shared: Mapping[str, str] | None = None
         for key in self.open:
-            request = self._owner.request_of(key)
+            request = self._delegate.request_of(key)
             if request is None:
                 continue
             if shared is not None and request.propagated != shared:
@@ -465,7 +468,7 @@ class Worker:
         batch = self.batches.pop(number)
         self.open.difference_update(batch.keys)
         self._release_block(batch.block)
-        self._owner.on_batch_unsent(self, batch, error)
+        self._delegate.on_batch_unsent(self, batch, error)
 
     def _on_result_failed(self, number: int) -> None:
         """The result of a call was replaced by an error, which ends the call for the model."""
@@ -489,7 +492,7 @@ class Worker:
             if kind == wire.Kind.RESPONSES:
                 self._responses(payload)
             elif kind == wire.Kind.REPORTS:
-                self._owner.on_reports(read_reports(payload))
+                self._delegate.on_reports(read_reports(payload))
             elif kind == wire.Kind.CALL:
                 self._services.on_call(self, self._calls.read(payload, self.memory))
             else:
@@ -506,7 +509,7 @@ class Worker:
             if response is not None and response.key in self.forwarded and self._pass_on_forwarded(response):
                 return
         read = read_responses(payload, self._interface, self.memory)
-        if read.done and self._owner.is_refill_urgent(read.ended - read.started):
+        if read.done and self._delegate.is_refill_urgent(read.ended - read.started):
             self._end_batch(read)
             self._pass_on(read)
         else:
@@ -521,12 +524,12 @@ class Worker:
         batch = self.batches.get(response.number)
         if batch is None or batch.keys != (response.key,):
             return False
-        if self._owner.is_refill_urgent(response.ended - response.started):
+        if self._delegate.is_refill_urgent(response.ended - response.started):
             return False
         del self.batches[response.number]
         self.open.discard(response.key)
         self.forwarded.discard(response.key)
-        self._owner.on_forwarded_response(self, response, batch)
+        self._delegate.on_forwarded_response(self, response, batch)
         self._results.retry()
         return True
 
@@ -537,7 +540,7 @@ class Worker:
             if response.final or response.reschedule:
                 self.open.discard(response.key)
                 self.forwarded.discard(response.key)
-            self._owner.on_response(self, response, read.started, read.ended)
+            self._delegate.on_response(self, response, read.started, read.ended)
 
     def _end_batch(self, read: Responses) -> None:
         batch = self.batches.pop(read.number, None)
@@ -550,7 +553,7 @@ class Worker:
                 self._results.keep(batch.block)
             else:
                 self.memory.release_input(batch.block)
-        self._owner.on_batch_done(self, batch, read.started, read.ended)
+        self._delegate.on_batch_done(self, batch, read.started, read.ended)
         self._results.retry()
 
     def _send_released(self) -> None:
@@ -562,7 +565,7 @@ class Worker:
         match message:
             case Log():
                 fields = (message.level, message.file, message.line, message.text)
-                self._process.log.put(len(message.text), self._owner.on_log_record, self, *fields)
+                self._process.log.put(len(message.text), self._delegate.on_log_record, self, *fields)
             case WantRelease():
                 if not self._wants_release:
                     self._wants_release = True
@@ -598,7 +601,7 @@ class Worker:
         except (KeyError, ValueError) as error:
             raise ProtocolError(f"a malformed notification of progress: {error!r}") from error
         if key in self.open:
-            self._owner.on_progress(key, started)
+            self._delegate.on_progress(key, started)
 
     def _want_release(self) -> None:
         """Send released blocks as soon as there are any: the guest waits for them."""
@@ -636,7 +639,7 @@ class Worker:
             self._queries > 0
             or self._wants_release
             or self._services.is_calling(self)
-            or self._owner.is_held_back(self)
+            or self._delegate.is_held_back(self)
         )
 
     def _on_hang(self) -> None:
@@ -661,7 +664,7 @@ class Worker:
 
     def _on_drained(self, status: int) -> None:
         """The process has exited, and its last messages were handled."""
-        # The guest never read the batch that was sent last: the owner may give it to another guest.
+        # The guest never read the batch that was sent last: the delegate may give it to another guest.
         if self._channel is not None and self._channel.was_cut and self._last_sent in self.batches:
             self.batches[self._last_sent] = self.batches[self._last_sent]._replace(sent=0)
         self._process.exited.set_result(status)
@@ -670,7 +673,7 @@ class Worker:
             error = self._process.exit_report()
             error.label = "hang" if self._watch.is_hung else ""
             self._dispose()
-            self._owner.on_exit(self, error)
+            self._delegate.on_exit(self, error)
 
     def _on_channel_end(self, reason: str) -> None:
         """Kill a guest without its channel, unless it exits by itself first, with its own exit code."""

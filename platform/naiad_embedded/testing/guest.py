@@ -15,7 +15,7 @@ from typing import Any
 
 from naiad_stub import wire
 from naiad_stub.exceptions import TritonError
-from naiad_stub.exchange import Batch, Ticket, error_entry
+from naiad_stub.exchange import Batch, RequestRecord, error_entry
 from naiad_stub.execution import Execution
 from naiad_stub.messages import Credit
 from naiad_stub.request import InferenceRequest
@@ -57,7 +57,7 @@ class RequestRun:
     def __init__(
         self,
         request: Request,
-        make: Callable[[Ticket], InferenceRequest],
+        make: Callable[[RequestRecord], InferenceRequest],
         requested: Any,
         kept: RequestState | None = None,
     ) -> None:
@@ -184,10 +184,10 @@ class Guest:
         batch = GuestBatch(next(self._batches), self, keyed)
         for key, run in keyed.items():
             run.is_rescheduled = False
-            ticket = Ticket(key, run.requested, batch)
-            batch.tickets.append(ticket)
-            batch.requests.append(run.make(ticket))
-            del ticket
+            record = RequestRecord(key, run.requested, batch)
+            batch.records.append(record)
+            batch.requests.append(run.make(record))
+            del record
         self._runs.update(keyed)
         coroutine = self._execution.begin(batch)
         if coroutine is not None:
@@ -274,17 +274,17 @@ class _Writer:
         self._outputs = outputs
         self._tokens = itertools.count(1)
 
-    def response(self, ticket: Ticket, response: InferenceResponse, flags: int) -> tuple[bytes, int]:
+    def response(self, record: RequestRecord, response: InferenceResponse, flags: int) -> tuple[bytes, int]:
         """One entry of RESPONSES, and the bytes of its outputs."""
         error = response.error()
         if error is not None:
-            return error_entry(ticket.key, error.code(), error.message(), flags), 0
+            return error_entry(record.key, error.code(), error.message(), flags), 0
         problem = self._problem(response)
         if problem:
-            return error_entry(ticket.key, TritonError.INTERNAL, problem, flags), 0
+            return error_entry(record.key, TritonError.INTERNAL, problem, flags), 0
         token = next(self._tokens).to_bytes(_TOKEN_BYTES, "little")
-        self._responses[token] = response_of(response, ticket.requested)
-        return wire.RESPONSE_HEAD.pack(ticket.key, flags, 0, 0, _TOKEN_BYTES, 0) + token, 0
+        self._responses[token] = response_of(response, record.requested)
+        return wire.RESPONSE_HEAD.pack(record.key, flags, 0, 0, _TOKEN_BYTES, 0) + token, 0
 
     def _problem(self, response: InferenceResponse) -> str:
         """What is wrong with the outputs of a response; empty if nothing is, or nothing is checked."""
@@ -308,7 +308,7 @@ class _Writer:
 class _TestSenders(HostSenders):
     """Response senders whose client is the test: it reads at once, and cancels if `Request.is_cancelled` is set."""
 
-    def is_cancelled(self, handle: Ticket) -> bool:
+    def is_cancelled(self, handle: RequestRecord) -> bool:
         """Whether the test has cancelled the request."""
         batch = handle.batch
         assert isinstance(batch, GuestBatch)
@@ -338,11 +338,11 @@ class BatchSenders(ResponseSenders):
 
     def sender_of(self, request: InferenceRequest) -> InferenceResponseSender:
         """The sender of *request*; one that raises when used for a request that the model made itself."""
-        ticket = request._handle  # noqa: SLF001 - the guest's half of the class
-        senders = None if ticket is None else ticket.batch.guest.senders
-        return InferenceResponseSender._of(senders, ticket)  # noqa: SLF001 - the guest's half of the class
+        record = request._handle  # noqa: SLF001 - the guest's half of the class
+        senders = None if record is None else record.batch.guest.senders
+        return InferenceResponseSender._of(senders, record)  # noqa: SLF001 - the guest's half of the class
 
-    def is_cancelled(self, handle: Ticket) -> bool:
+    def is_cancelled(self, handle: RequestRecord) -> bool:
         """Whether the test has cancelled a received request."""
         batch = handle.batch
         assert isinstance(batch, GuestBatch)
@@ -352,9 +352,9 @@ class BatchSenders(ResponseSenders):
 def received_request(
     request: Request, tensors: list[Tensor], requested: Any, parameters: str, kept: RequestState | None = None
 ) -> Any:
-    """A function that makes the request that the model sees from a ticket, with the states of that moment."""
+    """A function that makes the request that the model sees from a record, with the states of that moment."""
 
-    def make(ticket: Ticket) -> InferenceRequest:
+    def make(record: RequestRecord) -> InferenceRequest:
         return InferenceRequest._received(  # noqa: SLF001 - made for this
             request.request_id,
             request.correlation_id,
@@ -363,7 +363,7 @@ def received_request(
             [*tensors, *(kept.tensors() if kept is not None else ())],
             requested,
             parameters,
-            ticket,
+            record,
         )
 
     return make

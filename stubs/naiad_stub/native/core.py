@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from naiad_stub.exchange import Ticket
+from naiad_stub.exchange import RequestRecord
 from naiad_stub.load_spec import LoadSpec, NativeCode
 from naiad_stub.native.errors import INTERNAL, UNSUPPORTED, ApiCallError, DeadHandleError
 from naiad_stub.native.handles import HandleTable
@@ -160,7 +160,7 @@ class NativeRequest:
 
     Attributes:
         request: The received request.
-        ticket: The guest's record of it.
+        record: The guest's record of it.
         delivery: Sends its responses.
         handle: Its handle.
         thread: The thread that executes its batch; 0 once Execute has returned.
@@ -181,16 +181,16 @@ class NativeRequest:
         "kept",
         "parameters",
         "positions",
+        "record",
         "request",
         "states",
         "thread",
-        "ticket",
     )
 
-    def __init__(self, request: InferenceRequest, ticket: Ticket, thread: int, delivery: Any) -> None:
+    def __init__(self, request: InferenceRequest, record: RequestRecord, thread: int, delivery: Any) -> None:
         self.request = request
         self.delivery = delivery
-        self.ticket = ticket
+        self.record = record
         self.handle = 0
         self.thread = thread
         self.inputs: Optional[List[int]] = None
@@ -205,17 +205,17 @@ class Recipient:
     """Where responses go: what a response and a factory keep of a request that may be released before they are sent.
 
     Attributes:
-        ticket: The guest's record of the request.
+        record: The guest's record of the request.
         delivery: See `NativeRequest`.
         thread: See `NativeRequest`.
         states: See `NativeRequest`.
         positions: See `NativeRequest`.
     """
 
-    __slots__ = ("delivery", "positions", "states", "thread", "ticket")
+    __slots__ = ("delivery", "positions", "record", "states", "thread")
 
     def __init__(self, request: NativeRequest) -> None:
-        self.ticket = request.ticket
+        self.record = request.record
         self.delivery = request.delivery
         self.thread = request.thread
         self.states = request.states

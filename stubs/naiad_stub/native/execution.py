@@ -17,7 +17,7 @@ from naiad_stub import wire
 from naiad_stub.blocks import KeptBlocks
 from naiad_stub.channel import Channel, HostGoneError
 from naiad_stub.exceptions import TritonError
-from naiad_stub.exchange import Batch, ResponseWriter, Ticket, error_entry, mark_entry, responses_frame
+from naiad_stub.exchange import Batch, RequestRecord, ResponseWriter, error_entry, mark_entry, responses_frame
 from naiad_stub.execution import end_batch
 from naiad_stub.native.core import Core, NativeRequest, Recipient
 from naiad_stub.native.functions.requests import RequestFunctions
@@ -55,7 +55,7 @@ class NativeExecution:
         self._instance = 0
         self._thread = 0  # the thread that executes a batch
         self._batch: Optional[Batch] = None
-        self._answers: List[Tuple[Ticket, InferenceResponse]] = []  # of that thread, not yet sent
+        self._answers: List[Tuple[RequestRecord, InferenceResponse]] = []  # of that thread, not yet sent
         self._early: Set[int] = set()  # keys of requests whose last response left before the batch was done
         self._first_answer = 0  # when the first response of the batch was sent
         self._is_late = False  # the backend works on for long after it has sent a response
@@ -78,7 +78,7 @@ class NativeExecution:
         requests = []
         add = core.requests.add
         for index, request in enumerate(batch.requests):
-            made = NativeRequest(request, batch.tickets[index], thread, self)
+            made = NativeRequest(request, batch.records[index], thread, self)
             made.handle = handles[index] = add(made)
             requests.append(made)
         self._batch, self._thread, self._first_answer = batch, thread, 0
@@ -97,31 +97,31 @@ class NativeExecution:
         self._batch = None
         requests.clear()
         made = None  # type: ignore[assignment] # the last reference to a request, and so to the inputs
-        unanswered: List[Ticket] = []
+        unanswered: List[RequestRecord] = []
         if len(entries) < count:
             answered = self._early.union(int.from_bytes(entry[:8], "little") for entry in entries)
-            unanswered = [ticket for ticket in batch.tickets if ticket.key not in answered]
+            unanswered = [record for record in batch.records if record.key not in answered]
         self._early.clear()
         self._senders.on_execute_return(batch, unanswered)
         end_batch(self._channel, self._kept, batch, entries, ended, self.reports.take())
 
     def send(self, recipient: Recipient, response: Optional[InferenceResponse], flags: int) -> None:
         """Send a response or flags. See `responses.ResponseDelivery`."""
-        ticket = recipient.ticket
+        record = recipient.record
         if response is not None and recipient.states and response._error is None:
             response._outputs += recipient.states
             recipient.states.clear()
         if (
-            ticket.closed_after is None
-            and ticket.sender_state is None
+            record.closed_after is None
+            and record.sender_state is None
             and response is not None
             and flags == FINAL_FLAG
-            and ticket.batch is self._batch
+            and record.batch is self._batch
             and threading.get_ident() == self._thread
             and not self._senders.decoupled
         ):
-            ticket.closed_after = 1
-            self._answers.append((ticket, response))
+            record.closed_after = 1
+            self._answers.append((record, response))
             if not self._first_answer:
                 self._first_answer = time.monotonic_ns()
             if self._is_late:
@@ -129,31 +129,31 @@ class NativeExecution:
             return
         if not self._first_answer and threading.get_ident() == self._thread:
             self._first_answer = time.monotonic_ns()
-        self._senders.state_of(ticket).send(ticket, response, flags)
+        self._senders.state_of(record).send(record, response, flags)
 
     def is_cancelled(self, recipient: Recipient) -> bool:
         """Whether the client cancelled the request. See `responses.ResponseDelivery`."""
-        return self._senders.is_cancelled(recipient.ticket)
+        return self._senders.is_cancelled(recipient.record)
 
     def send_early(self) -> None:
         """Send the responses of the batch so far, if the calling thread executes it."""
         if self._answers and self._batch is not None and threading.get_ident() == self._thread:
-            self._early.update(ticket.key for ticket, _ in self._answers)
+            self._early.update(record.key for record, _ in self._answers)
             entries = self._entries()
             self._channel.send(self.reports.take() + responses_frame(self._batch, entries, 0, time.monotonic_ns()))
 
     def _entries(self) -> List[bytes]:
         """The entries of all responses that were not sent yet."""
         answers, self._answers = self._answers, []
-        return [self._entry(ticket, response) for ticket, response in answers]
+        return [self._entry(record, response) for record, response in answers]
 
-    def _entry(self, ticket: Ticket, response: InferenceResponse) -> bytes:
+    def _entry(self, record: RequestRecord, response: InferenceResponse) -> bytes:
         try:
-            return self._writer.response(ticket, response, wire.FINAL)[0]
+            return self._writer.response(record, response, wire.FINAL)[0]
         except HostGoneError:
             raise
         except Exception as error:  # noqa: BLE001 - this response cannot be sent; the others can
-            return error_entry(ticket.key, TritonError.INTERNAL, str(error), wire.FINAL)
+            return error_entry(record.key, TritonError.INTERNAL, str(error), wire.FINAL)
 
     def _fail(self, requests: List[NativeRequest], handle: int) -> List[bytes]:
         """Error entries for the requests of a batch that Execute failed; they belong to the server again."""
@@ -161,13 +161,13 @@ class NativeExecution:
         entries = []
         for request in requests:
             self._revoke(request)
-            ticket = request.ticket
-            if ticket.closed_after is not None or (ticket.sender_state is not None and ticket.sender_state.is_closed):
+            record = request.record
+            if record.closed_after is not None or (record.sender_state is not None and record.sender_state.is_closed):
                 continue
-            ticket.closed_after = 0
-            if ticket.sender_state is not None:
-                ticket.sender_state.is_closed = True
-            entries.append(error_entry(ticket.key, error.code, error.message, wire.FINAL))
+            record.closed_after = 0
+            if record.sender_state is not None:
+                record.sender_state.is_closed = True
+            entries.append(error_entry(record.key, error.code, error.message, wire.FINAL))
         return entries
 
     def _reschedule_marks(self, requests: List[NativeRequest]) -> List[bytes]:
@@ -175,8 +175,8 @@ class NativeExecution:
         for request in requests:
             request.thread = 0
             if request.request._release_flags == _RESCHEDULE:
-                request.ticket.closed_after = 0
-                entries.append(mark_entry(request.ticket.key, wire.RESCHEDULE))
+                request.record.closed_after = 0
+                entries.append(mark_entry(request.record.key, wire.RESCHEDULE))
         return entries
 
     def _revoke(self, request: NativeRequest) -> None:

@@ -38,8 +38,8 @@ class Member:
         self.held: Any = None
         self.submitted = 0
 
-    def submit(self, request: InferRequest, sink: Any, *, alone: bool) -> int:
-        assert not alone
+    def submit(self, request: InferRequest, sink: Any, *, needs_idle: bool) -> int:
+        assert not needs_idle
         self.submitted += 1
         if self.held is None:
             self.held = sink

@@ -49,7 +49,7 @@ def test_requests_of_one_form_share_their_layout():
     key = object()
 
     assert [admits.submit(request(bytes([n] * 8), layout_key=key), None) for n in (1, 2)] == [1, 2]
-    assert admits.submit(request(), None, alone=True) == 3
+    assert admits.submit(request(), None, needs_idle=True) == 3
 
     first, second, third = (call[3] for call in started.calls)
     assert second is first

@@ -1,8 +1,8 @@
 """Calls of models to other models (business logic scripting, BLS).
 
 A call is submitted like any other request; its sink sends the responses to the calling guest. Every call is submitted
-with `alone`: only an instance that holds no other request may take it. Behind a request whose model calls back into the
-caller it would wait forever.
+with `needs_idle`: only an instance that holds no other request may take it. Behind a request whose model calls back
+into the caller it would wait forever.
 
 Calls that can never be answered are rejected with an error that names the deadlock cycle (see `deadlocks`); the
 reference hangs. Other texts are the reference's (PB src/request_executor.cc).
@@ -102,7 +102,7 @@ class ModelCalls:
             sink = _caused(worker, call, pending)
             self._calls.setdefault(worker, {})[call.number] = pending
             try:
-                pending.key = version.submit(request, sink, alone=True)
+                pending.key = version.submit(request, sink, needs_idle=True)
             except NaiadError:
                 self.remove(pending)
                 if request.trace is not None:

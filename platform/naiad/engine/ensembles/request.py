@@ -74,11 +74,11 @@ class EnsembleResponses:
 
 
 class EnsembleRequest:
-    """One request to an ensemble in flight; the owner of its steps.
+    """One request to an ensemble in flight; the parent of its steps.
 
     Attributes:
         request: The request.
-        alone: Whether the request is a call of a model (see `Admission.submit`).
+        needs_idle: Whether the request is a call of a model (see `Admission.submit`).
     """
 
     __slots__ = (
@@ -96,7 +96,7 @@ class EnsembleRequest:
         "_step_requests",
         "_submitter",
         "_took",
-        "alone",
+        "needs_idle",
         "request",
     )
 
@@ -108,11 +108,11 @@ class EnsembleRequest:
         sink: Sink,
         batch_size: int,
         *,
-        alone: bool,
+        needs_idle: bool,
         on_done: Callable[[], object],
     ) -> None:
         self.request = request
-        self.alone = alone
+        self.needs_idle = needs_idle
         self._submitter = submitter
         self._responses = responses
         self._sink = sink

@@ -90,7 +90,7 @@ class StepPlan:
         return (self.outputs, *[(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in inputs])
 
 
-class StepOwner(Protocol):
+class StepParent(Protocol):
     """The request to the ensemble that a step belongs to."""
 
     @property
@@ -98,7 +98,7 @@ class StepOwner(Protocol):
         """The request to the ensemble."""
 
     @property
-    def alone(self) -> bool:
+    def needs_idle(self) -> bool:
         """Whether that is a call of a model."""
 
     @property
@@ -188,7 +188,7 @@ class StepRequest:
         "_inputs",
         "_key",
         "_number",
-        "_owner",
+        "_parent",
         "_sequence",
         "_size",
         "_submitter",
@@ -199,7 +199,7 @@ class StepRequest:
 
     def __init__(
         self,
-        owner: StepOwner,
+        parent: StepParent,
         submitter: StepSubmitter,
         number: int,
         step: int,
@@ -207,7 +207,7 @@ class StepRequest:
     ) -> None:
         self.step = step
         self.took = (0, 0, 0)
-        self._owner = owner
+        self._parent = parent
         self._submitter = submitter
         self._number = number
         self._inputs = inputs
@@ -217,10 +217,10 @@ class StepRequest:
         self._sequence: tuple[int | str, int] = (0, 0)
 
     def submit(self) -> None:
-        """Submit the request to the step's model; call `on_step_error` of the owner if it is rejected."""
-        owner, submitter = self._owner, self._submitter
-        if owner.is_ended:
-            owner.on_step_error(self._number, cancelled(), True)
+        """Submit the request to the step's model; call `on_step_error` of the parent if it is rejected."""
+        parent, submitter = self._parent, self._submitter
+        if parent.is_ended:
+            parent.on_step_error(self._number, cancelled(), True)
             return
         request = None
         try:
@@ -228,24 +228,24 @@ class StepRequest:
             version = self._version = submitter.registry.find(step.model, step.version)
             request = self._request(step, submitter.plan(self.step, version))
             self._inputs = ()
-            trace = owner.request.trace
+            trace = parent.request.trace
             self._key = version.submit(
-                request, self if trace is None else trace.start_child(request, self), alone=owner.alone
+                request, self if trace is None else trace.start_child(request, self), needs_idle=parent.needs_idle
             )
         except NaiadError as error:
             if request is not None and request.trace is not None:
                 request.trace.on_rejected()
-            owner.on_step_error(self._number, error, True)
+            parent.on_step_error(self._number, error, True)
             return
         except Exception as error:  # the client of the ensemble waits
             logger.exception("cannot submit a step of an ensemble")
-            owner.on_step_error(self._number, unexpected_error("submit a step of the ensemble", error), True)
+            parent.on_step_error(self._number, unexpected_error("submit a step of the ensemble", error), True)
             return
         if version.is_waiting(self._key):
             submitter.on_waiting()
 
     def _request(self, step: EnsembleStep, plan: StepPlan) -> InferRequest:
-        asked = self._owner.request
+        asked = self._parent.request
         self._sequence = _sequence_of(asked, [tensor for _, tensor in self._inputs], step.model)
         inputs = [
             InputTensor(name, tensor.datatype, tensor.shape_for(plan.dims.get(name, ()), plan.is_batched), tensor.data)
@@ -284,9 +284,9 @@ class StepRequest:
         """Nothing to do: `submit` catches the error."""
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
-        """Pass a response of the step's model to the owner."""
+        """Pass a response of the step's model to the parent."""
         if response is None:
-            self._owner.on_step_response(self._number, None, final)
+            self._parent.on_step_response(self._number, None, final)
             return
         error = response.error
         if error is None:
@@ -299,19 +299,19 @@ class StepRequest:
                     tensor.name: StepTensor(tensor.datatype, tensor.shape, tensor.data, self._size, sequence)
                     for tensor in response.outputs
                 }
-                self._owner.on_step_response(self._number, outputs, final)
+                self._parent.on_step_response(self._number, outputs, final)
                 return
-        self._owner.on_step_error(self._number, error, final)
+        self._parent.on_step_error(self._number, error, final)
 
     def cancel(self) -> None:
-        """Cancel the request; if the owner has ended, it needs no further responses."""
+        """Cancel the request; if the parent has ended, it needs no further responses."""
         if self._version is not None:
             self._version.cancel(self._key)
-            if self._owner.is_ended:
+            if self._parent.is_ended:
                 self._version.drop_responses(self._key)
         else:
             self._submitter.withdraw(self)
-            self._owner.on_step_error(self._number, cancelled(), True)
+            self._parent.on_step_error(self._number, cancelled(), True)
 
     def confirm_consumed(self) -> None:
         """Note that one of its responses, and all that was made from it, has left for the client."""

@@ -186,7 +186,7 @@ class EnsembleVersion:
         """Always None: which instance will get the inputs is known only when the steps are dispatched."""
         return None
 
-    def _start(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout, alone: bool) -> None:  # noqa: FBT001 - see `StartRequest`
+    def _start(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout, needs_idle: bool) -> None:  # noqa: FBT001 - see `StartRequest`
         """See `StartRequest`."""
         started = self._requests[key] = EnsembleRequest(
             self._submitter,
@@ -194,7 +194,7 @@ class EnsembleVersion:
             request,
             sink,
             layout.batch_size,
-            alone=alone,
+            needs_idle=needs_idle,
             on_done=partial(self._requests.pop, key, None),
         )
         started.begin()

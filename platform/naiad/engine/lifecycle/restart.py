@@ -77,7 +77,7 @@ class RestartTracker:
             return GiveUp(exits, self._next_pause(policy.recovery) if policy.limit else None)
         return Restart(min(FIRST_DELAY * 2 ** (exits - 1), LONGEST_DELAY))
 
-    def excuse(self, times: Collection[float]) -> None:
+    def forget_exits(self, times: Collection[float]) -> None:
         """Forget exits at these times: a request that is refused from now on caused them."""
         self._exits = [time for time in self._exits if time not in times]
 

@@ -39,7 +39,7 @@ from naiad.protocol.metadata import DemandStatus
 
 logger = logging.getLogger("naiad.engine")
 
-_LOOK_SECONDS = 1.0
+_WATCH_SECONDS = 1.0
 """How often memory is measured and idle models are looked for."""
 _TARGET = 0.95
 """The part of the limit that is used: sizes are up to a second old, and when a guest ends, pages that it shared count
@@ -212,13 +212,13 @@ class DemandLoads:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_WATCH_SECONDS)
             try:
-                await self._look()
+                await self._unload_idle()
             except Exception:
                 logger.exception("cannot look for idle models")
 
-    async def _look(self) -> None:
+    async def _unload_idle(self) -> None:
         """Measure, then unload the models that were idle for too long and those that exceed the limit."""
         await self._measure(model.key for model in self._registry if _loaded_versions(model))
         await self._evict(idle_models(self._loaded_models(), time.monotonic()), "idle")

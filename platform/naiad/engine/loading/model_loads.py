@@ -27,7 +27,7 @@ from naiad.engine.lifecycle.states import UNLOADED
 from naiad.engine.loading.instance_change import changed_config, has_other_changes, specs_with
 from naiad.engine.loading.loader import Loader
 from naiad.engine.loading.model_source import ModelSource
-from naiad.engine.loading.unchanged import is_whole, look_around, look_around_version
+from naiad.engine.loading.unchanged import is_whole, model_signature, version_signature
 from naiad.engine.registry import ModelRecord, Registry, VersionRecord
 from naiad.engine.response_cache import ResponseCache
 from naiad.engine.served import ServedVersion, metadata_of
@@ -57,12 +57,12 @@ class _Origin:
     Attributes:
         source: Its source.
         message: Its configuration as read.
-        look: The signature of its files and of what it uses besides; None if it is unknown.
+        signature: The signature of its files and of what it uses besides; None if it is unknown.
     """
 
     source: ModelSource
     message: pb.ModelConfig
-    look: Signature | None
+    signature: Signature | None
 
 
 class OnWakeModel(Protocol):
@@ -101,7 +101,7 @@ class ModelLoads:
         self._cache = cache
         self._slots = asyncio.Semaphore(settings.load_threads)
         self._unloads: dict[asyncio.Task[None], str] = {}  # versions being stopped, with their model
-        self._looks: dict[str, Signature | None] = {}  # signatures of models' files when they were loaded
+        self._signatures: dict[str, Signature | None] = {}  # signatures of models' files when they were loaded
         self._origins: dict[int, _Origin] = {}  # by number of the load: keeps temporary files until it ends
         self._replaced: dict[asyncio.Task[None], ServedVersion] = {}  # what was replaced by a load and ends now
 
@@ -116,11 +116,11 @@ class ModelLoads:
     async def is_unchanged(self, source: ModelSource) -> bool:
         """Whether all serving versions of the model were loaded from its present files: a load has nothing to do."""
         key = source.files.key
-        model, before = self._registry.known(key), self._looks.get(key)
+        model, before = self._registry.known(key), self._signatures.get(key)
         if source.override is not None or model is None or before is None or not is_whole(model):
             return False
         own = await asyncio.to_thread(directory_signature, source.files.directory)
-        return await asyncio.to_thread(look_around, own, model) == before
+        return await asyncio.to_thread(model_signature, own, model) == before
 
     async def wait_unloaded(self) -> None:
         """Wait until all versions being unloaded are stopped."""
@@ -143,12 +143,12 @@ class ModelLoads:
 
     def forget(self, key: str) -> None:
         """Forget a model that does not serve and has no files any more."""
-        self._looks.pop(key, None)
+        self._signatures.pop(key, None)
 
     def unload(self, name: str) -> list[asyncio.Task[None]]:
         """Start to unload all versions of a model; tasks that end when these, and replaced ones, are stopped."""
         model = self._registry.known(name)
-        self._looks.pop(name, None)
+        self._signatures.pop(name, None)
         if model is None:
             return []
         for record in model.versions.values():
@@ -267,10 +267,10 @@ class ModelLoads:
         """
         key = source.files.key
         model = self._registry.record(key)
-        self._looks.pop(key, None)
+        self._signatures.pop(key, None)
         async with contextlib.nullcontext() if is_nested else self._slots:
             # Before the files are read: a later change must lead to another load.
-            look = await asyncio.to_thread(directory_signature, source.files.directory)
+            own = await asyncio.to_thread(directory_signature, source.files.directory)
             message, numbers = await self._prepare(source, model)
             model.reason = ""
             model.is_on_demand = self._is_on_demand(message)
@@ -282,7 +282,7 @@ class ModelLoads:
                     if number in source.kept and number in model.versions and model.versions[number].loaded is not None:
                         continue
                     record = model.versions.setdefault(number, VersionRecord())
-                    await load_version(record, number, _Origin(source=source, message=message, look=look))
+                    await load_version(record, number, _Origin(source=source, message=message, signature=own))
                 except NaiadError as error:
                     failures.append((number, error))
             if not failures:
@@ -294,10 +294,10 @@ class ModelLoads:
                 for number, error in failures
             )
             raise InvalidRequestError(f"load failed for model '{key}': {reasons}")
-        self._looks[key] = None
+        self._signatures[key] = None
         is_ensemble = key in self.needs  # its members may have changed, and loading it is cheap
         if self._settings.is_explicit and source.override is None and not is_ensemble:
-            self._looks[key] = await asyncio.to_thread(look_around, look, model)
+            self._signatures[key] = await asyncio.to_thread(model_signature, own, model)
 
     async def _prepare(self, source: ModelSource, model: ModelRecord) -> tuple[pb.ModelConfig, tuple[int, ...]]:
         """The configuration of a model, and the versions to load."""
@@ -373,8 +373,8 @@ class ModelLoads:
             loaded.totals.continue_from(before.totals)
         if self._cache is not None and loaded.config.message.response_cache.enable:
             loaded.keep_responses(self._cache)
-        around = await asyncio.to_thread(look_around_version, origin.look, loaded)
-        self._install(record, before, loaded, replace(origin, look=around))
+        around = await asyncio.to_thread(version_signature, origin.signature, loaded)
+        self._install(record, before, loaded, replace(origin, signature=around))
         if isinstance(loaded, ModelVersion):
             self.on_loaded(files.key, loaded)
 
@@ -391,7 +391,7 @@ class ModelLoads:
             self._replace(key, record, before, loaded)
         self._registry.changed(key)  # before the old version stops, so that no further request reaches it
         if isinstance(before, DormantVersion):
-            before.hand_over(loaded)
+            before.submit_waiting(loaded)
 
     async def scale(self, key: str, loaded: ModelVersion, count: int) -> None:
         """Change a version's number of instances; instances in use are not removed.
@@ -417,15 +417,15 @@ class ModelLoads:
         before, files = self._origins.get(loaded.number), origin.source.files
         if before is None or before.source.files.directory != files.directory:
             return False
-        now = await asyncio.to_thread(look_around_version, origin.look, loaded)
+        now = await asyncio.to_thread(version_signature, origin.signature, loaded)
         path = config_path(files, self._settings.config_name).relative_to(files.directory)
-        if has_other_changes(before.look, now, str(path), loaded.version):
+        if has_other_changes(before.signature, now, str(path), loaded.version):
             return False
         config = changed_config(loaded, before.message, origin.message)
         if config is None:
             return False
         await loaded.change_instances(config, *specs_with(loaded, config))
-        self._origins[loaded.number] = replace(origin, look=now)
+        self._origins[loaded.number] = replace(origin, signature=now)
         self._registry.changed(files.key)
         self._in_background(files.key, loaded.end_removed(self._settings.exit_timeout), replaced=loaded)
         return True

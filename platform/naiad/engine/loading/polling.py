@@ -1,6 +1,6 @@
 """Poll mode: the repositories are polled for changes; changed models are loaded, reloaded or unloaded.
 
-What to do about two looks is decided by `naiad.engine.lifecycle.polling`.
+What to do about two snapshots is decided by `naiad.engine.lifecycle.polling`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Poller:
             repositories: The repositories.
             order: Who loads and unloads.
             registry: The models.
-            seconds: How long to wait between looks; 0 is an hour, as for the reference.
+            seconds: How long to wait between polls; 0 is an hour, as for the reference.
         """
         self._repositories = repositories
         self._order = order
@@ -54,10 +54,10 @@ class Poller:
         self._count = 0
         self._one_at_a_time = asyncio.Lock()
 
-    def begin(self, look: Snapshot, outcomes: Mapping[str, BaseException | None]) -> None:
+    def begin(self, snapshot: Snapshot, outcomes: Mapping[str, BaseException | None]) -> None:
         """Record which models were loaded at the start, and from which files."""
-        self._before = look
-        self._note(look, outcomes)
+        self._before = snapshot
+        self._note(snapshot, outcomes)
 
     async def run(self) -> None:
         """Poll until the task is cancelled."""
@@ -66,34 +66,34 @@ class Poller:
             in_a_row = in_a_row % _PATIENCE
             await asyncio.sleep(self._settle if in_a_row else self._pause)
             try:
-                unsettled = await self.look(is_regular=not in_a_row)
+                unsettled = await self.poll_once(is_regular=not in_a_row)
             except Exception:
                 logger.exception("cannot poll the model repositories")
                 unsettled = False
             in_a_row = in_a_row + 1 if unsettled else 0
 
     async def poll(self) -> None:
-        """Look until what changed is loaded: at most as long as something that settles needs."""
+        """Poll until what changed is loaded: at most as long as something that settles needs."""
         for _ in range(_PATIENCE):
-            if not await self.look(is_regular=True):
+            if not await self.poll_once(is_regular=True):
                 return
             await asyncio.sleep(self._settle)
 
-    async def look(self, *, is_regular: bool) -> bool:
-        """Look once; whether something changed and has not settled."""
+    async def poll_once(self, *, is_regular: bool) -> bool:
+        """Poll once; whether something changed and has not settled."""
         async with self._one_at_a_time:
             try:
-                found, now = await asyncio.to_thread(self._look)
+                found, now = await asyncio.to_thread(self._snapshot)
             except NaiadError as error:  # a repository that cannot be read is not one that is empty
                 logger.error("%s; models stay as they are", error.message)  # noqa: TRY400 - the operator's
                 return False
             decided = plan_changes(self._loaded, self._before, now)
             self._before = now
             self._count += is_regular
-            again = due_retries(self._failed, self._count) if is_regular else []
+            retries = due_retries(self._failed, self._count) if is_regular else []
             sources = {
                 key: self._source(found.models[key], now[key])
-                for key in dict.fromkeys((*decided.load, *(key for key in again if now.get(key) is not None)))
+                for key in dict.fromkeys((*decided.load, *(key for key in retries if now.get(key) is not None)))
             }
             if sources or decided.unload:
                 logger.info("model repositories changed: %s", _told(sources, decided.unload))
@@ -103,7 +103,7 @@ class Poller:
             self._note_duplicates(found)
             return bool(decided.unsettled)
 
-    def _look(self) -> tuple[RepositoryScan, Snapshot]:
+    def _snapshot(self) -> tuple[RepositoryScan, Snapshot]:
         found, now = self._repositories.snapshot()
         return found, {key: self._with_environments(key, signature) for key, signature in now.items()}
 
@@ -126,10 +126,10 @@ class Poller:
         changed = {version_number(part) for part in parts}
         return ModelSource(files=files, kept=frozenset(available_versions(files).keys() - changed))
 
-    def _note(self, look: Snapshot, outcomes: Mapping[str, BaseException | None]) -> None:
+    def _note(self, snapshot: Snapshot, outcomes: Mapping[str, BaseException | None]) -> None:
         for key, error in outcomes.items():
             # Again, because a load may have changed which files its environments are.
-            signature = self._with_environments(key, look.get(key))
+            signature = self._with_environments(key, snapshot.get(key))
             if signature is None:
                 continue  # it could not be read completely: the next signature counts as a change
             is_new = signature != self._loaded.get(key)

@@ -21,7 +21,7 @@ from naiad.engine.serving.version import ModelVersion
 
 logger = logging.getLogger("naiad.engine")
 
-_LOOK_SECONDS = 0.1
+_WATCH_SECONDS = 0.1
 
 
 @dataclass(slots=True)
@@ -65,17 +65,17 @@ class InstanceScaling:
     async def _watch(self) -> None:
         """Look at the versions until none is left."""
         while self._versions:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_WATCH_SECONDS)
             try:
                 for number, each in list(self._versions.items()):
                     if number not in self._registry.by_number:
                         del self._versions[number]
                     elif each.change is None and not self._order.is_changing(each.key):
-                        self._look(each)
+                        self._observe(each)
             except Exception:
-                logger.exception("cannot look at the load of models")
+                logger.exception("cannot read the load of models")
 
-    def _look(self, each: _ScaledVersion) -> None:
+    def _observe(self, each: _ScaledVersion) -> None:
         load, now = each.version.instance_load(), time.monotonic()
         each.state, wanted = decide(each.policy, each.state, load, now)
         if wanted == load.count:

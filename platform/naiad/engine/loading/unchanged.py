@@ -18,7 +18,7 @@ from naiad.models.polling import Signature
 from naiad.models.repository.repositories import directory_signature
 from naiad.models.resolution.decision import Resolution
 
-__all__ = ["environments_signature", "is_whole", "look_around", "look_around_version"]
+__all__ = ["environments_signature", "is_whole", "model_signature", "version_signature"]
 
 _OF_ENVIRONMENTS = ("bin/python", "conda-meta/history", "pyvenv.cfg", "lib/python*/site-packages")
 """Paths in an environment that change when packages are installed or removed; all its files would be too many."""
@@ -30,15 +30,15 @@ def is_whole(model: ModelRecord) -> bool:
     return bool(serving) and not model.reason and not any(version.reason for version in serving)
 
 
-def look_around(own: Signature | None, model: ModelRecord) -> Signature | None:
+def model_signature(own: Signature | None, model: ModelRecord) -> Signature | None:
     """The signature of a model's own files and of what its versions use besides; None if it is unknown. Blocks."""
     signature: Signature | None = own
     for version in model.serving():
-        signature = look_around_version(signature, newest(version))
+        signature = version_signature(signature, newest(version))
     return signature
 
 
-def look_around_version(own: Signature | None, loaded: ServedVersion) -> Signature | None:
+def version_signature(own: Signature | None, loaded: ServedVersion) -> Signature | None:
     """The signature of a model's own files and of what one of its versions uses besides. Blocks."""
     resolution = loaded.resolution if isinstance(loaded, ModelVersion) else None
     if own is None or resolution is None:
@@ -62,7 +62,7 @@ def environments_signature(model: ModelRecord) -> Signature:
         path = environment.path if isinstance(environment, EnvironmentSource) else environment
         if resolution is None or path is None or path.is_dir() or path.is_relative_to(resolution.model_dir):
             continue
-        # With absolute paths, as in `look_around_version`: all versions are loaded again.
+        # With absolute paths, as in `version_signature`: all versions are loaded again.
         signature.update(_times([path]))
     return signature
 

@@ -35,7 +35,7 @@ _LAYOUT_LIMIT = 1024
 class StartRequest(Protocol):
     """Starts a request that was admitted."""
 
-    def __call__(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout, alone: bool) -> None:  # noqa: FBT001 - positional: keywords cost time on the request path
+    def __call__(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout, needs_idle: bool) -> None:  # noqa: FBT001 - positional: keywords cost time on the request path
         """Start *request*; its responses go to *sink*, possibly before this returns.
 
         Raises:
@@ -90,14 +90,14 @@ class Admission:
         self._fatal = fatal
         self._is_guarded = True
 
-    def submit(self, request: InferRequest, sink: Sink, *, alone: bool = False) -> int:
+    def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
         """Admit a request and start it; its key.
 
         Args:
             request: The request.
             sink: Gets its responses.
-            alone: Only an instance that holds no other request may get it. The request is a call of a model; behind a
-                request that calls that model in turn, it would wait forever.
+            needs_idle: Only an instance that holds no other request may get it. The request is a call of a model;
+                behind a request that calls that model in turn, it would wait forever.
 
         Raises:
             InvalidRequestError: If it does not fit the model.
@@ -116,7 +116,7 @@ class Admission:
                 if remaining is None:
                     return key
                 sink = remaining
-            self._start(key, request, sink, layout, alone)
+            self._start(key, request, sink, layout, needs_idle)
         except NaiadError as error:
             self._statistics.on_refusal(error)
             raise

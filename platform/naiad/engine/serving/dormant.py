@@ -49,7 +49,7 @@ class OnWake(Protocol):
 class _Waiting(NamedTuple):
     request: InferRequest
     sink: Sink
-    alone: bool
+    needs_idle: bool
     queued: int
     timer: asyncio.TimerHandle
 
@@ -103,7 +103,7 @@ class DormantVersion:
         self._loop = asyncio.get_running_loop()
         self._keys = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
-        self._forwarded: dict[int, tuple[ServedVersion, int] | None] = {}  # None while it is being submitted
+        self._submitted: dict[int, tuple[ServedVersion, int] | None] = {}  # None while it is being submitted
         self._drained = asyncio.Event()
         self._drained.set()
         self._reason = ""
@@ -161,7 +161,7 @@ class DormantVersion:
     @property
     def is_idle(self) -> bool:
         """See `ServedVersion`."""
-        return not (self._waiting or self._forwarded)
+        return not (self._waiting or self._submitted)
 
     def is_ready(self) -> bool:
         """Whether it can be loaded, as far as is known."""
@@ -200,7 +200,7 @@ class DormantVersion:
 
     # -- requests -------------------------------------------------------------------------------------------------
 
-    def submit(self, request: InferRequest, sink: Sink, *, alone: bool = False) -> int:
+    def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
         """Let a request wait for the load, and start that if necessary; the request's key.
 
         Raises:
@@ -221,12 +221,12 @@ class DormantVersion:
         key, own = next(self._keys), request.timeout_us / _MICROSECONDS
         seconds = min(own, self._timeout) if own else self._timeout
         timer = self._loop.call_later(seconds, self._on_timeout, key, seconds)
-        self._waiting[key] = _Waiting(request, sink, alone, time.monotonic_ns(), timer)
+        self._waiting[key] = _Waiting(request, sink, needs_idle, time.monotonic_ns(), timer)
         self._drained.clear()
-        self._on_wake(is_urgent=alone)
+        self._on_wake(is_urgent=needs_idle)
         return key
 
-    def hand_over(self, loaded: ServedVersion) -> None:
+    def submit_waiting(self, loaded: ServedVersion) -> None:
         """Submit the requests that wait to *loaded*, in their order."""
         waiting, self._waiting = self._waiting, {}
         for key, each in waiting.items():
@@ -241,15 +241,15 @@ class DormantVersion:
                     ),
                 )
                 continue
-            self._forwarded[key] = None
+            self._submitted[key] = None
             try:
-                given = loaded.submit(each.request, _ForwardedSink(self, key, each.sink), alone=each.alone)
+                given = loaded.submit(each.request, _SubmittedSink(self, key, each.sink), needs_idle=each.needs_idle)
             except NaiadError as error:
-                self._forwarded.pop(key, None)
+                self._submitted.pop(key, None)
                 self._answer(each, error)
                 continue
-            if key in self._forwarded:  # else it has its last response
-                self._forwarded[key] = (loaded, given)
+            if key in self._submitted:  # else it has its last response
+                self._submitted[key] = (loaded, given)
         self._note_drained()
 
     def fail_waiting(self, error: NaiadError, seconds: float = 0.0) -> None:
@@ -265,7 +265,7 @@ class DormantVersion:
         """See `ServedVersion`."""
         if key in self._waiting:
             self.reject_waiting(key, NaiadError("Request was cancelled", code=Code.CANCELLED))
-        elif (given := self._forwarded.get(key)) is not None:
+        elif (given := self._submitted.get(key)) is not None:
             given[0].cancel(given[1])
 
     def reject_waiting(self, key: int, error: NaiadError) -> None:
@@ -275,36 +275,36 @@ class DormantVersion:
             each.timer.cancel()
             self._answer(each, error)
             self._note_drained()
-        elif (given := self._forwarded.get(key)) is not None:
+        elif (given := self._submitted.get(key)) is not None:
             given[0].reject_waiting(given[1], error)
 
     def is_waiting(self, key: int) -> bool:
         """See `ServedVersion`."""
-        given = self._forwarded.get(key)
+        given = self._submitted.get(key)
         return key in self._waiting if given is None else given[0].is_waiting(given[1])
 
     def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
         """See `ServedVersion`. Guests that are being started will take the request."""
-        given = self._forwarded.get(key)
+        given = self._submitted.get(key)
         return ([],) if given is None else given[0].waits_of(given[1])
 
     def confirm_sent(self, key: int, count: int) -> None:
         """See `ServedVersion`."""
-        if (given := self._forwarded.get(key)) is not None:
+        if (given := self._submitted.get(key)) is not None:
             given[0].confirm_sent(given[1], count)
 
     def drop_responses(self, key: int) -> None:
         """See `ServedVersion`."""
-        if (given := self._forwarded.get(key)) is not None:
+        if (given := self._submitted.get(key)) is not None:
             given[0].drop_responses(given[1])
 
-    def on_forwarded_end(self, key: int) -> None:
-        """A request that was handed over has its last response."""
-        self._forwarded.pop(key, None)
+    def on_submitted_end(self, key: int) -> None:
+        """A request that was submitted to the loaded version has its last response."""
+        self._submitted.pop(key, None)
         self._note_drained()
 
     async def stop(self, timeout: float) -> None:  # noqa: ARG002 - see below
-        """Fail the requests that wait; return when those that were handed over are answered.
+        """Fail the requests that wait; return when those that were submitted are answered.
 
         Without a time limit: the version that has them ends within one, and answers all.
         """
@@ -331,18 +331,18 @@ class DormantVersion:
             self._drained.set()
 
 
-class _ForwardedSink:
+class _SubmittedSink:
     """Passes responses on, and notes the last one."""
 
-    __slots__ = ("_key", "_owner", "_sink")
+    __slots__ = ("_key", "_sink", "_version")
 
-    def __init__(self, owner: DormantVersion, key: int, sink: Sink) -> None:
-        self._owner = owner
+    def __init__(self, version: DormantVersion, key: int, sink: Sink) -> None:
+        self._version = version
         self._key = key
         self._sink = sink
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
         """See `Sink.send`."""
         if final:
-            self._owner.on_forwarded_end(self._key)
+            self._version.on_submitted_end(self._key)
         self._sink.send(response, final)

@@ -61,13 +61,13 @@ class Handover:
     def forwarding(self) -> None:
         """None: each request has to be looked at for its sequence."""
 
-    def submit(self, request: InferRequest, sink: Sink, *, alone: bool = False) -> int:
+    def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
         """See `ServedVersion`."""
         version, parts = self.new, self._parts
         if not request.flags & SEQUENCE_START and not version.has_sequence(request.correlation_id):
             olds = [old for old in reversed(self.olds) if old.has_sequence(request.correlation_id)]
             version = olds[0] if olds else version
-        return version.submit(request, sink, alone=alone) * len(parts) + parts.index(version)
+        return version.submit(request, sink, needs_idle=needs_idle) * len(parts) + parts.index(version)
 
     def _part(self, key: int) -> tuple[ServedVersion, int]:
         number, position = divmod(key, len(self._parts))

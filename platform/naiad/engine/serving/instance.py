@@ -17,13 +17,13 @@ from naiad.core.errors import GuestExitedError, NaiadError
 from naiad.engine.lifecycle.restart import FIRST_DELAY, GiveUp, Restart, RestartPolicy, RestartTracker
 from naiad.guests.exchange import ModelInterface
 from naiad.guests.launch import LaunchSpec
-from naiad.guests.worker import GuestServices, Worker, WorkerOwner
+from naiad.guests.worker import GuestServices, Worker, WorkerDelegate
 from naiad.protocol.metadata import InstanceStatus
 
 logger = logging.getLogger("naiad.engine")
 
 
-class InstanceOwner(WorkerOwner, Protocol):
+class InstanceDelegate(WorkerDelegate, Protocol):
     """What an instance needs of its version, beside what the instance's worker needs of it."""
 
     @property
@@ -57,7 +57,7 @@ class Instance:
     def __init__(
         self,
         spec: LaunchSpec,
-        owner: InstanceOwner,
+        delegate: InstanceDelegate,
         interface: ModelInterface,
         policy: RestartPolicy,
         services: GuestServices,
@@ -68,7 +68,7 @@ class Instance:
         self.restarts: Counter[str] = Counter()
         self._exit_label = ""
         self.spec = spec
-        self._owner = owner
+        self._delegate = delegate
         self._interface = interface
         self._policy = policy
         self._services = services
@@ -88,15 +88,15 @@ class Instance:
         """
         self.worker = await self._start_worker()
 
-    def on_exit(self, error: GuestExitedError, now: float, *, is_excused: bool) -> None:
+    def on_exit(self, error: GuestExitedError, now: float, *, is_forgotten: bool) -> None:
         """The guest has exited *now* (`time.monotonic`): schedule the next one, or give the instance up.
 
-        With *is_excused*, a request that is refused from now on is to blame, and the instance is never given up.
+        With *is_forgotten*, a request that is refused from now on is to blame, and the instance is never given up.
         """
         self.worker = None
         self._exit_label = exit_label(error)
         logger.error("%s", error.message)
-        if is_excused:
+        if is_forgotten:
             logger.error("'%s': the request that ended this process and others before is refused", self.name)
             self._schedule_start(FIRST_DELAY)
         else:
@@ -114,10 +114,10 @@ class Instance:
             return "hung" if self.worker.is_hung else "ready"
         return "given up" if self.reason else "restarting"
 
-    def excuse(self, times: frozenset[float]) -> None:
+    def forget_exits(self, times: frozenset[float]) -> None:
         """Do not count exits at these times: a request that is refused from now on caused them."""
         if times:
-            self._restarts.excuse(times)
+            self._restarts.forget_exits(times)
 
     def status(self, model: str, version: int, namespace: str = "") -> InstanceStatus:
         """Its status for metrics."""
@@ -144,10 +144,10 @@ class Instance:
             await worker.stop(timeout)
 
     async def _start_worker(self) -> Worker:
-        worker = Worker(self.spec, self._owner, self._interface, self._services)
+        worker = Worker(self.spec, self._delegate, self._interface, self._services)
         await worker.start()
         try:
-            await self._owner.warm_up(worker)
+            await self._delegate.warm_up(worker)
         except BaseException:
             await worker.kill()
             raise
@@ -162,7 +162,7 @@ class Instance:
             return
         self.reason = self._given_up_text(error, decision)
         logger.error("'%s' is given up: %s", self.name, self.reason)
-        self._owner.on_given_up(self, decision.pause)
+        self._delegate.on_given_up(self, decision.pause)
         if decision.pause is not None:
             self._restart = self._loop.create_task(self._recover_after(decision.pause))
 
@@ -189,8 +189,8 @@ class Instance:
         """Try a guest after *delay* seconds, when it is this instance's turn."""
         while delay > 0:
             await asyncio.sleep(delay)
-            async with self._owner.recovering:
-                delay = self._owner.recovery_delay()
+            async with self._delegate.recovering:
+                delay = self._delegate.recovery_delay()
                 if delay <= 0:
                     logger.warning("'%s' was given up; one process is tried now", self.name)
                     await self._start_again()
@@ -207,7 +207,7 @@ class Instance:
         if self.reason:
             self._restarts.on_recovered(time.monotonic())
             self.reason = ""
-        self._owner.on_restart(self)
+        self._delegate.on_restart(self)
 
 
 def exit_label(error: GuestExitedError) -> str:

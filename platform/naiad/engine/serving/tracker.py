@@ -127,15 +127,15 @@ class RequestTracker:
         """Forget a request that was not sent after all."""
         self._pending.pop(pending.key, None)
 
-    def start(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout, alone: bool) -> None:  # noqa: FBT001 - see `StartRequest`
+    def start(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout, needs_idle: bool) -> None:  # noqa: FBT001 - see `StartRequest`
         """See `StartRequest`."""
         pending = self._pending[key] = PendingRequest(key, request, sink, layout)
         self.trims_due = _TRIM_COUNT
         try:
             if self.is_batching:
-                self._enqueue(pending, alone=alone)
+                self._enqueue(pending, needs_idle=needs_idle)
             else:
-                self._carry_out(self._scheduler.enqueue(pending, pending.queued, needs_idle=alone))
+                self._carry_out(self._scheduler.enqueue(pending, pending.queued, needs_idle=needs_idle))
         except NaiadError:
             raise
         except Exception:  # the caller has no request then, so nothing may be left of it here
@@ -143,12 +143,12 @@ class RequestTracker:
                 self.dispatcher.withdraw(pending)
             raise
 
-    def _enqueue(self, pending: PendingRequest, *, alone: bool) -> None:
+    def _enqueue(self, pending: PendingRequest, *, needs_idle: bool) -> None:
         """Queue a request with a scheduler that looks at more than its age, and may reject it."""
         pending.shape_key = self._shapes.key(pending.request)
         if self.order is not None:
             pending.sink = OrderedSink(self.order, pending.sink)
-        self._carry_out(self._scheduler.enqueue(pending, pending.queued, needs_idle=alone))
+        self._carry_out(self._scheduler.enqueue(pending, pending.queued, needs_idle=needs_idle))
         pending.is_queued = True
         if pending.rejection is not None:
             raise fresh(pending.rejection)
@@ -205,7 +205,7 @@ class RequestTracker:
         return None if pending is None else pending.request
 
     def is_held_back(self, worker: Worker) -> bool:
-        """See `WorkerOwner.is_held_back`."""
+        """See `WorkerDelegate.is_held_back`."""
         requests = [self._pending[key] for key in worker.open if key in self._pending]
         return any(each.progress is not None and each.progress.sizes and not each.drops_responses for each in requests)
 
@@ -232,7 +232,7 @@ class RequestTracker:
     # -- from the guest -----------------------------------------------------------------------------------------
 
     def on_response(self, worker: Worker, answer: GuestResponse, started: int, ended: int) -> None:
-        """Pass a response on to the request's sink. See `WorkerOwner.on_response`."""
+        """Pass a response on to the request's sink. See `WorkerDelegate.on_response`."""
         pending = self._pending.get(answer.key)
         if pending is None:
             # A warm-up sample; or a request that failed meanwhile, or a row without a request: these are ignored.
@@ -274,7 +274,7 @@ class RequestTracker:
             self._on_sink_failed(pending, error)
 
     def on_forwarded_response(self, worker: Worker, response: ForwardedResponse, batch: ExecutingBatch) -> None:
-        """See `WorkerOwner.on_forwarded_response`."""
+        """See `WorkerDelegate.on_forwarded_response`."""
         _, key, started, ended, layout, outputs = response
         pending = self._pending.pop(key, None)
         if pending is not None and pending.forwarded is not None:
@@ -294,7 +294,7 @@ class RequestTracker:
         end_failed_sink(pending.sink, error, (*self._model, pending.request.request_id))
 
     def on_batch_unsent(self, worker: Worker, batch: ExecutingBatch, error: Exception) -> None:
-        """See `WorkerOwner.on_batch_unsent`."""
+        """See `WorkerDelegate.on_batch_unsent`."""
         if batch.size:  # else a warm-up sample, whose inputs are small
             items = [self._pending[key] for key in batch.keys if key in self._pending]
             self.dispatcher.on_unsent(worker, items, error)
@@ -333,7 +333,7 @@ class RequestTracker:
         return took_ns >= _REFILL_NS and self._sequences is None and self._scheduler.waiting_count > 0
 
     def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None:
-        """Give the instance its next work. See `WorkerOwner.on_batch_done`."""
+        """Give the instance its next work. See `WorkerDelegate.on_batch_done`."""
         if not batch.size:  # a warm-up sample
             return
         now = time.monotonic_ns()
@@ -350,7 +350,7 @@ class RequestTracker:
             self._carry_out(actions)
 
     def on_progress(self, key: int, started: int) -> None:
-        """See `WorkerOwner.on_progress`. The time until *started* counts as time in the queue."""
+        """See `WorkerDelegate.on_progress`. The time until *started* counts as time in the queue."""
         pending = self._pending.get(key)
         if pending is None:
             return
@@ -462,7 +462,7 @@ class RequestTracker:
         self.reported = ReportedStatistics(self.statistics, find)
 
     def on_reports(self, reports: Sequence[ExecutionReport]) -> None:
-        """See `WorkerOwner.on_reports`; what the guest of a model in Python reports is ignored."""
+        """See `WorkerDelegate.on_reports`; what the guest of a model in Python reports is ignored."""
         if self.reported is not None:
             self.reported.on_reports(reports)
 

@@ -63,7 +63,7 @@ _TRIALS_UNTIL_LOST = 3
 
 
 class ModelVersion:
-    """A loaded version. Implements `ServedVersion`, `InstanceOwner` and `WorkerOwner`.
+    """A loaded version. Implements `ServedVersion`, `InstanceDelegate` and `WorkerDelegate`.
 
     Attributes:
         config: Its effective configuration.
@@ -79,7 +79,7 @@ class ModelVersion:
         advise: Returns what to do about an error that the guest logged, for the log; empty for nothing.
         submit: See `ServedVersion.submit`.
         forwarding: See `ServedVersion`.
-        on_response: See `WorkerOwner`, also for `on_forwarded_response`, `on_batch_done`,
+        on_response: See `WorkerDelegate`, also for `on_forwarded_response`, `on_batch_done`,
             `on_batch_unsent`, `on_progress`,
             `is_refill_urgent`, `request_of` and `is_held_back`.
     """
@@ -470,10 +470,10 @@ class ModelVersion:
         if self._tracker.fatal:
             self._admission.guard_with(self._tracker.fatal)
         for instance in self.instances:
-            instance.excuse(blamed)
+            instance.forget_exits(blamed)
         for instance in (*self.instances, *self._changing):
             if instance.worker is worker:
-                instance.on_exit(error, now, is_excused=now in blamed)
+                instance.on_exit(error, now, is_forgotten=now in blamed)
 
     def recovery_delay(self) -> float:
         """How many seconds an instance that was given up still has to wait before it tries a guest.

@@ -51,7 +51,7 @@ class MessageConsumer(Protocol):
         """Whether further content is kept as it is, until the consumer asks for it (`RequestMessages.read_unread`)."""
 
 
-class RequestOwner(Protocol):
+class FailableCall(Protocol):
     """The call whose request it is."""
 
     def fail_with(self, status: GrpcStatus, text: str) -> None:
@@ -86,7 +86,7 @@ class RequestMessages:
         pool: BufferPool,
         memory: RequestMemory,
         consumer: MessageConsumer,
-        call: RequestOwner,
+        call: FailableCall,
         *,
         is_single: bool,
     ) -> None:

@@ -84,7 +84,7 @@ class RequestLimits:
 class RequestReader:
     """Reads the requests of one connection.
 
-    The owner of the socket calls `get_buffer` and `buffer_updated` in turn, as asyncio does with a
+    The connection calls `get_buffer` and `buffer_updated` in turn, as asyncio does with a
     `BufferedProtocol`. Methods named `on_...` are called by httptools.
     """
 
@@ -112,7 +112,7 @@ class RequestReader:
                 beginning of a next request is not known.
             on_expect_continue: Called when the client waits for `100 Continue` before it sends a body.
             on_share_used: Called when the requests received together took the connection's share of this turn of the
-                loop (`turns`). The owner holds the reader, and releases it in a later turn.
+                loop (`turns`). The connection holds the reader, and releases it in a later turn.
             limits: Bounds on requests.
             heads: Heads seen before.
             receive_buffer: Buffer of `READ_SIZE` bytes. The connections of one loop share it: the reader copies what
@@ -237,7 +237,7 @@ class RequestReader:
         self._charges.clear()
         self._chunks.clear()
         self._unread = b""
-        # References in a cycle, which only the garbage collector would find: to this reader, and to its owner.
+        # References in a cycle, which only the garbage collector would find: to this reader, and to its connection.
         self._parser = None
         self._on_share_used = _do_nothing
         self._on_stopped = _do_nothing

@@ -5,7 +5,7 @@ the endpoints one at a time: the next one when the response before it is complet
 (`respond`), or in parts (`write`, then `respond`).
 
 Back-pressure works in both directions. While the client does not read its responses, no further request is handled and
-streams pause. While too many requests are queued, the owner reads no more of them.
+streams pause. While too many requests are queued, the connection reads no more of them.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class ResponseQueue(HttpExchange):
             handle: Called with each exchange in turn; responds now or later.
             cancel: Called with the ticket of a request whose client disconnected.
             on_closing: Called when no further request of the connection will be handled.
-            on_linger: Called instead of closing the transport where the client may still be sending: the owner lets it
-                read what was written first.
+            on_linger: Called instead of closing the transport where the client may still be sending: the
+                connection lets it read what was written first.
             on_body_released: Called with the memory of a body whose request is answered.
-            on_full: Called with each request that makes, or finds, the queue full. The owner reads no more.
+            on_full: Called with each request that makes, or finds, the queue full. The connection reads no more.
             on_room: Called when a full queue has room, or when the connection's share of a turn of the loop is used up
-                (`turns`). The owner calls `handle_queued` in a later turn, and reads more requests.
+                (`turns`). The connection calls `handle_queued` in a later turn, and reads more requests.
             error_response: Makes the response to a malformed request, and to one that *handle* failed on.
         """
         self._handle = handle

@@ -63,7 +63,7 @@ class DeviceRegions:
         self._importers.clear()
 
 
-class RegionOwner(Protocol):
+class GuestRegions(Protocol):
     """The memory of a guest, as the bytes in it see it: `InstanceMemory`."""
 
     released: deque[int]
@@ -83,7 +83,7 @@ class DeviceBytes:
 
     __slots__ = ("__weakref__", "_block", "_size", "handle", "memory", "serial", "uuid")
 
-    def __init__(self, uuid: bytes, handle: bytes, size: int, block: int, memory: RegionOwner) -> None:
+    def __init__(self, uuid: bytes, handle: bytes, size: int, block: int, memory: GuestRegions) -> None:
         self.uuid = uuid
         self.handle = handle
         self.memory = memory

@@ -45,7 +45,7 @@ class FrameKind:
 
     # frontend process to owner
     TEMPLATE = 1
-    TICKET = 2
+    SHORT_REQUEST = 2
     REQUEST = 3
     CANCEL = 4
     CONFIRM_SENT = 5
@@ -82,13 +82,13 @@ class FrameKind:
     RETURN_REGIONS = 41
 
 
-TICKET = struct.Struct("<IIqHH")
+SHORT_REQUEST = struct.Struct("<IIqHH")
 """Number of the request, of its template, offset of its inputs in the part (-1: in the message), bytes of its id and of
 its context (the headers that requests caused by it carry on, as guests get them). These follow, and then the inputs,
 each at an aligned offset."""
-TICKET_FRAME = struct.Struct(wire.FRAME.format + TICKET.format[1:])
+SHORT_REQUEST_FRAME = struct.Struct(wire.FRAME.format + SHORT_REQUEST.format[1:])
 """The head of the frame and the one of the message, packed in one step."""
-MAX_TICKET_TEXT = 0xFFFF
+MAX_SHORT_TEXT = 0xFFFF
 """A longer id or context makes a request a rare one."""
 NUMBER = struct.Struct("<I")
 CONFIRM_SENT = struct.Struct("<II")  # request, responses

@@ -49,15 +49,15 @@ from naiad.server.processes.link import Link
 from naiad.server.processes.messages import (
     CONFIRM_SENT,
     FINAL,
-    MAX_TICKET_TEXT,
+    MAX_SHORT_TEXT,
     NO_PLACE,
     NO_RESPONSE,
     NUMBER,
     PLACE,
     PLACED,
     RESPONSE,
-    TICKET,
-    TICKET_FRAME,
+    SHORT_REQUEST,
+    SHORT_REQUEST_FRAME,
     TRACED_SENDING,
     CallResult,
     FrameKind,
@@ -361,7 +361,7 @@ class RemoteEngine:
         template = None if request.layout_key is None else known.templates.get(request.layout_key)
         if template is None or template.sizes != sizes:
             template = self._template(known, request, sizes)
-        place, again = NO_PLACE, None
+        place, resend = NO_PLACE, None
         copies: list[InputCopy] | None = None
         if template.size > wire.INLINE_LIMIT and known.part is not None:
             if copied is not None and copied.part is known.part:
@@ -377,18 +377,18 @@ class RemoteEngine:
             return
         try:
             if place >= 0:
-                data, again = b"", (request, arrival)
+                data, resend = b"", (request, arrival)
             else:
                 data = b"".join(buffers) if template.is_dense else _joined(buffers, template)
-            self._pending[number] = sink, request.request_id, again
+            self._pending[number] = sink, request.request_id, resend
             if arrival is None and not request.parameters and (template.is_plain or _is_plain(request)):
                 request_id = request.request_id.encode("utf-8", "surrogatepass") if request.request_id else b""
                 context = orjson.dumps(dict(request.propagated)) if request.propagated else b""
                 id_size, context_size = len(request_id), len(context)
-                if id_size <= MAX_TICKET_TEXT and context_size <= MAX_TICKET_TEXT:
-                    size = TICKET.size + id_size + context_size + len(data)
-                    head = TICKET_FRAME.pack(
-                        size, FrameKind.TICKET, 0, number, template.number, place, id_size, context_size
+                if id_size <= MAX_SHORT_TEXT and context_size <= MAX_SHORT_TEXT:
+                    size = SHORT_REQUEST.size + id_size + context_size + len(data)
+                    head = SHORT_REQUEST_FRAME.pack(
+                        size, FrameKind.SHORT_REQUEST, 0, number, template.number, place, id_size, context_size
                     )
                     link.send(b"".join((head, request_id, context, data)))
                     return
@@ -671,8 +671,8 @@ class RemoteEngine:
         """The owner traces a request, whose responses follow."""
         pending = self._pending.get(number)
         if pending is not None:
-            sink, request_id, again = pending
-            self._pending[number] = _TimedSink(number, sink, self.send), request_id, again
+            sink, request_id, resend = pending
+            self._pending[number] = _TimedSink(number, sink, self.send), request_id, resend
 
     def _on_response(self, payload: bytes) -> None:
         number, layout_number, flags, token = RESPONSE.unpack_from(payload)
@@ -733,12 +733,12 @@ class RemoteEngine:
             else:
                 outputs.append(OutputTensor(name, datatype, shape, next(buffers)))
         error = None if response.error is None else error_of(response.error)
-        sink, _, again = pending
+        sink, _, resend = pending
         is_abandoned = number in self._abandoned
         if response.final:
             self._abandoned.discard(number)
-        if response.is_reroute and again is not None and not is_abandoned:
-            error = self._submit_again(number, sink, *again)
+        if response.is_reroute and resend is not None and not is_abandoned:
+            error = self._submit_again(number, sink, *resend)
             if error is None:
                 return
         if response.is_rejection and error is not None and isinstance(sink, RejectableSink):
@@ -821,7 +821,7 @@ class _TimedSink:
 
 
 def _is_plain(request: InferRequest) -> bool:
-    """Whether a request without parameters has nothing that a ticket has no place for."""
+    """Whether a request without parameters has nothing that a short request has no place for."""
     return not (
         request.correlation_id
         or isinstance(request.correlation_id, str)

@@ -1,4 +1,4 @@
-"""The owner's side of one frontend process: its tickets become requests to the engine, the responses go back.
+"""The owner's side of one frontend process: its messages become requests to the engine, the responses go back.
 
 Everything runs on the event loop's thread. When the process exits, its requests are cancelled. Its parts of segments
 are free once the guests, which may still read inputs in them, have let go.
@@ -46,7 +46,7 @@ from naiad.server.processes.messages import (
     PLACED,
     RESPONSE,
     RESPONSE_FRAME,
-    TICKET,
+    SHORT_REQUEST,
     TRACED_SENDING,
     CallResult,
     FrameKind,
@@ -265,13 +265,13 @@ class FrontendSession:
     def on_frame(self, kind: int, payload: bytes) -> None:
         """Handle a frame of the frontend process."""
         try:
-            if kind == FrameKind.TICKET:  # most frames
-                self._on_ticket(payload)
+            if kind == FrameKind.SHORT_REQUEST:  # most frames
+                self._on_short_request(payload)
             else:
                 self._handlers[kind](payload)
         except Exception as error:  # the frames after this one must still be handled
             logger.exception("cannot handle a message of a frontend process")
-            if kind in {FrameKind.TICKET, FrameKind.REQUEST}:
+            if kind in {FrameKind.SHORT_REQUEST, FrameKind.REQUEST}:
                 self._reject_unreadable(kind, payload, error)
 
     def close(self) -> None:
@@ -362,11 +362,11 @@ class FrontendSession:
     def _on_forget_templates(self, _: bytes) -> None:
         self._templates.clear()
 
-    def _on_ticket(self, payload: bytes) -> None:
+    def _on_short_request(self, payload: bytes) -> None:
         self.received_count += 1
-        number, template_number, start, id_size, context_size = TICKET.unpack_from(payload)
+        number, template_number, start, id_size, context_size = SHORT_REQUEST.unpack_from(payload)
         template = self._templates[template_number]
-        position = TICKET.size
+        position = SHORT_REQUEST.size
         request_id = context = b""
         if id_size:
             request_id = payload[position : position + id_size]
@@ -519,7 +519,7 @@ class FrontendSession:
 
     def _reject_unreadable(self, kind: int, payload: bytes, error: Exception) -> None:
         """Reject a request that could not be read or submitted: its client waits."""
-        number = NUMBER.unpack_from(payload)[0] if kind == FrameKind.TICKET else unpack(payload).number
+        number = NUMBER.unpack_from(payload)[0] if kind == FrameKind.SHORT_REQUEST else unpack(payload).number
         self._reject(number, InferRequest("", -1, ()), unexpected_error("read a request of a frontend process", error))
 
     def _on_cancel(self, payload: bytes) -> None:

@@ -68,8 +68,8 @@ class RequestFunctions:
         return 0
 
     def backend_request_is_cancelled(self, request: int, cancelled: int) -> int:
-        ticket = self._requests[request].ticket
-        memory.set_bool(cancelled, self._senders is not None and self._senders.is_cancelled(ticket))
+        record = self._requests[request].record
+        memory.set_bool(cancelled, self._senders is not None and self._senders.is_cancelled(record))
         return 0
 
     def backend_request_correlation_id(self, request: int, id_: int) -> int:
