@@ -25,7 +25,7 @@ class Model:
 def other(call):
     return {"Z": call["Y"] * 10}
 
-with naiad_embedded.testing.load(Model, models={"other": other}) as model:
+with naiad.testing.load(Model, models={"other": other}) as model:
     print(model.infer({"IN": np.arange(3.0)})["OUT"].tolist())
     given = pb_utils.Tensor.from_dlpack("IN", DeviceArray.of(np.arange(2.0)))
     print(model.infer({"IN": given})["OUT"].tolist())

@@ -37,6 +37,16 @@ class FakeModel(Protocol):
 Fake: TypeAlias = "Callable[[Call], FakeResponse] | FakeModel"
 
 
+class _NoChannel:
+    """In place of the guest's channel: responses of fakes need none."""
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Do nothing."""
+
+    def unwatch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Do nothing."""
+
+
 class FakeCall:
     """One call in progress, with the attributes of `naiad_stub.calls.PendingCall` that `ResponseIterator` reads.
 
@@ -44,7 +54,10 @@ class FakeCall:
         arrived: Responses that were not consumed.
         is_ended: Whether no more will arrive.
         is_cancelled: Whether the model cancelled it.
+        channel: What an event loop watches while it waits.
     """
+
+    channel = _NoChannel()
 
     def __init__(self, responses: Iterator[InferenceResponse]) -> None:
         self.arrived: deque[InferenceResponse] = deque()
@@ -147,12 +160,6 @@ class FakeCalls(ModelCalls):
 
     def discard(self, call: FakeCall) -> None:
         """Do nothing: nothing is sent."""
-
-    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Do nothing: this fake has no channel."""
-
-    def unwatch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Do nothing: this fake has no channel."""
 
 
 def _call_of(request: InferenceRequest, *, decoupled: bool) -> Call:
