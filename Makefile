@@ -37,7 +37,7 @@ test: $(VENV)/.ready-dev  ## Every test; TESTS='-m "not slow"' leaves some out
 	$(BIN)/python -m pytest $(PARALLEL) $(if $(SHARE),--share=$(SHARE)) $(if $(SLOW_SHARE),--slow-share=$(SLOW_SHARE)) $(TESTS)
 
 quick: $(VENV)/.ready-dev  ## The tests that start no server process and build no environment, and a few that do
-	$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=quick -m "smoke or not (slow or server or builds)"
+	$(BIN)/python -m pytest $(PARALLEL) $(if $(SHARE),--share=$(SHARE)) --hypothesis-profile=quick -m "smoke or not (slow or server or builds)"
 
 docs: $(VENV)/.ready-docs  ## The documentation as a site: build/site
 	$(BIN)/python docs/make_site.py
