@@ -27,7 +27,10 @@ _PROGRAM = struct.Struct("<IIQQQQQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQq")
 _DYNAMIC = struct.Struct("<QQ")
-_IDENTITY = b"\x7fELF\x02\x01\x01"  # 64 bits, little-endian, version 1
+IDENTITY = b"\x7fELF\x02\x01"
+"""The first bytes of a file that this module reads: 64 bits, little-endian."""
+MALFORMED = (struct.error, ValueError, IndexError, OverflowError)
+"""What reading a malformed file raises."""
 _SHARED_OBJECT = 3
 _PT_LOAD, _PT_DYNAMIC, _PT_GNU_STACK = 1, 2, 0x6474E551
 _READ_EXECUTE, _READ_WRITE = 5, 6
@@ -169,7 +172,7 @@ def _write(data: bytearray, at: int, part: bytes) -> None:
 def _write_head(data: bytearray, at: _Layout, kind: _Machine) -> None:
     """Write the ELF header and the program headers: what the loader maps, and with which protection."""
     _HEADER.pack_into(
-        data, 0, _IDENTITY, _SHARED_OBJECT, kind.number, 1, 0, _HEADER.size, 0, 0, _HEADER.size, _PROGRAM.size,
+        data, 0, IDENTITY + b"\x01", _SHARED_OBJECT, kind.number, 1, 0, _HEADER.size, 0, 0, _HEADER.size, _PROGRAM.size,
         _PROGRAMS, 0, 0, 0,
     )  # fmt: skip
     programs = (
@@ -270,73 +273,106 @@ class SharedObject(NamedTuple):
     exports: frozenset[str]
 
 
+class ElfFile:
+    """The dynamic section of an ELF file: the one reader of the guest and the host.
+
+    Attributes:
+        data: The bytes of the file.
+        machine: The processor, as `platform.machine` names it; its ELF number if this module does not know it.
+        values: The first value of each tag, which is the one that counts.
+        needed: Names of the libraries it needs, in order.
+        search_path: Its RUNPATH, or else its RPATH, which the loader ignores beside a RUNPATH (ld.so(8)).
+        search_path_offset: Where the search path is in the file; 0 without one.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        """Read the dynamic section in *data*, the bytes of a whole file.
+
+        Raises:
+            ElfError: If it is not a 64-bit little-endian ELF file with a dynamic section, or is malformed.
+        """
+        if data[:6] != IDENTITY:
+            raise ElfError("not a 64-bit little-endian ELF file")
+        self.data = data
+        try:
+            self._read()
+        except MALFORMED as error:
+            raise ElfError(f"malformed ELF file: {error}") from error
+
+    def _read(self) -> None:
+        head = _HEADER.unpack_from(self.data)
+        number, programs_at, program_size, program_count = head[2], head[5], head[9], head[10]
+        self.machine = next((name for name, kind in _MACHINES.items() if kind.number == number), str(number))
+        self._loads: List[Tuple[int, int, int]] = []
+        dynamic: Optional[Tuple[int, int]] = None
+        for index in range(program_count):
+            type_, _, offset, address, _, size, _, _ = _PROGRAM.unpack_from(
+                self.data, programs_at + index * program_size
+            )
+            if type_ == _PT_LOAD:
+                self._loads.append((address, offset, size))
+            elif type_ == _PT_DYNAMIC:
+                dynamic = (offset, size)
+        if dynamic is None:
+            raise ElfError("no dynamic section: not a shared object")
+        entries: List[Tuple[int, int]] = []
+        for position in range(dynamic[0], sum(dynamic) - _DYNAMIC.size + 1, _DYNAMIC.size):
+            tag, value = _DYNAMIC.unpack_from(self.data, position)
+            if not tag:
+                break
+            entries.append((tag, value))
+        self.values = dict(reversed(entries))
+        self._strings = self.offset_of(self.values[_DT_STRTAB]) if _DT_STRTAB in self.values else 0
+        self.needed = tuple(self.string(value) for tag, value in entries if tag == _DT_NEEDED)
+        path = self.values.get(_DT_RUNPATH, self.values.get(_DT_RPATH))
+        self.search_path = "" if path is None else self.string(path)
+        self.search_path_offset = 0 if path is None else self._strings + path
+
+    def offset_of(self, address: int) -> int:
+        """Where the file has what is loaded at an address.
+
+        Raises:
+            ValueError: If it has nothing for that address.
+        """
+        for start, offset, size in self._loads:
+            if start <= address < start + size:
+                return offset + address - start
+        raise ValueError(f"address {address:#x} is outside the file")
+
+    def string(self, at: int) -> str:
+        """The string at a position of the string table.
+
+        Raises:
+            ValueError: If it has no end.
+        """
+        start = self._strings + at
+        return self.data[start : self.data.index(b"\0", start)].decode("utf-8", "surrogateescape")
+
+
 def read_shared_object(data: bytes) -> SharedObject:
     """What the shared object in *data*, the bytes of its whole file, says about itself.
 
     Raises:
         ElfError: If it is not a 64-bit little-endian ELF object with a dynamic section, or is malformed.
     """
-    if data[:6] != _IDENTITY[:6]:
-        raise ElfError("not a 64-bit little-endian ELF file")
-    try:
-        return _read(data)
-    except (struct.error, ValueError, IndexError, OverflowError) as error:
-        raise ElfError(f"malformed ELF file: {error}") from error
-
-
-def _read(data: bytes) -> SharedObject:
-    _, _, number, _, _, programs_at, _, _, _, program_size, program_count, _, _, _ = _HEADER.unpack_from(data)
-    loads: List[Tuple[int, int, int]] = []
-    dynamic: Optional[Tuple[int, int]] = None
-    for index in range(program_count):
-        type_, _, offset, address, _, size, _, _ = _PROGRAM.unpack_from(data, programs_at + index * program_size)
-        if type_ == _PT_LOAD:
-            loads.append((address, offset, size))
-        elif type_ == _PT_DYNAMIC:
-            dynamic = (offset, size)
-    if dynamic is None:
-        raise ElfError("no dynamic section: not a shared object")
-    entries: List[Tuple[int, int]] = []
-    for position in range(dynamic[0], sum(dynamic) - _DYNAMIC.size + 1, _DYNAMIC.size):
-        tag, value = _DYNAMIC.unpack_from(data, position)
-        if not tag:
-            break
-        entries.append((tag, value))
-    values = dict(reversed(entries))  # the first value of a tag counts
-
-    def offset_of(address: int) -> int:
-        for start, offset, size in loads:
-            if start <= address < start + size:
-                return offset + address - start
-        raise ValueError(f"address {address:#x} is outside the file")
-
-    strings = offset_of(values[_DT_STRTAB]) if _DT_STRTAB in values else 0
-
-    def string(at: int) -> str:
-        start = strings + at
-        return data[start : data.index(b"\0", start)].decode("utf-8", "surrogateescape")
-
+    file = ElfFile(data)
     imports: Set[str] = set()
     exports: Set[str] = set()
-    if _DT_SYMTAB in values:
-        table = offset_of(values[_DT_SYMTAB])
-        for index in range(1, _symbol_count(data, values, offset_of)):
-            name, info, _, section, _, _ = _SYMBOL.unpack_from(data, table + index * _SYMBOL.size)
-            if name and info >> 4:  # local symbols are of no use to other objects
-                (exports if section else imports).add(string(name))
-    path = values.get(_DT_RUNPATH, values.get(_DT_RPATH))
-    machine = next((name for name, kind in _MACHINES.items() if kind.number == number), str(number))
-    return SharedObject(
-        machine,
-        tuple(string(value) for tag, value in entries if tag == _DT_NEEDED),
-        "" if path is None else string(path),
-        frozenset(imports),
-        frozenset(exports),
-    )
+    try:
+        if _DT_SYMTAB in file.values:
+            table = file.offset_of(file.values[_DT_SYMTAB])
+            for index in range(1, _symbol_count(file)):
+                name, info, _, section, _, _ = _SYMBOL.unpack_from(data, table + index * _SYMBOL.size)
+                if name and info >> 4:  # local symbols are of no use to other objects
+                    (exports if section else imports).add(file.string(name))
+    except MALFORMED as error:
+        raise ElfError(f"malformed ELF file: {error}") from error
+    return SharedObject(file.machine, file.needed, file.search_path, frozenset(imports), frozenset(exports))
 
 
-def _symbol_count(data: bytes, values: Dict[int, int], offset_of: Callable[[int], int]) -> int:
+def _symbol_count(file: ElfFile) -> int:
     """The number of dynamic symbols, which only the hash tables tell."""
+    data, values, offset_of = file.data, file.values, file.offset_of
     if _DT_HASH in values:
         count: int = struct.unpack_from("<II", data, offset_of(values[_DT_HASH]))[1]
         return count
