@@ -10,8 +10,8 @@ from naiad.config.server.options import ServerOptions
 from naiad.engine.door import EngineDoor
 from naiad.frontends.extensions import Extensions
 from naiad.server.http_api import ApiServices
+from naiad_llm.api import OpenAiApi, OpenAiSettings
 from naiad_llm.openai.adapters import adapter_names
-from naiad_llm.openai.api import OpenAiApi, OpenAiSettings
 from naiad_llm.openai.responses.remote_store import RemoteResponses
 from naiad_llm.openai.responses.store import ResponseStore
 from naiad_llm.openai.template import ChatTemplate

@@ -154,10 +154,43 @@ def import_cycles(sources: Collection[Source]) -> dict[str, list[str]]:
         - {source.module.rpartition(".")[0]}
         for source in sources
     }
-    # Remove modules that import none of the remaining ones, until there is no such module. A cycle always remains.
-    while removable := {module for module, imported in graph.items() if not imported & set(graph)}:
-        graph = {module: imported for module, imported in graph.items() if module not in removable}
-    return {module: sorted(imported & set(graph)) for module, imported in graph.items()}
+    return _cycles(graph)
+
+
+def folders_in_cycles(sources: Collection[Source]) -> list[str]:
+    """Imports between folders of one room or package that import each other, also by way of others.
+
+    The modules may have no cycle and the folders one: then neither can be read, tested or replaced before the other.
+    """
+    folders = {source.module for source in sources if source.path.endswith("/__init__.py")}
+    arrows = [
+        (here, there, f"{source.path}:{line}: {here} imports {name}")
+        for source in sources
+        for line, name in source.imports()
+        for here, there in [(_folder_of(source.module, folders), _folder_of(name, folders))]
+        if here and there and here != there and here.rpartition(".")[0] == there.rpartition(".")[0]
+    ]
+    graph: defaultdict[str, set[str]] = defaultdict(set)
+    for here, there, _ in arrows:
+        graph[here].add(there)
+        graph[there].update()
+    remaining = _cycles(graph)
+    return [text for here, there, text in arrows if there in remaining.get(here, ())]
+
+
+def _folder_of(module: str, folders: Collection[str]) -> str:
+    """The folder of a room (`naiad.engine.loading`) or of a package beside `naiad` that a module is in; else empty."""
+    parts = module.split(".")
+    folder = ".".join(parts[: 3 if parts[0] == "naiad" else 2])
+    return folder if folder in folders and folder.count(".") == (2 if parts[0] == "naiad" else 1) else ""
+
+
+def _cycles(graph: Mapping[str, set[str]]) -> dict[str, list[str]]:
+    """The nodes on or above a cycle, with those they lead to that are, too."""
+    # Remove nodes that lead to none of the remaining ones, until there is no such node. A cycle always remains.
+    while removable := {node for node, others in graph.items() if not others & set(graph)}:
+        graph = {node: others for node, others in graph.items() if node not in removable}
+    return {node: sorted(others & set(graph)) for node, others in graph.items()}
 
 
 def imports_of_the_guests_own_modules(host: Iterable[Source]) -> list[str]:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = {"numpy", "rich", "prometheus_client", "fsspec", "virtualenv", "conda_pack", "naiad_llm.openai.api"}
+HEAVY = {"numpy", "rich", "prometheus_client", "fsspec", "virtualenv", "conda_pack", "naiad_llm.api"}
 
 
 @pytest.mark.parametrize("module", ["naiad.cli.serve", "naiad.server.app", "naiad.server.listeners"])

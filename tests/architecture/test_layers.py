@@ -27,6 +27,10 @@ def test_no_modules_import_each_other_in_a_cycle() -> None:
     assert rules.import_cycles((*python_files(HOST), *python_files(GUEST))) == {}
 
 
+def test_folders_of_a_room_do_not_import_each_other() -> None:
+    assert rules.folders_in_cycles(python_files(HOST)) == []
+
+
 def test_the_host_shares_with_the_guest_what_describes_their_exchange_and_nothing_else() -> None:
     assert rules.imports_of_the_guests_own_modules(python_files(HOST)) == []
 

@@ -266,6 +266,33 @@ def test_an_import_cycle_is_found_through_a_function_and_over_several_modules() 
     assert rules.import_cycles(cycle[:2] + cycle[3:]) == {}
 
 
+def test_folders_that_import_each_other_are_found_without_a_cycle_of_modules() -> None:
+    modules = {
+        "engine/loading/__init__.py": "",
+        "engine/serving/__init__.py": "",
+        "engine/calls/__init__.py": "",
+        "guests/memory/__init__.py": "",
+        "engine/loading/a.py": "from naiad.engine.serving.b import x",
+        "engine/loading/c.py": "import json",
+        "engine/serving/b.py": "from naiad.engine.calls.d import y\nfrom naiad.guests.memory.e import z",
+        "engine/calls/d.py": "def f() -> None:\n    from naiad.engine.loading.c import w",
+        "guests/memory/e.py": "import naiad.engine.door",
+    }
+    sources = [each for path, text in modules.items() for each in host(path, text)]
+
+    assert rules.import_cycles(sources) == {}
+    assert rules.folders_in_cycles(sources) == [
+        f"platform/naiad/engine/{path}: naiad.engine.{here} imports naiad.engine.{name}"
+        for path, here, names in (
+            ("loading/a.py:1", "loading", ("serving.b", "serving.b.x")),
+            ("serving/b.py:1", "serving", ("calls.d", "calls.d.y")),
+            ("calls/d.py:2", "calls", ("loading.c", "loading.c.w")),
+        )
+        for name in names
+    ]
+    assert rules.folders_in_cycles([each for each in sources if not each.path.endswith("calls/d.py")]) == []
+
+
 # -- rules about pages and files --------------------------------------------------------------------------------------
 
 PAGE = """# How it is built

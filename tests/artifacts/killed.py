@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import naiad.cli.pull
-import naiad.environments.archives.inspection  # noqa: F401 - the forks find it imported
+import naiad.environments.store.inspection  # noqa: F401 - the forks find it imported
 from naiad.cli.main import main
 
 _CHANGES = {"os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.chmod", "os.utime", "os.truncate"}

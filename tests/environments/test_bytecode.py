@@ -7,8 +7,9 @@ import struct
 
 import pytest
 
+from naiad.environments.archives.unpacked_file import UnpackedFile
 from naiad.environments.bytecode import BytecodeTarget, bytecode_name, find_bytecode_target, stale_sources
-from naiad.environments.store.file_digests import FileState, UnpackedFile
+from naiad.environments.store.file_digests import FileState
 
 KIND = BytecodeTarget("cpython-311", b"abcd")
 SOURCE, CACHE = "lib/python3.11/m.py", "lib/python3.11/__pycache__/m.cpython-311.pyc"

@@ -11,10 +11,10 @@ from naiad.config.model.model_config import freeze, instance_names
 from naiad.config.model.render import to_json
 from naiad.config.model.text import parse_json, parse_text
 from naiad.core.errors import NaiadError
-from naiad.engine.loading.warmup import read_samples
 from naiad.engine.scheduling.factory import scheduler_for
 from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.sequence_states import read_states
+from naiad.engine.serving.warmup import read_samples
 from naiad.models.repository.layout import ModelFiles
 from naiad.models.repository.read import prepare_config
 

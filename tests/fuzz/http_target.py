@@ -21,7 +21,7 @@ from naiad.frontends.http1.request_reader import READ_SIZE, RequestLimits
 from naiad.frontends.kserve_http.endpoints import Endpoints
 from naiad.frontends.open_connections import OpenConnections
 from naiad.frontends.regions import ClientRegions
-from naiad_llm.openai.api import OpenAiApi, OpenAiSettings
+from naiad_llm.api import OpenAiApi, OpenAiSettings
 
 _MAX_TURNS = 200
 _LIMITS = RequestLimits(header_bytes=8 << 10, body_bytes=1 << 20)

@@ -8,8 +8,8 @@ import pytest
 from naiad.config.model.model_config import freeze
 from naiad.config.model.text import parse_text
 from naiad.core.errors import ConfigError, InvalidRequestError
-from naiad.engine.loading.warmup import read_samples
 from naiad.engine.scheduling.factory import scheduler_for
+from naiad.engine.serving.warmup import read_samples
 from naiad.frontends.kserve_http.json_tensors import to_bytes
 from naiad.models.repository.layout import ModelFiles
 from naiad.models.repository.read import prepare_config

@@ -19,7 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from naiad.environments.store.file_digests import FileState, UnpackedFile
+from naiad.environments.archives.unpacked_file import UnpackedFile
+from naiad.environments.store.file_digests import FileState
 
 __all__ = [
     "COMPLETION_SCRIPT",

@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import quote
 
 from naiad import __version__
-from naiad.environments.archives.inspection import Inspection
 from naiad.environments.archives.manifest import Package
+from naiad.environments.store.inspection import Inspection
 
 __all__ = ["bill_of_materials"]
 

@@ -11,13 +11,13 @@ from naiad.config.model.declared_environment import is_declaration
 from naiad.config.model.environment_source import EnvironmentSource, redact
 from naiad.core.errors import BundleError
 from naiad.environments.archives.archive_writer import OutputMember
-from naiad.environments.archives.inspection import inspect_environment
 from naiad.environments.archives.manifest import Manifest, host_platform, read_manifest
 from naiad.environments.archives.signatures import SIGNATURE_SUFFIX
 from naiad.environments.fetching.download import download
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.archive_digest import digest_of
+from naiad.environments.store.inspection import inspect_environment
 from naiad_building.declared.declaration import is_locked
 from naiad_building.pack import pack
 

@@ -24,8 +24,8 @@ from naiad.core.errors import ConfigError, EnvironmentBusyError, NaiadError, Res
 from naiad.core.file_content import find_unfetched
 from naiad.engine.loading.introspect import may_auto_complete
 from naiad.engine.loading.loader import Loader, LoadSettings
-from naiad.engine.loading.warmup import read_samples
 from naiad.engine.serving.sequence_states import read_states
+from naiad.engine.serving.warmup import read_samples
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.ready_environment import ReadyEnvironment

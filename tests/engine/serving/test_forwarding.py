@@ -12,13 +12,13 @@ from google.protobuf import text_format
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import freeze
 from naiad.core.errors import GuestExitedError, NaiadError
-from naiad.engine.loading.warmup import WarmUp
 from naiad.engine.response_cache import ResponseCache
 from naiad.engine.serving.admission import Admission
 from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.forwarding import Forwarding
 from naiad.engine.serving.pending import ForwardedRequest
 from naiad.engine.serving.tracker import RequestTracker
+from naiad.engine.serving.warmup import WarmUp
 from naiad.guests.exchange import ExecutingBatch, ForwardedResponse
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor

@@ -11,9 +11,9 @@ from environments import makers
 from environments.makers import member, write_tar
 
 from naiad.core import json_cache
-from naiad.environments.archives.inspection import inspect_environment
 from naiad.environments.progress import LogReporter
 from naiad.environments.store.entries import read_entries
+from naiad.environments.store.inspection import inspect_environment
 from naiad.environments.store.verification import verify_archive, verify_entries
 
 

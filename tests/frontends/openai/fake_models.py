@@ -20,7 +20,7 @@ from naiad.frontends.tracing.tracer import Tracer
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor, Sink
 from naiad.protocol.metadata import TensorMetadata
-from naiad_llm.openai.api import OpenAiApi, OpenAiSettings
+from naiad_llm.api import OpenAiApi, OpenAiSettings
 
 Send = Callable[[FakeEngine, InferRequest, Sink], None]
 _INPUTS = ("text_input", "messages", "sampling_parameters", "embedding_request", "rerank_request")

@@ -27,7 +27,7 @@ from naiad.frontends.extensions import Extensions
 from naiad.frontends.http1.messages import INTERNAL_ERROR
 from naiad.frontends.kserve_http.server import HttpFrontend
 from naiad.frontends.regions import ClientRegions
-from naiad_llm.openai.api import OpenAiApi, OpenAiSettings
+from naiad_llm.api import OpenAiApi, OpenAiSettings
 
 CHECKS = [
     status_code_conformance,

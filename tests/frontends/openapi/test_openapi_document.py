@@ -9,7 +9,7 @@ import pytest
 
 from naiad.frontends.kserve_http import routes
 from naiad.frontends.kserve_http.routes import Endpoint, find_route
-from naiad_llm.openai import api
+from naiad_llm import api
 
 from .document import DOCUMENT, filled, methods
 

@@ -41,11 +41,11 @@ from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.loading.introspect import may_auto_complete
 from naiad.engine.loading.missing_package import missing_package
 from naiad.engine.loading.thread_counts import THREAD_VARIABLES, threads_each
-from naiad.engine.loading.warmup import read_samples
 from naiad.engine.serving.compile_plan import input_names, state_outputs
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.sequence_states import read_states
 from naiad.engine.serving.version import ModelVersion
+from naiad.engine.serving.warmup import read_samples
 from naiad.environments.ready_environment import ActivatedEnvironment, inherited_variables
 from naiad.guests.completion import complete_in_guest
 from naiad.guests.guest_users import GuestUsers

@@ -14,10 +14,10 @@ from pathlib import Path
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import ModelConfig, datatype_of
 from naiad.core.errors import ConfigError
-from naiad.engine.loading.warmup import MAX_TENSOR_BYTES, read_data_file
 from naiad.engine.scheduling.sequences.states import StateTensor
 from naiad.engine.serving.compile_plan import state_outputs
 from naiad.engine.serving.pending import PendingRequest
+from naiad.engine.serving.warmup import MAX_TENSOR_BYTES, read_data_file
 from naiad.protocol.datatypes import BYTE_SIZES, Datatype, zeros
 from naiad.protocol.inference import InferResponse, InputTensor
 from naiad.protocol.request_plan import check_strings

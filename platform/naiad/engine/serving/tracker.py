@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 
 from naiad.config.model.model_config import ModelConfig, instance_groups
 from naiad.core.errors import Code, GuestExitedError, ModelError, NaiadError, fresh, is_model_response, without_frames
-from naiad.engine.loading.warmup import WarmUp
 from naiad.engine.scheduling.dynamic.shapes import ShapeKeys
 from naiad.engine.scheduling.factory import preserves_order, scheduler_for
 from naiad.engine.scheduling.fifo import FifoScheduler
@@ -28,6 +27,7 @@ from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.rate_limiter import RateLimitGate, SharedRateLimiter
 from naiad.engine.serving.response_order import Order, OrderedSink
 from naiad.engine.serving.responses import ResponsePreparation
+from naiad.engine.serving.warmup import WarmUp
 from naiad.engine.statistics.counters import FailureReason, Statistics
 from naiad.engine.statistics.reported import ReportedStatistics
 from naiad.guests.exchange import ExecutingBatch, ExecutionReport, ForwardedResponse, GuestResponse

@@ -24,7 +24,6 @@ from naiad.core.errors import GuestExitedError, NaiadError, NotReadyError, fresh
 from naiad.core.logs import GUEST_LEVELS, GuestName, log_guest_line, log_guest_record
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.lifecycle.scaling import InstanceLoad
-from naiad.engine.loading.warmup import WarmUp, WarmupSample
 from naiad.engine.response_cache import CachedResponses, ResponseCache
 from naiad.engine.scheduling.sequences.states import StateTensor
 from naiad.engine.served import metadata_of, version_numbers
@@ -35,6 +34,7 @@ from naiad.engine.serving.forwarding import Forwarding
 from naiad.engine.serving.instance import Instance
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.tracker import RequestTracker
+from naiad.engine.serving.warmup import WarmUp, WarmupSample
 from naiad.engine.statistics.counters import Statistics
 from naiad.guests.exchange import ModelInterface
 from naiad.guests.launch import LaunchSpec

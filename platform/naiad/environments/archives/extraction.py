@@ -36,8 +36,8 @@ from naiad.environments.archives.formats import (
     unpacked_size,
 )
 from naiad.environments.archives.member import Member, MemberAndContent, MemberContent, MemberKind
+from naiad.environments.archives.unpacked_file import UnpackedFile
 from naiad.environments.progress import ProgressMeter, ProgressReporter
-from naiad.environments.store.file_digests import UnpackedFile
 
 _log = logging.getLogger("naiad.environments")
 _INTERPRETER_NAME = re.compile(r"python(3(\.\d+)?)?")

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from naiad.environments.store.file_digests import HEAD_BYTES, UnpackedFile
+from naiad.environments.archives.unpacked_file import HEAD_BYTES, UnpackedFile
 
 __all__ = ["FileWriters", "set_mtime"]
 

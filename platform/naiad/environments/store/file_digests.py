@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from naiad.core import json_cache
+from naiad.environments.archives.unpacked_file import UnpackedFile
 
 __all__ = [
-    "HEAD_BYTES",
     "FileChanges",
     "FileState",
-    "UnpackedFile",
     "compare_files",
     "make_read_only",
     "read_digests",
@@ -37,26 +36,6 @@ _WRITABLE = 0o222
 _FOLDER = "env"
 _FORMAT = 1
 _CHUNK = 1024 * 1024
-
-
-HEAD_BYTES = 16
-"""Size of the header of a bytecode file (PEP 552)."""
-
-
-class UnpackedFile(NamedTuple):
-    """A file as it was written during unpacking.
-
-    Attributes:
-        size: Size in bytes.
-        mtime_ns: Modification time.
-        digest: SHA-256.
-        head: First bytes of a bytecode file, empty for other files.
-    """
-
-    size: int
-    mtime_ns: int
-    digest: str
-    head: bytes = b""
 
 
 class FileState(NamedTuple):

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.manifest import RECIPE_FOLDER
+from naiad.environments.archives.unpacked_file import UnpackedFile
 from naiad.environments.bytecode import COMPLETION_SCRIPT, bytecode_name, find_bytecode_target, stale_sources
 from naiad.environments.store.file_digests import (
     FileState,
-    UnpackedFile,
     make_read_only,
     record_files,
     scan_files,

@@ -39,9 +39,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.environments.archives.unpacked_file import UnpackedFile
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.archive_digest import ArchiveIdentity, fingerprint, identify_archive
-from naiad.environments.store.file_digests import UnpackedFile
 from naiad.environments.store.file_locks import CreationLocks
 from naiad.environments.store.placement import spread
 from naiad.environments.store.record import ReadyEntry, has_record, read_record

@@ -507,8 +507,8 @@ def _inspect(
 
     The exit code is 1 if the archive is damaged or unsafe.
     """
-    from naiad.environments.archives.inspection import inspect_environment
     from naiad.environments.progress import default_reporter
+    from naiad.environments.store.inspection import inspect_environment
     from naiad_building.cli.env.models import models_using, server_options
     from naiad_building.cli.env.tables import inspection_text
 

@@ -16,8 +16,8 @@ from naiad.config.server.command_line import read_options
 from naiad.config.server.getopt import split_arguments
 from naiad.config.server.options import SERVER_FLAGS, ServerOptions
 from naiad.core.errors import NaiadError
-from naiad.environments.archives.inspection import Inspection
 from naiad.environments.progress import LogReporter
+from naiad.environments.store.inspection import Inspection
 from naiad.environments.store.store import Store
 from naiad.models.repository.layout import ModelFiles, available_versions, versions_to_load
 from naiad.models.repository.read import read_config

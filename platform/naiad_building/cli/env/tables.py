@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable, Sequence
 
 from naiad.config.server.quantities import size_text
-from naiad.environments.archives.inspection import Inspection
 from naiad.environments.store.entries import StoreEntry, short_digests
+from naiad.environments.store.inspection import Inspection
 from naiad.environments.store.pulled import PulledRepository
 from naiad.environments.store.verification import VerificationResult
 from naiad.models.resolution.tables import text_table

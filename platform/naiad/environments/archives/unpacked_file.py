@@ -1,0 +1,26 @@
+"""What unpacking knows of a file that it wrote, so that nobody reads the file again."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["HEAD_BYTES", "UnpackedFile"]
+
+HEAD_BYTES = 16
+"""Size of the header of a bytecode file (PEP 552)."""
+
+
+class UnpackedFile(NamedTuple):
+    """A file as it was written during unpacking.
+
+    Attributes:
+        size: Size in bytes.
+        mtime_ns: Modification time.
+        digest: SHA-256.
+        head: First bytes of a bytecode file, empty for other files.
+    """
+
+    size: int
+    mtime_ns: int
+    digest: str
+    head: bytes = b""
