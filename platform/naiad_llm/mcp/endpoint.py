@@ -184,7 +184,7 @@ class CallSink:
         if not exchange.is_connected:
             self._responses.clear()
             if final:
-                self.respond({})  # to nobody: it ends the exchange
+                self.respond({})  # the client has left: this ends the exchange
             return
         if inferred is not None:
             if inferred.error is not None:

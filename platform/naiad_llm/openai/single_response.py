@@ -54,7 +54,7 @@ class SingleResponseSink:
             return
         self._exchange = None
         if not exchange.is_connected:
-            exchange.respond([])  # to nobody: it ends the exchange
+            exchange.respond([])  # the client has left: this ends the exchange
             return
         try:
             if inferred is None:

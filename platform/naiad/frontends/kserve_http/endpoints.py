@@ -443,7 +443,7 @@ class InferSink:
             return  # a second response would be taken for that to the connection's next request
         if not exchange.is_connected:
             self._release_regions()
-            exchange.respond([])  # to nobody: it ends the exchange
+            exchange.respond([])  # the client has left: this ends the exchange
             return
         if response is None:
             self._fail(exchange, NaiadError("the model ended the request without a response"))

@@ -41,7 +41,8 @@ class SignedStatement:
         problem: Why the signature does not count; empty if it does.
         files: SHA-256 of the files of the repository, by path.
         layers: Descriptors of the layers.
-        repository: Name of the repository that it was pushed to, without the registry; empty in a signature of 0.2.
+        repository: Name of the repository that it was pushed to, without the registry; empty in signatures of
+            builds before 0.2.0.
         tag: The tag that it was pushed to.
     """
 
