@@ -94,7 +94,7 @@ def test_a_server_with_a_limit_removes_unused_repositories_after_a_pull(registry
     assert "more than the 0 MB of --env-store-max-bytes: all of it is in use" in caplog.text
 
 
-def test_what_a_process_uses_stays(registry, naiad, pulled):
+def test_a_repository_in_use_is_kept(registry, naiad, pulled):
     first, second = pulled
     lease = lease_artifact(naiad.store, f"sha256:{first}")
     age(naiad.store, first, 40)

@@ -291,7 +291,7 @@ def test_a_file_that_no_guest_can_see_has_no_effect(server, attack, name):
 
 
 @pytest.mark.parametrize("name", [*REFUSED, *BYTECODE, "pins of environments", "module beside models"])
-def test_verify_names_what_was_not_signed(attack, signed, naiad, name):
+def test_verify_names_unsigned_files(attack, signed, naiad, name):
     IGNORED[name](attack) if name in IGNORED else REFUSED[name][0](attack)
 
     code, out, err = naiad.run("verify", attack.folder, f"--env-trust={signed.trusted}")
@@ -395,7 +395,7 @@ def test_a_copy_has_the_signed_content_however_often_the_source_changes_meanwhil
     assert all("'plain/1/helper.py' was changed" in error for error in errors)
 
 
-def test_a_copy_is_updated_and_what_is_not_signed_any_more_leaves_it(signed, tmp_path):
+def test_a_copy_is_updated_and_files_no_longer_signed_are_removed(signed, tmp_path):
     copies = SignedCopies(signed.folder, read_trusted_keys(signed.trusted), tmp_path / "store")
 
     assert copies.update("shared") == copies.update("plain") == "build"

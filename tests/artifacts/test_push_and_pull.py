@@ -68,7 +68,7 @@ def test_a_repository_comes_back_as_it_was(registry, naiad, models, tmp_path):
     assert all(os.access(path, os.W_OK) for path in (tmp_path / "out").rglob("*"))
 
 
-def test_what_the_registry_has_is_not_sent_again(registry, naiad, models):
+def test_blobs_of_the_registry_are_not_sent_again(registry, naiad, models):
     naiad.push(registry.uri("shop", "1"), models)
     registry.asked.clear()
 

@@ -171,7 +171,7 @@ def test_a_signature_without_a_name_is_good_for_a_digest_only(registry, naiad, s
     naiad.succeed("pull", f"{signed}@{digest}", *requiring(keys))
 
 
-def test_verify_shows_who_signed_what(registry, naiad, models, keys):
+def test_verify_names_the_keys_that_signed(registry, naiad, models, keys):
     naiad.push(registry.uri("shop", "1"), models, f"--key={keys['build']}", f"--key={keys['audit']}")
 
     out = naiad.succeed("verify", registry.uri("shop", "1"), f"--env-trust={keys['trusted']}")
@@ -187,7 +187,7 @@ def test_verify_shows_who_signed_what(registry, naiad, models, keys):
     assert out.splitlines()[-1].endswith("unchanged since a trusted key signed it")
 
 
-def test_verify_without_keys_names_the_signer_but_trusts_nobody(registry, naiad, signed):
+def test_verify_without_keys_names_the_signer_without_trust(registry, naiad, signed):
     code, out, _ = naiad.run("verify", signed)
 
     assert code == 1

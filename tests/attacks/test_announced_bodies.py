@@ -53,7 +53,7 @@ def test_body_for_a_request_that_cannot_succeed_is_not_read(server: ServerProces
     seen.assert_memory(_LITTLE)
 
 
-def test_answer_arrives_although_the_client_goes_on_sending(server: ServerProcess) -> None:
+def test_a_response_arrives_although_the_client_continues_to_send(server: ServerProcess) -> None:
     with connected(server.http_port) as connection:
         connection.sendall(head("/v2/nothing", GIB))
         for _ in range(64):

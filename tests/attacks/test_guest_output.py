@@ -47,7 +47,7 @@ def send(server, model, code):
     return server.post(f"/v2/models/{model}/infer", document)
 
 
-def test_twenty_megabytes_of_lines_of_two_bytes(server):
+def test_twenty_megabytes_of_short_lines_delay_no_request(server):
     begin = len(server.log)
     with watched(server) as seen:
         for _ in range(2):
@@ -63,7 +63,7 @@ def test_twenty_megabytes_of_lines_of_two_bytes(server):
     )
 
 
-def test_a_hundred_thousand_log_records(server):
+def test_a_hundred_thousand_log_records_delay_no_request(server):
     begin = len(server.log)
     with watched(server) as seen:
         assert send(server, "prints", "[pb_utils.Logger.log_info('a record') for _ in range(100_000)]").status == 200

@@ -70,7 +70,7 @@ def test_server_without_attack_serves_others(server: ServerProcess) -> None:
     assert seen.longest_ns > 0
 
 
-def test_server_that_is_held_up_is_seen(tmp_path: Path) -> None:
+def test_a_delayed_server_is_detected(tmp_path: Path) -> None:
     with toy_server(tmp_path, "burn(0.3)") as held_up:
         with watched(held_up) as seen:
             held_up.get("/burn")
@@ -78,14 +78,14 @@ def test_server_that_is_held_up_is_seen(tmp_path: Path) -> None:
             seen.assert_others_served()
 
 
-def test_many_short_turns_hold_nobody_up(tmp_path: Path) -> None:
+def test_many_short_turns_delay_no_request(tmp_path: Path) -> None:
     with toy_server(tmp_path, "[(burn(0.01), await asyncio.sleep(0.01)) for _ in range(30)]") as fair:
         with watched(fair) as seen:
             fair.get("/burn")
         seen.assert_others_served()
 
 
-def test_server_that_starves_others_between_turns_is_seen(tmp_path: Path) -> None:
+def test_a_server_that_starves_others_between_turns_is_detected(tmp_path: Path) -> None:
     work = "async with turn: [(burn(0.01), await asyncio.sleep(0)) for _ in range(150)]"
     with toy_server(tmp_path, work) as starving:
         with watched(starving) as seen:
@@ -94,7 +94,7 @@ def test_server_that_starves_others_between_turns_is_seen(tmp_path: Path) -> Non
             seen.assert_others_served()
 
 
-def test_memory_that_grew_for_a_moment_is_seen(tmp_path: Path) -> None:
+def test_memory_that_grew_for_a_moment_is_detected(tmp_path: Path) -> None:
     with toy_server(tmp_path, "bytearray(100 << 20)") as grows:
         with watched(grows) as seen:
             grows.get("/burn")

@@ -88,7 +88,7 @@ def test_response_that_is_taken_byte_by_byte_is_stopped(server: ServerProcess) -
     seen.assert_memory(_MEMORY)
 
 
-def test_many_connections_that_flood_at_once_hold_up_nobody(server: ServerProcess) -> None:
+def test_many_connections_that_flood_at_once_delay_no_request(server: ServerProcess) -> None:
     """Each of them alone takes more than a turn of the loop."""
     count = 24
     with watched(server) as seen:
@@ -108,7 +108,9 @@ def test_many_connections_that_flood_at_once_hold_up_nobody(server: ServerProces
 
 @pytest.mark.parametrize("content", [b"", b"ab", infer_message()], ids=["empty", "malformed", "requests"])
 @pytest.mark.parametrize("frame_size", [16_000, 200_000])
-def test_many_tiny_messages_on_a_stream_hold_up_nobody(server: ServerProcess, content: bytes, frame_size: int) -> None:
+def test_many_tiny_messages_on_a_stream_delay_no_request(
+    server: ServerProcess, content: bytes, frame_size: int
+) -> None:
     """They are work, with an answer each: 20,000 error responses take a second, and 3,000 fit into a frame."""
     one = message(content)
     count = 4000 if len(content) > 2 else 20_000
@@ -127,7 +129,7 @@ def test_many_tiny_messages_on_a_stream_hold_up_nobody(server: ServerProcess, co
 
 
 @pytest.mark.parametrize("frame_size", [16_000, 200_000])
-def test_tiny_messages_of_a_unary_call_hold_up_nobody(server: ServerProcess, frame_size: int) -> None:
+def test_tiny_messages_of_a_unary_call_delay_no_request(server: ServerProcess, frame_size: int) -> None:
     """Of several messages, the first counts."""
     with watched(server) as seen, closing(Flooder(server.grpc_port)) as client:
         client.send([Requests("ServerLive").begin(1)])

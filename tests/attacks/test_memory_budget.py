@@ -152,7 +152,7 @@ def test_default_of_the_budget_is_a_quarter_of_the_control_group(server: ServerP
 
 
 @pytest.mark.parametrize("size", [1, 6])
-def test_gzip_bomb_over_http(server: ServerProcess, size: int) -> None:
+def test_a_gzip_bomb_over_http_is_refused(server: ServerProcess, size: int) -> None:
     bomb = bomb_of(size << 10)
     with watched(server) as seen:
         for _ in range(2):
@@ -165,7 +165,7 @@ def test_gzip_bomb_over_http(server: ServerProcess, size: int) -> None:
     assert_memory_returned(server, seen)
 
 
-def test_deflate_bomb_of_many_clients(server: ServerProcess) -> None:
+def test_deflate_bombs_of_many_clients_delay_no_request(server: ServerProcess) -> None:
     bomb = bomb_of(1 << 10, is_gzip=False)
     head = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: deflate\r\nContent-Length: {len(bomb)}\r\n\r\n".encode()
     with watched(server) as seen, contextlib.ExitStack() as stack:
@@ -191,7 +191,7 @@ def test_client_that_leaves_ends_its_decompression(server: ServerProcess) -> Non
     assert_memory_returned(server, seen)
 
 
-def test_compressed_bomb_over_grpc(server: ServerProcess) -> None:
+def test_a_compressed_bomb_over_grpc_delays_no_request(server: ServerProcess) -> None:
     bomb = bomb_of(1 << 10)
     with watched(server) as seen:
         peer = Peer(server.grpc_port)
@@ -222,7 +222,7 @@ def test_server_ends_on_sigterm_while_it_decompresses(repository: Path, tmp_path
     assert "Traceback" not in started.log
 
 
-def test_messages_that_do_not_end(server: ServerProcess) -> None:
+def test_messages_that_do_not_end_are_refused_within_the_budget(server: ServerProcess) -> None:
     """2.5 GB in 40 messages: the budget is used, the largest are refused, and other requests are answered."""
     with watched(server) as seen:
         uploads = [Upload(server.grpc_port, streams=4, size=65 * MIB) for _ in range(10)]
@@ -238,7 +238,7 @@ def test_messages_that_do_not_end(server: ServerProcess) -> None:
     assert_memory_returned(server, seen)
 
 
-def test_bodies_that_do_not_end(server: ServerProcess) -> None:
+def test_bodies_that_do_not_end_are_refused_within_the_budget(server: ServerProcess) -> None:
     """Eight bodies of 200 MB that stop after 100: a request of others is served once the largest was refused."""
     # Frontend processes share the budget in equal parts.
     size = 200 * MIB // max(len(server.frontends()), 1)
@@ -263,7 +263,7 @@ def test_body_longer_than_the_budget_is_refused_at_once(server: ServerProcess) -
     assert b"send smaller requests, or set --memory-limit-requests" in answer
 
 
-def test_ten_million_chunks(server: ServerProcess) -> None:
+def test_ten_million_chunks_are_refused_within_the_budget(server: ServerProcess) -> None:
     chunks = b"2\r\nab\r\n" * 100_000
     with watched(server) as seen, connected(server.http_port) as connection:
         connection.sendall(f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode())

@@ -209,7 +209,7 @@ def guest_peak(server: ServerProcess) -> int:
 
 
 @pytest.mark.parametrize("leave", LEAVING, ids=lambda leave: leave.__name__)
-def test_a_client_that_leaves_a_stream_holds_nobody_up_and_leaves_no_memory_behind(
+def test_a_client_that_leaves_a_stream_delays_no_request_and_leaves_no_memory_behind(
     server: ServerProcess, models: Path, leave: Callable[[ServerProcess, Path], None]
 ) -> None:
     with watched(server) as seen:
@@ -222,7 +222,7 @@ def test_a_client_that_leaves_a_stream_holds_nobody_up_and_leaves_no_memory_behi
 
 
 @pytest.mark.parametrize(("outputs", "count"), [(1, 400), (OUTPUTS, 4)], ids=["many responses", "many outputs"])
-def test_a_stream_that_is_read_holds_nobody_up(server: ServerProcess, outputs: int, count: int) -> None:
+def test_a_stream_that_is_read_delays_no_request(server: ServerProcess, outputs: int, count: int) -> None:
     with watched(server) as seen, ExitStack() as stack:
         client = stack.enter_context(connected(server.http_port))
         client.sendall(post("/v2/models/flood/generate_stream", COUNT=count, OUTPUTS=outputs))

@@ -54,7 +54,7 @@ class Times(NamedTuple):
     guest: float
 
 
-def test_turns_that_others_disturbed_are_taken_again_but_not_for_ever(monkeypatch):
+def test_disturbed_turns_are_repeated_a_limited_number_of_times(monkeypatch):
     stolen = iter([0.0, 0.5, 0.01, 0.9, 0.8, 0.6])
     at = [Times(0.0, 0.0, 0.0, 0.0)]
 
@@ -71,7 +71,7 @@ def test_turns_that_others_disturbed_are_taken_again_but_not_for_ever(monkeypatc
     assert [sample["throughput"] for sample in results.samples["c"][OURS]] == [0.0, 0.01, 0.6]
 
 
-def test_a_machine_that_does_not_tell_what_was_stolen_is_taken_as_it_is():
+def test_a_machine_without_figures_of_stolen_time_is_measured_without_them():
     class Untold(NamedTuple):
         user: float
 
@@ -79,7 +79,7 @@ def test_a_machine_that_does_not_tell_what_was_stolen_is_taken_as_it_is():
 
 
 @pytest.mark.parametrize("metric", ["throughput", "unmeasured"])
-def test_ratio_of_what_only_one_server_was_measured_for_is_none(metric):
+def test_a_metric_of_one_server_alone_has_no_ratio(metric):
     assert results_of("c", {"throughput": [1]}, {}).ratio("c", metric) is None
 
 
@@ -100,7 +100,7 @@ def test_page_says_which_targets_are_met_and_which_are_not():
     assert "| memory (PSS) per idle instance | at most 1.0 x | not measured |  |" in page
 
 
-def test_prose_outlives_writing_the_page_anew(tmp_path):
+def test_text_written_by_hand_survives_a_rewrite_of_the_page(tmp_path):
     """People explain the figures by hand; a new run must not cost them that."""
     page = tmp_path / "benchmarks.md"
     report.write(page, Results(), "the old settings", "3.11.2")

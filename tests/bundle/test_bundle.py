@@ -131,7 +131,7 @@ def where(server: ServerProcess, model: str) -> list[str]:
         return [text.decode() for text in client.infer(model, [given]).as_numpy("WHERE")]
 
 
-def test_it_says_what_it_made_and_how_to_start_it(made):
+def test_the_command_prints_the_contents_of_the_bundle_and_how_to_start_it(made):
     _, said = made
 
     assert "2 models, 1 environment, Python " in said
@@ -194,7 +194,7 @@ def test_the_archive_is_served_by_an_installed_naiad_and_unpacked_once(made, tmp
     assert Path(prefix).stat().st_mtime_ns == before
 
 
-def test_the_doctor_of_a_bundle_looks_at_the_machine_it_is_on(made, tmp_path):
+def test_the_doctor_of_a_bundle_examines_the_machine_that_the_bundle_is_on(made, tmp_path):
     folder, _ = made
     with opened(folder / "shop.tar.zst") as tar:
         tar.extractall(tmp_path, filter="tar")
@@ -312,7 +312,7 @@ PATH = "/usr/bin:/usr/sbin:/bin:/sbin"
     ],
     ids=["its own user", "any user"],
 )
-def test_the_image_runs_as_anybody_with_one_folder_to_write_in(image_root, tmp_path, user, variables):
+def test_the_image_runs_as_any_user_with_one_writable_folder(image_root, tmp_path, user, variables):
     root, config = image_root
     command = contained(root, config["Entrypoint"], user=user, writable="var/lib/naiad")
 
@@ -355,7 +355,9 @@ def test_the_image_has_tritonserver_where_tritons_images_have_it(image_root, tmp
     ],
     ids=["no home", "a home to read", "a store to read"],
 )
-def test_without_a_folder_to_write_in_it_says_which_is_missing_and_ends(image_root, tmp_path, variables, code, message):
+def test_without_a_writable_folder_the_image_names_the_missing_one_and_exits(
+    image_root, tmp_path, variables, code, message
+):
     root, config = image_root
     command = contained(root, config["Entrypoint"], user="54321:54321", writable="")
     server = ServerProcess(
@@ -397,7 +399,7 @@ def test_the_same_input_gives_the_same_bytes_and_an_image_may_stand_on_another(m
         (("--output=x.tar.gz", "--glibc=2.1"), "--glibc=2.1: python needs 2."),
     ],
 )
-def test_what_cannot_be_made_is_refused_and_leaves_nothing(tmp_path, flags, message):
+def test_a_bundle_that_cannot_be_made_is_refused_and_leaves_nothing(tmp_path, flags, message):
     (tmp_path / "models" / "plain" / "1").mkdir(parents=True)
     (tmp_path / "models" / "plain" / "1" / "model.py").write_text(CODE)
     (tmp_path / "there.tar.gz").touch()

@@ -199,7 +199,7 @@ def test_several_repositories_keep_apart_and_empty_versions_and_links_travel(tmp
         ("empty", "no interpreter"),
     ],
 )
-def test_an_environment_that_would_not_do_is_refused_with_who_names_it(tmp_path, value, message):
+def test_an_unusable_environment_is_refused_with_the_model_that_names_it(tmp_path, value, message):
     model = write_model(tmp_path / "models" / "m", parameter("EXECUTION_ENV_PATH", value))
     write_archive(model / "foreign.tar.gz", "x", manifest("plan9-vax"))
     write_archive(model / "good.tar.gz", "x")
@@ -252,7 +252,7 @@ def test_signed_environments_bring_their_signatures_and_others_are_refused(tmp_p
         ((), BundleRequest(name="b"), "cannot find models to bundle in "),
     ],
 )
-def test_what_a_bundle_cannot_be_is_refused_before_anything_is_copied(tmp_path, flags, wishes, message):
+def test_an_impossible_bundle_is_refused_before_anything_is_copied(tmp_path, flags, wishes, message):
     (tmp_path / "models").mkdir()
     options, found = server_options(tmp_path, f"--model-repository={tmp_path / 'models'}", *flags)
     (tmp_path / "scratch").mkdir()
@@ -263,7 +263,7 @@ def test_what_a_bundle_cannot_be_is_refused_before_anything_is_copied(tmp_path, 
     assert message in refused.value.message
 
 
-def test_the_closure_of_packages_is_what_is_installed_and_says_what_is_not():
+def test_the_closure_of_packages_has_installed_ones_and_names_missing_ones():
     names = needed_packages(["naiad"])
 
     assert {"naiad", "numpy", "fsspec", "hpack", "mdurl"} <= set(names)
@@ -272,7 +272,7 @@ def test_the_closure_of_packages_is_what_is_installed_and_says_what_is_not():
         needed_packages(["no-such-thing"])
 
 
-def test_rewriting_leaves_alone_what_names_no_environment():
+def test_rewriting_changes_only_parameters_that_name_an_environment():
     text = '# a comment\nbackend: "python"\nparameters { key: "OTHER" value { string_value: "EXECUTION_ENV_PATH" } }\n'
 
     assert rewrite_config(text, "config.pbtxt", [1], lambda *_: pytest.fail("asked")) == text
@@ -296,7 +296,7 @@ def bundle_folder(tmp_path: Path, *, platform: str) -> Path:
     return folder
 
 
-def test_a_manifest_is_read_as_it_wformat_flag_and_tells_damage(tmp_path):
+def test_a_manifest_is_read_as_it_was_written_and_names_changed_files(tmp_path):
     folder = bundle_folder(tmp_path, platform="linux-x86_64")
     said = read_manifest(folder)
 
@@ -317,7 +317,7 @@ def test_a_manifest_is_read_as_it_wformat_flag_and_tells_damage(tmp_path):
         ("[]", "it is malformed"),
     ],
 )
-def test_a_manifest_that_is_none_is_refused(tmp_path, content, message):
+def test_an_invalid_manifest_is_refused(tmp_path, content, message):
     if content is not None:
         (tmp_path / MANIFEST_NAME).write_text(content)
 
@@ -366,7 +366,7 @@ def test_an_archive_needs_a_name_that_says_its_format(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_a_models_own_file_declares_travels_as_an_archive(tmp_path, monkeypatch):
+def test_an_environment_declared_in_a_models_file_travels_as_an_archive(tmp_path, monkeypatch):
     only_wheels(offer_wheels(tmp_path / "wheels"), monkeypatch)
     folder = write_model(tmp_path / "models" / "m")
     block = '# /// script\n# dependencies = ["adder", "numpy"]\n# ///\n'

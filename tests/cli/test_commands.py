@@ -133,7 +133,7 @@ def test_a_stray_argument_is_named_last():
     assert (result.returncode, result.stderr.splitlines()[-1]) == (1, "Unexpected argument: stray")
 
 
-def test_a_refusal_is_one_sentence_without_the_usage():
+def test_a_refused_flag_is_one_sentence_without_the_usage():
     result = run("tritonserver", "--model-repository=/m", "--allow-sagemaker=true")
     assert result.returncode == 1
     assert result.stderr == (
@@ -193,14 +193,14 @@ def test_explain_takes_the_flags_before_the_model_as_well(repository):
         (["a", "own"], "naiad explain MODEL: expected one model, got a, own"),
     ],
 )
-def test_explain_says_what_keeps_a_model_from_running(repository, arguments, text):
+def test_explain_prints_why_a_model_cannot_run(repository, arguments, text):
     result = explain(repository, *arguments)
     assert result.returncode == (2 if "expected one model" in text else 1)
     assert result.stderr.startswith(text.format(repository=repository))
     assert result.stdout == ""
 
 
-def test_explain_says_what_was_decided_before_something_was_not_there(repository):
+def test_explain_prints_the_decisions_before_a_missing_file(repository):
     with (repository / "models" / "a" / "config.pbtxt").open("a") as config:
         config.write('parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/no/such.tar.gz" } }')
     result = explain(repository, "a")
@@ -251,7 +251,7 @@ def test_an_empty_store_is_named(tmp_path):
     assert run("naiad", "env", "list", "--env-store", tmp_path).stdout == f"no environments in {tmp_path}\n"
 
 
-def test_a_recipe_that_is_none_is_told_without_a_traceback(tmp_path):
+def test_an_invalid_recipe_is_reported_without_a_traceback(tmp_path):
     result = run("naiad", "env", "build", tmp_path, "-o", tmp_path / "out")
     assert result.returncode == 1
     assert "env.toml" in result.stderr

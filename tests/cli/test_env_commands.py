@@ -87,7 +87,7 @@ def test_the_list_is_plain_data_for_scripts(store):
         (["--keep-bytes", "0"], ""),
     ],
 )
-def test_garbage_goes_by_age_and_size_after_it_was_shown(limits, stay, store):
+def test_garbage_is_shown_and_then_removed_by_age_and_size(limits, stay, store):
     gone = 3 - len(stay)
     counted = "1 environment" if gone == 1 else f"{gone} environments"
     shown = env("gc", *limits, "--dry-run", "--env-store", store).output
@@ -98,7 +98,7 @@ def test_garbage_goes_by_age_and_size_after_it_was_shown(limits, stay, store):
     assert left(store) == stay
 
 
-def test_what_stays_is_listed_with_the_reason(store):
+def test_entries_that_are_kept_are_listed_with_the_reason(store):
     lease = EntryLeases(store).acquire("b" * 64)
     shown = env("gc", "--older-than=30d", "--keep-bytes=6MB", "--env-store", store).output
     lease.release()
@@ -200,13 +200,13 @@ def test_entries_are_removed_by_name_unless_they_are_used(store):
     assert (found.return_value, left(store)) == (1, "bc")
 
 
-def test_a_name_that_is_none_is_told_and_nothing_goes(store, capsys):
+def test_an_unknown_name_is_reported_and_no_entry_is_removed(store, capsys):
     assert run(["env", "remove", "aaaaaaa", "zzz", "--env-store", str(store)]) == 1
     assert "there is no environment 'zzz'" in capsys.readouterr().err
     assert left(store) == "abc"
 
 
-def test_a_limit_that_is_none_is_told(store, capsys):
+def test_an_invalid_limit_is_reported(store, capsys):
     assert run(["env", "gc", "--older-than=soon", "--env-store", str(store)]) == 2
     assert capsys.readouterr().err == "'soon' is not a span of time such as 30d, 12h, 90m or 2w\n"
 
@@ -228,7 +228,7 @@ def test_a_key_is_made_and_an_archive_signed_with_it(tmp_path):
     assert "it is not signed" in env("verify", archive, *keys).output
 
 
-def test_what_cannot_be_prefetched_is_told_and_the_rest_goes_on(tmp_path):
+def test_a_failed_prefetch_is_reported_and_the_others_are_completed(tmp_path):
     for name in ("a", "b"):
         write_tar(tmp_path / f"{name}.tgz", [(member("README"), b"x")])
     names = ["env://a", f"{tmp_path}/b.tgz"]
@@ -241,11 +241,11 @@ def test_what_cannot_be_prefetched_is_told_and_the_rest_goes_on(tmp_path):
     assert found.return_value == 1
 
 
-def test_prefetching_nothing_says_what_to_name(tmp_path):
+def test_a_prefetch_without_arguments_says_what_to_name(tmp_path):
     assert "name environments, or a --model-repository" in env("prefetch", "--env-store", tmp_path).output
 
 
-def test_what_is_not_there_cannot_be_prefetched(tmp_path, capsys):
+def test_a_missing_path_cannot_be_prefetched(tmp_path, capsys):
     assert run(["env", "prefetch", "env://x", "--env-store", str(tmp_path)]) == 1
     assert "--env-directory is missing" in capsys.readouterr().err
 
@@ -266,13 +266,13 @@ def test_times_are_read_as_people_write_them(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "10 apples", "1e3", "GB", "10"])
-def test_what_is_no_time_is_refused(text):
+def test_an_invalid_time_is_refused(text):
     with pytest.raises(OptionError, match="is not a span of time"):
         parse_seconds(text)
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "10d", "1e3"])
-def test_what_is_no_size_is_refused(text):
+def test_an_invalid_size_is_refused(text):
     with pytest.raises(NaiadError, match="is not a size such as 10GB"):
         parse_size(text)
 
@@ -319,7 +319,7 @@ def test_a_build_without_numpy_is_warned_of(tmp_path: Path, monkeypatch: pytest.
     }
 
 
-def test_what_a_model_requires_of_python_holds_for_what_is_prefetched(tmp_path, monkeypatch):
+def test_a_prefetched_environment_has_the_python_that_the_model_requires(tmp_path, monkeypatch):
     model = tmp_path / "models" / "m"
     (model / "1").mkdir(parents=True)
     (model / "1" / "model.py").write_text("# /// script\n# dependencies = ['numpy']\n# ///\n")

@@ -108,7 +108,7 @@ def test_a_bundle_that_is_terminated_leaves_nothing_beside_its_output(tmp_path):
     ],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_command_whose_output_nobody_reads_ends_without_a_traceback(
+def test_a_command_whose_output_is_not_read_ends_without_a_traceback(
     command: list[str], work: Path, unbuffered: str
 ) -> None:
     (work / "plain" / "plain" / "1").mkdir(parents=True)
@@ -210,7 +210,7 @@ def test_every_command_has_its_failure():
 
 
 @pytest.mark.parametrize("path", list(commands()), ids=" ".join)
-def test_a_mistyped_flag_is_2_and_the_hint_is_the_last_line(path, capsys):
+def test_a_mistyped_flag_exits_with_2_and_ends_with_a_hint(path, capsys):
     assert main([*path, "--no-such-flag"]) == 2
     out, err = capsys.readouterr()
     command = " ".join(("naiad", *path))
@@ -223,7 +223,7 @@ def test_a_mistyped_flag_is_2_and_the_hint_is_the_last_line(path, capsys):
 
 
 @pytest.mark.parametrize("command", FAILURES)
-def test_a_failure_is_1_with_its_reason_and_without_a_usage(command, work, capsys):
+def test_a_failure_exits_with_1_and_its_reason_without_the_usage(command, work, capsys):
     arguments = [text.format(work=work, closed=free_ports(1)[0]) for text in FAILURES[command]]
     assert main([*command.split(), *arguments]) == 1
     out, err = capsys.readouterr()
@@ -233,7 +233,7 @@ def test_a_failure_is_1_with_its_reason_and_without_a_usage(command, work, capsy
     assert err.strip() or command in {"doctor", "env verify"}, out
 
 
-def test_a_value_of_a_flag_that_cannot_be_is_2(work, capsys):
+def test_an_invalid_value_of_a_flag_exits_with_2(work, capsys):
     for arguments in (["serve", "--http-port=x"], ["env", "gc", "--older-than=x"], ["env", "pack", "nowhere"], ["run"]):
         assert main(arguments) == 2, arguments
         assert "Traceback" not in capsys.readouterr().err
@@ -284,13 +284,13 @@ def test_a_value_of_a_flag_that_cannot_be_is_2(work, capsys):
         (["completion"], "naiad completion: missing argument SHELL", "give one of bash, zsh, fish"),
     ],
 )
-def test_a_wrong_command_line_is_two_lines_what_is_wrong_and_what_to_do(arguments, cause, hint, work, capsys):
+def test_a_wrong_command_line_prints_the_mistake_and_the_remedy_on_two_lines(arguments, cause, hint, work, capsys):
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert (out, err) == ("", f"{cause}\n{hint}\n")
 
 
-def test_a_name_that_is_too_long_for_a_directory_is_none(capsys):
+def test_a_name_that_is_too_long_for_a_directory_is_reported_as_not_a_directory(capsys):
     assert main(["explain", "a" * 300]) == 2
     assert "' is not a directory; add --model-repository=DIRECTORY" in capsys.readouterr().err
 

@@ -29,7 +29,7 @@ def homeless(monkeypatch):
     monkeypatch.setattr(Path, "home", fail)
 
 
-def test_is_told_to_name_the_store_where_what_is_named_is_in_a_home(homeless):
+def test_a_store_in_a_home_directory_is_rejected_for_a_user_without_one(homeless):
     with pytest.raises(OptionError, match=r"has no home directory; name a directory that can be written with"):
         find_store("~/store", {})
 
@@ -50,14 +50,16 @@ def no_cache(monkeypatch, tmp_path):
     return tmp_path / "file" / "cache" / "naiad" / "environments"
 
 
-def test_has_a_store_among_the_temporary_files(homeless, temporary):
+def test_a_user_without_a_home_has_a_store_among_the_temporary_files(homeless, temporary):
     place = find_store("", {})
     assert place.path == temporary / "environments"
     assert stat.S_IMODE(temporary.stat().st_mode) == 0o700
     assert f"user {os.getuid()} has no home directory: it is {place.path} instead, which may be gone" in place.warning
 
 
-def test_who_cannot_write_to_the_cache_has_one_there_too_and_is_told_of_both(temporary, tmp_path, monkeypatch):
+def test_an_unwritable_cache_is_replaced_by_a_store_among_the_temporary_files_with_a_warning(
+    temporary, tmp_path, monkeypatch
+):
     cache = no_cache(monkeypatch, tmp_path)
     place = find_store("", {})
     assert find_store("", {}) == place
@@ -69,7 +71,7 @@ def test_who_cannot_write_to_the_cache_has_one_there_too_and_is_told_of_both(tem
     assert parse("--env-store=/x", environ={}).warnings == ()
 
 
-def test_a_cache_that_can_be_written_is_taken_without_a_word(temporary, tmp_path, monkeypatch):
+def test_a_writable_cache_is_used_without_a_warning(temporary, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "not" / "there" / "yet"))
     assert find_store("", {}) == StoreLocation(tmp_path / "not" / "there" / "yet" / "naiad" / "environments")
     assert not temporary.exists()
@@ -83,7 +85,7 @@ def test_a_cache_that_can_be_written_is_taken_without_a_word(temporary, tmp_path
         (lambda path: (path.mkdir(), path.chmod(0o777)), r"is open to others \(mode 777, not 700\)"),
     ],
 )
-def test_what_others_may_have_put_there_is_refused(temporary, tmp_path, monkeypatch, make, flaw):
+def test_a_temporary_store_that_others_could_have_made_is_refused(temporary, tmp_path, monkeypatch, make, flaw):
     no_cache(monkeypatch, tmp_path)
     make(temporary)
     with pytest.raises(OptionError, match=f"the store of environments cannot be {temporary}, which {flaw}; name a dir"):
@@ -91,7 +93,7 @@ def test_what_others_may_have_put_there_is_refused(temporary, tmp_path, monkeypa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
-def test_a_folder_of_somebody_else_is_refused(temporary, tmp_path, monkeypatch):
+def test_a_temporary_store_of_another_user_is_refused(temporary, tmp_path, monkeypatch):
     no_cache(monkeypatch, tmp_path)
     temporary.mkdir(mode=0o700)
     os.chown(temporary, 54321, 54321)
@@ -99,29 +101,29 @@ def test_a_folder_of_somebody_else_is_refused(temporary, tmp_path, monkeypatch):
         find_store("", {})
 
 
-def test_without_temporary_files_either_it_ends_as_it_would_without_them(temporary, tmp_path, monkeypatch):
+def test_without_temporary_files_the_unwritable_cache_stays_the_store(temporary, tmp_path, monkeypatch):
     cache = no_cache(monkeypatch, tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
     assert find_store("", {}) == StoreLocation(cache)
 
 
-def test_programs_without_a_log_say_so_on_the_standard_error(temporary, tmp_path, monkeypatch, capsys):
+def test_programs_without_a_log_warn_of_a_temporary_store_on_stderr(temporary, tmp_path, monkeypatch, capsys):
     no_cache(monkeypatch, tmp_path)
     assert store_path("", {}) == temporary / "environments"
     assert capsys.readouterr().err.startswith("warning: the store of environments cannot be written at")
 
 
-def test_may_name_it(homeless, tmp_path, monkeypatch):
+def test_a_user_without_a_home_may_name_the_store(homeless, tmp_path, monkeypatch):
     monkeypatch.undo()
 
     assert store_path("", {"NAIAD_STORE": str(tmp_path)}) == tmp_path
 
 
-def test_has_the_interpreters_that_are_nobodys_own(homeless, tmp_path):
+def test_interpreters_outside_of_homes_are_found_for_a_user_without_one(homeless, tmp_path):
     assert isinstance(candidate_paths(tmp_path, {"PATH": ""}), list)
 
 
-def test_may_build_environments(homeless, temporary, monkeypatch):
+def test_a_user_without_a_home_may_build_environments(homeless, temporary, monkeypatch):
     asked = []
 
     def found(cache):

@@ -82,7 +82,7 @@ def test_lines_are_written_in_order_and_all_of_them_at_the_end(reader, writer):
     assert reader.is_closed
 
 
-def test_lines_that_find_no_room_are_counted_where_they_are_missing(reader, writer, monkeypatch):
+def test_dropped_lines_are_counted_where_they_are_missing(reader, writer, monkeypatch):
     monkeypatch.setattr(log_writer, "_MAX_QUEUED", 1000)
     for number in range(30):
         writer.put(b"%099d\n" % number, urgent=False)
@@ -128,7 +128,7 @@ def test_closing_gives_up_on_a_reader_that_takes_nothing(reader, writer, monkeyp
 
 
 @pytest.mark.parametrize("kind", [DirectWriter, QueuedWriter])
-def test_a_full_disk_costs_no_more_than_the_lines_and_one_that_counts_them(reader, kind):
+def test_a_full_disk_loses_lines_and_writes_one_that_counts_them(reader, kind):
     writer = kind(reader, report)
     reader.may_take.set()
     for number in range(3):
@@ -252,7 +252,7 @@ def test_a_forked_process_writes_its_own_lines_itself(tmp_path):
     assert text.count("line 999") == 1
 
 
-def test_a_process_ends_although_nobody_reads_its_stderr():
+def test_a_process_ends_although_its_stderr_is_not_read():
     """The reader is stopped and its pipe is full: the end is neither blocked nor an abort of the interpreter."""
     program = """
 import logging, sys

@@ -128,7 +128,7 @@ def test_a_batch_dimension_is_added_where_it_is_missing(run_here, tmp_path):
     assert (code, out.splitlines()[1]) == (0, "  OUT  FP32 [1, 2]  [[2., 4.]]")
 
 
-def test_an_error_of_the_model_is_told_with_its_traceback_and_exit_code_1(run_here, tmp_path):
+def test_an_error_of_the_model_is_printed_with_its_traceback_and_exits_with_1(run_here, tmp_path):
     folder = write_model(tmp_path, "boom", BOOM)
 
     code, out, err = run_here(folder, "--input=IN=1")
@@ -139,7 +139,7 @@ def test_an_error_of_the_model_is_told_with_its_traceback_and_exit_code_1(run_he
     assert f'File "{folder}/1/model.py"' in err
 
 
-def test_a_model_that_cannot_be_loaded_is_exit_code_1(run_here, tmp_path):
+def test_a_model_that_cannot_be_loaded_exits_with_1(run_here, tmp_path):
     folder = write_model(tmp_path, "m", "def initialize(self, args):\n    raise OSError('no weights')\n")
 
     code, out, err = run_here(folder, "--input=IN=1")
@@ -163,7 +163,7 @@ def test_a_model_that_cannot_be_loaded_is_exit_code_1(run_here, tmp_path):
         (["another"], "expected one model directory, got"),
     ],
 )
-def test_what_is_wrong_with_the_command_line_is_said(run_here, double, arguments, text):
+def test_mistakes_of_the_command_line_are_named(run_here, double, arguments, text):
     code, out, err = run_here(double, *arguments)
 
     assert (code, out) == (2 if "debug" in text or "directory, got" in text else 1, "")
@@ -218,7 +218,7 @@ def test_a_model_may_call_others_of_its_repository(run_here, double, tmp_path):
     assert "'double' is not found" in told
 
 
-def test_what_the_model_prints_is_shown(run_here, tmp_path):
+def test_output_of_the_model_is_shown(run_here, tmp_path):
     folder = write_model(tmp_path, "m", "def initialize(self, args):\n    print('hello from initialize')\n", DOUBLE)
 
     code, out, err = run_here(folder, "--input=IN=1")
@@ -265,7 +265,7 @@ def test_pdb_stops_in_a_coroutine(tmp_path):
     assert "[8.]" in out
 
 
-def test_debugpy_that_is_not_in_the_environment_is_told(double):
+def test_a_debugpy_that_is_missing_in_the_environment_is_reported(double):
     code, _, err = naiad_run(double, "--input=IN=1", "--debug=debugpy")
 
     assert code == 1

@@ -46,7 +46,7 @@ def test_bf16_is_rounded_to_the_nearest():
     assert [f"{half:04x}" for half in struct.unpack("<6H", data)] == ["3f80", "3f82", "3f81", "7fc0", "7f80", "ff80"]
 
 
-def test_numbers_that_are_none_are_sent_from_an_array():
+def test_nan_is_sent_from_an_array():
     _, data = sent("FP32", np.array([math.nan], "f4"))
 
     assert math.isnan(struct.unpack("<f", data)[0])

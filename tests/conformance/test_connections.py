@@ -85,7 +85,7 @@ def test_pipelined_requests_are_answered_in_their_order(client):
 
 
 @pytest.mark.parametrize("wrong", [b"{}", b"no JSON", BODY.replace(b"FP32", b"INT8")], ids=["empty", "no JSON", "type"])
-def test_connection_goes_on_after_a_refused_request(client, wrong):
+def test_a_connection_is_kept_after_a_refused_request(client, wrong):
     client.send(request(body=wrong))
     assert client.read_answer()[0] in {400, 500}
     client.send(request())
@@ -99,7 +99,7 @@ def test_request_may_arrive_byte_by_byte(client):
     assert sums(client.read_answer()) == [2.0, 4.0, 6.0, 8.0]
 
 
-def test_client_that_waits_for_100_continue_is_told_to_go_on(client):
+def test_a_client_that_waits_for_100_continue_receives_it(client):
     """curl asks before it sends a large body, and waits a second for the response."""
     head, _, body = request(headers="Expect: 100-continue\r\n").partition(b"\r\n\r\n")
     client.send(head + b"\r\n\r\n")
@@ -145,14 +145,14 @@ def test_body_framed_by_the_client_is_read_by_its_chunks_and_ends_its_connection
     assert client.is_ended_by_server()
 
 
-def test_client_that_leaves_amid_its_body_costs_nobody_else(server):
+def test_a_client_that_disconnects_within_its_body_affects_no_other(server):
     for _ in range(20):
         with contextlib.closing(Client(server.http_port)) as leaving:
             leaving.send(request()[:-10])
     assert server.post(INFER, BODY).status == 200
 
 
-def test_client_that_leaves_before_its_answer_costs_nobody_else(server):
+def test_a_client_that_disconnects_before_its_response_affects_no_other(server):
     for _ in range(20):
         with contextlib.closing(Client(server.http_port)) as leaving:
             leaving.send(request())

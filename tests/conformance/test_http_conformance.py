@@ -22,18 +22,18 @@ def served(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", HTTP_CASES, ids=lambda case: case.name)
-def test_http_answer_is_the_one_we_owe(served, case: Case):
+def test_http_responses_are_the_expected_ones(served, case: Case):
     server, repository = served
     assert judge_http(case, EXPECTED["http"][case.name], ask(server.http_port, case, str(repository))) == ""
 
 
 @pytest.mark.parametrize("case", GRPC_CASES, ids=lambda case: case.name)
-def test_grpc_answer_is_the_one_we_owe(served, case: GrpcCase):
+def test_grpc_responses_are_the_expected_ones(served, case: GrpcCase):
     server, repository = served
     assert judge_grpc(case, EXPECTED["grpc"][case.name], call(server.grpc_url, case, str(repository))) == ""
 
 
-def test_server_is_well_after_every_wrong_request(served):
+def test_the_server_serves_after_every_wrong_request(served):
     """In any order, no case may crash a model or the server."""
     server, _ = served
     assert server.get("/v2/health/live").status == 200

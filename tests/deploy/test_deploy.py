@@ -83,7 +83,7 @@ def test_the_deployment_and_the_service_are_kubernetes_own(written, flags):
     assert container["args"][0] == "--model-repository=/srv/models"
 
 
-def test_a_pod_is_nobodys_root_and_writes_to_its_store_alone(written):
+def test_a_pod_does_not_run_as_root_and_writes_to_its_store_alone(written):
     text = written("kubernetes", "--image=i", "--model-repository=/m", "--models-claim=c", "--exit-timeout-secs=50")
     spec = next(yaml.safe_load_all(text))["spec"]["template"]["spec"]
     (container,) = spec["containers"]
@@ -225,9 +225,7 @@ def test_the_metrics_that_autoscalers_read_are_the_servers(written):
 
 
 @pytest.mark.parametrize("flags", [("--pod-monitor",), ("--max-replicas=2",)])
-def test_whoever_monitors_pods_is_alerted_about_models_that_refuse_requests_and_models_that_do_not_serve(
-    written, flags
-):
+def test_alerts_cover_models_that_refuse_requests_and_models_that_do_not_serve(written, flags):
     made = made_for_kubernetes(written, *flags, "--name=shop")
     group = made["PrometheusRule"]["spec"]["groups"][-1]
     alerts = {rule["alert"]: rule["expr"] for rule in group["rules"]}
@@ -369,7 +367,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(written, tmp_path, flags):
     assert any("naiad" in line for line in spoilt.stderr.splitlines())
 
 
-def test_the_unit_says_paths_in_full_and_what_may_be_used(written):
+def test_the_unit_has_absolute_paths_and_limits(written):
     unit = written(
         "systemd", "--model-repository=models", "--model-repository=s3://bucket/models", "--http-port=80", "--memory=8G",
         "--cpus=1.5", "--env-store=/elsewhere", "--exit-timeout-secs=20", "--id=100% $HOME",
@@ -486,7 +484,7 @@ def test_a_bundle_is_started_by_its_own_program_with_its_own_flags(written, tmp_
         (("kserve", "--image=i", "--cpus=1,5"), "cannot use --cpus=1,5: expected a number of processors"),
     ],
 )
-def test_what_could_not_be_started_or_watched_is_refused(refused, arguments, message):
+def test_flags_of_a_deployment_that_could_not_work_are_refused(refused, arguments, message):
     assert message in refused(*arguments, code=2 if "expected one of" in message else 1)
 
 
@@ -525,12 +523,12 @@ def test_each_flag_is_of_a_target():
     assert {flag.name for flag in OWN_FLAGS} == frozenset().union(*USED_FLAGS.values())
 
 
-def test_a_wrong_flag_is_told_with_the_one_that_was_meant(refused):
+def test_a_wrong_flag_is_reported_with_the_nearest_one(refused):
     said = refused("systemd", "--model-repository=/m", "--memry=8G", code=2)
     assert said.splitlines() == ["naiad deploy: unrecognized option '--memry=8G'", "did you mean --memory?"]
 
 
-def test_a_file_is_not_replaced_unless_told(written, refused, tmp_path):
+def test_a_file_is_not_replaced_unless_forced(written, refused, tmp_path):
     arguments = ("systemd", "--model-repository=/m", f"--output={tmp_path / 'u'}")
 
     assert written(*arguments) == ""
@@ -563,5 +561,5 @@ def test_a_file_is_not_replaced_unless_told(written, refused, tmp_path):
         {"quotes \" and '": "back\\slash\nline\ttab \u00e9 \u2028", "- x": "- y", "on": "off"},
     ],
 )
-def test_what_is_written_reads_as_it_was(value):
+def test_written_values_are_read_back_unchanged(value):
     assert list(yaml.safe_load_all(documents([value, value]))) == [value, value]

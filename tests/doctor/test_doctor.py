@@ -80,7 +80,7 @@ def _is_found(broken, findings):
 
 
 @pytest.mark.slow
-def test_nothing_is_found_where_nothing_is_wrong(tmp_path, examine):
+def test_a_sound_repository_has_no_findings(tmp_path, examine):
     planted = write_good(tmp_path)
     assert len(planted) >= 30
     for name, files in planted.items():
@@ -138,7 +138,7 @@ def test_a_module_may_be_in_a_folder_that_the_code_adds(tmp_path, examine, chang
     assert finding["message"].endswith("; the code changes sys.path, so it may find it elsewhere")
 
 
-def test_what_asks_for_the_glibc_of_this_machine_is_no_error(tmp_path, examine):
+def test_a_library_that_needs_the_glibc_of_this_machine_is_no_error(tmp_path, examine):
     # That of the machine, not the one which the server's own interpreter asks for: that may be older.
     here = os.confstr("CS_GNU_LIBC_VERSION").replace("glibc ", "GLIBC_").encode()
     for_this_system = FOR_A_NEWER_SYSTEM.replace(b"\0GLIBC_2.999\0", b"\0" + here.ljust(11, b"\0") + b"\0")
@@ -162,7 +162,7 @@ def test_inputs_of_one_name_are_warned_of(tmp_path, examine):
     assert finding["message"] == "it has several inputs named 'TWICE'; only the last one is used"
 
 
-def test_a_model_of_which_nobody_told_the_tensors_is_warned_of(tmp_path, examine):
+def test_a_model_without_configured_tensors_is_warned_of(tmp_path, examine):
     files = model()
     write(tmp_path / "models" / "m", {"config.pbtxt.txt": files["config.pbtxt"], "1/model.py": files["1/model.py"]})
 
@@ -279,7 +279,7 @@ def test_models_on_demand_count_no_memory_and_a_model_that_is_asked_at_the_start
     )
 
 
-def test_what_takes_long_is_named_while_it_is_examined(tmp_path, capsys, monkeypatch):
+def test_a_slow_step_is_named_while_it_is_examined(tmp_path, capsys, monkeypatch):
     write(tmp_path / "models" / "m", model())
     waited = threading.Event()
 
@@ -315,7 +315,7 @@ def test_an_environment_that_another_process_creates_is_not_waited_for(tmp_path,
     assert finding["where"] == str(archive)
 
 
-def test_what_is_built_for_a_model_is_said_while_it_is_examined(tmp_path, examine, capsys, monkeypatch):
+def test_the_build_of_an_environment_is_reported_during_the_examination(tmp_path, examine, capsys, monkeypatch):
     write(tmp_path / "models" / "m", model(code='# /// script\n# dependencies = ["numpy"]\n# ///\n' + CODE))
     said = threading.Event()
     printed = _print_waiting
@@ -430,7 +430,7 @@ def test_archives_may_be_left_packed(tmp_path, examine):
     assert not list((tmp_path / "store").glob("*/env"))
 
 
-def test_people_read_what_is_wrong_where_and_what_to_do(tmp_path, capsys):
+def test_the_printed_findings_have_the_fault_its_place_and_the_remedy(tmp_path, capsys):
     write(
         tmp_path / "models" / "m", model("try:\n    import cupy\nexcept ImportError:\n    pass\nimport nunpy\n" + CODE)
     )
@@ -460,7 +460,7 @@ def test_people_read_what_is_wrong_where_and_what_to_do(tmp_path, capsys):
         (["{models}", "--model=nobody"], "cannot find model 'nobody'; the models are: m"),
     ],
 )
-def test_what_cannot_be_examined_has_an_exit_code_of_its_own(tmp_path, capsys, arguments, text):
+def test_a_repository_that_cannot_be_examined_has_an_exit_code_of_its_own(tmp_path, capsys, arguments, text):
     write(tmp_path / "models" / "m", model())
     words = [word.format(models=tmp_path / "models") for word in arguments]
 
@@ -504,7 +504,7 @@ def test_the_library_of_a_native_backend_is_examined(tmp_path, examine):
     }
 
 
-def test_what_a_native_library_refuses_is_reported_as_the_server_reports_it(tmp_path, examine):
+def test_a_refusal_by_a_native_library_is_reported_as_by_the_server(tmp_path, examine):
     """Before, these models were called right: the library was read and not loaded."""
     fails = 'parameters {{ key: "fail" value {{ string_value: "{}" }} }}\n'
     models = tmp_path / "models"

@@ -68,7 +68,7 @@ def test_a_replaced_archive_reloads_all_versions_once_it_has_settled(tmp_path, m
 
 
 @pytest.mark.parametrize("place", ["models/m/e.tar", "folder", "uri", "none"])
-def test_only_files_outside_the_model_are_looked_at(tmp_path, models, place):
+def test_only_files_outside_the_model_are_examined(tmp_path, models, place):
     """Those inside are part of the model's own files, and directories change while somebody works in them."""
     (tmp_path / "folder").mkdir()
     environment = {"uri": EnvironmentSource(uri="https://host/e.tar"), "none": None}.get(place, tmp_path / place)
@@ -76,7 +76,7 @@ def test_only_files_outside_the_model_are_looked_at(tmp_path, models, place):
     assert environments_signature(models(environment).record("m")) == {}
 
 
-def test_a_pinned_archive_is_looked_at(tmp_path, models):
+def test_a_pinned_archive_is_examined(tmp_path, models):
     (tmp_path / "e.tar").write_bytes(b"x")
     source = EnvironmentSource(path=tmp_path / "e.tar", digest="0" * 64)
 

@@ -33,7 +33,7 @@ def stale(head: bytes | None, *, source: tuple[int, int] = (SIZE, TIME), cache_t
     return stale_sources("", files, written, KIND)
 
 
-def test_bytecode_of_its_very_source_is_used():
+def test_bytecode_made_from_the_present_source_is_used():
     assert stale(head()) == []
 
 
@@ -65,13 +65,13 @@ def test_only_what_can_be_imported_counts():
     assert stale_sources("", {name: found(1, 1) for name in names}, {}, KIND) == ["lib64/p/y.py"]
 
 
-def test_an_environment_in_a_folder_is_looked_at_in_there():
+def test_an_environment_one_folder_below_is_examined_in_that_folder():
     files = {"inner/lib/x.py": found(1, 1), "lib/y.py": found(1, 1)}
 
     assert stale_sources("inner/", files, {}, KIND) == ["inner/lib/x.py"]
 
 
-def test_the_kind_of_bytecode_is_that_of_most_of_it():
+def test_the_kind_of_bytecode_is_that_of_most_files():
     def cache(name: str, tag: str, magic: bytes) -> tuple[str, UnpackedFile]:
         return bytecode_name(name, tag), UnpackedFile(20, 0, "", head(magic=magic))
 

@@ -27,11 +27,11 @@ HOST = replace(FOREIGN, source=None, is_host=True)
     "name",
     ["PYTHONPATH", "PYTHONHOME", "LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT", "CONDA_PREFIX", "PYENV_VERSION"],
 )
-def test_what_belongs_to_the_hosts_python_does_not_reach_a_guest(environment, name):
+def test_variables_of_the_hosts_python_do_not_reach_a_guest(environment, name):
     assert name not in environment.environ({name: "/host"})
 
 
-def test_what_models_do_not_get_is_said_with_what_to_do_instead():
+def test_variables_withheld_from_models_are_logged_with_what_to_do_instead():
     path, library = withheld_variables(
         {"PYTHONPATH": "/srv/modules", "LD_PRELOAD": "/lib/libjemalloc.so", "HOME": "/home/me"}
     )
@@ -65,7 +65,7 @@ def test_an_activated_environment_that_a_model_does_not_run_in_is_warned_of(tmp_
     assert activated_environment({"VIRTUAL_ENV": "", "CONDA_PREFIX": str(tmp_path / "removed")}) is None
 
 
-def test_what_belongs_to_nobodys_python_does():
+def test_variables_of_no_python_reach_a_guest():
     base = {
         "HOME": "/home/me",
         "CUDA_VISIBLE_DEVICES": "1",
@@ -82,7 +82,7 @@ def test_programs_of_the_environment_come_first():
     assert FOREIGN.environ({})["PATH"].startswith("/srv/env/bin:")
 
 
-def test_packages_in_somebodys_home_stay_out_unless_the_host_needs_them():
+def test_packages_in_a_users_home_are_excluded_unless_the_host_needs_them():
     assert FOREIGN.environ({})["PYTHONNOUSERSITE"] == "1"
     assert "PYTHONNOUSERSITE" not in replace(HOST, user_site=True).environ({"PYTHONNOUSERSITE": ""})
 
@@ -127,6 +127,6 @@ def test_the_servers_own_variables_are_not_changed():
     assert base == {"PYTHONPATH": "/x", "PATH": "/bin"}
 
 
-def test_an_environment_introduces_itself_in_a_line():
+def test_an_environment_is_described_in_a_line():
     assert str(FOREIGN) == "/srv/env (Python 3.9.18, numpy 2.0.2)"
     assert str(HOST) == "the host's interpreter (Python 3.9.18, numpy 2.0.2)"

@@ -39,7 +39,7 @@ def stored(manager: EnvironmentManager) -> list[Path]:
     return [*found, *(manager.store_root / "staging").glob("*")]
 
 
-def test_without_an_environment_it_is_the_hosts_own_interpreter(manager):
+def test_without_an_environment_the_hosts_own_interpreter_is_used(manager):
     ready = manager.prepare(None)
 
     assert ready.is_host
@@ -64,13 +64,13 @@ def test_a_guest_on_the_hosts_interpreter_sees_the_hosts_packages(manager):
     assert done.stdout.strip() == np.__file__
 
 
-def test_the_host_will_do_for_a_version_it_has(manager):
+def test_the_hosts_interpreter_is_used_for_its_own_version(manager):
     own = f"=={sys.version_info.major}.{sys.version_info.minor}"
 
     assert manager.prepare(None, python=SpecifierSet(own)).is_host
 
 
-def test_a_version_nobody_has_is_said_to_be_missing(manager, monkeypatch, whole):
+def test_a_version_that_no_interpreter_has_is_reported_as_missing(manager, monkeypatch, whole):
     monkeypatch.setattr(
         "naiad.sources.interpreters.discovery.candidate_paths", lambda _cache: [whole / "bin" / "python"]
     )
@@ -99,7 +99,7 @@ def test_another_version_is_found_on_the_machine(manager, monkeypatch, whole, mi
     assert ready.source is None
 
 
-def test_a_directory_is_used_where_it_is(manager, whole, minor):
+def test_a_directory_is_used_in_place(manager, whole, minor):
     ready = manager.prepare(whole)
 
     assert ready.prefix == whole
@@ -110,7 +110,7 @@ def test_a_directory_is_used_where_it_is(manager, whole, minor):
     assert not stored(manager)
 
 
-def test_a_directory_is_asked_once_until_its_packages_change(manager, whole, tmp_path, monkeypatch):
+def test_a_directory_is_probed_once_until_its_packages_change(manager, whole, tmp_path, monkeypatch):
     mine = shutil.copytree(whole, tmp_path / "mine", symlinks=True)
     assert manager.prepare(mine).numpy_version == "0.0.stand-in"
     with monkeypatch.context() as patch:
@@ -140,7 +140,7 @@ def test_a_link_to_a_directory_is_followed_once(manager, whole, tmp_path):
     assert manager.prepare(tmp_path / "current").prefix == whole
 
 
-def test_a_missing_path_is_told_with_the_references_words_and_more(manager, tmp_path):
+def test_a_missing_path_has_the_references_text_and_more(manager, tmp_path):
     message = refusal(manager, tmp_path / "no" / "such.tar.gz")
 
     assert message.startswith(f"Failed to get the canonical path for {tmp_path}/no/such.tar.gz.")
@@ -183,7 +183,7 @@ def test_an_environment_for_another_platform_is_refused_without_starting_it(plat
     assert not stored(manager)
 
 
-def test_a_windows_environment_is_called_one(manager, tmp_path):
+def test_an_environment_of_windows_is_named_as_such(manager, tmp_path):
     archive = write_tar(tmp_path / "win.tar.gz", [(member("python.exe"), b"MZ"), (member("Scripts/pip.exe"), b"MZ")])
 
     assert "it holds python.exe, made for Windows" in refusal(manager, archive)
@@ -199,7 +199,7 @@ def test_a_missing_dynamic_loader_is_named(manager, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_damaged_standard_library_is_told_with_the_interpreters_last_words(manager, whole, tmp_path):
+def test_a_damaged_standard_library_is_reported_with_the_last_lines_of_the_interpreter(manager, whole, tmp_path):
     broken = shutil.copytree(whole, tmp_path / "broken", symlinks=True)
     shutil.rmtree(next(broken.glob("lib/python3*")) / "encodings")
 
@@ -246,7 +246,7 @@ def test_an_environment_of_another_version_than_asked_for_is_refused(manager, wh
 
 
 @pytest.mark.slow
-def test_an_interpreter_that_needs_help_to_its_libpython_gets_it(manager, minor, tmp_path):
+def test_an_interpreter_that_does_not_find_its_libpython_gets_a_library_path(manager, minor, tmp_path):
     """A plain copy of an interpreter looks for libpython where it was built."""
     base = makers.base_interpreters()[minor]
     if not list((base / "lib").glob("libpython3*.so*")):

@@ -31,7 +31,7 @@ def event(done: int, seconds: float, *, name: str = "e.tar.gz", finished: bool =
     )
 
 
-def test_a_meter_ends_its_step_with_everything_done(recorder, tmp_path):
+def test_a_meter_ends_its_step_at_the_whole_size(recorder, tmp_path):
     with ProgressMeter(recorder, step="reading", label="m", path=tmp_path, total=3) as meter:
         meter.advance(3)
 
@@ -102,7 +102,7 @@ def test_a_line_of_the_log_replaces_the_bar_it_meets(monkeypatch):
     assert terminal.getvalue().endswith("\r")
 
 
-def test_what_is_over_at_once_gets_no_bar():
+def test_a_step_that_ends_at_once_gets_no_bar():
     terminal = Terminal()
     reporter = BarReporter(terminal)
 

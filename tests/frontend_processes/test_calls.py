@@ -7,7 +7,7 @@ import asyncio
 from frontend_processes.pair import run
 
 
-def test_an_unload_goes_on_when_the_process_that_asked_for_it_exits():
+def test_an_unload_continues_when_the_process_that_requested_it_exits():
     async def test(pair):
         events = []
 

@@ -56,7 +56,7 @@ def numbered(elements: int) -> InferRequest:
     return replace(sent, inputs=[replace(tensor, data=data)])
 
 
-def test_other_requests_overtake_it_and_its_bytes_arrive() -> None:
+def test_other_requests_overtake_a_copied_request_and_its_bytes_arrive() -> None:
     async def test(pair: Pair) -> None:
         share_inputs(pair)
         sent = numbered(LARGE)
@@ -94,7 +94,7 @@ def test_requests_of_a_sequence_keep_their_order() -> None:
     run(test)
 
 
-def test_what_was_cancelled_meanwhile_is_sent_and_then_cancelled() -> None:
+def test_a_request_cancelled_while_it_is_copied_is_sent_and_then_cancelled() -> None:
     async def test(pair: Pair) -> None:
         share_inputs(pair)
         engine = Waiting(pair.engine.version)
@@ -107,7 +107,7 @@ def test_what_was_cancelled_meanwhile_is_sent_and_then_cancelled() -> None:
     run(test)
 
 
-def test_a_version_that_changes_meanwhile_gets_it_once_and_its_block_is_freed() -> None:
+def test_a_request_copied_during_a_change_of_version_is_sent_once_and_its_block_is_freed() -> None:
     async def test(pair: Pair) -> None:
         old = share_inputs(pair)
         (part,) = pair.remote._parts.values()
@@ -126,7 +126,7 @@ def test_a_version_that_changes_meanwhile_gets_it_once_and_its_block_is_freed() 
     run(test)
 
 
-def test_a_model_that_is_gone_meanwhile_rejects_it() -> None:
+def test_a_request_whose_model_is_unloaded_while_it_is_copied_is_rejected() -> None:
     async def test(pair: Pair) -> None:
         def find(name: str, version: int) -> Any:
             raise UnknownModelError(f"Request for unknown model: '{name}' is not found")
@@ -153,7 +153,7 @@ def test_a_model_that_is_gone_meanwhile_rejects_it() -> None:
     run(test)
 
 
-def test_its_pages_are_returned_in_slices_after_a_pause() -> None:
+def test_pages_of_a_copied_request_are_returned_in_slices_after_a_pause() -> None:
     async def test(pair: Pair) -> None:
         share_inputs(pair)
         (part,) = pair.remote._parts.values()
@@ -174,7 +174,9 @@ def test_its_pages_are_returned_in_slices_after_a_pause() -> None:
 
 
 @pytest.mark.parametrize("is_copied", [True, False], ids=["while it is copied", "when it is sent"])
-def test_a_fault_on_its_way_rejects_it_and_frees_its_block(is_copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_while_a_request_is_copied_rejects_the_request_and_frees_its_block(
+    is_copied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     faults: list[Exception] = []
 
     def faulty(*_: Any) -> Any:

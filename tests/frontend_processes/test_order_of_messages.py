@@ -94,7 +94,7 @@ def test_responses_keep_their_order_when_one_of_them_causes_a_blocking_call() ->
     run(test)
 
 
-def test_a_sink_that_fails_costs_no_other_request_its_response(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_sink_does_not_affect_other_responses(caplog: pytest.LogCaptureFixture) -> None:
     async def test(pair: Pair) -> None:
         pair.sink(1, lambda: 1 // 0)
         other = pair.sink(2)

@@ -113,7 +113,7 @@ def test_a_process_that_answers_nothing_is_killed_and_another_one_started(
     run(frontends, 2, test)
 
 
-def test_a_process_that_answers_lives_on(frontends: Frontends, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_answers_is_not_killed(frontends: Frontends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "HANG_SECONDS", 0.06)
     monkeypatch.setattr(pools, "_PINGS", 60)  # one a millisecond; each of them would have to be late
 
@@ -130,7 +130,7 @@ def test_a_process_that_answers_lives_on(frontends: Frontends, monkeypatch: pyte
     run(frontends, 1, test)
 
 
-def test_a_process_that_does_not_read_holds_no_change_up_for_ever(
+def test_a_process_that_does_not_read_delays_a_change_for_a_limited_time(
     frontends: Frontends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pools, "_SENT_LIMIT_SECONDS", 0.05)

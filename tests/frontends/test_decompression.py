@@ -25,7 +25,7 @@ def run_all(decompression: Decompression) -> bytearray:
 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
 @pytest.mark.parametrize("size", [0, 1, 70_000, 5 * MIB])
-def test_what_comes_out_is_what_went_in(pack, size):
+def test_decompressed_bytes_are_the_original_ones(pack, size):
     content = (os.urandom(1000) + bytes(4000)) * (size // 5000) + os.urandom(size % 5000)
     assert run_all(Decompression(pack(content), "any", 10 * MIB)) == content
 
@@ -46,7 +46,7 @@ def test_a_high_ratio_is_refused_beyond_what_is_free():
     assert bomb.size < 66 * MIB
 
 
-def test_the_limit_applies_to_what_comes_out():
+def test_the_limit_applies_to_decompressed_bytes():
     text = re.escape("cannot decompress the message: it exceeds the limit of 1000000 bytes")
     body = Decompression(gzip.compress(os.urandom(2000) * 1000), "gzip", 1_000_000, "message")
     with pytest.raises(InvalidRequestError, match=text):

@@ -29,7 +29,7 @@ def test_memory_is_used_as_it_is_written():
     assert resident() - before < 16 << 20
 
 
-def test_what_is_referred_to_is_not_resized():
+def test_a_referenced_buffer_is_not_resized():
     data = new_bytes(100)
     with memoryview(data), pytest.raises(BufferError):
         resize_bytes(data, 200_000)

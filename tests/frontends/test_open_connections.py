@@ -66,7 +66,7 @@ def test_no_limit_refuses_nothing_and_asks_for_no_address():
     assert not any(connections.add(number, None) for number in range(1000))
 
 
-def test_a_flood_of_refused_connections_is_told_nothing(monkeypatch):
+def test_connections_of_a_flood_are_closed_without_a_response(monkeypatch):
     monkeypatch.setattr(open_connections, "_MAX_REFUSED", 3)
     connections: OpenConnections[int] = OpenConnections(ConnectionCount(total=1))
     transports = [Transport() for _ in range(6)]

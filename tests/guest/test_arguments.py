@@ -33,7 +33,7 @@ def test_texts_and_bytes_are_texts(given):
 @pytest.mark.parametrize(
     ("given", "kind"), [(None, "NoneType"), (7, "int"), (memoryview(b"a"), "memoryview"), ([b"a"], "list")]
 )
-def test_nothing_else_is_a_text(given, kind):
+def test_other_values_are_not_texts(given, kind):
     with pytest.raises(TypeError, match=rf"^name must be a str, got {kind}$"):
         text("name must be a str", given)
 
@@ -67,7 +67,7 @@ def test_whatever_can_be_made_an_int_is_one_unless_it_is_a_float(given):
     [(5.0, "float"), (np.float64(5), "float64"), ("5", "str"), (b"5", "bytes"), (None, "NoneType"), (1j, "complex"),
      (np.array([1, 2]), "ndarray"), (np.array([]), "ndarray"), (np.float32("nan"), "float32"), (np.array(["x"]), "ndarray")],
 )  # fmt: skip
-def test_nothing_else_is_an_int(given, kind):
+def test_other_values_are_not_ints(given, kind):
     with pytest.raises(TypeError, match=rf"^timeout must be an int, got {kind}$"):
         integer("timeout", given, 0, 64)
 

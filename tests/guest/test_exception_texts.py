@@ -147,7 +147,7 @@ def at(function, code):
         ),
     ],
 )
-def test_exceptions_are_told_as_by_the_reference(texts_of, model, method, expected):
+def test_exceptions_have_the_texts_of_the_reference(texts_of, model, method, expected):
     assert texts_of(getattr(model, method))[0] == expected
 
 
@@ -168,7 +168,7 @@ def test_a_call_with_wrong_arguments_has_no_frames(texts_of, model):
     assert traceback_text == text + "\n"
 
 
-def test_what_the_stub_itself_finds_is_its_message_alone(stub, texts_of):
+def test_an_error_of_the_stub_is_its_message_alone(stub, texts_of):
     assert texts_of(stub["find_fault"]) == ("Expected a list", "Expected a list")
 
 
@@ -181,7 +181,7 @@ def test_the_traceback_begins_in_the_model_and_keeps_causes(texts_of, model):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="notes came with 3.11")
-def test_notes_are_told(texts_of):
+def test_notes_of_an_exception_are_included(texts_of):
     """Triton 2.51 leaves them out; they are written to be read."""
 
     def raise_with_notes():
@@ -193,7 +193,7 @@ def test_notes_are_told(texts_of):
     assert texts_of(raise_with_notes)[0].startswith("ValueError: x\n__notes__ (len=2):\none\ntwo\n\nAt:\n")
 
 
-def test_what_cannot_be_printed_does_not_end_the_guest(texts_of):
+def test_an_exception_that_cannot_be_printed_does_not_end_the_guest(texts_of):
     """Whatever `__str__` raises, of the exception or of a note."""
 
     class Ends:
@@ -211,7 +211,7 @@ def test_what_cannot_be_printed_does_not_end_the_guest(texts_of):
     assert texts_of(raise_it)[0].startswith(start)
 
 
-def test_an_exception_the_stub_never_saw_pass_is_told():
+def test_an_exception_whose_frames_do_not_lead_to_the_stub_is_reported():
     """One from a thread of the model, for instance: its frames do not lead to the stub."""
     try:
         raise ValueError("x")

@@ -45,7 +45,7 @@ def test_every_file_of_the_guest_compiles_under_the_oldest_python(version):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_nothing_dear_is_imported_before_it_is_needed():
+def test_expensive_modules_are_imported_only_when_needed():
     """Every guest pays for these at its start."""
     code = (
         # What the guest needs to be one; the last of them is imported by every Python of 3.11 and newer at its start.

@@ -105,7 +105,7 @@ def test_a_shared_backend_sees_its_own_folder_only(load, stubs, tmp_path):
     assert answer == {"value": ["model", ["of the backend", f"{tmp_path}/m/1"], [f"{tmp_path}/backends/b", str(stubs)]]}
 
 
-def test_modules_beside_the_model_break_nobody(load):
+def test_modules_beside_the_model_do_not_replace_others_of_their_names(load):
     names = ["types", "json", "wire", "tensor", "api", "enum", "traceback", "ctypes", "struct", "numpy", "naiad_stub"]
     files = {f"m/1/{name}.py": "local = 'mine'" for name in names}
     files["m/1/model.py"] = "\n".join(
@@ -233,7 +233,7 @@ def test_a_module_that_is_missing_is_named(load, tmp_path):
         ),
     ],
 )
-def test_what_needs_a_server_says_so_where_there_is_none(use, message):
+def test_functions_that_need_a_server_raise_an_error_without_one(use, message):
     with pytest.raises(TritonModelException) as raised:
         use()
 

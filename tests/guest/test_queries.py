@@ -7,7 +7,7 @@ from pathlib import Path
 import triton_python_backend_utils
 
 
-def test_a_guest_asks_and_tells_as_the_host_expects_it():
+def test_queries_and_messages_of_a_guest_are_those_that_the_host_expects():
     command = [
         sys.executable,
         Path(__file__).with_name("queries_check.py"),

@@ -137,7 +137,7 @@ def test_parameters_come_back_as_json():
     assert build(parameters={}).parameters() == "{}"
 
 
-def test_numpy_integers_will_do_for_numbers():
+def test_numpy_integers_are_accepted_as_numbers():
     assert build(flags=np.uint32(3), timeout=np.int64(5)).timeout() == 5
 
 
@@ -170,7 +170,7 @@ def received(handle=None, parameters=""):
     return InferenceRequest._received("id", 5, 3, 9, [tensor], ("OUT", "MORE"), parameters, handle)
 
 
-def test_a_received_request_tells_what_was_sent():
+def test_a_received_request_has_the_fields_that_were_sent():
     request = received()
 
     assert (request.request_id(), request.correlation_id(), request.flags(), request.timeout()) == ("id", 5, 3, 9)

@@ -100,7 +100,7 @@ def test_an_error_has_a_message_and_is_internal_by_default():
     assert not isinstance(error, Exception)
 
 
-def test_a_code_the_server_invents_later_is_unknown_here():
+def test_a_code_of_a_newer_server_is_unknown():
     assert TritonError._received("x", 99).code() is TritonError.UNKNOWN
 
 
@@ -155,5 +155,5 @@ def test_objects_may_be_referred_to_weakly(cls):
         (MemoryType.TRITONSERVER_MEMORY_CPU, "MemoryType.TRITONSERVER_MEMORY_CPU"),
     ],
 )
-def test_what_the_reference_prints_by_name_is_printed_so(value, text):
+def test_values_are_printed_by_name_as_by_the_reference(value, text):
     assert (str(value), f"{value}", f"{value:d}") == (text, text, str(int(value)))

@@ -19,7 +19,7 @@ def installed():
     runtime.uninstall(made)
 
 
-def test_outside_a_server_there_is_a_runtime_that_says_so(capsys):
+def test_outside_a_server_the_runtime_raises_errors_that_name_the_missing_server(capsys):
     outside = runtime.current()
     outside.log(1, "/somewhere/model.py", 3, "text")
     assert outside.model_dir == ""

@@ -151,7 +151,7 @@ def test_arrays_keep_the_memory_of_their_tensor():
     assert alive() is None
 
 
-def test_a_received_tensor_passed_on_is_sent_from_where_it_lies():
+def test_a_received_tensor_is_passed_on_without_a_copy():
     view = memoryview(bytearray(8))
 
     assert Tensor._received("T", 12, (1,), view)._payload() == (12, (1,), view, 8)
@@ -168,7 +168,7 @@ def test_lists_and_scalars_are_converted_by_numpy(value, code, shape):
 
 
 @pytest.mark.parametrize("value", [None, {}, object(), Tensor("T", [1])])
-def test_what_is_no_array_at_all_is_a_type_error(value):
+def test_a_value_that_is_not_an_array_is_a_type_error(value):
     with pytest.raises(TypeError, match=rf"^Tensor takes a numpy array, got {type(value).__name__}$"):
         Tensor("T", value)
 

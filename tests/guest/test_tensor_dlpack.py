@@ -147,7 +147,7 @@ def test_memory_that_may_only_be_read_is_lent_and_given_back():
 
 
 @numpy_imports_dlpack
-def test_memory_may_be_given_back_while_an_exception_is_on_its_way():
+def test_memory_may_be_given_back_while_an_exception_propagates():
     tensor, alive = watched()
 
     with pytest.raises(IndexError, match="out of bounds"):
@@ -280,7 +280,7 @@ def test_types_without_a_datatype_are_refused(kind, bits, lanes):
 
 
 @pytest.mark.parametrize("value", [None, [1], "text", 3])
-def test_what_is_no_dlpack_object_is_refused(value):
+def test_an_object_without_dlpack_is_refused(value):
     with pytest.raises(
         TritonModelException,
         match=r"^Provided tensor is not supported\. Tensor must be a DLPack capsule or have `__dlpack__` and "
@@ -296,7 +296,7 @@ def test_names_are_checked_as_in_the_constructor():
         Tensor.from_dlpack(None, np.zeros(1))
 
 
-def test_torch_shares_bf16_if_it_is_here():
+def test_torch_shares_bf16():
     torch = pytest.importorskip("torch")
     source = torch.arange(3, dtype=torch.bfloat16)
 

@@ -37,7 +37,7 @@ def test_the_bool_of_config_is_pythons_own():
     assert pb_utils.TRITON_STRING_TO_NUMPY["TYPE_BOOL"] is bool
 
 
-def test_what_has_no_datatype():
+def test_unknown_types_have_no_datatype():
     assert pb_utils.numpy_to_triton_type(np.bytes_) == 13
     assert [pb_utils.numpy_to_triton_type(kind) for kind in (np.complex64, np.str_, bool, "float32")] == [None] * 4
     assert [pb_utils.triton_to_numpy_type(number) for number in (0, 14, -1)] == [None] * 3
@@ -126,7 +126,7 @@ def test_constants_are_the_references():
     ) == (1, 2, 1, 1, 2)
 
 
-def test_it_needs_nothing_of_ours(tmp_path):
+def test_the_utils_need_no_other_module_of_naiad(tmp_path):
     (tmp_path / "triton_python_backend_utils.py").write_bytes(Path(pb_utils.__file__).read_bytes())
     code = (
         "import sys; sys.path[:0] = [sys.argv[1]]; sys.modules['naiad_stub'] = None\n"

@@ -44,7 +44,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_guests_end_with_a_program_that(how, tmp_path, store):
+def test_guests_end_with_their_program_in_whichever_way_it_ends(how, tmp_path, store):
     code, status = ENDS[how]
     models = repository(tmp_path / "models", ["identity", "repeats"])
     flags = ["-W", "error", "-W", "ignore:This process"]  # 3.12 warns of forks of programs with threads
@@ -92,7 +92,7 @@ def test_importing_naiad_loads_nothing_of_the_server():
     assert done.stdout.strip() == "['naiad']"
 
 
-def test_names_that_are_none_are_refused_as_by_any_module():
+def test_unknown_names_are_attribute_errors_as_in_any_module():
     import naiad
 
     assert {"Server", "Tensor", "__version__"} <= set(dir(naiad))

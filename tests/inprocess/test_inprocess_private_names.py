@@ -29,7 +29,7 @@ def test_private_modules_have_the_classes_of_the_api() -> None:
     assert not hasattr(bindings, "TRITONSERVER_Server")
 
 
-def test_they_can_be_imported_as_modules() -> None:
+def test_private_modules_can_be_imported() -> None:
     for name in ("_api._response", "_api._datautils", "_api._logging", "_c", "_c.triton_bindings"):
         assert inspect.ismodule(importlib.import_module(f"naiad.{name}"))
     code = "import naiad, sys; assert 'naiad._api' not in sys.modules; naiad._c; print(naiad._api._tensor.Tensor)"

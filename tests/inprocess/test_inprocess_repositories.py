@@ -85,7 +85,7 @@ def test_models_may_be_given_other_names(tmp_path, explicit):
     assert model.config()["name"] == "other"
 
 
-def test_what_cannot_be_registered_is_refused(tmp_path, explicit):
+def test_an_invalid_registration_is_refused(tmp_path, explicit):
     more = str(repository(tmp_path / "more", ["identity"]))
     again = str(repository(tmp_path / "again", ["identity"]))
     explicit.register_model_repository(more)

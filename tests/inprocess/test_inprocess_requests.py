@@ -46,7 +46,7 @@ def test_a_request_made_before_is_sent_as_it_is(shared):
     assert response.outputs["OUT"].to_numpy().tolist() == [0.5, 0.25]
 
 
-def test_everything_about_a_request_reaches_the_model(shared):
+def test_all_fields_of_a_request_reach_the_model(shared):
     parameters = {"i": 3, "f": 0.5, "b": False, "s": "text"}
 
     (response,) = shared.model("says_what_it_got").infer(
@@ -82,7 +82,7 @@ def test_outputs_in_memory_of_a_gpu_are_refused(shared, place):
 
 
 @pytest.mark.parametrize("place", ["unsupported", "cpu:x", "cpu:0:0"])
-def test_memory_that_is_nowhere_is_refused(shared, place):
+def test_an_unknown_type_of_memory_is_refused(shared, place):
     with pytest.raises(tritonserver.InvalidArgumentError, match=r"[Mm]emory [Tt]ype [Ss]tring"):
         shared.model("identity").infer(inputs={"IN": NUMBERS}, output_memory_type=place)
 
@@ -103,7 +103,7 @@ def test_memory_that_is_nowhere_is_refused(shared, place):
         ),
     ],
 )
-def test_a_request_that_cannot_be_is_refused_at_once(shared, model, inputs, kind, text):
+def test_an_invalid_request_is_refused_at_once(shared, model, inputs, kind, text):
     with pytest.raises(kind, match=text):
         shared.model(model).infer(inputs=inputs)
 
@@ -135,7 +135,7 @@ def test_a_decoupled_model_streams(shared, with_last, finals):
     assert [float(each.outputs["OUT"].to_numpy()[0]) for each in responses if each.outputs] == [0.0, 1.0, 2.0]
 
 
-def test_an_iterator_is_over_after_the_last_response(shared):
+def test_an_iterator_ends_after_the_last_response(shared):
     responses = shared.model("identity").infer(inputs={"IN": NUMBERS})
 
     assert len(list(responses)) == 1
@@ -149,7 +149,7 @@ def test_more_responses_than_a_model_may_be_ahead_come_through(shared):
     assert [float(each.outputs["OUT"].to_numpy()[0]) for each in responses if each.outputs] == list(range(3000))
 
 
-def test_nobody_is_held_back_where_responses_are_not_iterated(shared):
+def test_a_model_is_not_held_back_if_responses_are_not_iterated(shared):
     copies = queue.SimpleQueue()
 
     shared.model("repeats").infer(inputs={"IN": np.array([3000, 0], np.float32)}, response_queue=copies)

@@ -43,7 +43,7 @@ def guests():
     }
 
 
-def test_nothing_works_before_the_start(options):
+def test_calls_before_the_start_are_errors(options):
     server = naiad.Server(options("identity"))
 
     for use in (server.ready, server.live, server.models, server.metadata, server.metrics, server.stop):
@@ -71,7 +71,7 @@ def test_a_server_starts_once_stops_once_and_starts_again(options):
         assert not thread.is_alive()
 
 
-def test_a_server_that_nobody_refers_to_stops(options):
+def test_a_server_without_references_stops(options):
     before = guests()
     model = naiad.Server(options("identity")).start().model("identity")
     own, thread = guests() - before, model._server.loop._thread
@@ -102,7 +102,7 @@ def test_a_model_that_cannot_be_loaded_fails_the_start_with_its_reason(options):
     assert "TritonPythonModel" in str(raised.value)
 
 
-def test_it_may_be_left_out_without_exit_on_error(options):
+def test_a_model_that_cannot_be_loaded_is_left_out_without_exit_on_error(options):
     with naiad.Server(options("no_class", "identity", exit_on_error=False)) as server:
         broken = server.models()["no_class", 1]
         assert (broken.state, server.ready()) == ("UNAVAILABLE", False)
@@ -179,7 +179,7 @@ def test_options_become_those_of_the_server(tmp_path):
     assert len(options.notices) == 2  # pinned memory and host policies have no effect
 
 
-def test_levels_of_the_log_bring_those_above_them():
+def test_a_level_of_the_log_includes_the_more_severe_ones():
     assert log_settings(naiad.Options()) is None
     levels = log_settings(naiad.Options(log_warn=True, log_format=naiad.LogFormat.ISO8601))
     assert (levels.verbose, levels.info, levels.warning, levels.error, levels.iso8601) == (0, False, True, True, True)
@@ -274,7 +274,7 @@ def test_a_model_may_be_loaded_with_another_configuration_and_files(options):
         ("", "Model name cannot be empty. Please enter a valid name to deploy."),
     ],
 )
-def test_what_cannot_be_the_name_of_a_model_is_an_invalid_argument(options, name, text):
+def test_an_impossible_name_of_a_model_is_an_invalid_argument(options, name, text):
     with (
         naiad.Server(options("identity", model_control_mode=naiad.ModelControlMode.EXPLICIT)) as server,
         pytest.raises(naiad.InvalidArgumentError) as raised,
@@ -347,7 +347,7 @@ def test_metrics_may_be_off(options):
         server.metrics()
 
 
-def test_coroutines_start_load_and_stop_while_their_loop_goes_on(options):
+def test_coroutines_start_load_and_stop_without_blocking_their_loop(options):
     async def use():
         turns = 0
 

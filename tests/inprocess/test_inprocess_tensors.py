@@ -74,7 +74,7 @@ def test_an_array_is_not_copied():
     assert np.from_dlpack(tensor)[0, 0] == 7
 
 
-def test_a_tensor_keeps_its_memory_and_lets_go_of_it():
+def test_a_tensor_keeps_its_memory_until_the_last_reference_is_gone():
     array = np.arange(10.0)
     alive = weakref.ref(array)
     tensor = Tensor.from_dlpack(array)
@@ -88,7 +88,7 @@ def test_a_tensor_keeps_its_memory_and_lets_go_of_it():
     assert alive() is None
 
 
-def test_a_tensors_shape_may_be_set_anew():
+def test_the_shape_of_a_tensor_can_be_changed():
     tensor = Tensor.from_dlpack(np.arange(6))
     tensor.shape = [3, 2]
 
@@ -96,7 +96,7 @@ def test_a_tensors_shape_may_be_set_anew():
     assert np.asarray(tensor.to_host()).shape == (3, 2)
 
 
-def test_memory_is_known_by_its_address_alone():
+def test_a_tensor_can_be_made_from_an_address():
     array = np.arange(4, dtype=np.float32)
     buffer = MemoryBuffer(array.ctypes.data, MemoryType.CPU, 0, array.nbytes, array)
 
@@ -115,7 +115,7 @@ def test_arrays_of_another_byte_order_are_turned():
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0)])
-def test_arrays_of_no_or_no_further_elements_keep_their_shape(shape):
+def test_empty_arrays_and_scalars_keep_their_shape(shape):
     array = np.zeros(shape, np.float32)
 
     tensor = Tensor.from_numpy(array)
@@ -123,7 +123,7 @@ def test_arrays_of_no_or_no_further_elements_keep_their_shape(shape):
     assert (tuple(tensor.shape), tensor.to_numpy().shape) == (shape, shape)
 
 
-def test_arrays_that_may_only_be_read_are_read(shared):
+def test_read_only_arrays_are_accepted(shared):
     array = np.arange(3, dtype=np.float32)
     array.flags.writeable = False
 
@@ -132,7 +132,7 @@ def test_arrays_that_may_only_be_read_are_read(shared):
     assert response.outputs["OUT"].to_numpy().tolist() == [0, 1, 2]
 
 
-def test_outputs_may_be_written_to_without_harm(shared):
+def test_writing_to_an_output_changes_nothing_else(shared):
     """Short outputs must not lie in bytes objects: Python shares those of one byte."""
     for _ in range(2):
         (response,) = shared.model("every_datatype").infer(inputs={"UINT8": np.array([[65]], np.uint8)})
@@ -143,7 +143,7 @@ def test_outputs_may_be_written_to_without_harm(shared):
     assert b"A"[0] == 65
 
 
-def test_memory_may_go_while_an_exception_is_on_its_way():
+def test_memory_can_be_released_while_an_exception_propagates():
     tensor = Tensor.from_dlpack(np.arange(3))
 
     with pytest.raises(IndexError, match="out of bounds"):
@@ -166,7 +166,7 @@ def test_only_tensors_of_strings_have_strings():
         Tensor.from_bytes_array([1, 2])
 
 
-def test_a_tensor_is_where_it_is():
+def test_a_tensor_moves_only_to_the_device_that_it_is_on():
     tensor = Tensor.from_dlpack(np.arange(3))
 
     for place in ("cpu", "cpu:0", MemoryType.CPU, (MemoryType.CPU, 0), (DLDeviceType.kDLCPU, 0)):
@@ -175,7 +175,7 @@ def test_a_tensor_is_where_it_is():
         tensor.to_device("gpu:0")
 
 
-def test_things_without_memory_are_refused():
+def test_objects_without_a_buffer_of_a_datatype_are_refused():
     with pytest.raises(naiad.InvalidArgumentError, match="Object does not support DLpack protocol"):
         MemoryBuffer.from_dlpack(3)
     with pytest.raises(naiad.InvalidArgumentError, match="complex128 is not a datatype"):

@@ -80,11 +80,11 @@ def test_an_activated_environment_is_a_candidate_beside_its_base(tmp_path):
     assert activated in candidate_paths(tmp_path / "cache", environ, tmp_path)
 
 
-def test_numpy_is_no_matter_to_whoever_builds_an_environment(machine, tmp_path):
+def test_numpy_is_not_needed_to_build_an_environment(machine, tmp_path):
     assert found("", machine, tmp_path / "cache", need_numpy=False) == (3, 13, 0)
 
 
-def test_one_without_numpy_is_named_with_the_cure(machine, tmp_path):
+def test_an_interpreter_without_numpy_is_named_with_the_remedy(machine, tmp_path):
     with pytest.raises(InterpreterNotFoundError) as caught:
         found("==3.12", machine, tmp_path / "cache")
 
@@ -110,7 +110,7 @@ def test_a_version_that_is_not_there_lists_those_that_are(machine, tmp_path):
         (False, "; install one, for example with `uv python install 3.8`"),
     ],
 )
-def test_whoever_builds_an_environment_is_not_told_what_a_model_needs(machine, tmp_path, need_numpy, advice):
+def test_the_error_of_a_build_does_not_mention_the_needs_of_a_model(machine, tmp_path, need_numpy, advice):
     with pytest.raises(InterpreterNotFoundError) as caught:
         found("==3.8", machine, tmp_path / "cache", need_numpy=need_numpy)
 
@@ -127,7 +127,7 @@ def test_another_implementation_and_a_broken_one_are_passed_over(tmp_path):
     assert found("", [pypy, broken, good], tmp_path / "cache") == (3, 9, 1)
 
 
-def test_an_interpreter_is_asked_once_until_it_changes(tmp_path):
+def test_an_interpreter_is_probed_once_until_it_changes(tmp_path):
     python, log = pretender(tmp_path / "bin" / "python3", "3.9.1"), tmp_path / "bin" / "python3.log"
     shutil.rmtree(tmp_path / "cache", ignore_errors=True)
     log.touch()  # so that writing it does not change the folder of packages
@@ -142,7 +142,7 @@ def test_an_interpreter_is_asked_once_until_it_changes(tmp_path):
     assert log.read_text().split() == ["asked", "asked"]
 
 
-def test_a_spoilt_memory_is_no_matter(tmp_path):
+def test_a_damaged_cache_is_ignored(tmp_path):
     python = pretender(tmp_path / "bin" / "python3", "3.9.1")
     first = probe_cached(python, tmp_path / "cache")
     for file in (tmp_path / "cache").iterdir():
@@ -151,7 +151,7 @@ def test_a_spoilt_memory_is_no_matter(tmp_path):
     assert probe_cached(python, tmp_path / "cache") == first
 
 
-def test_one_that_hangs_is_given_up(tmp_path):
+def test_an_interpreter_that_hangs_is_abandoned(tmp_path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexec sleep 60\n")
     python.chmod(0o755)
@@ -170,7 +170,7 @@ def test_one_that_hangs_is_given_up(tmp_path):
         ("echo 'naiad-probe:{}'", "its output is invalid"),
     ],
 )
-def test_one_that_fails_is_quoted(script, expected, tmp_path):
+def test_the_output_of_a_failing_interpreter_is_quoted(script, expected, tmp_path):
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
@@ -181,7 +181,7 @@ def test_one_that_fails_is_quoted(script, expected, tmp_path):
     assert expected in caught.value.message
 
 
-def test_a_real_interpreter_tells_the_truth(whole, minor):
+def test_a_real_interpreter_is_described_correctly(whole, minor):
     told = probe_interpreter(whole / "bin" / "python")
 
     assert told.implementation == "cpython"
@@ -192,7 +192,7 @@ def test_a_real_interpreter_tells_the_truth(whole, minor):
     assert told.libpython is None or Path(told.libpython).is_relative_to(whole)
 
 
-def test_asking_leaves_nothing_behind_and_ignores_what_surrounds_it(whole, tmp_path, monkeypatch):
+def test_a_probe_leaves_nothing_behind_and_ignores_its_environment(whole, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "numpy.py").write_text("raise SystemExit(9)")
     monkeypatch.chdir(tmp_path)
@@ -222,7 +222,7 @@ def test_interpreters_are_found_in_the_usual_folders(tmp_path):
     assert {str(path.relative_to(tmp_path)) for path in listed if path.is_relative_to(tmp_path)} == set(places)
 
 
-def test_variables_that_move_a_tool_are_heeded(tmp_path):
+def test_variables_that_move_the_folder_of_a_tool_are_respected(tmp_path):
     python = pretender(tmp_path / "moved" / "versions" / "3.9.1" / "bin" / "python3", "3.9.1")
 
     assert python in iterate_installations({"PYENV_ROOT": str(tmp_path / "moved")}, tmp_path / "home")

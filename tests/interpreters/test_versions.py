@@ -30,7 +30,7 @@ def test_a_version_meets_a_specifier_as_its_author_meant_it(required, version, e
     assert matches(SpecifierSet(required), version) is expected
 
 
-def test_any_version_will_do_where_none_is_asked_for():
+def test_any_version_is_accepted_if_none_is_required():
     assert matches(None, (3, 8, 18))
 
 

@@ -34,7 +34,7 @@ def test_delay_has_a_ceiling():
     assert [tracker.on_exit(0) for _ in range(20)][-1] == Restart(10.0)
 
 
-def test_limit_of_none_gives_up_at_once():
+def test_a_limit_of_0_restarts_gives_up_at_once():
     assert RestartTracker(RestartPolicy(limit=0)).on_exit(5) == GiveUp(1, None)
 
 
@@ -76,7 +76,7 @@ def test_exits_that_a_request_caused_do_not_count():
         (S.UNLOADING, S.LOADING),
     ],
 )
-def test_version_may_live_so(life):
+def test_a_version_may_take_these_states_in_order(life):
     for state, following in itertools.pairwise(life):
         assert advance(state, following) is following
 
@@ -85,6 +85,6 @@ def test_version_may_live_so(life):
     ("state", "following"),
     [(S.UNKNOWN, S.READY), (S.LOADING, S.LOADING), (S.READY, S.READY), (S.UNAVAILABLE, S.READY), (S.READY, S.LOADING)],
 )
-def test_version_may_not_skip_what_lies_between(state, following):
+def test_a_version_may_not_skip_a_state(state, following):
     with pytest.raises(ValueError, match=f"that is {state.value} cannot become {following.value}"):
         advance(state, following)

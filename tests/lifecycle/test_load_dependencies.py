@@ -25,7 +25,7 @@ def test_models_come_after_those_that_they_need(names, expected):
     assert load_waves(names.split(), NEEDS) == expected
 
 
-def test_a_circle_comes_together_and_before_those_that_need_it():
+def test_models_of_a_cycle_come_together_and_before_those_that_need_them():
     needs = {"a": ["b"], "b": ["a"], "user": ["b"], "self": ["self"]}
     assert load_waves(["user", "a", "b", "self"], needs) == [["self"], ["a", "b"], ["user"]]
 
@@ -33,12 +33,12 @@ def test_a_circle_comes_together_and_before_those_that_need_it():
 @pytest.mark.parametrize(
     ("name", "last"), [("a", "c"), ("b", "a"), ("c", "b"), ("self", "self"), ("user", ""), ("other", "")]
 )
-def test_a_circle_is_told_by_the_last_model_on_it(name, last):
+def test_a_cycle_is_reported_by_its_last_model(name, last):
     needs = {"a": ["b"], "b": ["c"], "c": ["a"], "self": ["self"], "user": ["a"]}
     assert find_cycle(name, needs) == last
 
 
-def test_what_is_needed_and_who_needs_it_are_found_over_several_steps():
+def test_needed_models_and_dependents_are_found_over_several_steps():
     assert all_dependencies("outer", NEEDS) == {"inner", "a", "b"}
     assert dependents("b", NEEDS) == ["outer", "inner"]
     assert dependents("outer", NEEDS) == []

@@ -78,7 +78,7 @@ def test_whatever_happens_the_server_ends_with_what_the_repository_holds(history
         ({"config.pbtxt": (1,), "1/": ()}, {"1/": ()}, {"config.pbtxt"}),
     ],
 )
-def test_what_changed_is_told_by_what_lies_in_the_models_folder(before, now, parts):
+def test_changes_are_named_by_the_entry_of_the_models_folder(before, now, parts):
     assert changed_entries(before, now) == parts
 
 
@@ -97,7 +97,7 @@ def test_other_versions_stay_if_folders_of_versions_alone_changed(parts, signatu
     assert are_versions(parts, signature) is answer
 
 
-def test_what_failed_is_tried_again_with_pauses_that_double():
+def test_a_failed_load_is_tried_again_with_pauses_that_double():
     tried = [look for look in range(10, 30) if due_retries({"m": 10}, look) == ["m"]]
 
     assert tried == [11, 12, 14, 18, 26]
@@ -110,12 +110,12 @@ def test_what_failed_is_tried_again_with_pauses_that_double():
         *("__pycache__", ".DS_Store", "model.py.bak", "weights.bin.part", ".nfs000001", "uv.lock", "..data"),
     ],
 )
-def test_bytecode_and_files_of_editors_say_nothing_about_a_model(name):
+def test_bytecode_and_files_of_editors_do_not_belong_to_a_model(name):
     assert is_ignored(name)
 
 
 @pytest.mark.parametrize("name", ["model.py", "config.pbtxt", "labels.txt", "weights", "a.b", "5", "pycache"])
-def test_everything_else_does(name):
+def test_other_files_belong_to_a_model(name):
     assert not is_ignored(name)
 
 

@@ -116,7 +116,7 @@ def numbers_of(entries: list[dict[str, Any]]) -> list[float]:
     return [one.pop("logprob") for entry in entries for one in entry.values()]
 
 
-def test_cumulative_logprob_goes_on_through_a_stream(server: ServerProcess, model: str):
+def test_cumulative_logprob_increases_over_a_stream(server: ServerProcess, model: str):
     parts = events(server, model, text_input=PROMPT, max_tokens=5, temperature=0, return_cumulative_logprob=True)
     sums = [part["cumulative_logprob"] for part in parts]
     assert sums == sorted(sums, reverse=True)
@@ -206,7 +206,7 @@ def test_conversations_are_put_into_the_models_own_form(server: ServerProcess, m
     assert "".join(json.loads(part["message"]).get("content", "") for part in parts) == answer["text_output"]
 
 
-def test_whole_messages_say_who_speaks(server: ServerProcess, model: str):
+def test_whole_messages_have_a_role(server: ServerProcess, model: str):
     answer = ask(
         server,
         model,

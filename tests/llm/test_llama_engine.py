@@ -174,7 +174,7 @@ def test_a_request_that_is_cancelled_while_it_waits_is_ended_at_once(server: Ser
         assert statistics()[0] == ended + 1, "all of the eight still run"
 
 
-def test_text_is_the_same_whether_more_is_told_with_it_or_not(server: ServerProcess):
+def test_text_is_the_same_with_and_without_numbers_of_tokens(server: ServerProcess):
     """Chunks with nothing but text are read in a way of their own; this text has some that JSON escapes."""
     for given in ({"text_input": PROMPT}, {"messages": '[{"role": "user", "content": "hi"}]'}):
         wish = {**given, "max_tokens": 300, "temperature": 1.2, "seed": 5, "ignore_eos": True}
@@ -205,7 +205,7 @@ def vectors(server: ServerProcess, given: object, **pooling: object) -> list[lis
     return [json.loads(text) for text in ([made] if isinstance(made, str) else made)]
 
 
-def test_vectors_of_texts_and_tokens(server: ServerProcess):
+def test_vectors_are_returned_for_texts_and_for_tokens(server: ServerProcess):
     (one,) = vectors(server, "hello the world")
     assert len(one) == 64
     assert math.hypot(*one) == pytest.approx(1, abs=1e-3)
@@ -253,13 +253,13 @@ def test_long_prompts_are_read_in_pieces_and_answered_once(server: ServerProcess
         assert all(part["num_input_tokens"] > 500 for part in parts)
 
 
-def test_keys_that_mean_nothing_to_the_engine_are_told_once(server: ServerProcess):
+def test_keys_unknown_to_the_engine_are_reported_once(server: ServerProcess):
     told = [line for line in server.log.splitlines() if "the engine xllamacpp ignores these keys" in line]
     assert len(told) == 1
     assert "dtype" in told[0]
 
 
-def test_its_own_http_door_is_shut(server: ServerProcess):
+def test_llama_cpps_own_http_port_rejects_requests(server: ServerProcess):
     """llama.cpp listens on a port of the loopback, whether one wants it or not; without the key it does nothing."""
     pid = guest(server, "llama")
     ports = [c.laddr.port for c in psutil.Process(pid).net_connections("inet") if c.status == psutil.CONN_LISTEN]

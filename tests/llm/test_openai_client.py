@@ -159,7 +159,7 @@ def test_answers_follow_the_schema_of_response_format(client: OpenAI):
     assert set(json.loads("".join(part.choices[0].delta.content or "" for part in parts))) == {"age", "ok"}
 
 
-def test_answers_of_a_schema_go_on_behind_pieces_that_are_no_characters(client: OpenAI):
+def test_answers_of_a_schema_continue_behind_tokens_that_are_no_whole_characters(client: OpenAI):
     """A tiny model says many of them, a real one some."""
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     structure: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema}}
@@ -233,7 +233,7 @@ def test_adapters_and_unknown_models_are_told_apart(client: OpenAI):
         client.embeddings.create(model="llama", input="hello")
 
 
-def test_what_the_engine_refuses_is_a_bad_request(client: OpenAI):
+def test_requests_that_the_engine_refuses_are_bad_requests(client: OpenAI):
     import openai
 
     with pytest.raises(openai.BadRequestError, match="'min_tokens'"):

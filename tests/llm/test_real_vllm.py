@@ -138,7 +138,7 @@ def test_vectors_have_length_one_and_may_be_of_several_texts(client: OpenAI):
     assert answer.usage.prompt_tokens == 5
 
 
-def test_a_chat_with_openais_client(client: OpenAI):
+def test_openais_client_chats_with_a_model(client: OpenAI):
     whole = chat(client, max_tokens=20)
     *parts, last = chat(client, max_tokens=20, stream=True, stream_options={"include_usage": True})
     assert "".join(part.choices[0].delta.content or "" for part in parts) == whole.choices[0].message.content
@@ -150,7 +150,7 @@ def test_a_chat_with_openais_client(client: OpenAI):
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_schemas_and_demanded_calls_with_openais_client(client: OpenAI):
+def test_openais_client_gets_answers_of_a_schema_and_required_calls(client: OpenAI):
     form: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
     assert set(json.loads(chat(client, response_format=form, max_tokens=60).choices[0].message.content)) == {
         "name",
@@ -163,7 +163,7 @@ def test_schemas_and_demanded_calls_with_openais_client(client: OpenAI):
         assert set(json.loads(call.function.arguments)) == {"name", "ok"}
 
 
-def test_what_vllm_refuses_is_a_bad_request(client: OpenAI):
+def test_requests_that_vllm_refuses_are_bad_requests(client: OpenAI):
     import openai
 
     with pytest.raises(openai.BadRequestError, match="maximum context length is 2048"):

@@ -21,7 +21,7 @@ def commands() -> str:
     return "\n".join(line[4:] for line in lines if line.startswith("    ") or not line)
 
 
-def test_its_files_make_two_models_that_answer_as_it_says(tmp_path: Path):
+def test_the_files_of_the_guide_make_two_models_that_answer_as_the_guide_says(tmp_path: Path):
     subprocess.run(["bash", "-euc", commands()], cwd=tmp_path, check=True, timeout=110)
     (tmp_path / "models" / "empty" / "1").mkdir(parents=True)
     (tmp_path / "models" / "empty" / "config.pbtxt").write_text('backend: "find_words"')

@@ -25,7 +25,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
     return segments, records
 
 
-def test_process_that_nobody_has_waited_for_has_exited(places: tuple[Path, Path]) -> None:
+def test_a_zombie_counts_as_an_exited_process(places: tuple[Path, Path]) -> None:
     """It is in the table of processes, with its start time, until its parent waits for it."""
     from vllm_like.engines import shared_segments
 

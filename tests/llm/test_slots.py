@@ -40,7 +40,7 @@ def begun() -> list[Job]:
     return []
 
 
-def test_as_many_run_as_there_are_places_and_the_others_in_their_order(begun: list[Job]):
+def test_as_many_requests_run_as_there_are_places_and_the_others_follow_in_order(begun: list[Job]):
     owner = SlotQueue(2, "test")
     jobs = [Job(owner, begun) for _ in range(4)]
     for place, job in enumerate(jobs):
@@ -54,7 +54,7 @@ def test_as_many_run_as_there_are_places_and_the_others_in_their_order(begun: li
     assert begun[2:] == jobs[2:]
 
 
-def test_one_that_needs_several_places_waits_for_them_and_is_not_overtaken(begun: list[Job]):
+def test_a_request_that_needs_several_places_waits_for_them_and_is_not_overtaken(begun: list[Job]):
     owner = SlotQueue(2, "test")
     first, large, small = Job(owner, begun), Job(owner, begun, size=5), Job(owner, begun)
     assert first.has_begun.wait(20)
@@ -68,7 +68,7 @@ def test_one_that_needs_several_places_waits_for_them_and_is_not_overtaken(begun
     assert begun == [first, large, small]
 
 
-def test_what_waits_is_dropped_as_soon_as_it_is_not_wanted(begun: list[Job], monkeypatch: pytest.MonkeyPatch):
+def test_a_waiting_request_is_dropped_as_soon_as_it_is_cancelled(begun: list[Job], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(slots, "POLL_SECONDS", 0)
     owner = SlotQueue(1, "test")
     running, kept, unwanted, last = (Job(owner, begun) for _ in range(4))
@@ -85,7 +85,7 @@ def test_what_waits_is_dropped_as_soon_as_it_is_not_wanted(begun: list[Job], mon
     assert begun == [running, kept, last]
 
 
-def test_those_that_wait_are_not_asked_at_every_token(begun: list[Job], monkeypatch: pytest.MonkeyPatch):
+def test_waiting_requests_are_not_checked_at_every_token(begun: list[Job], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(slots, "POLL_SECONDS", 3600)
     owner = SlotQueue(1, "test")
     running, waiting = Job(owner, begun), Job(owner, begun)
@@ -99,7 +99,7 @@ def test_those_that_wait_are_not_asked_at_every_token(begun: list[Job], monkeypa
     assert begun == [running, waiting]
 
 
-def test_the_end_waits_for_all_that_was_submitted(begun: list[Job]):
+def test_the_end_waits_for_all_submitted_requests(begun: list[Job]):
     owner = SlotQueue(1, "test")
     jobs = [Job(owner, begun) for _ in range(2)]
     ending = threading.Thread(target=owner.close)

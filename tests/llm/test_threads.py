@@ -9,7 +9,7 @@ from vllm_like.engines import threads
 @pytest.mark.parametrize(
     ("cores", "expected", "is_told"), [(1, 1, False), (2, 1, True), (3, 2, False), (16, 15, False)]
 )
-def test_one_core_stays_free_and_the_log_says_so_where_that_is_half_of_them(monkeypatch, cores, expected, is_told):
+def test_one_core_stays_free_and_the_log_says_so_if_two_cores_exist(monkeypatch, cores, expected, is_told):
     monkeypatch.setattr(threads, "available_cores", lambda: cores)
     assert threads.default_count() == expected
     assert ("'n_threads': 2 in engine_options" in threads.advice(expected)) is is_told

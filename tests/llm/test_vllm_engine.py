@@ -73,20 +73,20 @@ def test_structure_is_passed_on(server: ServerProcess):
     assert "choice=['yes', 'no']" in answer["text_output"]
 
 
-def test_what_vllm_refuses_is_told_in_its_words(server: ServerProcess):
+def test_refusals_of_vllm_keep_its_error_text(server: ServerProcess):
     assert refusal(server, "fake", text_input="hello", temperature=-1).startswith("Error generating stream: ")
     error = refusal(server, "fake", text_input="hello", repetition_penalty=2)
     assert "repetition_penalty" in error
 
 
-def test_what_former_releases_knew_is_left_out_where_it_says_nothing(server: ServerProcess):
+def test_former_sampling_parameters_with_default_values_are_omitted(server: ServerProcess):
     says_nothing = {"use_beam_search": False, "early_stopping": False, "length_penalty": 1, "best_of": 1}
     answer = ask(server, "fake", text_input="hello", max_tokens=1, **says_nothing)
     assert answer["text_output"].startswith("hello")
     assert "use_beam_search" in refusal(server, "fake", text_input="hello", use_beam_search=True)
 
 
-def test_whose_fault_an_error_is_stays_told_apart(server: ServerProcess):
+def test_errors_of_the_client_and_of_the_server_have_different_statuses(server: ServerProcess):
     """Recent releases have errors of their own for wrong requests, which are no ValueErrors, and wrap others in silence."""
     statuses = {}
     for prompt in ("word " * 5000, "BUSY", "FAIL"):
@@ -138,7 +138,7 @@ def test_tool_calls_of_a_stream_come_in_parts_with_what_the_parser_held_back(cli
     assert chunks[-1].finish_reason == "tool_calls"
 
 
-def test_text_without_a_call_stays_text_and_so_does_that_without_tools(client):
+def test_text_without_a_call_or_without_tools_stays_text(client):
     for options in ({}, {"stream": True}):
         answer = called(client, "no call", **options)
         choices = [chunk.choices[0] for chunk in answer] if options else answer.choices
@@ -151,21 +151,21 @@ def test_text_without_a_call_stays_text_and_so_does_that_without_tools(client):
         assert choice.message.content == f" <user> {CALL}"
 
 
-def test_tools_that_vllm_rejects_are_the_callers_matter(server: ServerProcess):
+def test_tools_that_vllm_rejects_are_an_error_of_the_client(server: ServerProcess):
     conversation = json.dumps({"messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "function"}]})
     assert refusal(server, "fake", messages=conversation) == (
         "Error generating stream: vLLM rejected the conversation: tools.0.function.name: Field required"
     )
 
 
-def test_what_a_template_refuses_is_the_callers_matter(server: ServerProcess):
+def test_a_conversation_that_a_template_refuses_is_an_error_of_the_client(server: ServerProcess):
     messages = json.dumps([{"role": "assistant", "content": "hi"}])
     assert refusal(server, "fake", messages=messages) == (
         "Error generating stream: the chat template rejected the conversation: Conversation roles must alternate"
     )
 
 
-def test_pictures_that_are_none_are_refused(server: ServerProcess):
+def test_invalid_images_are_refused(server: ServerProcess):
     assert "element 0 of input 'image' is not valid base64" in refusal(server, "fake", text_input="hello", image="?")
 
 
@@ -286,7 +286,9 @@ def test_health_checks_unload_a_model_with_a_dead_engine_where_models_may_be_unl
         server.wait_log("unloaded 'fake'")
 
 
-def test_health_checks_start_a_model_with_a_dead_engine_anew_elsewhere(tmp_path: Path, engines: Path):
+def test_health_checks_restart_a_model_with_a_dead_engine_where_models_may_not_be_unloaded(
+    tmp_path: Path, engines: Path
+):
     check = 'parameters { key: "ENABLE_VLLM_HEALTH_CHECK" value { string_value: "true" } }'
     add_model(tmp_path / "models", engines, "fake", {"model": "some/model"}, check)
     with ServerProcess(tmp_path / "models", work=tmp_path) as server:

@@ -39,7 +39,7 @@ def test_a_process_of_another_user_counts_by_what_it_does_not_share(tmp_path, mo
     assert process_memory(7, tmp_path) == 300 * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_a_process_that_allocates_grows_by_that():
+def test_the_measured_memory_grows_with_an_allocation():
     before = memory_of([os.getpid()])[os.getpid()]
     with mmap.mmap(-1, 32 << 20) as held:  # the heap may have as many pages that are free
         held.write(b"x" * len(held))

@@ -10,7 +10,7 @@ SIZE = 3 << 20
 """Bytes: three slices."""
 
 
-def test_a_copy_that_fails_is_reported_and_what_waits_behind_it_is_sent() -> None:
+def test_a_failed_copy_is_reported_and_later_frames_are_sent() -> None:
     sent: list[tuple[bytes, int]] = []
     failed: list[tuple[int, str]] = []
 

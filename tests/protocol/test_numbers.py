@@ -32,7 +32,7 @@ def test_integers_are_ascii_digits(text, value):
 
 
 @pytest.mark.parametrize("text", [*NOT_NUMBERS, "1.0", "1e3", "9" * 20, "9" * 5000])
-def test_nothing_else_is_an_integer(text):
+def test_other_texts_are_not_integers(text):
     assert integer(text) is None
 
 
@@ -42,5 +42,5 @@ def test_decimals_are_what_json_writes(text, value):
 
 
 @pytest.mark.parametrize("text", [*NOT_NUMBERS, "1_0.5", ".5_", "Infinity", "1e999", "-1e999", "9" * 5000])
-def test_nothing_else_is_a_decimal(text):
+def test_other_texts_are_not_decimals(text):
     assert decimal(text) is None

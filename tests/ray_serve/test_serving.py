@@ -127,7 +127,7 @@ def test_there_are_as_many_servers_as_the_busiest_model_needs(reported, expected
         ({"surge": 101}, "cannot replace servers with a surge of 101 %: expected 0 to 100"),
     ],
 )
-def test_numbers_that_cannot_be_are_rejected(settings, message):
+def test_impossible_numbers_are_rejected(settings, message):
     with pytest.raises(DeploymentError, match=message):
         describe_serving("n", ["/models"], (), **settings)
 
@@ -361,7 +361,7 @@ def test_up_deploys_beside_other_applications_and_names_the_list_of_servers(dash
 
 
 @pytest.mark.parametrize("dashboard", ["RUNNING"], indirect=True)
-def test_the_commands_of_the_page_do_what_it_says(dashboard, capsys, monkeypatch, tmp_path):
+def test_the_commands_of_the_page_do_what_the_page_says(dashboard, capsys, monkeypatch, tmp_path):
     """Without Ray: its dashboard is a fake one. `test_cluster.py` has the same on a cluster."""
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "how-to" / "serve-with-ray.md").read_text(encoding="utf-8")

@@ -147,7 +147,7 @@ def test_a_download_that_breaks_is_resumed(registry, tmp_path):
     assert (tmp_path / "part").read_bytes() == DATA
 
 
-def test_a_download_goes_on_where_a_killed_process_stopped(registry, tmp_path):
+def test_a_download_is_resumed_where_a_killed_process_stopped(registry, tmp_path):
     give(registry)
     (tmp_path / "part").write_bytes(DATA[:900_000])
     ranges: list[str] = []

@@ -158,7 +158,7 @@ def test_tags_are_listed_in_parts(registry):
 
 
 @pytest.mark.parametrize("path", ["manifests/none", f"blobs/{sha256(b'none')}", "tags/list"])
-def test_what_is_not_there_is_not_found(registry, path):
+def test_missing_blobs_and_manifests_are_not_found(registry, path):
     status, _, body = ask(registry, "GET", f"/v2/nothing/{path}")
 
     assert status == 404

@@ -235,7 +235,7 @@ def test_a_model_that_calls_a_remote_model_gets_its_error(caller, target):
 
 
 @pytest.mark.parametrize("model", ["wait", "wait_grpc"])
-def test_a_client_that_goes_cancels_the_call_at_the_target(caller, target, model):
+def test_a_client_that_disconnects_cancels_the_call_at_the_target(caller, target, model):
     begun, cancelled = target.work / "begun", target.work / "cancelled"
     before = [lines_of(begun), lines_of(cancelled)]
     request = grpcclient.InferInput("X", [1], "INT32").set_data_from_numpy(np.array([1], np.int32))
@@ -301,7 +301,7 @@ def test_a_canary_gets_a_share_and_sequences_stay_together(caller):
         assert {(each["correlation"], each["flags"]) for each in found} == {(sequence, 1)}
 
 
-def test_a_shadow_that_does_not_answer_neither_slows_nor_fails_the_caller(caller, target):
+def test_a_silent_shadow_neither_slows_nor_fails_the_caller(caller, target):
     """The copies are rejected, as the other model has other inputs; that shows in the metrics alone."""
     for _ in range(3):
         assert outputs_of(infer(caller, "shadowed", rows_request("a")))["ECHO"] == ["a"]

@@ -39,7 +39,7 @@ def test_a_breaker_opens_after_consecutive_failures_and_admits_one_probe_after_t
     assert (breaker.state(12), breaker.can_call(12)) == (HALF_OPEN, False)
 
 
-def test_the_probe_decides():
+def test_the_probe_of_a_breaker_opens_or_closes_it():
     breaker = Breaker(1, 10)
     failed(breaker, 0)
     failed(breaker, 10)  # the probe
@@ -49,7 +49,7 @@ def test_the_probe_decides():
     assert (breaker.state(20), breaker.count) == (CLOSED, 0)
 
 
-def test_a_probe_that_says_nothing_leaves_the_next_call_to_be_the_probe():
+def test_after_an_inconclusive_probe_the_next_call_is_the_probe():
     breaker = Breaker(1, 10)
     failed(breaker, 0)
     breaker.on_neutral(is_probe=breaker.begin())
@@ -118,7 +118,7 @@ def test_shares_follow_the_weights_exactly():
     assert counts == {0: 900, 1: 100}
 
 
-def test_what_was_tried_or_is_not_admitted_is_left_out_while_others_are_left():
+def test_tried_and_unadmitted_targets_are_avoided_while_others_exist():
     assert choose([1, 1], [0, 1], {0}, 0.0) == 1
     assert choose([1, 1], [0], {0}, 0.9) == 0
     assert choose([1, 0], [1], (), 0.5) is None
@@ -208,7 +208,7 @@ def test_a_router_probes_one_target_with_one_call():
 
 
 @pytest.mark.parametrize("cause", [Cause.ERROR, Cause.CANCELLED, Cause.REQUEST_TIMEOUT])
-def test_what_says_nothing_bad_of_a_target_opens_no_breaker(cause):
+def test_failures_that_are_not_the_targets_open_no_breaker(cause):
     router, _ = router_of(1)
 
     assert router.on_end(0, CallError(cause, ""), is_probe=False) is CLOSED
@@ -255,7 +255,7 @@ def test_the_shorter_time_limit_counts():
         ("the model is being unloaded", True, None),
     ],
 )
-def test_grpcs_own_failures_are_told_from_the_servers(details, is_secure, cause):
+def test_failures_of_grpc_are_distinguished_from_those_of_the_server(details, is_secure, cause):
     assert classify_unavailable(details, is_secure=is_secure) is cause
 
 
@@ -275,7 +275,7 @@ def test_grpcs_own_failures_are_told_from_the_servers(details, is_secure, cause)
         ("Socket closed", "Socket closed"),
     ],
 )
-def test_the_cause_of_grpcs_own_failures_is_what_is_left_of_their_text(details, cause):
+def test_the_cause_of_a_failure_of_grpc_is_extracted_from_its_text(details, cause):
     assert shorten(details) == cause
 
 

@@ -213,7 +213,7 @@ def test_a_connection_that_the_target_closed_while_idle_is_not_used():
         assert target.connections == 2
 
 
-def test_a_client_that_goes_ends_the_connection():
+def test_a_client_that_disconnects_ends_the_connection():
     ended = threading.Event()
 
     def waiting(connection: socket.socket, request: bytes) -> bool:
@@ -243,7 +243,7 @@ def test_a_refused_connection_is_retried_at_another_target():
 
 
 @pytest.mark.parametrize("handler", [lose, busy])
-def test_what_may_have_been_executed_is_retried_only_if_it_is_idempotent(handler):
+def test_a_request_that_may_have_been_executed_is_retried_only_if_idempotent(handler):
     with scripted(handler, good) as target:
         with calls_of(url(target), retries="1") as calls:
             calls.error()

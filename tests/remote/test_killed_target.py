@@ -110,7 +110,9 @@ def breakers(server: ServerProcess, port: int) -> set[float]:
     return {float(line.rpartition(" ")[2]) for line in found}
 
 
-def test_callers_of_two_targets_notice_nothing_and_those_of_one_get_clear_errors_until_it_is_back(targets, caller):
+def test_calls_with_two_targets_succeed_and_those_with_one_fail_clearly_until_the_killed_target_is_back(
+    targets, caller
+):
     first, _ = targets
     ports = (first.http_port, first.grpc_port)
     loads = {name: Load(caller, name) for name in ("both_http", "both_grpc", "one_http", "one_grpc")}

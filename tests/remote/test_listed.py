@@ -133,7 +133,7 @@ def test_ready_servers_with_the_port_are_targets_and_those_of_the_node_are_near(
 
 
 @pytest.mark.parametrize("listed", [{"error": "no"}, [1], [{"ready": True}], "text", [server("n", http="http://a:x")]])
-def test_what_is_no_list_is_rejected_with_its_address(listing, listed):
+def test_an_invalid_list_is_rejected_with_its_address(listing, listed):
     listing.listed = listed
     with pytest.raises(CallError) as error:
         read_list(settings_of(listing.url), "n")
@@ -172,7 +172,7 @@ def test_calls_move_to_the_servers_of_a_new_list_and_those_in_flight_are_complet
         caller.close()
 
 
-def test_an_unreadable_list_keeps_the_last_servers_and_none_is_a_clear_error(listing, watch):
+def test_an_unreadable_list_keeps_the_last_servers_and_an_empty_one_is_an_error(listing, watch):
     with scripted(good) as target:
         caller = caller_of(settings_of(listing.url), watch, "")
         assert not caller.is_ready()

@@ -25,7 +25,7 @@ def written(tmp_path):
 
 
 @pytest.mark.parametrize("text", [PLAIN, PLAIN.replace(":", "(object):", 1)])
-def test_a_plain_class_without_the_hook_cannot(written, text):
+def test_a_plain_class_without_the_hook_cannot_complete_its_configuration(written, text):
     assert not written(text)
 
 
@@ -41,15 +41,15 @@ def test_a_plain_class_without_the_hook_cannot(written, text):
         f"{PLAIN}\nx = {'(' * 1000}{')' * 1000}\n",
     ],
 )
-def test_in_doubt_it_may(written, text):
+def test_a_doubtful_file_may_complete_its_configuration(written, text):
     assert written(text)
 
 
-def test_a_file_that_cannot_be_read_may(tmp_path):
+def test_a_file_that_cannot_be_read_may_complete_its_configuration(tmp_path):
     assert may_auto_complete(tmp_path / "none.py")
 
 
-def test_models_that_are_loaded_at_once_are_told_alike(tmp_path):
+def test_models_that_are_loaded_at_once_are_judged_alike(tmp_path):
     """Python 3.11 mixes up trees that threads build at the same time, where a collection lets one of them in."""
     functions = (
         f"    def f{i}(self):\n        return [({i}, [1, {{'a': (1, 2)}}]) for a in range({i})]\n" for i in range(40)

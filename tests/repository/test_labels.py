@@ -59,7 +59,7 @@ def test_a_file_outside_the_models_directory_is_refused(tmp_path, path):
     assert error.code is Code.UNSUPPORTED
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path):
+def test_a_file_that_is_not_text_is_refused(tmp_path):
     (tmp_path / "labels.txt").write_bytes(b"\xff")
 
     assert refused("labels.txt", tmp_path).message == (

@@ -34,7 +34,7 @@ def model(repository, name="m"):
     return ModelFiles(name=name, repository=repository, directory=repository / name)
 
 
-def test_every_directory_with_a_part_of_a_model_is_one_and_files_are_none(make):
+def test_every_directory_with_a_part_of_a_model_is_a_model_and_no_file_is(make):
     repository = make("b/1", "a", "c.x/1")
     (repository / "a" / "config.pbtxt").touch()
     (repository / "README.md").touch()
@@ -50,7 +50,7 @@ def test_every_directory_with_a_part_of_a_model_is_one_and_files_are_none(make):
     "part", ["1", "01", "1abc", "config.pbtxt", "configs/x.pbtxt", "model.py", "model.onnx", "v1/model.py", "m/config.pbtxt",
              "models/m/config.pbtxt"],
 )  # fmt: skip
-def test_a_directory_that_was_meant_as_a_model_is_one_so_that_its_load_says_what_is_wrong(make, part):
+def test_a_directory_that_resembles_a_model_is_one_so_that_its_load_names_the_fault(make, part):
     repository = make("a")
     path = repository / "a" / part
     if path.suffix:
@@ -61,7 +61,7 @@ def test_a_directory_that_was_meant_as_a_model_is_one_so_that_its_load_says_what
     assert list(scan([repository]).models) == ["a"]
 
 
-def test_what_cannot_be_a_model_is_skipped_with_one_line(make, caplog):
+def test_a_directory_that_cannot_be_a_model_is_skipped_with_one_line(make, caplog):
     """In the reference, each of these ends the start."""
     caplog.set_level(logging.INFO)
     repository = make("m/1", "lost+found", "docs/images", "__pycache__", ".git/objects", "empty")
@@ -80,7 +80,7 @@ def test_what_cannot_be_a_model_is_skipped_with_one_line(make, caplog):
     assert list(repositories.scan().models) == ["docs", "m"]
 
 
-def test_a_model_stays_one_while_its_files_are_replaced(make):
+def test_a_directory_stays_a_model_while_its_files_are_replaced(make):
     """Otherwise polling would unload it between the deletion and the copy."""
     repository = make("m/1")
     repositories = Repositories([LocalRepository(repository)])
@@ -122,7 +122,7 @@ def test_a_name_in_two_repositories_is_no_model_and_is_logged(make, caplog):
     assert caplog.record_tuples == [("naiad.repository", logging.ERROR, said)]
 
 
-def test_a_repository_named_twice_is_one(make):
+def test_a_repository_named_twice_is_scanned_once(make):
     repository = make("m/1")
 
     assert list(scan([repository, repository]).models) == ["m"]

@@ -72,7 +72,7 @@ def test_lists_in_lenient_json_may_end_with_a_comma():
 @pytest.mark.parametrize(
     "text", ["{'a'}", "{a b}", "{,}", "[,]", "{backend: python}", "{'backend': 'x}", "{a:1,,}", "'"]
 )
-def test_what_is_not_even_lenient_json_is_refused(text):
+def test_text_that_is_not_even_lenient_json_is_refused(text):
     with pytest.raises(NaiadError, match=r"Invalid config override:1:.*not JSON"):
         parse_override("m", {"config": text})
 
@@ -138,5 +138,5 @@ def test_an_empty_name_is_refused(name):
 
 
 @pytest.mark.parametrize("name", ["a", "a.b", "..a", "a b"])
-def test_other_names_are_fine(name):
+def test_unusual_names_inside_the_repository_are_accepted(name):
     check_model_name(name)

@@ -53,7 +53,7 @@ def test_a_configuration_that_was_not_fetched_says_so(make):
 
 
 @pytest.mark.parametrize("field", ["name", "platform", "backend", "default_model_filename"])
-def test_names_that_nobody_filled_in_are_not_fetched_from_a_template(make, field):
+def test_a_name_left_as_a_placeholder_of_a_template_is_refused(make, field):
     files = make(files={"config.pbtxt": f'{field}: "${{model_{field}}}"\n{IO}'})
     assert refused(files) == (
         f"cannot use {config_path(files)}: its {field} is the placeholder '${{model_{field}}}'; fill in the template "
@@ -107,7 +107,7 @@ def test_a_broken_configuration_names_its_place(make):
     )
 
 
-def test_a_configuration_that_is_no_text_is_refused(make):
+def test_a_configuration_that_is_not_text_is_refused(make):
     files = make()
     (files.directory / "config.pbtxt").write_bytes(b'name: "\xff"')
 
@@ -136,13 +136,13 @@ def test_instance_groups_are_checked(make):
     )
 
 
-def test_a_name_tells_the_backend_where_no_file_does(make):
+def test_the_name_determines_the_backend_where_no_file_does(make):
     message = read_config(make("sum.my_backend", model_py=False), strict=False)
 
     assert (message.backend, message.default_model_filename) == ("my_backend", "model.my_backend")
 
 
-def test_nothing_that_tells_the_backend_is_refused(make):
+def test_a_model_whose_backend_is_unknown_is_refused(make):
     assert refused(make(model_py=False)).startswith("Invalid model name: Could not determine backend for model 'm'")
 
 
@@ -171,7 +171,7 @@ def test_files_are_looked_for_in_a_version_directory_whatever_else_is_there(make
     assert read_config(files, strict=False).backend == "python"
 
 
-def test_the_first_version_by_name_tells_the_backend(make):
+def test_the_first_version_by_name_determines_the_backend(make):
     files = make(files={"10/model.onnx": "", "2/model.plan": ""})
 
     assert read_config(files, strict=False).backend == "python"

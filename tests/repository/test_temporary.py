@@ -10,7 +10,7 @@ from naiad.core.errors import RepositoryError
 from naiad.models.repository.layout import make_temporary_directory
 
 
-def test_a_system_that_may_only_be_read_is_told_to_name_a_folder(monkeypatch):
+def test_a_read_only_system_is_an_error_that_asks_for_a_folder(monkeypatch):
     def nowhere():
         raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
 

@@ -112,7 +112,7 @@ def test_a_compiled_stub_is_not_used_and_one_line_says_so(magic, place):
     )
 
 
-def test_no_stub_anywhere_is_told_in_the_words_of_the_reference():
+def test_a_missing_stub_has_the_text_of_the_reference():
     with pytest.raises(ResolutionError) as caught:
         choose_artifacts(
             model_dir=Path("/repo/m"),

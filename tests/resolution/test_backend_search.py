@@ -127,7 +127,7 @@ def test_the_python_library_of_another_implementation_is_not_used_and_said_so():
     )
 
 
-def test_a_module_of_torch_is_not_served_by_itself_and_that_is_said():
+def test_a_platform_of_torch_has_no_effect_and_a_notice_says_so():
     (said,) = resolve_m({OWN}, platform="pytorch").notices
     assert said == (
         "platform 'pytorch' of model 'm' has no effect: '/repo/m/1/model.py' must define a TritonPythonModel, which may "
@@ -200,7 +200,7 @@ def test_the_error_about_a_backend_that_is_not_there_ends_with_what_may_have_bee
         ),
     ],
 )
-def test_what_is_not_found_is_told_in_the_words_of_the_reference(options, text):
+def test_a_missing_file_has_the_text_of_the_reference(options, text):
     with pytest.raises(ResolutionError) as caught:
         resolve_m(set(), **options)
     assert caught.value.message == text

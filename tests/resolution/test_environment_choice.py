@@ -18,7 +18,7 @@ DEFAULT = "/b1/x/pb_exec_env_model.py.tar.gz"
 MANIFEST = "/b1/x/backend.toml"
 
 
-def test_a_model_without_a_word_has_no_environment():
+def test_a_model_without_the_parameter_has_no_environment():
     found = resolve_m({OWN})
     assert (found.environment, found.environment_origin, found.python) == (None, "", None)
 
@@ -194,7 +194,7 @@ def test_a_version_of_python_is_a_number_or_a_range(text, inside, outside):
     assert [version for version in inside + outside if required.contains(version)] == inside
 
 
-def test_a_version_of_python_that_is_none_is_refused():
+def test_an_invalid_version_of_python_is_refused():
     with pytest.raises(ResolutionError) as caught:
         resolve_m({OWN}, parameters={"PYTHON_VERSION": "python3"})
     assert caught.value.message == (
@@ -267,7 +267,7 @@ def test_a_file_of_another_host_is_refused():
     assert expected in caught.value.message
 
 
-def test_every_place_that_a_name_was_looked_for_in_is_told():
+def test_every_place_that_was_searched_for_a_name_is_listed():
     with pytest.raises(ResolutionError) as caught:
         resolve_m({OWN}, parameters={"EXECUTION_ENV_PATH": "env://x"}, environment_directories=SHELVES)
     assert (
@@ -298,7 +298,7 @@ def test_the_environment_of_a_version_wins_over_that_of_the_model():
         ("gs://bucket/m", f"$$TRITON_MODEL_DIRECTORY/../e.tgz@sha256:{DIGEST}", "gs://bucket/e.tgz"),
     ],
 )
-def test_what_lies_beside_a_copied_model_lies_where_it_was_copied_from(uri, text, found):
+def test_files_beside_a_copied_model_are_found_where_the_model_was_copied_from(uri, text, found):
     source = resolve_m({OWN}, parameters={"EXECUTION_ENV_PATH": text}, model_uri=uri).environment
     assert isinstance(source, EnvironmentSource)
     assert (source.uri, source.is_mutable) == (found, True)
@@ -308,13 +308,13 @@ def test_what_lies_beside_a_copied_model_lies_where_it_was_copied_from(uri, text
     ("uri", "text"),
     [("", "../e.tgz"), ("s3://bucket/m", "e.tgz"), ("s3://bucket/m", "../../e.tgz"), ("s3://b/x/y/m", "/e")],
 )
-def test_nothing_is_looked_for_elsewhere_that_is_not_beside_a_copied_model(uri, text):
+def test_other_files_of_a_copied_model_are_not_looked_for_elsewhere(uri, text):
     with pytest.raises(ResolutionError, match="does not exist; a path may be absolute"):
         resolve_m({OWN}, parameters={"EXECUTION_ENV_PATH": text}, model_uri=uri)
 
 
 @pytest.mark.parametrize("text", ["3.7", "2.7", "3.99", ">=3.5,<3.8", "<3.8", ">3.20"])
-def test_a_wish_for_a_python_that_no_stub_runs_under_is_told_what_is_supported(text):
+def test_a_python_that_no_stub_supports_is_refused_with_the_supported_ones(text):
     """Before any Python is looked for: there may be one of that version, without numpy, which is none of its faults."""
     with pytest.raises(ResolutionError) as caught:
         resolve_m({OWN}, parameters={"PYTHON_VERSION": text})
@@ -325,7 +325,7 @@ def test_a_wish_for_a_python_that_no_stub_runs_under_is_told_what_is_supported(t
 
 
 @pytest.mark.parametrize("text", ["3.8", "3.14", ">=3.7", "<=3.8", "3.10.13", "~=3.11", ">3.13", "!=3.12"])
-def test_a_wish_that_a_stub_can_fulfil_is_taken(text):
+def test_a_python_that_a_stub_supports_is_chosen(text):
     assert resolve_m({OWN}, parameters={"PYTHON_VERSION": text}).python is not None
 
 
@@ -417,7 +417,7 @@ def test_a_keyword_that_is_right_gets_no_hint():
     assert "did you mean" not in caught.value.message
 
 
-def test_parameters_that_nearly_name_an_environment_are_told():
+def test_misspelt_parameters_of_an_environment_are_reported():
     config = ModelConfig(
         name="m",
         backend="python",

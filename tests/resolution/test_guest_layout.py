@@ -53,7 +53,7 @@ def test_no_package_of_the_host_can_be_imported_from_the_layout(tmp_path):
     assert result.stdout.strip() == "[]"
 
 
-def test_a_second_start_writes_nothing(tmp_path):
+def test_a_second_start_writes_no_file(tmp_path):
     lay_out_guest(tmp_path)
     before = tree(tmp_path)
     assert lay_out_guest(tmp_path).library_dir.is_dir()
@@ -76,7 +76,7 @@ def test_servers_that_start_together_share_one_layout(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_what_a_killed_server_left_is_swept_but_not_what_another_is_writing(tmp_path):
+def test_remains_of_a_killed_server_are_removed_and_files_being_written_are_not(tmp_path):
     old, young = (tmp_path / f".guest-staging-{name}" for name in ("old", "young"))
     for folder in (old, young):
         (folder / "lib").mkdir(parents=True)

@@ -122,7 +122,7 @@ def test_the_reason_of_a_model_that_failed_is_wrapped_between_words():
     assert "|   File model.py " in "\n".join(lines)
 
 
-def test_an_explanation_says_what_was_looked_for_and_where_and_what_was_taken_and_why():
+def test_an_explanation_has_the_searched_places_the_choice_and_its_reason():
     text = explain_plainly(resolve_m({SHARED: "", f"/repo/m/{STUB}": b"\x7fELF"}, backend="x"), Ready())
     for part in (
         "model 'm' version 1, in /repo/m",
@@ -142,7 +142,7 @@ def test_an_explanation_says_what_was_looked_for_and_where_and_what_was_taken_an
         assert part in text
 
 
-def test_a_terminal_is_told_the_same_as_a_file():
+def test_a_terminal_and_a_file_get_the_same_text():
     resolution = resolve_m({SHARED: "", f"/repo/m/{STUB}": b"\x7fELF"}, backend="x")
     console = Console(file=io.StringIO(), width=200, force_terminal=False)
     explain_richly(resolution, console, Ready())

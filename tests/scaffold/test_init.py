@@ -117,7 +117,7 @@ def inputs(client, model, **values):
     return made
 
 
-def test_a_recipe_is_one(tmp_path):
+def test_init_recipe_writes_a_valid_recipe(tmp_path):
     from naiad_building.recipe import read_recipe
 
     code, out, err = naiad("init", "recipe", "tables", "--python", ">=3.11", cwd=tmp_path)
@@ -132,7 +132,7 @@ def test_a_recipe_is_one(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["model", "backend", "recipe"])
-def test_nothing_is_ever_replaced_and_nothing_is_written_by_half(tmp_path, kind):
+def test_existing_files_are_never_replaced_and_no_file_is_half_written(tmp_path, kind):
     assert naiad("init", kind, "mine", cwd=tmp_path)[0] == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     lost = min(before)
@@ -223,7 +223,7 @@ def test_a_docstring_takes_the_place_of_hints(tmp_path, docstring):
     assert any("has no return type" in note for note in scaffold.notes)
 
 
-def test_without_any_word_a_parameter_is_an_array_and_a_note_says_so(tmp_path):
+def test_a_parameter_without_a_hint_is_an_array_and_a_note_says_so(tmp_path):
     scaffold = function(tmp_path, "def f(x, n=3, *, deep=False) -> float:\n    return 1.0\n")
 
     assert tensors(scaffold) == (

@@ -19,7 +19,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_it_holds_what_a_list_in_the_order_of_use_would_hold(steps):
+def test_the_cache_holds_the_values_of_a_list_in_the_order_of_use(steps):
     """The list is the definition: newest last, cut from the front until it fits."""
     lru: ByteLru[int, int] = ByteLru(10)
     model: list[tuple[int, int, int]] = []  # key, value, size
@@ -53,7 +53,7 @@ def test_a_value_that_was_looked_up_outlives_one_that_was_not():
     assert repr(lru) == "<ByteLru 2 values, 2 of 2 bytes>"
 
 
-def test_what_could_not_even_stand_alone_drives_nothing_out_but_what_it_would_have_replaced():
+def test_a_value_larger_than_the_cache_evicts_only_the_value_of_its_own_key():
     lru: ByteLru[str, str] = ByteLru(2)
     lru.put("a", "A", 1)
     lru.put("b", "B", 1)

@@ -23,7 +23,7 @@ from naiad.engine.scheduling.deadlock import find_mutually_blocked
         ({"a": ["a"], "b": ["a"], "c": ["x"]}, "ab"),
     ],
 )
-def test_instances_stand_still_that_only_each_other_could_answer(calls, standing):
+def test_instances_that_only_each_other_could_answer_are_found_blocked(calls, standing):
     assert find_mutually_blocked({name: [set(servers) for servers in of] for name, of in calls.items()}) == set(
         standing
     )

@@ -129,7 +129,7 @@ def test_the_least_loaded_instance_is_first():
     assert scheduler.enqueue(6) == []
 
 
-def test_what_a_dead_instance_had_not_begun_comes_before_what_waits():
+def test_requests_that_an_exited_instance_had_not_begun_precede_those_in_the_queue():
     scheduler: FifoScheduler[str, int] = FifoScheduler()
     scheduler.add_instance("a")
     scheduler.set_depth("a", 3)
@@ -185,7 +185,7 @@ def test_a_request_that_came_alone_may_be_withdrawn():
     assert scheduler.enqueue(1) == [("a", (1,))]
 
 
-def test_what_was_withdrawn_holds_nobody_up_once_asked_again():
+def test_a_withdrawn_request_that_needed_an_idle_instance_does_not_block_others():
     scheduler: FifoScheduler[str, int] = FifoScheduler()
     scheduler.add_instance("a")
     scheduler.set_depth("a", 4)

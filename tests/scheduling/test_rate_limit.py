@@ -28,7 +28,7 @@ def test_an_instance_waits_for_the_resource_another_uses():
     assert made.on_finished("b") == []
 
 
-def test_there_is_as_much_as_any_instance_needs():
+def test_the_default_capacity_is_the_largest_need_of_an_instance():
     made = limiter(a={"resources": [ResourceNeed("R", 3)]}, b={"resources": R1}, c={"resources": R1})
     assert made.stage("b", 1) == [("b", 1)]
     assert made.stage("c", 2) == [("c", 2)]
@@ -37,7 +37,7 @@ def test_there_is_as_much_as_any_instance_needs():
     assert made.on_finished("c") == [("a", 3)]
 
 
-def test_the_operator_may_say_how_much_there_is():
+def test_the_operator_may_set_the_capacity():
     made = limiter(ResourceCapacity("R", 2), a={"resources": R1}, b={"resources": R1}, c={"resources": R1})
     assert [made.stage(name, name) for name in "abc"] == [[("a", "a")], [("b", "b")], []]
 
@@ -60,7 +60,7 @@ def test_work_without_resources_never_waits():
     assert made.on_finished("free") == []
 
 
-def test_what_cannot_be_granted_is_not_overtaken():
+def test_a_request_that_cannot_be_granted_is_not_overtaken():
     made = limiter(a={"resources": [ResourceNeed("R", 2)]}, b={"resources": R1}, c={"resources": R1})
     made.stage("b", 1)
     assert made.stage("a", 2) == []
@@ -91,7 +91,7 @@ def test_a_lost_instance_gives_back_what_it_used():
     assert made.unregister("a") == []
 
 
-def test_what_is_withdrawn_is_not_granted():
+def test_a_withdrawn_request_is_not_granted():
     made = limiter(a={"resources": R1}, b={"resources": R1}, c={"resources": R1})
     made.stage("a", 1)
     made.stage("b", 2)
@@ -102,7 +102,7 @@ def test_what_is_withdrawn_is_not_granted():
     assert made.on_finished("a") == [("c", 3)]
 
 
-def test_what_is_withdrawn_holds_nobody_up():
+def test_a_withdrawn_request_does_not_block_others():
     made = limiter(a={"resources": R1}, b={"resources": [ResourceNeed("R", 2)]}, c={"resources": R1})
     made.stage("a", 1)
     made.stage("b", 2)
@@ -110,7 +110,7 @@ def test_what_is_withdrawn_holds_nobody_up():
     assert made.withdraw("b", 2) == [("c", 3)]
 
 
-def test_resources_that_can_never_be_there_are_refused():
+def test_needs_beyond_the_capacity_are_refused():
     with pytest.raises(ConfigError) as caught:
         limiter(ResourceCapacity("R", 2), ResourceCapacity("S", 9), a={"resources": [ResourceNeed("R", 4)]})
     assert caught.value.message == (
@@ -120,7 +120,7 @@ def test_resources_that_can_never_be_there_are_refused():
     assert caught.value.code is Code.INVALID_ARG
 
 
-def test_a_limit_of_one_device_is_none_of_another():
+def test_a_limit_of_one_device_does_not_apply_to_another():
     with pytest.raises(ConfigError, match="is limited to 0"):
         limiter(ResourceCapacity("R", 2, device=1), a={"resources": R1, "device": 0})
 

@@ -34,7 +34,7 @@ def test_a_request_that_was_put_back_keeps_its_place():
     assert order.respond(1, "a", final=True) == [(1, "a", True), (2, "b", True)]
 
 
-def test_a_request_that_is_forgotten_holds_nobody_up():
+def test_a_forgotten_request_does_not_block_others():
     order: ResponseOrder[int, str] = ResponseOrder()
     order.begin(1)
     order.begin(2)

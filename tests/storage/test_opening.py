@@ -49,7 +49,7 @@ def test_a_uri_names_a_driver_and_a_path(uri: str, protocol: str, path: str, opt
         ("as://account", "'as://account' names no bucket: write as://account/container/path"),
     ],
 )
-def test_what_is_no_uri_or_names_no_bucket_is_refused(uri: str, said: str) -> None:
+def test_an_invalid_uri_or_one_without_a_bucket_is_refused(uri: str, said: str) -> None:
     with pytest.raises(StorageError, match=said):
         parse_location(uri)
 
@@ -104,7 +104,7 @@ def test_variables_become_options_of_the_driver(uri: str, environ: Mapping[str, 
         ("as://any/c", {"account_name": "any"}),
     ],
 )
-def test_of_the_file_of_credentials_the_longest_beginning_counts(
+def test_the_longest_matching_prefix_of_the_credentials_file_counts(
     tmp_path: Path, uri: str, options: dict[str, Any]
 ) -> None:
     file = tmp_path / "cloud.json"
@@ -174,7 +174,7 @@ def test_an_opened_place_can_be_read(tmp_path: Path) -> None:
         assert file.read() == b"content"
 
 
-def test_errors_of_drivers_become_ours() -> None:
+def test_errors_of_drivers_become_storage_errors() -> None:
     with pytest.raises(StorageError, match="cannot read x: KeyError: 'why'"), translate_storage_errors("cannot read x"):
         raise KeyError("why")
     with (

@@ -55,7 +55,7 @@ def test_folders_are_models_but_for_hidden_ones(repository):
     assert repository.known_model_names() == ["m", "n"]
 
 
-def test_a_model_is_copied_without_what_says_nothing_about_it(repository):
+def test_a_model_is_copied_without_bytecode_and_files_of_editors(repository):
     repository.fetch("m")
 
     assert contents(repository.directory / "m") == COPY
@@ -63,7 +63,7 @@ def test_a_model_is_copied_without_what_says_nothing_about_it(repository):
     assert [entry.name for entry in repository.directory.iterdir()] == ["m"]
 
 
-def test_only_what_changed_is_copied_again_and_what_is_gone_goes(repository, store):
+def test_only_changed_files_are_copied_again_and_deleted_ones_are_removed(repository, store):
     filesystem, folder = store
     repository.fetch("m")
     weights = repository.directory / "m" / "1" / "deep" / "weights.bin"
@@ -94,7 +94,7 @@ def test_a_folder_becomes_a_file_and_a_file_a_folder(repository, store):
     assert contents(repository.directory / "m" / "1") == {"deep": b"file", "model.py/inside": b"file"}
 
 
-def test_a_copy_that_fails_half_way_changes_nothing_here(repository, store, monkeypatch):
+def test_a_failed_copy_leaves_the_earlier_copy_unchanged(repository, store, monkeypatch):
     filesystem, folder = store
     repository.fetch("m")
     filesystem.pipe({f"{folder}/m/1/model.py": b"changed", f"{folder}/m/config.pbtxt": b"changed"})
@@ -116,7 +116,7 @@ def test_a_copy_that_fails_half_way_changes_nothing_here(repository, store, monk
     assert contents(repository.directory / "m")["1/model.py"] == b"changed"
 
 
-def test_a_look_changes_with_what_is_stored_and_reads_nothing(repository, store):
+def test_a_snapshot_changes_with_the_stored_files_and_reads_none(repository, store):
     filesystem, folder = store
     before = repository.snapshot()
     assert repository.snapshot() == before
@@ -129,7 +129,7 @@ def test_a_look_changes_with_what_is_stored_and_reads_nothing(repository, store)
     assert not list(repository.directory.iterdir())
 
 
-def test_a_look_here_and_one_there_name_the_same_paths(repository):
+def test_snapshots_of_a_copy_and_of_the_store_have_the_same_paths(repository):
     repository.fetch("m")
 
     assert sorted(directory_signature(repository.directory / "m")) == sorted(repository.snapshot()["m"])
@@ -150,14 +150,14 @@ def test_a_path_that_leads_out_is_refused(repository, monkeypatch, path):
         repository.snapshot()
 
 
-def test_copies_go_with_the_repository(repository):
+def test_copies_are_removed_with_the_repository(repository):
     repository.fetch("m")
     repository.close()
 
     assert not repository.directory.exists()
 
 
-def test_copies_lie_where_the_references_variable_says(tmp_path):
+def test_copies_are_in_the_folder_of_the_references_variable(tmp_path):
     storage = open_storage((tmp_path / "there").as_uri())
     storage = type(storage)("s3://bucket/x", storage.filesystem, storage.path)
     (tmp_path / "mount").mkdir()

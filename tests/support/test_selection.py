@@ -44,7 +44,7 @@ def test_a_single_share_is_everything():
 
 
 @pytest.mark.parametrize("share", ["0/3", "4/3", "third", "1/0", "1", ""])
-def test_what_is_no_share_is_refused_with_an_example(share):
+def test_an_invalid_share_is_refused_with_an_example(share):
     with pytest.raises(
         pytest.UsageError, match=f"cannot run the share '{share}' of the tests: give K/N, K from 1 to N, such as 1/3"
     ):

@@ -77,7 +77,7 @@ def test_server_deaf_to_sigterm_is_an_error_and_is_ended(fake):
     assert not psutil.pid_exists(server.pid)
 
 
-def test_failure_inside_is_not_hidden_by_a_bad_end(fake):
+def test_a_failure_of_the_test_is_not_hidden_by_one_of_the_server(fake):
     with pytest.raises(ZeroDivisionError), fake("--misdeed=orphans"):
         1 / 0  # noqa: B018
 

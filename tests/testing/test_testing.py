@@ -146,7 +146,7 @@ def test_an_exception_of_execute_fails_the_batch_in_the_servers_words(tmp_path):
         (None, "execute returned no response for a request and its response sender was dropped without sending one"),
     ],
 )
-def test_what_execute_may_not_return_is_refused_as_by_the_guest(value, text):
+def test_an_invalid_return_value_of_execute_is_refused_as_by_the_guest(value, text):
     with load(Returns) as model:
         model.instance.value = value
         with pytest.raises(ModelError) as caught:
@@ -316,7 +316,7 @@ def test_a_shared_backends_code_is_found(tmp_path):
         load(folder)
 
 
-def test_a_shared_backend_is_no_other_module_called_model(tmp_path, monkeypatch):
+def test_a_shared_backend_is_not_confused_with_another_module_called_model(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "model.py").write_text("is_another = True\n")
     monkeypatch.syspath_prepend(tmp_path / "elsewhere")

@@ -64,7 +64,7 @@ def test_errors_of_fakes_reach_the_model():
     assert (caught.value.message, caught.value.code.name) == ("busy", "UNAVAILABLE")
 
 
-def test_a_response_may_be_a_fakes_answer():
+def test_a_fake_may_return_a_response():
     answer = Response({}, error=ModelError("as recorded"))
     with load(Caller, models={"other": lambda call: answer}) as model, pytest.raises(ModelError, match="as recorded"):
         model.infer({"x": [1]})
@@ -88,7 +88,7 @@ def test_an_exception_of_a_fake_is_seen_by_the_test():
     assert isinstance(caught.value.__cause__, AssertionError)
 
 
-def test_a_fake_that_answers_nonsense_is_told_what_to_answer():
+def test_an_invalid_answer_of_a_fake_is_an_error_that_says_what_to_return():
     with load(Caller, models={"other": lambda call: [3]}) as model, pytest.raises(ModelError) as caught:
         model.infer({"x": [1]})
     assert "Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls" in caught.value.message
@@ -143,7 +143,7 @@ def test_async_calls_overlap():
         assert len(model.calls) == 3
 
 
-def test_async_iteration_over_a_decoupled_call():
+def test_a_decoupled_call_can_be_iterated_asynchronously():
     class Iterates:
         async def execute(self, requests):
             call = pb_utils.InferenceRequest(model_name="other", inputs=requests[0].inputs(), requested_output_names=[])
@@ -232,7 +232,7 @@ def test_loading_and_unloading_is_noted_and_changes_readiness():
         ),
     ],
 )
-def test_control_of_what_is_not_there_fails_as_in_the_server(ask, text):
+def test_control_of_unknown_models_fails_as_in_the_server(ask, text):
     class Asks:
         def initialize(self, args):
             ask()

@@ -105,7 +105,7 @@ def test_a_dropped_sender_ends_its_request_as_in_the_server():
     assert "dropped a response sender without TRITONSERVER_RESPONSE_COMPLETE_FINAL" in model.logs[0].message
 
 
-def test_a_request_that_never_ends_is_told_of_after_the_timeout():
+def test_a_request_that_never_ends_is_reported_after_the_timeout():
     kept = []
     with load(Sends, config=DECOUPLED_CLASS, timeout=0.05) as model:
         model.instance.__class__.function = staticmethod(kept.append)

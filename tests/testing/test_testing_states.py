@@ -56,7 +56,7 @@ def test_states_go_from_one_request_of_a_sequence_to_the_next(tmp_path):
         assert add(model, 1, flags=START) == [1]
 
 
-def test_a_start_begins_anew_and_an_end_may_come_with_it(tmp_path):
+def test_a_start_resets_the_state_and_may_also_be_the_end(tmp_path):
     with load(write(tmp_path)) as model:
         assert [add(model, 1, flags=START), add(model, 5, flags=START), add(model, 1, flags=START | END)] == [
             [1],
@@ -72,7 +72,7 @@ def test_a_response_without_states_leaves_them_as_they_were(tmp_path):
         assert add(model, 1) == [2]
 
 
-def test_states_begin_with_what_a_file_holds(tmp_path):
+def test_states_begin_with_the_content_of_a_file(tmp_path):
     path = write(tmp_path, 'data_file: "first"')
     (path / "initial_state").mkdir()
     (path / "initial_state" / "first").write_bytes(np.array([40], np.float32).tobytes())
@@ -99,7 +99,7 @@ def test_requests_that_belong_to_no_sequence_are_refused_as_by_a_server(tmp_path
         assert caught.value.message == text
 
 
-def test_a_state_that_is_an_output_too_is_given_to_who_asks_for_it(tmp_path):
+def test_a_state_that_is_also_an_output_is_returned_on_request(tmp_path):
     path = write(tmp_path)
     with (path / "config.pbtxt").open("a") as file:
         file.write('output { name: "TOTAL_OUT" data_type: TYPE_FP32 dims: 1 }')

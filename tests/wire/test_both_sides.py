@@ -188,7 +188,7 @@ def test_a_request_with_others_is_copied_to_them(pair):
     assert pair.memory.input_byte_size == 0
 
 
-def test_what_is_still_being_read_never_fills_more_than_an_eighth_of_the_segment(pair):
+def test_incomplete_requests_fill_at_most_an_eighth_of_the_segment(pair):
     place = pair.memory.reservations.reserve(pair.memory.inputs.capacity // 8 - (1 << 20), 0)
     assert place is not None
     assert pair.memory.reservations.reserve(1 << 21, 0) is None
@@ -284,7 +284,7 @@ def test_results_of_calls_reach_the_guest(pair, arrays):
     assert pair.memory.inputs.in_use == 0
 
 
-def test_what_has_no_room_is_told_with_its_size_and_what_fits_into_a_message_needs_none(pair):
+def test_an_output_without_room_is_reported_with_its_size_and_a_small_one_needs_no_room(pair):
     inputs = pair.memory.inputs
     everything = inputs.allocate(inputs.capacity)
     in_use = rf"\({inputs.capacity} of {inputs.capacity} bytes in use\)"

@@ -37,15 +37,15 @@ def _now(*gaps_us: int) -> int:
         ((5000, 100, 90), True),
     ],
 )
-def test_polls_after_two_short_gaps_in_a_row(gaps_us: tuple[int, ...], *, is_on: bool) -> None:
+def test_a_guest_polls_after_two_short_gaps_in_a_row(gaps_us: tuple[int, ...], *, is_on: bool) -> None:
     assert _beating(*gaps_us).is_on is is_on
 
 
-def test_never_polls_with_a_limit_of_nothing() -> None:
+def test_a_guest_never_polls_with_a_limit_of_0() -> None:
     assert not _beating(0, 0, 1, 1, limit_us=0).is_on
 
 
-def test_sleeps_when_nothing_comes_in_time() -> None:
+def test_a_guest_sleeps_when_no_message_arrives_in_time() -> None:
     poll, now = _beating(50, 50), _now(50, 50)
 
     poll.on_yield(now + 300 * US, now + 301 * US, found=False)
@@ -59,7 +59,7 @@ def test_sleeps_when_nothing_comes_in_time() -> None:
     ("away_us", "found", "is_on"),
     [(90, True, True), (110, True, False), (110, False, True), (390, False, True), (510, False, False)],
 )
-def test_sleeps_where_others_want_the_processor(away_us: int, *, found: bool, is_on: bool) -> None:
+def test_a_guest_sleeps_if_other_processes_need_the_processor(away_us: int, *, found: bool, is_on: bool) -> None:
     poll, now = _beating(50, 50, limit_us=100_000), _now(50, 50)
 
     poll.on_yield(now, now + away_us * US, found=found)
@@ -107,7 +107,7 @@ def _share_of_polling(poll: BusyPoll, now: int, polled_us: int, slept_us: int) -
     ("polled_us", "slept_us", "is_most"),
     [(50, 110, True), (50, 50, True), (150, 80, False), (80, 60, False)],
 )
-def test_polls_unless_messages_follow_each_other_more_closely_when_it_sleeps(
+def test_a_guest_polls_unless_messages_are_closer_when_it_sleeps(
     polled_us: int, slept_us: int, *, is_most: bool
 ) -> None:
     poll, now = _beating(50, 50), _now(50, 50)
@@ -117,7 +117,7 @@ def test_polls_unless_messages_follow_each_other_more_closely_when_it_sleeps(
     assert share > 0.98 if is_most else share < 0.02
 
 
-def test_finds_out_when_polling_pays_again() -> None:
+def test_a_guest_detects_when_polling_is_useful_again() -> None:
     poll, now = _beating(50, 50), _now(50, 50)
     now = _follow(poll, now, 150, 80, count=300_000)  # 24 s
     now = _follow(poll, now, 50, 110, count=120_000)  # the longest pause, and a little more
@@ -125,7 +125,7 @@ def test_finds_out_when_polling_pays_again() -> None:
     assert _share_of_polling(poll, now, 50, 110) > 0.98
 
 
-def test_one_message_that_came_late_does_not_end_polling() -> None:
+def test_a_single_late_message_does_not_end_polling() -> None:
     poll, now = _beating(50, 50), _now(50, 50)
     now = _follow(poll, now, 50, 60, count=250)
     poll.on_activity(now + 300 * US)
@@ -134,7 +134,7 @@ def test_one_message_that_came_late_does_not_end_polling() -> None:
     assert poll.is_on
 
 
-def test_rests_longer_each_time_polling_turns_out_badly_again_and_forgets_that_when_it_goes_well() -> None:
+def test_the_pause_of_polling_grows_with_each_failure_and_is_reset_by_success() -> None:
     poll, now = _beating(50, 50), _now(50, 50)
     rests = []
     for _ in range(6):
@@ -151,7 +151,7 @@ def test_rests_longer_each_time_polling_turns_out_badly_again_and_forgets_that_w
 
 
 @pytest.mark.parametrize(("lucky", "goes_on"), [(10, False), (100, True)])
-def test_goes_on_polling_where_less_than_one_message_in_twenty_is_found_late(lucky: int, *, goes_on: bool) -> None:
+def test_polling_continues_if_less_than_one_message_in_twenty_is_late(lucky: int, *, goes_on: bool) -> None:
     poll, now = _beating(50, 50), _now(50, 50)
     _lucky(poll, now, 100)
 

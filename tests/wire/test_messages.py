@@ -106,7 +106,7 @@ def test_message_cut_short_or_too_long_is_rejected(message_class, data):
 @example(Kind.LOAD, b"\xff\xff\xff\xff")
 @example(Kind.COMPLETED, b"\xff\xff\xff\xff")
 @example(Kind.READY, b"\xff" * 16)
-def test_nonsense_is_a_wire_error_and_nothing_else(kind, payload):
+def test_random_bytes_are_a_wire_error_and_no_other_exception(kind, payload):
     with contextlib.suppress(WireError):
         unpack(ALL, kind, payload)
 

@@ -38,7 +38,7 @@ def execute(number: int) -> bytes:
     return frame(Kind.EXECUTE, wire.EXECUTE_HEAD.pack(number, 0, -1))
 
 
-def test_guest_asks_for_room_and_goes_on_once_it_is_handed_back(full):
+def test_a_guest_without_room_sends_want_release_and_continues_once_blocks_are_released(full):
     blocks, _, host = full
     host.sendall(pack(ReleaseOutputs([4096])))
     assert blocks.allocate(1) == 4096
@@ -52,7 +52,7 @@ def test_other_messages_keep_their_order(full):
     assert [channel.receive()[0] for _ in range(3)] == [Kind.TRIM, Kind.EXECUTE, Kind.FINALIZE]
 
 
-def test_output_larger_than_the_segment_is_refused_once_all_is_handed_back(full):
+def test_an_output_larger_than_the_segment_is_refused_once_all_blocks_are_released(full):
     blocks, _, host = full
     host.sendall(pack(ReleaseOutputs([0])) + pack(ReleaseOutputs([4096])))
     with pytest.raises(

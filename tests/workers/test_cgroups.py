@@ -77,7 +77,7 @@ def test_a_process_killed_for_the_limit_is_told_from_others(tmp_path):
     assert group.has_exceeded_memory()
 
 
-def test_nothing_is_made_where_nothing_is_permitted(monkeypatch, tmp_path):
+def test_no_group_is_made_without_permission(monkeypatch, tmp_path):
     monkeypatch.setattr(cgroups, "find_hierarchies", lambda: ())
     assert cgroups.create() is None
     monkeypatch.setattr(

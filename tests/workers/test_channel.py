@@ -70,7 +70,7 @@ def test_frames_that_arrive_together_are_handled_in_shares_and_in_order() -> Non
     run(test)
 
 
-def test_what_follows_frames_that_wait_is_read_after_them() -> None:
+def test_bytes_behind_waiting_frames_are_read_after_them() -> None:
     async def test(guest: Guest) -> None:
         guest.send(MANY)
         await guest.until_handled(1)
@@ -85,7 +85,7 @@ def test_what_follows_frames_that_wait_is_read_after_them() -> None:
     run(test)
 
 
-def test_all_that_a_guest_has_sent_is_handled_before_the_channel_is_drained() -> None:
+def test_all_frames_of_a_guest_are_handled_before_the_channel_is_drained() -> None:
     async def test(guest: Guest) -> None:
         drained: list[int] = []
         guest.send(MANY)

@@ -26,7 +26,7 @@ async def _turns_of(beats: int, limit_us: int, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("beats", "limit_us", "is_turning"), [(3, LONG_US, True), (2, LONG_US, False), (9, 0, False)])
-def test_the_loop_turns_after_close_beats_alone(
+def test_the_loop_polls_only_after_beats_that_are_close(
     beats: int, limit_us: int, monkeypatch: pytest.MonkeyPatch, *, is_turning: bool
 ) -> None:
     assert bool(uvloop.run(_turns_of(beats, limit_us, monkeypatch))) is is_turning
@@ -59,7 +59,7 @@ def test_guests_of_one_loop_share_its_pulse() -> None:
 
 
 @pytest.mark.parametrize(("processors", "rationed", "expected"), [(2, False, 400), (1, False, 0), (8, True, 0)])
-def test_polls_by_default_only_where_processors_are_to_spare(
+def test_polling_is_the_default_only_with_spare_processors(
     processors: int, expected: int, monkeypatch: pytest.MonkeyPatch, *, rationed: bool
 ) -> None:
     monkeypatch.setattr(loop_poller, "usable_processors", lambda: processors)

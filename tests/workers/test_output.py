@@ -181,7 +181,7 @@ def test_dropped_lines_are_reported_while_more_are_dropped(monkeypatch):
     assert sum(lines for lines, _ in out.dropped) == 200 - len(out.lines)
 
 
-def test_a_process_that_writes_on_for_ever_does_not_hold_up_the_end():
+def test_a_process_that_never_stops_writing_does_not_delay_the_exit():
     async def act():
         out = Output(rate=1)
         process = await asyncio.create_subprocess_exec("yes", stdout=out.write_end)

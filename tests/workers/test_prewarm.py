@@ -138,7 +138,7 @@ def test_a_forked_guest_shows_its_instance_in_lists_of_processes(tmp_path):
         (0, 0, "exited with status 0"),
     ],
 )
-def test_how_a_forked_guest_ended_is_told(tmp_path, how, status, words):
+def test_the_exit_of_a_forked_guest_is_reported(tmp_path, how, status, words):
     async def die():
         with borrowed(ForkServerPool(), "numpy") as prewarmed:
             worker, delegate = await started(warm_spec(tmp_path, prewarmed, DIES))
@@ -152,7 +152,7 @@ def test_how_a_forked_guest_ended_is_told(tmp_path, how, status, words):
     run(die())
 
 
-def test_what_a_forked_guest_started_ends_with_it(tmp_path):
+def test_processes_started_by_a_forked_guest_end_with_it(tmp_path):
     methods = """
         def initialize(self, args):
             import subprocess
@@ -281,7 +281,7 @@ def test_other_variables_and_other_modules_make_another_fork_server(tmp_path):
     ],
     ids=["missing", "ends", "exits", "thread", "native-thread"],
 )
-def test_where_forking_will_not_do_the_guest_is_started_as_any_other(tmp_path, caplog, module, reason):
+def test_a_guest_that_cannot_be_forked_is_started_as_any_other(tmp_path, caplog, module, reason):
     caplog.set_level(logging.INFO)
 
     async def serve():
@@ -379,7 +379,7 @@ def test_a_fork_server_that_names_a_process_not_its_own_is_ended(tmp_path, caplo
     assert "it broke the protocol: process 1 is not its child" in caplog.text
 
 
-def test_a_fork_that_the_system_refuses_is_not_needed(tmp_path, caplog):
+def test_a_guest_whose_fork_the_system_refuses_is_started_as_any_other(tmp_path, caplog):
     module = """
         import errno, os, sys
 

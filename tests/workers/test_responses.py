@@ -140,7 +140,7 @@ def test_errors_and_final_marks_come_without_outputs(memory, interface):
     assert not only(message(entry(flags=0)), interface, memory).final
 
 
-def test_output_nobody_configured_fails_its_request(memory, interface):
+def test_an_unconfigured_output_fails_its_request(memory, interface):
     place = Place(wire.OTHER_NAME, "STRANGE", Datatype.FP32, (1,), 0, 4)
     answer = only(message(entry([place], block=0)), interface, memory)
     assert answer.response.error.message == "unexpected inference output 'STRANGE' for model 'm'"
@@ -174,7 +174,7 @@ def test_output_nobody_configured_fails_its_request(memory, interface):
         (message(entry(text=b"x")[:-3]), "runs past its message"),
     ],
 )
-def test_what_is_out_of_bounds_is_named(memory, interface, payload, text):
+def test_a_value_out_of_bounds_is_named(memory, interface, payload, text):
     with pytest.raises(ProtocolError, match=text):
         read_responses(payload, interface, memory)
 
@@ -213,7 +213,7 @@ def any_entry(chosen: Choices) -> bytes:
 
 @settings(max_examples=600)
 @given(choices(500))
-def test_whatever_a_guest_sends_is_an_answer_or_a_protocol_error(chosen):
+def test_any_bytes_of_a_guest_are_a_response_or_a_protocol_error(chosen):
     """Nothing else may come out, or a stranger's code would stop the server."""
     own = InstanceMemory("fuzz", capacity=CAPACITY)
     try:

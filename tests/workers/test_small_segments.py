@@ -64,12 +64,12 @@ def answers_to(tmp_path, *numbers, keep=True, after=1):
     return run(ask())
 
 
-def test_outputs_of_one_batch_may_be_more_than_there_is_room_for_at_once(tmp_path):
+def test_outputs_of_one_batch_may_exceed_the_segment(tmp_path):
     number = ROOM // 4 // 2 - 64
     assert answers_to(tmp_path, *[number] * 5, keep=False) == [(key, 4 * number) for key in range(5)]
 
 
-def test_so_may_many_small_ones(tmp_path):
+def test_many_small_outputs_of_one_batch_may_exceed_the_segment(tmp_path):
     assert answers_to(tmp_path, *[4000] * 200) == [(key, 16000) for key in range(200)]
 
 

@@ -23,7 +23,7 @@ from .guests import IDENTITY, PLAN, guest, is_running, launch_spec, request, run
 pytestmark = pytest.mark.server
 
 
-def test_guest_answers_what_it_is_sent(tmp_path):
+def test_a_guest_answers_its_requests(tmp_path):
     async def serve():
         worker, delegate = await started(launch_spec(tmp_path, IDENTITY))
         for key in range(1, 6):
@@ -109,7 +109,7 @@ def test_bytes_that_are_forwarded_come_back_as_the_guest_wrote_them(tmp_path):
     run(forward())
 
 
-def test_death_amid_a_request_is_told_once_with_signal_and_last_lines(tmp_path):
+def test_an_exit_during_a_request_is_reported_once_with_signal_and_last_lines(tmp_path):
     async def die():
         worker, delegate = await started(launch_spec(tmp_path, DIES))
         worker.execute([(1, request(1), None)], 1)
@@ -127,7 +127,7 @@ def test_death_amid_a_request_is_told_once_with_signal_and_last_lines(tmp_path):
     run(die())
 
 
-def test_request_sent_after_the_last_answer_of_a_guest_that_is_gone_counts_as_not_begun(tmp_path):
+def test_a_request_sent_after_the_last_response_of_an_exited_guest_counts_as_not_begun(tmp_path):
     async def die():
         worker, delegate = await started(launch_spec(tmp_path, IDENTITY))
         on_batch_done = delegate.on_batch_done
@@ -155,7 +155,7 @@ def _readable(sock) -> bool:
     return bool(select.select([sock], [], [], 0)[0])
 
 
-def test_child_that_keeps_the_socket_open_does_not_hide_a_death(tmp_path):
+def test_a_child_that_keeps_the_socket_open_does_not_hide_the_exit_of_its_guest(tmp_path):
     methods = """
 def initialize(self, args):
     if os.fork() == 0:
@@ -179,7 +179,7 @@ def execute(self, requests):
     run(die())
 
 
-def test_guest_that_closes_its_channel_is_killed_and_told_so(tmp_path):
+def test_a_guest_that_closes_its_channel_is_killed_with_that_reason(tmp_path):
     methods = """
 def execute(self, requests):
     import socket
@@ -223,7 +223,7 @@ def test_uncaught_error_of_the_stub_keeps_its_exit_code(tmp_path):
     ],
     ids=["unknown kind", "short responses", "unknown batch", "malformed log"],
 )
-def test_guest_that_breaks_the_protocol_is_killed_and_told_so(tmp_path, frame):
+def test_a_guest_that_breaks_the_protocol_is_killed_with_that_reason(tmp_path, frame):
     methods = f"""
 def execute(self, requests):
     folder = "/proc/self/fd/"
@@ -241,7 +241,7 @@ def execute(self, requests):
     run(die())
 
 
-def test_error_in_the_delegate_costs_the_guest_and_not_the_server(tmp_path, caplog):
+def test_an_error_of_the_delegate_ends_the_guest_and_not_the_server(tmp_path, caplog):
     async def die():
         worker, delegate = await started(launch_spec(tmp_path, IDENTITY))
 
@@ -349,7 +349,7 @@ def long_request(scale: float) -> InferRequest:
     return InferRequest("m", 1, [InputTensor("IN", Datatype.FP32, (half * 2,), memoryview((LONG * scale).tobytes()))])
 
 
-def test_inputs_of_a_long_batch_are_copied_in_slices_and_all_else_waits_behind_it(tmp_path):
+def test_inputs_of_a_long_batch_are_copied_in_slices_and_later_messages_wait(tmp_path):
     async def serve():
         worker, delegate = await started(launch_spec(tmp_path, CANCELLED))
         turns: list[bool] = []

@@ -101,7 +101,7 @@ def test_guest_that_dies_while_it_starts_is_reported_with_its_last_lines(tmp_pat
     run(start())
 
 
-def test_guest_that_is_ready_and_gone_at_once_does_not_count_as_started(tmp_path):
+def test_a_guest_that_exits_right_after_it_is_ready_does_not_count_as_started(tmp_path):
     """Its word and its end may reach the loop in one turn; then nobody would hear of the end."""
 
     async def start():
@@ -172,7 +172,7 @@ def test_interpreter_that_cannot_be_executed_is_named(tmp_path):
     run(start())
 
 
-def test_stopping_runs_finalize_and_what_comes_after_it(tmp_path):
+def test_stopping_runs_finalize_and_exit_handlers(tmp_path):
     """Also exit handlers: a guest that closes its channel while it ends is not cut short."""
     methods = f"""
 def initialize(self, args):
@@ -204,7 +204,7 @@ def test_finalize_that_hangs_is_cut_short(tmp_path):
     assert not is_running(run(stop()))
 
 
-def test_killing_ends_what_the_model_started_too(tmp_path):
+def test_killing_a_guest_ends_the_processes_that_the_model_started(tmp_path):
     methods = """
 def initialize(self, args):
     import subprocess

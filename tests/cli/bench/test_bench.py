@@ -120,7 +120,7 @@ def test_a_model_in_a_directory_is_loaded_and_measured(tmp_path, capsys):
         ([], 2, "naiad bench MODEL|MODEL_DIR: expected one model, got none"),
     ],
 )
-def test_what_cannot_be_measured_is_told(served, capsys, arguments, code, text):
+def test_a_target_that_cannot_be_measured_is_reported(served, capsys, arguments, code, text):
     url = served.grpc_url if "--grpc" in arguments else served.http_url
     found = main(["bench", "--seconds=0.2", f"--url={url}", *arguments])
     _, err = capsys.readouterr()

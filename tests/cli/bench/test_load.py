@@ -102,7 +102,7 @@ def result_of(values, **fields):
     return LoadResult(concurrency=4, seconds=2.0, latencies_ms=array("d", values), **fields)
 
 
-def test_figures_stand_below_their_headings():
+def test_figures_are_printed_below_their_headings():
     text = row(result_of([float(number) for number in range(1, 1001)], errors=3))
     assert text.split() == ["4", "500", "500", "900", "950", "990", "1,000", "3"]
     assert len(text) == len(HEADER)
@@ -162,7 +162,7 @@ def test_a_shape_that_was_given_is_sent_and_makes_an_optional_input_one_of_the_r
         (1, ["IMAGE"], "--shape=IMAGE: not of the form NAME:DIM,DIM,..., such as IMAGE:3,224,224"),
     ],
 )
-def test_what_cannot_be_generated_is_told(batch, shapes, text):
+def test_an_input_that_cannot_be_generated_is_named(batch, shapes, text):
     with pytest.raises(OptionError) as caught:
         generated_request(model_of_config(CONFIG, ""), batch, parse_shapes(shapes))
     assert caught.value.message == text

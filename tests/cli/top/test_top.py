@@ -79,7 +79,7 @@ def test_all_figures_are_read_from_a_server_with_its_page(served, capsys):
     assert found["models"][0]["reason"] in out
 
 
-def test_columns_limit_the_width_of_what_is_piped(served, capsys, monkeypatch):
+def test_columns_limit_the_width_of_piped_output(served, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "70")
     password = f"--ui-password={served.work / 'password'}"
     code, out, _ = top(capsys, served.http_url, password, "--once")

@@ -32,7 +32,7 @@ def filled(text="", *, name="m", listing=None):
         ({"model.pt2": False}, ("pytorch", "torch_aoti", "model.pt2")),
     ],
 )
-def test_files_tell_the_backend(listing, expected):
+def test_the_files_of_a_model_determine_its_backend(listing, expected):
     assert filled(listing=listing) == ("m", *expected)
 
 
@@ -52,14 +52,14 @@ def test_files_tell_the_backend(listing, expected):
         ('default_model_filename: "foo.py"', ("", "", "foo.py")),
     ],
 )
-def test_what_the_configuration_says_outweighs_files(text, expected):
+def test_the_configuration_outweighs_files(text, expected):
     assert filled(text, listing={"model.plan": False}) == ("m", *expected)
 
 
 @pytest.mark.parametrize(
     ("name", "backend"), [("sum.my_backend", "my_backend"), ("sum.my.backend", "my.backend"), (".x", "x")]
 )
-def test_a_name_tells_the_backend_after_its_first_dot(name, backend):
+def test_the_name_of_a_model_has_its_backend_after_the_first_dot(name, backend):
     assert filled(name=name, listing={"weights.bin": False}) == (name, backend, "", f"model.{backend}")
 
 
@@ -67,7 +67,7 @@ def test_files_outweigh_the_name():
     assert filled(name="sum.my_backend", listing={"model.py": False})[1] == "python"
 
 
-def test_nothing_that_tells_the_backend_is_an_error():
+def test_a_model_whose_backend_is_unknown_is_an_error():
     with pytest.raises(ConfigError) as caught:
         filled(name="sum", listing={})
 

@@ -26,7 +26,7 @@ def merged(text="", **changes):
     return merge_auto_completed(message, completed)
 
 
-def test_batch_size_tensors_and_decoupled_are_taken():
+def test_batch_size_tensors_and_the_decoupled_policy_are_taken_from_the_answer():
     result = merged(
         max_batch_size=4, input=[TENSOR], output=[TENSOR, TENSOR], model_transaction_policy={"decoupled": True}
     )
@@ -37,7 +37,7 @@ def test_batch_size_tensors_and_decoupled_are_taken():
     assert result.model_transaction_policy.decoupled
 
 
-def test_what_was_configured_is_replaced_not_extended():
+def test_configured_tensors_are_replaced_and_not_extended():
     result = merged('max_batch_size: 8 input { name: "old" data_type: TYPE_INT8 dims: 1 }', max_batch_size=2, input=[])
 
     assert result.max_batch_size == 2
@@ -93,7 +93,7 @@ def test_a_configured_scheduler_cannot_be_exchanged(text, changes, problem):
     assert caught.value.code is Code.INTERNAL
 
 
-def test_everything_else_is_ignored():
+def test_other_fields_of_the_answer_are_ignored():
     result = merged(
         backend="other",
         parameters={"k": {"string_value": "v"}},
@@ -112,7 +112,7 @@ def test_a_configured_decoupled_policy_stays_where_the_answer_has_none():
     ).model_transaction_policy.decoupled
 
 
-def test_an_answer_that_is_no_configuration_is_refused_with_the_field():
+def test_an_answer_that_is_not_a_configuration_is_refused_with_the_field():
     with pytest.raises(ConfigError) as caught:
         merged(input=[TENSOR | {"dtype": "x"}])
 

@@ -96,7 +96,7 @@ def test_a_block_without_dependencies_gets_them_before_its_tables() -> None:
     assert block.dependencies == ("numpy",)
 
 
-def test_what_is_not_a_requirement_is_not_added() -> None:
+def test_an_invalid_requirement_is_not_added() -> None:
     with pytest.raises(ConfigError, match=r"cannot add '-e \.\./x' to model\.py"):
         add_dependencies(SCRIPT, ["-e ../x"], "model.py")
 

@@ -111,7 +111,7 @@ def test_an_ensemble_is_decoupled_if_one_of_its_models_is():
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(message, models, text):
+def test_steps_whose_tensors_do_not_fit_are_refused(message, models, text):
     with pytest.raises(ConfigError) as caught:
         check(message, *models)
     assert caught.value.message == text
@@ -133,7 +133,7 @@ def test_what_does_not_fit_is_refused(message, models, text):
         (ensemble(*CHAIN), [model("m", decoupled=True), model("n", decoupled=True)]),
     ],
 )
-def test_what_fits_is_taken(message, models):
+def test_steps_whose_tensors_fit_are_accepted(message, models):
     check(message, *models)
 
 

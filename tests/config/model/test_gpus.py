@@ -224,7 +224,7 @@ def test_without_a_gpu_automatic_instances_are_on_the_cpu():
 
 
 @pytest.mark.parametrize("device", [2, -1])
-def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(device):
+def test_a_missing_gpu_is_refused_with_the_existing_ones(device):
     with pytest.raises(ConfigError) as caught:
         placed(f"instance_group {{ kind: KIND_GPU gpus: {device} }}")
     assert caught.value.message == (

@@ -110,5 +110,5 @@ def test_instances_are_named_as_the_reference_names_them(groups, names):
     assert [(name, kind.value) for name, kind, _ in instance_names(config)] == names
 
 
-def test_a_number_that_no_datatype_has_is_none_until_the_tensors_are_checked():
+def test_an_unknown_datatype_number_is_invalid_until_the_tensors_are_checked():
     assert frozen('input { name: "x" data_type: 99 }').inputs[0].datatype is Datatype.INVALID

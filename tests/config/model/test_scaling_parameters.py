@@ -70,7 +70,7 @@ def test_a_copy_gets_the_number_of_instances():
         ("instance_group { count: 1 passive: true }", {"max_instances": "2"}, "parameters min_instances and max_instances of model 'm' cannot be used with rate_limiter or passive of its instance group"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_scaled_is_refused_with_the_reason(group, parameters, problem):
+def test_a_model_that_cannot_be_scaled_is_refused_with_the_reason(group, parameters, problem):
     with pytest.raises(ConfigError) as caught:
         scaling_policy(config(group, **parameters))
     assert caught.value.message == problem

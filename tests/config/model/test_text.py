@@ -253,7 +253,7 @@ def test_a_file_as_editors_of_windows_write_it_is_understood():
     assert parse_text('\ufeffname: "m"\r\nmax_batch_size: 2\r\n', SOURCE).max_batch_size == 2
 
 
-def test_a_value_where_a_message_should_be_is_told_how_that_is_written():
+def test_a_value_in_the_place_of_a_message_is_refused_with_how_to_write_the_message():
     found = text_error('parameters { key: "a" value: "b" }')
     assert found.startswith(f'{SOURCE}:1:30: Expected "{{".')
     assert found.endswith('goes in braces: parameters { key: "k" value { string_value: "v" } }')

@@ -79,7 +79,7 @@ def test_inputs_and_outputs_may_be_incomplete_until_the_model_has_completed_them
         check("m", text, with_io=True)
 
 
-def test_an_ensemble_whose_tensors_go_in_a_circle_is_refused_and_ends():
+def test_an_ensemble_whose_tensors_form_a_cycle_is_refused():
     step = '{ model_name: "m" input_map { key: "a" value: "%s" } output_map { key: "b" value: "%s" } }'
     steps = ", ".join(step % flow for flow in [("IN", "x"), ("y", "OUT"), ("OUT", "y"), ("x", "z")])
 
@@ -124,7 +124,7 @@ def test_metric_controls_must_be_whole(control, problem):
 
 
 @pytest.mark.parametrize("kind", ["input", "output"])
-def test_a_batch_tensor_of_a_kind_nobody_knows_is_refused(kind):
+def test_a_batch_tensor_of_an_unknown_kind_is_refused(kind):
     with pytest.raises(ConfigError, match=f"^unknown batch {kind} kind '' for m$"):
         check("m", f'backend: "python" batch_{kind} {{ kind: 77 }}')
 
@@ -145,7 +145,7 @@ def test_a_batch_tensor_of_a_kind_nobody_knows_is_refused(kind):
         ),
     ],
 )
-def test_what_cannot_come_from_a_file_is_refused_too(message, problem):
+def test_invalid_messages_that_no_file_could_contain_are_refused(message, problem):
     with pytest.raises(ConfigError) as caught:
         validate(message, with_io=True)
 

@@ -11,7 +11,7 @@ from naiad.core.errors import ConfigError
 @pytest.mark.parametrize(
     ("parameter", "is_demand"), [("", True), (" ", True), ("true", True), ("Pinned", False), ("false", False)]
 )
-def test_the_models_parameter_has_the_last_word_about_demand(parameter, is_demand):
+def test_the_models_parameter_overrides_the_flag_for_loading_on_demand(parameter, is_demand):
     assert is_on_demand("m", parameter, True) is is_demand
     assert is_on_demand("m", parameter, False) is (is_demand and bool(parameter.strip()))
 
@@ -26,12 +26,12 @@ def test_an_unknown_value_of_demand_is_refused():
 
 
 @pytest.mark.parametrize(("parameter", "seconds"), [("", 7), ("0", 0), ("2.5", 2.5)])
-def test_the_models_idle_time_has_the_last_word(parameter, seconds):
+def test_the_models_idle_time_overrides_that_of_the_flag(parameter, seconds):
     assert demand_idle_seconds("m", parameter, 7) == seconds
 
 
 @pytest.mark.parametrize("parameter", ["soon", "-1", "nan", "inf"])
-def test_an_idle_time_that_is_no_number_of_seconds_is_refused(parameter):
+def test_an_invalid_idle_time_is_refused(parameter):
     with pytest.raises(ConfigError) as caught:
         demand_idle_seconds("m", parameter, 7)
     assert caught.value.message == (

@@ -129,7 +129,7 @@ def test_the_default_of_every_refused_flag_is_harmless():
         ("--allow-vertex-ai=true", "the API of Vertex AI is not implemented"),
     ],
 )
-def test_what_this_version_does_not_do_is_refused_and_never_ignored(argument, reason):
+def test_unsupported_flags_are_refused_and_never_ignored(argument, reason):
     error = refusal(argument)
     assert not isinstance(error, UsageError)
     assert error.message.startswith(f"{argument} is refused: {reason}")
@@ -146,7 +146,7 @@ def test_what_this_version_does_not_do_is_refused_and_never_ignored(argument, re
         "--metrics-config=counter_latencies=true",
     ],
 )
-def test_asking_for_what_is_so_anyway_is_no_mistake(argument):
+def test_a_refused_flag_may_have_its_default_value(argument):
     parse(argument)
 
 

@@ -38,7 +38,7 @@ def test_flags_are_understood_as_getopt_does(arguments, found):
     assert names(*arguments) == (found, [])
 
 
-def test_arguments_that_are_no_flags_may_stand_anywhere():
+def test_positional_arguments_may_be_anywhere():
     assert names("a", "--id=x", "-", "--", "--id=y") == ([("id", "x")], ["a", "-", "--id=y"])
 
 
@@ -77,7 +77,7 @@ def test_arguments_that_are_no_flags_may_stand_anywhere():
         (["-x"], "tritonserver: invalid option -- 'x'", 'Bad option: "-x".\nflags are written with two dashes'),
     ],
 )
-def test_what_getopt_refuses_is_refused_in_its_words(arguments, preface, message):
+def test_arguments_that_getopt_refuses_have_its_error_text(arguments, preface, message):
     with pytest.raises(UsageError) as caught:
         names(*arguments)
     assert (caught.value.preface, caught.value.message) == (preface, message)

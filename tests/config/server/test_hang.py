@@ -9,12 +9,12 @@ from naiad.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(("parameter", "seconds"), [("", 7), (" ", 7), ("0", 0), ("2.5", 2.5)])
-def test_the_models_parameter_has_the_last_word(parameter, seconds):
+def test_the_models_parameter_overrides_the_flag(parameter, seconds):
     assert hang_seconds("m", parameter, 7) == seconds
 
 
 @pytest.mark.parametrize("parameter", ["soon", "-1", "nan", "inf"])
-def test_a_limit_that_is_no_number_of_seconds_is_refused(parameter):
+def test_an_invalid_limit_is_refused(parameter):
     with pytest.raises(ConfigError) as caught:
         hang_seconds("m", parameter, 7)
     assert caught.value.message == (

@@ -18,7 +18,7 @@ ADMIN_APIS = {Api.MODEL_REPOSITORY, Api.MODEL_CONFIG, Api.SHARED_MEMORY, Api.STA
 KEYS = {"NAIAD_OPENAI_API_KEYS": "sk-1", "NAIAD_ADMIN_KEY": "secret"}
 
 
-def test_without_it_nothing_changes():
+def test_without_hardened_no_option_changes():
     options = parse()
     assert options.hardening is None
     assert not options.http.restrictions
@@ -26,7 +26,7 @@ def test_without_it_nothing_changes():
     assert options.guests.environ is None
 
 
-def test_it_sets_what_was_not_given():
+def test_hardened_sets_the_options_that_were_not_given():
     options = parse("--hardened", environ=KEYS)
     for restrictions in (options.http.restrictions, options.grpc.restrictions):
         assert restrictions == dict.fromkeys(ADMIN_APIS, (ADMIN_HEADER, "secret"))
@@ -56,7 +56,7 @@ def test_without_a_key_the_apis_are_closed_by_a_random_one_that_no_line_shows():
     assert any("set NAIAD_ADMIN_KEY to open them" in notice for notice in options.notices)
 
 
-def test_api_keys_guard_the_way_around_them():
+def test_with_api_keys_hardened_restricts_inference_of_other_apis():
     options = parse("--hardened", "--openai-port=8000", environ=KEYS)
     assert set(options.hardening.http(options.http.restrictions)) == ADMIN_APIS | {Api.INFERENCE, Api.METADATA}
     assert Api.INFERENCE not in options.http.restrictions, "those of /v1"
@@ -79,7 +79,7 @@ def test_api_keys_guard_the_way_around_them():
         (("--openai-port=8000",), "/v1 is open to every client: set --openai-api-keys-file"),
     ],
 )
-def test_gaps_that_remain_are_warned_of(arguments, gap):
+def test_gaps_that_hardened_leaves_are_warned_of(arguments, gap):
     assert f"--hardened: {gap}" in parse("--hardened", *arguments).warnings
     assert not any("--hardened" in warning for warning in parse(*arguments).warnings)
 
@@ -93,7 +93,7 @@ def test_gaps_that_remain_are_warned_of(arguments, gap):
         (("--openai-port=9000", "--hardened", "--grpc-restricted-protocol=trace:k=v"), "gRPC"),
     ],
 )
-def test_ways_to_models_without_the_api_key_are_warned_of(arguments, ways):
+def test_access_to_models_without_the_api_key_is_warned_of(arguments, ways):
     warning = (
         f"the API keys guard /v1 only: every client can run the same models without a key by {ways}; set --hardened"
     )

@@ -6,7 +6,7 @@ import pytest
 from cli.parsing import parse
 
 
-def test_a_backend_directory_that_is_none_is_warned_of(tmp_path, monkeypatch):
+def test_a_backend_path_that_is_no_directory_is_warned_of(tmp_path, monkeypatch):
     """No error: models with code of their own need none, and it may be mounted later."""
     monkeypatch.chdir(tmp_path)
     there, file = tmp_path / "there", tmp_path / "file"
@@ -21,7 +21,7 @@ def test_a_backend_directory_that_is_none_is_warned_of(tmp_path, monkeypatch):
     )
 
 
-def test_a_folder_of_environments_that_is_none_is_warned_of(tmp_path, monkeypatch):
+def test_a_path_of_environments_that_is_no_directory_is_warned_of(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert parse(f"--env-directory={tmp_path}").warnings == ()
     assert parse("--env-directory=gone").warnings == (
@@ -50,7 +50,7 @@ def test_a_file_of_traces_in_no_folder_is_warned_of(tmp_path, monkeypatch, flag)
         ),
     ],
 )
-def test_settings_of_backends_that_nobody_reads_are_warned_of(setting, said):
+def test_settings_of_backends_that_have_no_effect_are_warned_of(setting, said):
     (warning,) = parse(f"--backend-config={setting}").warnings
     assert warning.startswith(f"--backend-config={setting} has no effect: {said}")
 

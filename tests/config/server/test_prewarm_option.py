@@ -37,7 +37,7 @@ def test_the_flag_means_all_models_none_or_those_it_names(text, option):
         ("pandas, numpy,scipy.stats ,pandas", PrewarmOption(every=True), ("numpy", "pandas", "scipy.stats")),
     ],
 )
-def test_a_model_has_the_last_word(parameter, option, modules):
+def test_the_models_parameter_overrides_the_flag(parameter, option, modules):
     assert modules_to_prewarm("m", parameter, option) == modules
 
 
@@ -45,7 +45,7 @@ def test_a_model_has_the_last_word(parameter, option, modules):
     ("parameter", "name"),
     [("numpy torch", "numpy torch"), ("a,,b", ""), ("a,.b", ".b"), ("1st", "1st"), ("a-b", "a-b")],
 )
-def test_what_cannot_be_a_module_is_refused_by_name(parameter, name):
+def test_an_impossible_module_name_is_refused(parameter, name):
     with pytest.raises(ConfigError) as caught:
         modules_to_prewarm("m", parameter, PrewarmOption())
     assert caught.value.message == (

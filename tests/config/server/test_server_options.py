@@ -59,12 +59,12 @@ def test_of_several_values_of_a_single_flag_the_last_counts():
 
 
 @pytest.mark.parametrize("text", ["true", "True", "ON", "on", "1"])
-def test_true_has_six_spellings(text):
+def test_true_has_six_spellings_in_a_switch(text):
     assert parse(f"--reuse-http-port={text}").http.reuse_port is True
 
 
 @pytest.mark.parametrize("text", ["false", "FALSE", "off", "0"])
-def test_false_has_them_too(text):
+def test_false_has_six_spellings_in_a_switch(text):
     assert parse(f"--allow-http={text}").http.is_enabled is False
 
 
@@ -140,7 +140,7 @@ def test_a_deprecated_flag_is_warned_of():
         ),
     ],
 )
-def test_a_mistake_is_told_in_the_words_of_the_reference(argument, message):
+def test_a_mistake_has_the_text_of_the_reference(argument, message):
     error = refusal(argument)
     assert isinstance(error, UsageError)
     assert error.message == message
@@ -154,7 +154,7 @@ def test_a_mistake_is_told_in_the_words_of_the_reference(argument, message):
         ["--http-port=0", "--grpc-port=0", "--metrics-port=0"],
     ],
 )
-def test_services_may_share_a_port_number_where_they_do_not_meet(arguments):
+def test_services_that_do_not_listen_at_one_address_may_share_a_port_number(arguments):
     parse(*arguments)
 
 
@@ -222,7 +222,7 @@ def test_without_a_flag_there_is_no_cache():
 
 
 @pytest.mark.parametrize("text", ["local", "local=1", "size=1048576", ",size=1", ""])
-def test_a_setting_of_no_cache_is_a_mistake(text):
+def test_a_cache_setting_that_names_no_cache_or_key_is_a_mistake(text):
     error = refusal(f"--cache-config={text}")
     assert isinstance(error, UsageError)
     assert error.message == (
@@ -272,7 +272,7 @@ def test_a_setting_of_a_cache_without_name_or_value_is_a_mistake(text):
         ),
     ],
 )
-def test_a_cache_that_cannot_be_keeps_the_server_from_starting(arguments, text):
+def test_an_impossible_cache_prevents_the_start_of_the_server(arguments, text):
     error = refusal(*arguments)
     assert not isinstance(error, UsageError)
     assert error.message == f"error: creating server: {text}"
@@ -337,12 +337,12 @@ def test_a_setting_of_metrics_without_name_or_value_is_a_mistake(text):
         ("summary_quantiles=2:0", "Invalid option: [2:0]. Error: the quantile must be between 0 and 1"),
     ],
 )
-def test_a_setting_of_metrics_that_says_nothing_is_named_and_the_default_stays(setting, warning):
+def test_an_invalid_setting_of_metrics_is_named_and_the_default_is_kept(setting, warning):
     options = parse(f"--metrics-config={setting}")
     assert (options.metrics.config, options.warnings) == (MetricsConfig(), (warning,))
 
 
-def test_without_a_repository_nothing_starts():
+def test_a_server_without_a_repository_does_not_start():
     assert refusal(repository=None).message == (
         "error: creating server: Invalid argument - --model-repository must be specified"
     )
@@ -359,7 +359,7 @@ def test_repositories_may_be_polled_and_be_namespaces():
     assert options.models.is_namespaced
 
 
-def test_the_wildcard_must_stand_alone():
+def test_the_wildcard_must_be_the_only_model_to_load():
     explicit = "--model-control-mode=explicit"
     assert parse(explicit, "--load-model=*").models.startup_models == ("*",)
     assert parse(explicit, "--load-model=a", "--load-model=b", "--load-model=a").models.startup_models == ("a", "b")
@@ -394,7 +394,7 @@ def test_the_mode_of_vertex_ai_is_warned_of():
     assert warning.startswith("AIP_MODE=PREDICTION is set, but the API of Vertex AI is not implemented")
 
 
-def test_what_is_allowed_of_environments_is_read():
+def test_options_of_environments_are_read():
     found = parse(
         "--env-store-max-bytes=1000",
         "--env-directory=/a",
@@ -438,7 +438,7 @@ def test_a_value_that_begins_with_no_integer_is_refused_in_the_references_words(
     )
 
 
-def test_numbers_of_which_only_the_beginning_counts_are_warned_of():
+def test_numbers_followed_by_other_text_are_warned_of():
     assert parse("--repository-poll-secs=1e1", "--http-port=+80", "--log-verbose=true").warnings == (
         "--repository-poll-secs=1e1 is read as 1: 'e1' has no effect; give the number alone",
     )

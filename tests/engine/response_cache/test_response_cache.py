@@ -109,7 +109,7 @@ def test_a_response_holds_the_outputs_that_are_asked_for_and_no_others(server):
     assert counts(server, "outputs")["executions"] == 2
 
 
-def test_a_class_is_told_of_a_kept_output(server):
+def test_a_cached_output_is_returned_as_classes(server):
     wanted = [{"name": "OUT", "parameters": {"classification": 1}}]
     assert outputs(ask(server, "off", 1, 4, outputs=wanted)) == {"OUT": ["4.000000:1"]}
     for _ in range(2):
@@ -148,11 +148,11 @@ def test_a_model_that_does_not_ask_for_it_is_always_executed(server):
     assert metrics(server, 'per_model{model="off"') == []
 
 
-def test_hits_go_out_in_the_order_that_is_promised(server):
+def test_hits_are_returned_in_the_promised_order(server):
     assert [call(ask(server, "ordered", value)) for value in (1, 2, 1, 2, 1)] == [1, 2, 1, 2, 1]
 
 
-def test_grpc_and_a_stream_get_what_http_has_put_there(server):
+def test_responses_cached_over_http_are_returned_over_grpc_and_streams(server):
     kept = call(ask(server, "grpc", 1, 2))
     tensor = grpc.InferInput("IN", [1, 2], "FP32")
     tensor.set_data_from_numpy(np.array([[1, 2]], np.float32))
@@ -190,7 +190,7 @@ def test_a_hit_needs_no_guest(server):
     assert counts(server, "lost")["executions"] == 1
 
 
-def test_metrics_tell_of_each_model_and_of_the_cache(server):
+def test_metrics_count_hits_and_misses_of_each_model_and_of_the_cache(server):
     for _ in range(3):
         ask(server, "tagged", 1)
     labels = '{_k="v",model="tagged",version="1"}'
@@ -231,7 +231,7 @@ def test_a_trace_of_a_hit_has_no_times_of_a_computation(tmp_path):
     assert {"REQUEST_START", "QUEUE_START", "INFER_RESPONSE_COMPLETE", "REQUEST_END"} <= found < computed
 
 
-def test_a_cache_of_200_bytes_starts_and_serves_what_does_not_fit(tmp_path):
+def test_a_server_with_a_cache_of_200_bytes_serves_responses_that_do_not_fit(tmp_path):
     write_counting(tmp_path / "models", "m")
     with ServerProcess(tmp_path / "models", "--cache-config=local,size=200", work=tmp_path) as server:
         assert [call(ask(server, "m", 1)) for _ in range(2)] == [1, 2]
@@ -239,7 +239,7 @@ def test_a_cache_of_200_bytes_starts_and_serves_what_does_not_fit(tmp_path):
     assert "is greater than total cache size: 200" in server.log
 
 
-def test_a_full_cache_drops_what_was_not_used_longest_and_says_so_of_what_never_fits(tmp_path):
+def test_a_full_cache_drops_the_least_recently_used_and_logs_responses_that_never_fit(tmp_path):
     write_counting(tmp_path / "models", "m")
     with ServerProcess(tmp_path / "models", "--cache-config=local,size=4096", work=tmp_path) as server:
         kept = call(ask(server, "m", 0))
@@ -256,7 +256,7 @@ def test_a_full_cache_drops_what_was_not_used_longest_and_says_so_of_what_never_
     assert "model 'm'" in line
 
 
-def test_a_model_that_was_loaded_anew_is_asked_anew(tmp_path):
+def test_a_model_that_was_loaded_again_is_executed_again(tmp_path):
     """The reference answers from what the old one said."""
     models = tmp_path / "models"
     file = write_counting(models, "m")
@@ -281,7 +281,7 @@ DECOUPLED = "model_transaction_policy { decoupled: true }\n"
         (CACHED + "sequence_batching { }", "sequence batching scheduler"),
     ],
 )
-def test_a_model_that_cannot_have_it_does_not_load(tmp_path, config, what):
+def test_a_model_that_cannot_have_a_cache_does_not_load(tmp_path, config, what):
     write_counting(tmp_path / "models", "m", config)
     with ServerProcess(tmp_path / "models", "--exit-on-error=false", work=tmp_path, wait="live") as server:
         (entry,) = server.post("/v2/repository/index").json()
@@ -290,7 +290,7 @@ def test_a_model_that_cannot_have_it_does_not_load(tmp_path, config, what):
     )
 
 
-def test_an_ensemble_of_a_decoupled_model_cannot_have_it_either(tmp_path):
+def test_an_ensemble_of_a_decoupled_model_cannot_have_a_cache(tmp_path):
     write_counting(tmp_path / "models", "step", DECOUPLED)
     write_ensemble(tmp_path / "models", "e", "step")
     with ServerProcess(tmp_path / "models", "--exit-on-error=false", work=tmp_path, wait="live") as server:

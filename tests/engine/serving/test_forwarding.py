@@ -154,14 +154,14 @@ def test_requests_are_counted_like_all_others(version):
     assert found.success.ns > 100
 
 
-def test_what_finds_no_free_guest_takes_the_long_way(version):
+def test_a_request_without_a_free_guest_is_queued_and_not_forwarded(version):
     layout = version.check_layout()
     sent = [key for key in (version.forward(number, layout) for number in range(30)) if key]
     assert len(version.guest.forwarded) == len(sent) < 30
     assert version.forward(31, layout) == 0
 
 
-def test_a_version_that_looks_at_requests_gets_them_the_long_way(version):
+def test_requests_of_a_version_that_examines_them_are_not_forwarded(version):
     layout = version.check_layout()
     version.admission.reason = "it is being unloaded"
     assert version.forward(7, layout) == 0
@@ -171,7 +171,7 @@ def test_a_version_that_looks_at_requests_gets_them_the_long_way(version):
     assert version.forward(9, layout) == 0
 
 
-def test_a_request_behind_waiting_ones_waits_too(version):
+def test_a_request_behind_queued_ones_is_not_forwarded(version):
     layout = version.check_layout()
     while version.forward(1, layout):
         pass
@@ -213,7 +213,7 @@ def test_a_request_that_the_guest_had_not_begun_goes_to_another_one_as_an_ordina
         'output { name: "RESHAPED" data_type: TYPE_FP32 dims: 4 reshape { shape: [ 2, 2 ] } }',
     ],
 )
-def test_models_that_need_more_have_no_forwarding(more):
+def test_models_whose_requests_need_more_work_have_no_forwarding(more):
     async def scheduler() -> object:
         config = freeze(text_format.Parse(PLAIN + more, pb.ModelConfig()))
         keys = itertools.count(1)
@@ -222,7 +222,7 @@ def test_models_that_need_more_have_no_forwarding(more):
     assert asyncio.run(scheduler()) is None
 
 
-def test_a_cache_is_looked_at(version):
+def test_requests_of_a_model_with_a_cache_are_not_forwarded(version):
     layout = version.check_layout()
     assert not version.admission.looks_at_requests
     version.admission.cache = ResponseCache(1 << 20)

@@ -157,7 +157,7 @@ def test_rows_keep_their_places_where_a_batch_of_slots_is_cut():
     assert batcher.failed == [(3, "inputs of 120 bytes do not fit")]
 
 
-def test_a_sequence_goes_on_whose_request_did_not_fit():
+def test_a_sequence_continues_after_a_request_that_did_not_fit():
     batcher = SequenceBatcher(100, "direct {}")
     batcher.ask(101, flags=START)
     batcher.serve()
@@ -166,7 +166,7 @@ def test_a_sequence_goes_on_whose_request_did_not_fit():
     assert batcher.serve() == [[2]]
 
 
-def test_a_cut_batch_whose_instance_goes_leaves_no_sequence_behind():
+def test_a_divided_batch_whose_instance_exits_leaves_no_sequence_behind():
     batcher = SequenceBatcher(100, "direct {}")
     batcher.ask(60, 60, flags=START)
     batcher.add()

@@ -65,7 +65,7 @@ def test_a_histogram_counts_each_value_in_the_first_bucket_that_takes_it(values,
     assert sum(told.counts) == len(values)
 
 
-def test_a_model_with_a_cache_has_summaries_of_it_and_none_of_whole_requests():
+def test_a_model_with_a_cache_has_summaries_of_hits_and_misses_and_none_of_whole_requests():
     durations = Durations((0.5,), is_cached=True)
     durations.on_success(9_000, 1_000, 2_000, 3_000, 4_000)
     durations.on_cache_hit(7_000)

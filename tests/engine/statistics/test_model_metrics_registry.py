@@ -81,7 +81,7 @@ def test_a_second_guest_gets_the_buckets_of_the_first(services, metrics):
     ]
 
 
-def test_what_arrives_after_a_family_was_dropped_is_ignored(services, metrics):
+def test_messages_for_a_dropped_family_are_ignored(services, metrics):
     guest = Guest(services)
     guest.make("1", "f")
     guest.tell({"drop 1": ""})
@@ -92,7 +92,7 @@ def test_what_arrives_after_a_family_was_dropped_is_ignored(services, metrics):
     assert list(metrics) == []
 
 
-def test_a_kind_is_kept_until_nobody_holds_the_family(services, metrics):
+def test_the_kind_of_a_family_is_fixed_until_its_last_reference_is_dropped(services, metrics):
     guest = Guest(services)
     guest.make("1", "f")
     again = {"family": "2", "name": "f", "description": "", "kind": "gauge"}
@@ -111,7 +111,7 @@ def test_a_kind_is_kept_until_nobody_holds_the_family(services, metrics):
         {"multiply 10": "1"},
     ],
 )
-def test_nonsense_breaks_the_protocol(services, metrics, fields):
+def test_a_malformed_message_breaks_the_protocol(services, metrics, fields):
     guest = Guest(services)
     guest.make("1", "f")
     with pytest.raises(ProtocolError, match="metric"):
@@ -119,7 +119,7 @@ def test_nonsense_breaks_the_protocol(services, metrics, fields):
 
 
 @pytest.mark.parametrize("labels", ["", "[1]", '{"a": 1}', "{"])
-def test_labels_that_are_none_are_refused(services, metrics, labels):
+def test_invalid_labels_are_refused(services, metrics, labels):
     guest = Guest(services)
     answer = guest.make("1", "f", labels=labels)
     assert answer[0] == "error"
@@ -132,6 +132,6 @@ def test_versions_are_read_as_the_reference_reads_them(text, number):
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "9223372036854775808", " "])
-def test_texts_that_are_no_versions_are_refused(text):
+def test_texts_that_are_not_versions_are_refused(text):
     with pytest.raises(InvalidRequestError, match=f"from specified version string '{text}'"):
         version_number(text)

@@ -24,7 +24,7 @@ def test_durations_are_those_since_the_response_before():
     assert (second.compute_infer, second.success, second.fail) == (Duration(1, 40), Duration(1, 41), Duration())
 
 
-def test_a_response_without_outputs_is_an_empty_one_and_an_end_after_responses_is_none():
+def test_a_response_without_outputs_is_counted_as_empty_and_an_end_after_responses_is_not_counted():
     times, progress = ResponseTimes(), ResponseProgress(0)
     times.on_response(progress, InferResponse("m", 1), 5, 6)
     times.on_end(progress, 9, is_cancelled=False)

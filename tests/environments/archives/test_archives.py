@@ -101,7 +101,7 @@ def test_times_stay_as_packed_because_bytecode_depends_on_them(packed_with, tmp_
 
 
 @pytest.mark.parametrize("time", [-5.0, float("inf"), float("nan"), 1e30])
-def test_a_time_that_no_file_can_have_becomes_one_that_it_can(time, tmp_path, into, recorder):
+def test_a_time_that_no_file_can_have_becomes_a_possible_one(time, tmp_path, into, recorder):
     info = member("x")
     info.mtime = 0
     info.pax_headers = {"mtime": str(time)}
@@ -256,7 +256,7 @@ def test_the_later_of_two_members_with_one_name_wins(tmp_path, into, recorder):
 
 @pytest.mark.parametrize("packed_with", ArchiveFormat)
 @pytest.mark.parametrize("kept", [0.3, 0.7, 0.98])
-def test_a_truncated_archive_is_called_truncated(packed_with, kept, tmp_path, into, recorder):
+def test_a_truncated_archive_is_reported_as_truncated(packed_with, kept, tmp_path, into, recorder):
     archive = write(tmp_path / "cut", packed_with)
     os.truncate(archive, int(archive.stat().st_size * kept))
 
@@ -345,7 +345,7 @@ def test_no_thread_is_left_by_an_archive_that_is_refused(tmp_path, into, recorde
         (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
     ],
 )
-def test_what_is_no_archive_is_told_what_would_be_one(content, expected, tmp_path, into, recorder):
+def test_a_file_that_is_no_archive_is_refused_with_the_supported_formats(content, expected, tmp_path, into, recorder):
     archive = tmp_path / "environment.tar.gz"
     archive.write_bytes(content)
 

@@ -40,7 +40,7 @@ def test_the_content_comes_back_however_it_was_written(size: int, monkeypatch: p
     assert len(packed) <= len(gzip.compress(content, 4, mtime=0)) * 1.001 + 64
 
 
-def test_a_full_disk_ends_it_and_no_thread_stays() -> None:
+def test_a_full_disk_ends_the_decoding_and_no_thread_is_left() -> None:
     class Full(io.BytesIO):
         def write(self, data) -> int:
             if self.tell() > 2 * MB:

@@ -114,7 +114,7 @@ def test_a_signature_that_was_altered_is_refused(strict, small, tmp_path, record
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"format": "x"}', b'{"format": "naiad-signature-1"}'])
-def test_what_is_no_signature_is_called_none(content, strict, small):
+def test_a_file_that_is_no_signature_is_reported_as_such(content, strict, small):
     Path(f"{small}.sig").write_bytes(content)
     assert f"{small}.sig is not a signature file; `naiad env sign` writes one" in refusal(strict, small)
 
@@ -128,7 +128,7 @@ def test_one_trusted_signature_of_several_is_enough(strict, small, tmp_path, rec
     assert "has no interpreter" in refusal(strict, small)
 
 
-def test_signing_what_changed_drops_the_signatures_of_what_it_was(small, tmp_path, recorder):
+def test_signing_a_changed_archive_drops_its_old_signatures(small, tmp_path, recorder):
     trusting(tmp_path, "release", "backup")
     signed(small, tmp_path, "release", recorder)
     write_tar(small, [(member("README"), b"y")])
@@ -148,13 +148,13 @@ def test_the_hosts_own_interpreter_needs_no_signature(strict):
     assert strict.prepare(None).is_host
 
 
-def test_an_archive_elsewhere_is_not_even_downloaded_unsigned(strict, small, tmp_path, recorder):
+def test_a_remote_archive_without_a_signature_is_not_downloaded(strict, small, tmp_path, recorder):
     with serving(tmp_path) as web:
         assert f"there is no {web.uri('small.tgz.sig')}" in refusal(strict, EnvironmentSource(uri=web.uri("small.tgz")))
         assert [name for name, _ in web.requests] == ["small.tgz.sig"]
 
 
-def test_an_archive_elsewhere_that_is_not_what_was_signed_is_refused(strict, small, tmp_path, recorder):
+def test_a_remote_archive_that_is_not_the_signed_one_is_refused(strict, small, tmp_path, recorder):
     signed(small, tmp_path, "release", recorder)
     write_tar(small, [(member("README"), b"y")])
     with serving(tmp_path) as web:
@@ -165,7 +165,7 @@ def test_an_archive_elsewhere_that_is_not_what_was_signed_is_refused(strict, sma
     assert nothing_was_unpacked(strict, recorder)
 
 
-def test_a_signed_archive_elsewhere_starts_without_network_the_second_time(strict, whole, tmp_path, recorder):
+def test_a_signed_remote_archive_needs_no_network_the_second_time(strict, whole, tmp_path, recorder):
     archive = makers.pack_plainly(whole, tmp_path / "whole.tar")
     signed(archive, tmp_path, "release", recorder)
     with serving(tmp_path) as web:
@@ -223,14 +223,14 @@ def test_a_missing_file_of_keys_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"), [(b"x", "is not a private key without a password"), (None, "cannot read the key")]
 )
-def test_what_is_no_key_signs_nothing(content, said, small, tmp_path):
+def test_an_invalid_key_signs_nothing(content, said, small, tmp_path):
     if content is not None:
         (tmp_path / "k.pem").write_bytes(content)
     with pytest.raises(ExecutionEnvironmentError, match=said):
         sign(small, "0" * 64, tmp_path / "k.pem")
 
 
-def test_without_the_library_it_says_how_to_get_it(tmp_path, monkeypatch):
+def test_without_the_library_the_error_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cryptography.hazmat.primitives.asymmetric", None)
     with pytest.raises(ExecutionEnvironmentError, match=r"pip install 'naiad\[sign\]'"):
         read_trusted_keys(tmp_path / "keys.toml")

@@ -48,7 +48,7 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["three", "3.x", ">=3.9"])
-def test_a_version_that_is_none_is_refused(tmp_path: Path, version: str) -> None:
+def test_an_invalid_version_is_refused(tmp_path: Path, version: str) -> None:
     with pytest.raises(OptionError, match=f"'{version}' is not a version of Python; give one such as 3.12"):
         build(_ENVS / "numpy_only", tmp_path / "prefix", python=version)
     assert list(tmp_path.iterdir()) == []
@@ -71,11 +71,11 @@ def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
         ("ERROR: Could not open requirements file", None),
     ],
 )
-def test_the_package_that_pip_failed_on_is_found_in_its_words(said: str, package: str | None) -> None:
+def test_the_package_that_failed_is_found_in_the_output_of_pip(said: str, package: str | None) -> None:
     assert find_failed_requirement(said.splitlines()) == package
 
 
-def test_a_virtual_environment_answers_for_the_interpreter_behind_it() -> None:
+def test_a_virtual_environment_stands_for_its_base_interpreter() -> None:
     base = inspect_base(Path(sys.executable))
     assert base.prefix == Path(sys.base_prefix).resolve()
     assert (base.stdlib / "os.py").is_file()
@@ -218,7 +218,9 @@ def test_the_systems_own_python_can_be_copied_where_it_is_linked_statically(
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_told_in_one_line_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_in_one_line_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     full = "[Errno 28] No space left on device: 'a' -> 'b'"
     monkeypatch.setattr("shutil.copytree", _raise(shutil.Error([("a", "b", full), ("c", "d", full)])))
     with pytest.raises(ExecutionEnvironmentError) as caught:

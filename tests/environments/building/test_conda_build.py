@@ -27,7 +27,7 @@ def _yml(folder: Path, text: str) -> Path:
     return folder / "environment.yml"
 
 
-def test_an_environment_yml_is_read_with_all_it_says(tmp_path: Path) -> None:
+def test_an_environment_yml_is_read_with_all_its_keys(tmp_path: Path) -> None:
     text = (
         "name: x\nchannels: [conda-forge, nodefaults, ./channel]\nvariables: {A: 1}\n"
         "dependencies:\n- python=3.12\n- pip\n- pip:\n  - numpy>=1\n  - -r more.txt\n"
@@ -50,7 +50,7 @@ def test_an_environment_yml_is_read_with_all_it_says(tmp_path: Path) -> None:
         ("dependencies: [", "cannot read .*environment.yml"),
     ],
 )
-def test_an_environment_yml_that_is_wrong_is_told_by_its_file(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_environment_yml_is_reported_with_its_path(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         read_environment_yml(_yml(tmp_path, text))
 
@@ -113,7 +113,7 @@ def test_conda_packages_and_wheels_come_together_and_are_packed_alike_from_two_p
         ),
     ],
 )
-def test_conda_packages_that_cannot_be_had_are_named_and_nothing_is_left(
+def test_unavailable_conda_packages_are_named_and_nothing_is_left(
     recipe: Path, channel: Path, tmp_path: Path, yml: str, said: str
 ) -> None:
     _yml(recipe, yml.replace("CHANNEL", str(channel)))

@@ -45,7 +45,7 @@ def _commands(*sections: str) -> list[str]:
     return [block for block in blocks if block.startswith(("mkdir", "naiad"))]
 
 
-def test_the_page_does_what_it_says(tmp_path: Path) -> None:
+def test_the_commands_of_the_page_do_what_the_page_says(tmp_path: Path) -> None:
     """Needs whatever index pip is configured for. Two Pythons are enough here: the page locks for all there are."""
     pythons = " ".join(f"--python {minor}" for minor in list(makers.base_interpreters())[-2:])
     commands = _commands("From a recipe", "Without a network")

@@ -118,7 +118,9 @@ def test_a_lock_joins_what_was_chosen_under_each_python(tmp_path: Path) -> None:
         ("# remark\nnumpy\n\n", "3.9", None),
     ],
 )
-def test_a_lock_that_is_not_for_this_is_refused(tmp_path: Path, lines: str, python: str, said: str | None) -> None:
+def test_a_lock_for_other_requirements_or_versions_of_python_is_refused(
+    tmp_path: Path, lines: str, python: str, said: str | None
+) -> None:
     folder = write_recipe(tmp_path / "r", "numpy\n")
     file = _file(folder, "requirements.lock", lock_text(read_recipe(folder), {"3.9": [Pin("numpy", "2.0.2", (_A,))]}))
     (folder / "requirements.txt").write_text(lines)
@@ -350,9 +352,7 @@ def test_a_uv_lock_is_followed_from_the_project_on(
         ("uv.lock", "package = 3", "is invalid: TypeError"),
     ],
 )
-def test_a_foreign_lock_that_cannot_be_used_is_told_by_its_file(
-    tmp_path: Path, name: str, text: str, said: str
-) -> None:
+def test_an_unusable_foreign_lock_is_reported_with_its_path(tmp_path: Path, name: str, text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         open_foreign_lock(_file(tmp_path, name, text)).pins("3.12.1", ())
 
@@ -413,9 +413,7 @@ def test_a_python_that_is_not_on_this_machine_is_locked_for_by_uv(
 
 
 @pytest.mark.slow
-def test_what_is_locked_is_what_is_built_and_nothing_else_will_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exactly_the_locked_files_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offer_greeter(tmp_path / "wheels", monkeypatch)
     recipe = write_recipe(tmp_path / "recipe", "greeter\n", more="")
 

@@ -60,7 +60,7 @@ def test_a_virtual_environment_whose_python_is_gone_is_refused_with_the_reason(t
         (True, "out.rar", "cannot infer the format of .*out.rar: its name must end with one of .tar.gz, "),
     ],
 )
-def test_what_cannot_be_packed_is_refused(tmp_path: Path, made: bool, output: str, said: str) -> None:
+def test_an_unsuitable_environment_is_not_packed(tmp_path: Path, made: bool, output: str, said: str) -> None:
     folder = tmp_path / "environment"
     if made:
         folder.mkdir()
@@ -82,7 +82,7 @@ def test_an_archive_that_exists_is_kept_unless_forced(tmp_path: Path) -> None:
         assert "file" in archive.getnames()
 
 
-def test_an_archive_that_fails_midway_leaves_nothing_and_says_what_conda_pack_says(tmp_path: Path) -> None:
+def test_a_failed_archive_leaves_nothing_and_reports_the_error_of_conda_pack(tmp_path: Path) -> None:
     environment = _conda_environment(tmp_path / "environment", "bin/gone")
     with pytest.raises(
         ExecutionEnvironmentError, match=r"(?s)deleted/overwritten.*bin/gone.*again with `naiad env build`"
@@ -91,7 +91,7 @@ def test_an_archive_that_fails_midway_leaves_nothing_and_says_what_conda_pack_sa
     assert [path.name for path in tmp_path.iterdir()] == ["environment"]
 
 
-def test_a_record_that_conda_pack_stumbles_over_is_told_as_its_failure(tmp_path: Path) -> None:
+def test_a_record_that_conda_pack_cannot_read_is_reported_as_a_failure_of_conda_pack(tmp_path: Path) -> None:
     environment = _conda_environment(tmp_path / "environment")
     (environment / "conda-meta" / "broken-1-0.json").write_text("{}")
     with pytest.raises(ExecutionEnvironmentError, match=r"conda-pack failed on it: KeyError\('link'\)"):

@@ -38,7 +38,7 @@ def _members() -> list[OutputMember]:
 
 
 @pytest.mark.parametrize("kind", archive_writer.FORMATS)
-def test_what_is_written_can_be_unpacked_and_depends_on_nothing_but_the_members(
+def test_a_written_archive_can_be_unpacked_and_depends_on_its_members_alone(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
@@ -55,7 +55,7 @@ def test_what_is_written_can_be_unpacked_and_depends_on_nothing_but_the_members(
     assert (tmp_path / "into" / "text").stat().st_mtime == archive_writer.MTIME
 
 
-def test_a_manifest_that_is_broken_or_of_the_future_is_told(tmp_path: Path) -> None:
+def test_a_manifest_that_is_malformed_or_newer_is_reported(tmp_path: Path) -> None:
     name = "naiad-environment.json"
     write_archive(tmp_path / "none", "tar", _members(), lambda _: None)
     write_archive(tmp_path / "broken", "tar", [OutputMember(name=name, data=b'{"format": 1}')], lambda _: None)

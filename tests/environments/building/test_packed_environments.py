@@ -33,7 +33,7 @@ def test_a_packed_environment_of_any_python_runs_after_the_original_is_gone(mino
 
 
 @pytest.mark.parametrize("extension", ["tar.bz2", "tar.zst", "tar", "zip"])
-def test_every_format_of_conda_pack_that_is_an_archive_will_do(extension, manager, tmp_path, minor):
+def test_every_archive_format_of_conda_pack_is_accepted(extension, manager, tmp_path, minor):
     archive, _ = packed(tmp_path, minor, extension)
 
     ready = manager.prepare(archive)

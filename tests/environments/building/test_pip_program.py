@@ -34,7 +34,7 @@ def run(pip: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_it_is_unpacked_once(cache: Path, wheel: Path) -> None:
+def test_pip_is_unpacked_once(cache: Path, wheel: Path) -> None:
     folder = unpacked_pip(wheel)
     program = folder / "pip" / "__main__.py"
     written = program.stat().st_ino
@@ -45,7 +45,7 @@ def test_it_is_unpacked_once(cache: Path, wheel: Path) -> None:
     assert program.stat().st_ino == written
 
 
-def test_what_a_killed_process_left_is_written_again(cache: Path, wheel: Path) -> None:
+def test_files_of_a_killed_process_are_written_again(cache: Path, wheel: Path) -> None:
     folder = unpacked_pip(wheel)
     (folder / "UNPACKED").unlink()
     (folder / "pip" / "__main__.py").write_text("raise SystemExit('half a file')")

@@ -19,7 +19,7 @@ def _recipe(folder: Path, text: str) -> Recipe:
     return read_recipe(folder)
 
 
-def test_a_recipe_is_read_with_all_it_says(tmp_path: Path) -> None:
+def test_a_recipe_is_read_with_all_its_keys(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("numpy\n")
     (tmp_path / "data").mkdir()
     recipe = _recipe(
@@ -37,7 +37,7 @@ def test_a_recipe_is_read_with_all_it_says(tmp_path: Path) -> None:
     assert recipe.files == (tmp_path / "data", tmp_path / "requirements.txt")
 
 
-def test_a_name_is_enough(tmp_path: Path) -> None:
+def test_a_recipe_needs_only_a_name(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, 'name = "bare"')
     assert recipe == Recipe(tmp_path, "bare", recipe.python)
     assert "3.8.0" in recipe.python
@@ -100,7 +100,7 @@ def test_the_preference_decides_which_versions_are_looked_for_first(
     assert [version for version in on_machine if version in asked_for[0]] == dearest
 
 
-def test_a_preference_that_cannot_be_met_gives_way(tmp_path: Path) -> None:
+def test_a_preference_that_cannot_be_met_is_ignored(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, 'name = "a"\npython = ">=3.9"\nprefer = "other-than-host"')
     assert version_preferences(recipe, None, (3, 11))[-1] == recipe.python
 

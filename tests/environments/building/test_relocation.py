@@ -97,7 +97,7 @@ def test_texts_get_the_new_prefix_and_binaries_do_not(tmp_path: Path) -> None:
     assert binary.read_bytes() == b"\0/opt/py"
 
 
-def test_what_an_interpreter_needs_of_its_own_prefix_comes_along_and_nothing_else(tmp_path: Path) -> None:
+def test_an_interpreter_is_copied_with_the_files_of_its_prefix_that_it_needs_and_no_others(tmp_path: Path) -> None:
     """As with conda's: a static executable whose extension modules need libraries of its prefix."""
     origin, prefix = tmp_path / "origin", tmp_path / "copy"
     stdlib = origin / "lib" / "python3.12"

@@ -194,7 +194,7 @@ def test_a_killed_resolution_of_conda_packages_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_what_conda_cannot_give_is_refused_with_the_reason(tmp_path: Path, channel: Path) -> None:
+def test_unavailable_conda_packages_are_refused_with_the_reason(tmp_path: Path, channel: Path) -> None:
     allowed = managed(tmp_path, EnvBuild.ALLOWED)
     assert "has no numpy, which every model needs; add it there, and run `naiad lock" in refusal(
         lambda: allowed.prepare(yml(tmp_path / "a", channel, "python", "teller"))

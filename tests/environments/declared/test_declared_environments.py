@@ -362,7 +362,7 @@ def test_the_versions_of_python_that_a_block_names_stay(tmp_path: Path) -> None:
     assert '# requires-python = ">=3.9"\n' in file.read_text()
 
 
-def test_a_package_that_cannot_be_had_changes_nothing(tmp_path: Path) -> None:
+def test_an_unavailable_package_changes_nothing(tmp_path: Path) -> None:
     file = script(tmp_path, "adder", "numpy")
     path = lock(file).lock
     before = file.read_text(), path.read_text()

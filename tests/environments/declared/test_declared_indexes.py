@@ -236,7 +236,7 @@ def test_paths_of_indexes_are_relative_to_the_script(
         ),
     ],
 )
-def test_what_no_index_has_is_refused_before_a_lock_is_written(
+def test_a_package_that_no_index_has_is_refused_before_a_lock_is_written(
     tmp_path: Path, installer: str, name: str, text: str, reason: str
 ) -> None:
     file = tmp_path / name

@@ -51,14 +51,14 @@ def test_a_file_arrives_whole_with_its_progress(web, tmp_path, recorder):
     assert recorder.events[-1].total == len(CONTENT)
 
 
-def test_a_connection_that_breaks_is_gone_on_with_where_it_broke(web, tmp_path, recorder):
+def test_a_download_is_resumed_where_its_connection_broke(web, tmp_path, recorder):
     web.drops = [100_000, 50_000]
 
     assert fetch(web.uri("e.tgz"), tmp_path / "e.part", recorder) == CONTENT
     assert ranges(web) == ["", "bytes=100000-", "bytes=150000-"]
 
 
-def test_what_another_process_left_is_gone_on_with(web, tmp_path, recorder):
+def test_a_partial_download_of_another_process_is_resumed(web, tmp_path, recorder):
     web.drops = [100_000] + [0] * 3
     refusal(web.uri("e.tgz"), tmp_path / "e.part", recorder)
 
@@ -66,14 +66,14 @@ def test_what_another_process_left_is_gone_on_with(web, tmp_path, recorder):
     assert ranges(web)[-1] == "bytes=100000-"
 
 
-def test_a_download_that_was_whole_is_not_repeated(web, tmp_path, recorder):
+def test_a_complete_download_is_not_repeated(web, tmp_path, recorder):
     fetch(web.uri("e.tgz"), tmp_path / "e.part", recorder)
 
     assert fetch(web.uri("e.tgz"), tmp_path / "e.part", recorder) == CONTENT
     assert ranges(web)[1:] == [f"bytes={len(CONTENT)}-"]
 
 
-def test_a_file_that_changed_meanwhile_is_begun_anew(web, tmp_path, recorder):
+def test_a_file_that_has_changed_is_downloaded_from_the_start(web, tmp_path, recorder):
     web.drops = [100_000] + [0] * 3
     refusal(web.uri("e.tgz"), tmp_path / "e.part", recorder)
     (web.folder / "e.tgz").write_bytes(b"shorter")
@@ -82,14 +82,14 @@ def test_a_file_that_changed_meanwhile_is_begun_anew(web, tmp_path, recorder):
 
 
 @pytest.mark.parametrize("missing", ["ranges", "tags"])
-def test_a_server_that_cannot_go_on_begins_anew(missing, web, tmp_path, recorder):
+def test_a_server_that_cannot_resume_sends_the_file_from_the_start(missing, web, tmp_path, recorder):
     setattr(web, missing, False)
     web.drops = [100_000]
 
     assert fetch(web.uri("e.tgz"), tmp_path / "e.part", recorder) == CONTENT
 
 
-def test_a_server_that_is_busy_is_asked_again(web, tmp_path, recorder):
+def test_a_busy_server_is_tried_again(web, tmp_path, recorder):
     web.statuses = [503, 429]
     assert fetch(web.uri("e.tgz"), tmp_path / "e.part", recorder) == CONTENT
 
@@ -112,7 +112,7 @@ def test_a_refusal_is_final_and_keeps_what_is_secret(status, said, web, tmp_path
     assert len(web.requests) == 1
 
 
-def test_nobody_at_the_address_is_said(tmp_path, recorder):
+def test_a_refused_connection_is_reported(tmp_path, recorder):
     with serving(tmp_path) as web:
         address = web.uri("e.tgz")
     assert "Connection refused" in refusal(address, tmp_path / "e.part", recorder)
@@ -150,7 +150,7 @@ class Breaking(io.BytesIO):
         return super().read(100_000 if len(self.reads) == 1 else size)
 
 
-def test_an_object_store_that_breaks_off_is_gone_on_with(memory, tmp_path, recorder, monkeypatch):
+def test_a_download_from_an_object_store_is_resumed(memory, tmp_path, recorder, monkeypatch):
     monkeypatch.setattr(Breaking, "reads", [])
     monkeypatch.setattr(type(memory), "_open", lambda *_, **__: Breaking(CONTENT))
 
@@ -158,7 +158,7 @@ def test_an_object_store_that_breaks_off_is_gone_on_with(memory, tmp_path, recor
     assert Breaking.reads == [0, 100_000, 100_000, 300_000]
 
 
-def test_a_part_that_is_longer_than_its_file_is_not_gone_on_with(memory, tmp_path, recorder):
+def test_a_partial_download_longer_than_its_file_is_not_resumed(memory, tmp_path, recorder):
     part = tmp_path / "e.part"
     fetch("memory://bucket/e.tgz", part, recorder)
     with part.open("ab") as file:
@@ -187,7 +187,7 @@ def test_a_missing_object_and_an_unknown_scheme_are_named(tmp_path, recorder):
     assert "no driver of fsspec knows its scheme" in refusal("nosuch://x/e.tgz", tmp_path / "e.part", recorder)
 
 
-def test_what_may_be_secret_is_not_shown():
+def test_possible_secrets_are_not_shown():
     assert redact("https://me:word@host/e.tgz?X-Signature=1#f") == "https://host/e.tgz"
     assert redact("s3://bucket/e.tgz") == "s3://bucket/e.tgz"
     assert str(EnvironmentSource(uri="https://host/e.tgz?key=1", digest="ab")) == "https://host/e.tgz@sha256:ab"

@@ -45,7 +45,7 @@ def other(folder: Path) -> Path:
     return write_tar(folder / "e.tar", [(member("README"), b"x")])
 
 
-def test_an_archive_elsewhere_becomes_an_environment_and_is_kept_once(manager, web, archive, recorder, caplog):
+def test_a_remote_archive_becomes_an_environment_and_is_kept_once(manager, web, archive, recorder, caplog):
     """On a connection that breaks, with the permissions of the archive, and without a copy of the download."""
     web.drops = [1_000_000]
     with caplog.at_level(logging.WARNING):
@@ -59,7 +59,7 @@ def test_an_archive_elsewhere_becomes_an_environment_and_is_kept_once(manager, w
     assert not list((manager.store_root / "downloads").glob("*.part*"))
 
 
-def test_the_second_time_needs_no_network(manager, web):
+def test_a_second_preparation_needs_no_network(manager, web):
     source = EnvironmentSource(uri=web.uri("e.tar"))
     first = manager.prepare(source)
     asked = len(web.requests)
@@ -75,7 +75,7 @@ def test_a_pinned_archive_that_is_in_the_store_already_needs_no_network(filled, 
     assert manager.prepare(EnvironmentSource(uri="https://nowhere.invalid/e.tar", digest=digest)).digest == digest
 
 
-def test_what_is_not_what_was_pinned_is_refused(manager, web, recorder):
+def test_an_archive_with_another_digest_than_the_pinned_one_is_refused(manager, web, recorder):
     message = refusal(manager, EnvironmentSource(uri=web.uri("e.tar"), digest="0" * 64))
 
     assert message.startswith(
@@ -88,7 +88,7 @@ def test_what_is_not_what_was_pinned_is_refused(manager, web, recorder):
     assert not list((manager.store_root / "downloads").glob("*.part*"))
 
 
-def test_a_uri_that_names_something_else_than_at_first_is_refused_until_somebody_accepts_it(manager, web):
+def test_a_uri_with_other_content_than_at_first_is_refused_until_the_new_digest_is_accepted(manager, web):
     source = EnvironmentSource(uri=web.uri("e.tar"))
     entry = manager.prepare(source).prefix.parent
     # The store was cleaned up, and the file there replaced.
@@ -120,7 +120,7 @@ def test_a_uri_whose_content_changed_is_reported_although_the_first_content_is_u
     assert manager.explain_changed(EnvironmentSource(uri=web.uri("e.tar"), digest="0" * 64)) == ""
 
 
-def test_a_server_that_wants_digests_refuses_what_has_none(tmp_path, recorder):
+def test_a_server_that_requires_digests_refuses_archives_without_one(tmp_path, recorder):
     manager = EnvironmentManager(tmp_path / "store", reporter=recorder, policy=StorePolicy(require_digest=True))
 
     assert refusal(manager, EnvironmentSource(uri="https://nowhere.invalid/e.tar")) == (
@@ -129,7 +129,7 @@ def test_a_server_that_wants_digests_refuses_what_has_none(tmp_path, recorder):
     )
 
 
-def test_what_cannot_be_used_is_not_remembered(manager, web):
+def test_an_unusable_archive_is_not_remembered(manager, web):
     (web.folder / "e.tar").unlink()
     other(web.folder)
     refusal(manager, EnvironmentSource(uri=web.uri("e.tar")))
@@ -137,7 +137,7 @@ def test_what_cannot_be_used_is_not_remembered(manager, web):
     assert not list((manager.store_root / "remote").glob("*")) if (manager.store_root / "remote").exists() else True
 
 
-def test_threads_that_want_one_uri_download_it_once(manager, web):
+def test_threads_that_need_one_uri_download_it_once(manager, web):
     source = EnvironmentSource(uri=web.uri("e.tar"))
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(manager.prepare, [source] * 4))
@@ -146,7 +146,7 @@ def test_threads_that_want_one_uri_download_it_once(manager, web):
     assert len(web.requests) == 1
 
 
-def test_an_archive_here_that_is_not_what_was_pinned_is_refused(manager, archive):
+def test_a_local_archive_with_another_digest_than_the_pinned_one_is_refused(manager, archive):
     with pytest.raises(ExecutionEnvironmentError, match=f"its SHA-256 is [0-9a-f]+, pinned is {'0' * 64}"):
         manager.prepare(EnvironmentSource(path=archive, digest="0" * 64))
 
@@ -158,7 +158,9 @@ def test_a_directory_cannot_be_pinned(manager, whole):
         manager.prepare(EnvironmentSource(path=whole, digest="0" * 64))
 
 
-def test_what_lies_in_a_models_own_repository_may_change_and_is_brought_again_only_then(manager, web, whole, tmp_path):
+def test_an_archive_in_a_models_own_repository_is_downloaded_again_only_when_it_has_changed(
+    manager, web, whole, tmp_path
+):
     source = EnvironmentSource(uri=web.uri("e.tar"), is_mutable=True)
     first = manager.prepare(source)
     assert manager.prepare(source) == first

@@ -21,7 +21,7 @@ def lock(folder: Path) -> FileLock:
     return FileLock(folder / "lock", thread_local=False)
 
 
-def test_another_process_is_waited_for_only_where_that_is_wanted(tmp_path: Path) -> None:
+def test_a_lock_of_another_process_is_waited_for_only_on_request(tmp_path: Path) -> None:
     other, waiting = lock(tmp_path), threading.Event()
 
     def take() -> str:

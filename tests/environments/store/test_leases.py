@@ -69,12 +69,12 @@ def entry(name: str, *, size: int = 10, age: float = 0.0, in_use: bool = False) 
         ([entry("a", age=40), entry("b", age=2), entry("c", age=1)], 30 * DAY, 10, ["a", "b"]),
     ],
 )
-def test_the_oldest_goes_first_and_what_is_used_never(entries, older_than, keep_bytes, chosen):
+def test_the_oldest_entry_is_removed_first_and_one_in_use_never(entries, older_than, keep_bytes, chosen):
     found = choose_removals(entries, now=100 * DAY, older_than=older_than, keep_bytes=keep_bytes)
     assert [removal.entry.digest for removal in found] == chosen
 
 
-def test_a_choice_says_why():
+def test_a_chosen_entry_has_a_reason():
     found = choose_removals([entry("a", age=40), entry("b", age=2)], now=100 * DAY, older_than=30 * DAY, keep_bytes=0)
     assert [removal.reason for removal in found] == ["not used for 40.0 days", "least recently used of more than 0 MB"]
 
@@ -94,7 +94,7 @@ def remove(store: Path, digest: str) -> bool:
     return remove_entry(Store(store, LogReporter()), EntryLeases(store), digest)
 
 
-def test_what_a_manager_prepared_stays_until_nobody_refers_to_it(store, archive, recorder):
+def test_an_environment_stays_until_the_last_reference_to_it_is_gone(store, archive, recorder):
     ready = EnvironmentManager(store, reporter=recorder).prepare(archive, label="m")
 
     assert only(store).in_use
@@ -109,7 +109,7 @@ def test_what_a_manager_prepared_stays_until_nobody_refers_to_it(store, archive,
     assert not list((store / "staging").iterdir())
 
 
-def test_a_lease_that_is_released_lets_go_at_once(store, archive, recorder):
+def test_a_released_lease_frees_its_entry_at_once(store, archive, recorder):
     ready = EnvironmentManager(store, reporter=recorder).prepare(archive)
     ready.lease.release()
     ready.lease.release()
@@ -117,7 +117,7 @@ def test_a_lease_that_is_released_lets_go_at_once(store, archive, recorder):
     assert not only(store).in_use
 
 
-def test_two_users_are_two(store):
+def test_two_leases_of_an_entry_are_released_one_by_one(store):
     digest = only(store).digest
     first, second = EntryLeases(store).acquire(digest), EntryLeases(store).acquire(digest)
     first.release()
@@ -127,7 +127,7 @@ def test_two_users_are_two(store):
     assert not only(store).in_use
 
 
-def test_what_another_process_uses_stays_until_that_ends_however_it_ends(store):
+def test_an_entry_in_use_stays_until_the_other_process_ends_in_any_way(store):
     digest = only(store).digest
     command = [sys.executable, "-c", HOLD, str(store), digest]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as user:
@@ -141,7 +141,7 @@ def test_what_another_process_uses_stays_until_that_ends_however_it_ends(store):
     assert remove(store, digest)
 
 
-def test_what_was_removed_is_made_again_when_it_is_needed(store, archive, recorder):
+def test_a_removed_entry_is_created_again_when_it_is_needed(store, archive, recorder):
     digest = only(store).digest
     assert remove(store, digest)
 
@@ -151,14 +151,14 @@ def test_what_was_removed_is_made_again_when_it_is_needed(store, archive, record
     assert makers.run(ready.python, "-c", "print(1)") == "1\n"
 
 
-def test_what_is_being_made_is_not_removed(store):
+def test_an_entry_that_is_being_created_is_not_removed(store):
     digest = only(store).digest
     making = Store(store, LogReporter())
     with making._locked(digest, ""):
         assert not remove(store, digest)
 
 
-def test_what_is_not_there_cannot_be_removed(store):
+def test_a_missing_entry_cannot_be_removed(store):
     assert not remove(store, "0" * 64)
     assert not list((store / "staging").iterdir())
 
@@ -191,7 +191,7 @@ def test_models_and_the_last_use_are_remembered(store, archive, recorder):
     assert EntryLeases(store).models(found.digest) == []
 
 
-def test_looking_is_no_use(store):
+def test_an_inspection_does_not_count_as_a_use(store):
     lock = store / "uses" / only(store).digest / "lock"
     EntryLeases(store).acquire(only(store).digest).release()
     os.utime(lock, (1000, 1000))
@@ -218,7 +218,7 @@ def test_a_store_that_may_not_be_read_is_named(tmp_path, monkeypatch):
         read_entries(tmp_path)
 
 
-def test_what_names_no_entry_or_two_is_told(store):
+def test_a_name_of_no_entry_or_of_two_is_rejected(store):
     with pytest.raises(
         ExecutionEnvironmentError,
         match=r"there is no environment 'x' in .*, which holds 1, and no such file; name one by",
@@ -232,7 +232,7 @@ def test_what_names_no_entry_or_two_is_told(store):
         find_entry(store, "/e")
 
 
-def test_garbage_is_shown_before_it_goes(store):
+def test_garbage_is_shown_before_it_is_removed(store):
     digest, size = only(store).digest, only(store).size
     half = store / "staging" / f"{digest}.half" / "env"
     half.mkdir(parents=True)
@@ -249,7 +249,7 @@ def test_garbage_is_shown_before_it_goes(store):
     assert not list((store / "staging").iterdir())
 
 
-def test_downloads_that_nobody_goes_on_with_are_garbage(store):
+def test_abandoned_downloads_are_garbage(store):
     downloads = store / "downloads"
     downloads.mkdir()
     for name, age in (("old.part", 2 * DAY), ("new.part", 0)):

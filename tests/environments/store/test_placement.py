@@ -26,7 +26,7 @@ def attributes(folder: Path) -> str:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="attributes of Linux's file systems")
-def test_a_folder_is_marked_once_and_what_is_made_in_it_is_not(tmp_path):
+def test_a_folder_is_marked_once_and_folders_in_it_are_not(tmp_path):
     before = attributes(tmp_path)
 
     spread(tmp_path)
@@ -39,7 +39,7 @@ def test_a_folder_is_marked_once_and_what_is_made_in_it_is_not(tmp_path):
     assert _MARK not in attributes(tmp_path / "below")
 
 
-def test_what_cannot_be_marked_is_left_as_it_is(tmp_path):
+def test_a_folder_that_cannot_be_marked_is_left_as_it_is(tmp_path):
     (tmp_path / "file").write_text("as it was")
 
     spread(tmp_path / "nowhere")

@@ -70,7 +70,7 @@ def test_unused_environments_go_before_a_new_one_is_unpacked(store, caplog, size
     assert caplog.text.count("from the store, which needs room for the environment of /new.tar") == 2 - len(stay)
 
 
-def test_what_is_in_use_stays_and_the_error_says_what_to_do(store):
+def test_environments_in_use_stay_and_the_error_says_what_to_do(store):
     lease = EntryLeases(store.root).acquire("a" * 64)
     with pytest.raises(ExecutionEnvironmentError) as refused:
         make(store, 90 * MB, 10**12)

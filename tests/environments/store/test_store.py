@@ -63,7 +63,7 @@ def test_an_archive_becomes_an_environment_that_runs(user, archive, minor):
     assert makers.run(ready.python, "-c", "import sys; print(sys.prefix)").strip() == str(ready.prefix)
 
 
-def test_a_second_time_nothing_is_read_or_started(user, archive, recorder, monkeypatch):
+def test_a_second_preparation_reads_and_starts_nothing(user, archive, recorder, monkeypatch):
     monkeypatch.setattr("subprocess.run", None)
 
     ready = user.prepare(archive)
@@ -140,7 +140,7 @@ def test_processes_that_ask_at_once_unpack_once(archive, tmp_path):
     assert len({prefix for _, prefix in answers}) == 1
 
 
-def test_a_process_killed_while_unpacking_is_cleaned_up_after(archive, tmp_path, recorder):
+def test_remains_of_a_process_killed_while_unpacking_are_removed(archive, tmp_path, recorder):
     """Killed at its first sign of progress, with a file half written."""
     script = PREPARE.replace(
         "self.unpackings +=", 'print("going", flush=True) if event.step == "unpacking" else None; self.unpackings +='
@@ -164,7 +164,7 @@ def test_a_process_killed_while_unpacking_is_cleaned_up_after(archive, tmp_path,
 
 
 @pytest.mark.slow
-def test_an_entry_that_was_never_marked_ready_is_made_anew(manager, archive, recorder):
+def test_an_entry_that_was_never_marked_ready_is_created_again(manager, archive, recorder):
     ready = manager.prepare(archive)
     (ready.prefix.parent / "ready.json").unlink()
     (ready.prefix / "etc" / "where.txt").unlink()
@@ -175,7 +175,7 @@ def test_an_entry_that_was_never_marked_ready_is_made_anew(manager, archive, rec
     assert unpackings(recorder) == 2
 
 
-def test_sweeping_leaves_alone_what_is_being_made(manager):
+def test_sweeping_keeps_entries_that_are_being_created(manager):
     busy, dead = "a" * 64, "b" * 64
     for digest in (busy, dead):
         (manager.store_root / "staging" / f"{digest}.x").mkdir(parents=True)
@@ -244,7 +244,7 @@ def test_the_environment_of_an_archive_in_one_folder_is_that_folder(manager, who
     assert makers.run(ready.python, "-c", "print(1)") == "1\n"
 
 
-def test_what_brought_its_bytecode_uses_it(user, archive):
+def test_an_environment_with_bytecode_uses_its_own(user, archive):
     ready = user.prepare(archive)
 
     assert ready.bytecode is None
@@ -252,7 +252,7 @@ def test_what_brought_its_bytecode_uses_it(user, archive):
 
 
 @pytest.mark.slow
-def test_what_brought_none_compiles_beside_and_starts_warm(manager, whole, tmp_path):
+def test_an_environment_without_bytecode_is_compiled_beside_and_starts_warm(manager, whole, tmp_path):
     bare = shutil.copytree(whole, tmp_path / "bare", symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     many = next(bare.glob("lib/python3*")) / "site-packages" / "many"
     many.mkdir()
@@ -306,7 +306,7 @@ def test_after_a_reboot_a_whole_entry_is_used_on(user, archive, recorder, monkey
 
 
 @pytest.mark.slow
-def test_an_entry_whose_content_was_lost_in_a_power_failure_is_made_anew(manager, archive, recorder, monkeypatch):
+def test_an_entry_whose_content_was_lost_in_a_power_failure_is_created_again(manager, archive, recorder, monkeypatch):
     ready = manager.prepare(archive)
     after_reboot(ready, monkeypatch)
     lost = next(ready.prefix.glob("lib/python3*/os.py"))

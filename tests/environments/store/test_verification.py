@@ -33,7 +33,7 @@ def problem(store: Path) -> str:
     return verdict.problem
 
 
-def test_what_is_as_it_was_is_good(store):
+def test_an_unchanged_entry_is_intact(store):
     (verdict,) = verify_entries(store, ())
     files = sum(1 for path in prefix(store).rglob("*") if path.is_symlink() or not path.is_dir())
 
@@ -41,7 +41,7 @@ def test_what_is_as_it_was_is_good(store):
     assert verdict.detail == f"{files} files compared"
 
 
-def test_what_was_done_to_it_after_unpacking_is_part_of_it(manager, tmp_path, minor):
+def test_changes_by_conda_unpack_are_part_of_the_entry(manager, tmp_path, minor):
     """conda-unpack rewrites prefixes: that is how it has to be."""
     some = makers.make_environment(tmp_path / "some", minor, conda=True)
     manager.prepare(makers.conda_pack(some, tmp_path / "some.tar.gz"))
@@ -49,7 +49,7 @@ def test_what_was_done_to_it_after_unpacking_is_part_of_it(manager, tmp_path, mi
     assert problem(manager.store_root) == ""
 
 
-def test_files_that_a_later_entry_made_read_only_are_as_they_were(store):
+def test_files_that_a_later_entry_made_read_only_count_as_unchanged(store):
     (verdict,) = verify_entries(store, ())
     (entry,) = read_entries(store)
     record = json.loads((entry.folder / "files.json").read_text())
@@ -130,7 +130,7 @@ def test_a_good_archive_starts_and_leaves_nothing(archive, tmp_path):
     assert not list((tmp_path / "store" / "staging").iterdir())
 
 
-def test_a_bad_archive_says_what_a_server_would_say(tmp_path):
+def test_a_bad_archive_has_the_error_of_a_server(tmp_path):
     bad = write_tar(tmp_path / "bad.tgz", [(member("bin/../../evil"), b"x")])
     verdict = verify_archive(bad, tmp_path / "store", LogReporter())
 

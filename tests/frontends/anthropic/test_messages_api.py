@@ -172,7 +172,7 @@ def test_an_answer_continues_the_last_message_of_the_assistant(client):
     ({"type": "none"}, "none"),
     ({"type": "tool", "name": "weather"}, {"type": "function", "function": {"name": "weather"}}),
 ])  # fmt: skip
-def test_choices_of_tools(client, choice, told):
+def test_choices_of_tools_reach_the_model(client, choice, told):
     assert repeated(ask(client, tools=[TOOL], tool_choice=choice))["tool_choice"] == told
 
 

@@ -104,7 +104,7 @@ def test_processes_are_read_and_those_that_ended_left_out():
     assert found[os.getpid()].memory > 1 << 20
 
 
-def test_a_ring_keeps_the_last_samples_and_forgets_models_that_are_gone():
+def test_a_ring_keeps_the_last_samples_and_drops_unloaded_models():
     history = History(3)
     for time in range(5):
         history.add(time, {"": {"requests": time}, **({"gone": {"requests": 1}} if time == 0 else {})})

@@ -131,7 +131,7 @@ def page(pages, site):
     pages.browser.get("about:blank")
 
 
-def test_what_was_typed_for_a_model_stays_while_the_server_is_asked_again(page, site):
+def test_typed_text_for_a_model_is_kept_while_the_page_refreshes(page, site):
     page.open("#/model/identity/1/request")
     page.click("[aria-label='send INPUT0']")
     page.fill("#input-INPUT0", "7")
@@ -175,7 +175,7 @@ def test_three_hundred_models_with_failures_long_names_and_markup_fit_and_stay_t
     assert not page.texts("td img")
 
 
-def test_a_server_that_goes_away_and_comes_back_is_noticed_and_a_drained_one_says_so(page, site):
+def test_the_page_shows_a_server_that_stops_returns_or_drains(page, site):
     page.open()
     page.until(lambda: len(page.models()) == 2)
     site.stop()
@@ -187,7 +187,7 @@ def test_a_server_that_goes_away_and_comes_back_is_noticed_and_a_drained_one_say
     page.until(lambda: page.text("#health") == "draining")
 
 
-def test_marked_text_is_not_taken_away(page, site):
+def test_selected_text_stays_selected_while_the_page_refreshes(page, site):
     page.open()
     page.until(lambda: len(page.models()) == 2)
     script = "const range = document.createRange(); range.selectNodeContents(document.querySelector('#models td'));"
@@ -278,7 +278,7 @@ def test_the_store_shows_what_a_collection_would_free(page, site, axe):
     assert page.problems(axe) == []
 
 
-def test_a_repository_that_is_slow_to_be_listed_keeps_nobody_waiting(site):
+def test_a_slow_listing_of_the_repository_delays_no_other_request(site):
     listed = threading.Event()
 
     async def repository_index():
@@ -294,7 +294,7 @@ def test_a_repository_that_is_slow_to_be_listed_keeps_nobody_waiting(site):
         assert [model["name"] for model in json.loads(state.result()[1])["models"]] == ["add_sub", "identity"]
 
 
-def test_a_document_that_cannot_be_made_is_an_error_and_no_silence(site, caplog):
+def test_a_document_that_cannot_be_made_is_an_error(site, caplog):
     async def repository_index():
         raise RuntimeError("no luck")
 
@@ -321,7 +321,7 @@ def test_a_model_is_controlled_and_a_failure_has_the_servers_words(site):
     assert get(site, "/ui/control/remove/add_sub", "POST", own)[0] == 404
 
 
-def test_documents_of_steps_and_calls(site):
+def test_a_document_has_the_steps_and_calls_between_models(site):
     site.engine.models["add_sub"].config = {
         "ensemble_scheduling": {"step": [{"model_name": "identity", "input_map": {"INPUT0": "X"}}]}
     }

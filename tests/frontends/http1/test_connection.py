@@ -202,7 +202,7 @@ def test_no_more_requests_are_read_while_many_wait_for_a_slow_one():
     assert transport.is_reading
 
 
-def test_what_tls_delivers_after_the_pause_keeps_its_place():
+def test_bytes_that_tls_delivers_after_the_pause_keep_their_order():
     """TLS delivers what it has already decrypted."""
     loop = Loop()
     connection, _, transport = connect(answer_slowly, loop)
@@ -353,7 +353,7 @@ def test_a_request_that_is_being_answered_may_take_any_time():
     assert (transport.is_closed, transport.is_aborted, transport.written) == (False, False, b"")
 
 
-def test_a_limit_of_0_is_none():
+def test_a_limit_of_0_disables_the_timeout():
     connection, _, transport = connect(answer, timeouts=HttpTimeouts(header=0, body=0, keepalive=0, send=0))
     for data in (b"", PLAIN, b"GET / HT"):
         receive(connection, data)
@@ -362,7 +362,7 @@ def test_a_limit_of_0_is_none():
     assert not transport.is_closed
 
 
-def test_a_refused_connection_is_told_why():
+def test_a_refused_connection_gets_a_response_with_the_reason():
     connections = OpenConnections(ConnectionCount(total=1))
     connect(answer, connections=connections)
     connection, _, transport = connect(answer, connections=connections)

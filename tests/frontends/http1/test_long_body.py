@@ -21,7 +21,7 @@ class Nobody:
 
 
 @pytest.mark.parametrize("step", [4096, 1 << 18, 3_000_001])
-def test_what_came_before_memory_was_reserved_is_copied_as_more_arrives(step):
+def test_bytes_received_before_the_reservation_are_copied_as_more_arrive(step):
     data = random.Random(step).randbytes(SIZE)
     reserved = memoryview(bytearray(SIZE))
     memory = RequestMemory()

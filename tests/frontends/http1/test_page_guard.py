@@ -149,7 +149,7 @@ def test_a_list_has_names_and_domains():
         assert refusal(rules=rules, host=host)
 
 
-def test_a_page_whose_name_resolves_to_the_server_is_refused_although_it_names_itself():
+def test_a_page_whose_name_resolves_to_the_server_is_refused_as_a_foreign_host():
     evil = {"origin": "http://evil.example:8000", "host": "evil.example:8000"}
     assert refusal(**evil)
     assert refusal(**evil, local=False, rules=PageRules(hosts=("a.example",)))

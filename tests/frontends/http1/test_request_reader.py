@@ -260,7 +260,7 @@ def test_a_released_buffer_is_used_for_the_next_long_body_of_its_size():
     ],
     ids=["endless header", "long body", "endless chunks", "TLS", "line feeds alone", "negative length"],
 )
-def test_what_cannot_be_read_is_rejected_with_its_reason(data, status, message):
+def test_a_malformed_request_is_rejected_with_its_reason(data, status, message):
     recorder = Recorder()
     recorder.feed(data)
 
@@ -327,7 +327,7 @@ def test_a_request_that_is_not_admitted_is_reported_without_its_body_and_is_the_
 
 
 @pytest.mark.parametrize("data", [head_of(395_000) + LONG * 3, chunked("/", LONG * 3, 50_000)])
-def test_the_budget_stops_a_body_and_refuses_it(data):
+def test_the_budget_stops_and_then_refuses_a_body(data):
     memory = RequestMemory(limit=424_000)
     other = memory.budget.open(Recorder(memory=memory))  # its body is complete
     other.add(27_000)
@@ -494,7 +494,7 @@ def test_of_a_body_with_chunks_and_a_length_the_chunks_count_and_nothing_behind_
         (b"HTTP/1.0\r\nContent-Length: 2\r\n", "HTTP/1.0 with Content-Length and Transfer-Encoding; send one"),
     ],
 )
-def test_chunks_excuse_no_other_doubt_about_a_length(head, message):
+def test_a_chunked_body_with_a_doubtful_length_is_rejected(head, message):
     recorder = read_whole([plain("/first"), b"POST / " + head + CHUNKS + b"\r\n\r\n0\r\n\r\n", plain("/third")])
 
     assert [request.path for request in recorder.requests] == [b"/first"]
@@ -548,7 +548,7 @@ def test_a_trailer_or_chunk_extension_without_end_is_refused(begin):
     assert sent < 1 << 18
 
 
-def test_a_body_in_many_small_chunks_has_more_framing_than_that():
+def test_a_body_in_many_small_chunks_is_read():
     recorder = read_whole([chunked("/small-chunks", b"ab" * 100_000, 2)])
 
     assert recorder.rejected == []

@@ -68,7 +68,7 @@ def test_time_without_progress_adds_up():
 
 
 @pytest.mark.parametrize(("phase", "progress"), [(Phase.BODY, 6), (Phase.HEADER, 5)], ids=["progress", "phase"])
-def test_progress_and_another_phase_begin_anew(phase, progress):
+def test_progress_and_a_new_phase_restart_the_time(phase, progress):
     watch = ProgressWatch()
     watch.elapsed(Phase.BODY, 5, 100)
     assert watch.elapsed(phase, progress, 103) == 0

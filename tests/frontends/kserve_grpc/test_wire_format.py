@@ -49,7 +49,7 @@ def test_cutting_out_returns_the_rest_and_the_values_in_order(request_):
 
 
 @given(requests)
-def test_appending_is_what_protobuf_would_have_written(request_):
+def test_appended_fields_are_those_that_protobuf_writes(request_):
     expected = request_.SerializeToString(deterministic=True)
     raws = list(request_.raw_input_contents)
     request_.ClearField("raw_input_contents")

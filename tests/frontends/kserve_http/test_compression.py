@@ -84,7 +84,7 @@ def test_body_in_another_coding_than_said_is_refused(coding, spoil):
         decompress(spoil(body), coding, 1 << 20)
 
 
-def test_coding_name_has_no_case_and_identity_is_none():
+def test_the_name_of_a_coding_has_no_case_and_identity_does_not_compress():
     assert decompress(gzip.compress(b"a"), b" GZIP ", 10) == b"a"
     assert decompress(b"a", b"identity", 10) == decompress(b"a", b"", 10) == b"a"
     with pytest.raises(UnsupportedRequestError, match="Unsupported compression type"):

@@ -82,7 +82,7 @@ def test_one_response_is_answered_as_one_object(client):
     assert answer.json() == {"OUTPUT0": [1.0, 2.0], "id": "seven", "model_name": "identity", "model_version": "1"}
 
 
-def test_decoupled_model_that_answers_once_can_be_asked_for_it(server, client):
+def test_a_decoupled_model_that_responds_once_has_a_plain_response(server, client):
     client.send(generate("repeat", {"IN": 1}))
     answer = client.read()
     assert (answer.status, answer.json()["OUT"]) == (200, 0.0)
@@ -146,7 +146,7 @@ def test_identity_is_a_coding_and_versions_may_be_named(client):
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 2000])
-def test_stream_brings_each_response_as_an_event_and_the_connection_goes_on(server, client, count):
+def test_a_stream_has_each_response_as_an_event_and_the_connection_is_kept(server, client, count):
     client.send(stream("repeat", {"IN": count}))
     head = client.read_head()
     assert (head.status, head.headers["Content-Type"]) == (200, "text/event-stream; charset=utf-8")
@@ -193,7 +193,7 @@ def test_model_that_is_not_decoupled_streams_one_event(client):
     assert client.read_chunks() == [b'data: {"OUTPUT0":1.0,"model_name":"identity","model_version":"1"}\n\n']
 
 
-def test_event_is_sent_before_the_next_is_there(client, paced):
+def test_an_event_is_sent_before_the_next_response_exists(client, paced):
     client.send(stream("paced", {"TEXT": "x"}))
     wait_for_sinks(paced, 1)
     for text in ("one", "two"):
@@ -303,7 +303,7 @@ def test_ended_stream_is_not_cancelled_when_its_client_leaves(server):
     assert server.engine.cancelled == [2]
 
 
-def test_response_after_the_last_is_not_taken_for_the_next_requests(client, paced):
+def test_a_response_behind_the_last_one_does_not_answer_the_next_request(client, paced):
     client.send(stream("paced", {"TEXT": "x"}) + stream("paced", {"TEXT": "y"}))
     wait_for_sinks(paced, 1)
     paced.send(final=True)

@@ -163,14 +163,14 @@ def _unfit(name: str) -> str:
     ],
     ids=str,
 )
-def test_what_fits_no_tensor_or_parameter_is_refused(document, code, message):
+def test_a_value_that_fits_no_tensor_or_parameter_is_refused(document, code, message):
     with pytest.raises(NaiadError) as caught:
         parse(document)
     assert (caught.value.code, caught.value.message) == (code, message)
 
 
 @pytest.mark.parametrize("body", [b"", b"garbage", b'{"LONG":1} x', b'{"LONG":1,}', b'{"TEXT":"\\ud800"}'])
-def test_what_is_no_json_is_refused(body):
+def test_a_body_that_is_not_json_is_refused(body):
     with pytest.raises(NaiadError, match=r"^failed to parse the request JSON buffer: ") as caught:
         parse(body)
     assert caught.value.code is Code.INTERNAL
@@ -183,7 +183,7 @@ def test_json_that_is_too_long_or_too_deep_is_refused():
         parse(b'{"LONG":' + b"[" * 200 + b"]" * 200 + b"}")
 
 
-def test_model_with_an_input_called_parameters_cannot_be_asked_for_it():
+def test_a_model_with_an_input_called_parameters_is_refused():
     with pytest.raises(NaiadError, match="Keyword 'parameters' for nested schema also given as input tensor name"):
         parse({"parameters": {}}, {"parameters": ("INT32", (1,))})
 

@@ -141,7 +141,7 @@ def test_body_over_the_limit_is_refused(client, packet):
     assert client.is_ended_by_server()
 
 
-def test_what_follows_a_refused_request_is_not_kept(server, client):
+def test_bytes_behind_a_refused_request_are_not_kept(server, client):
     """The connection closes after the response before it. Bytes received meanwhile must not fill the memory."""
     malformed = b"POST %b HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n" % IDENTITY.encode()
     client.send(request(HELD, infer(1)), malformed)
@@ -155,7 +155,7 @@ def test_what_follows_a_refused_request_is_not_kept(server, client):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 << 10
 
 
-def test_client_that_reads_no_answers_is_given_no_more(server, client):
+def test_no_further_responses_are_made_for_a_client_that_does_not_read(server, client):
     """Otherwise each request of a few bytes would leave a response of a megabyte in the server's memory."""
     client.send(raw("identity", bytes(30 << 20)))  # more than the kernel keeps for a connection
     server.until(lambda engine: len(engine.requests) == 1)
@@ -199,7 +199,7 @@ def test_options_name_what_is_allowed(client):
 
 
 @pytest.mark.parametrize("version", ["1" * 25, "9" * 5000], ids=["25-digits", "5000-digits"])
-def test_version_beyond_all_numbers_is_the_clients_fault(client, version):
+def test_a_version_beyond_any_integer_is_an_error_of_the_client(client, version):
     client.send(request(f"/v2/models/identity/versions/{version}", method="GET"))
     assert client.read().status in {400, 404}
 
@@ -215,7 +215,7 @@ def test_version_beyond_all_numbers_is_the_clients_fault(client, version):
     ],
     ids=["TLS", "zeros", "small letters", "line feeds alone", "mixed line ends"],
 )
-def test_what_can_never_become_a_request_is_refused_at_once(client, first):
+def test_bytes_that_cannot_begin_a_request_are_refused_at_once(client, first):
     """A TLS client waits for a response to its first bytes without a time limit."""
     client.send(first)
 
@@ -238,7 +238,7 @@ def test_http_1_0_is_answered_once(client):
     assert client.is_ended_by_server()
 
 
-def test_connection_of_http_1_0_goes_on_where_the_client_wants_it_and_is_told_so(client):
+def test_a_connection_of_http_1_0_is_kept_if_the_client_asks_for_it(client):
     for n in range(2):
         client.send(request(IDENTITY, infer(n), "Connection: Keep-Alive", version="1.0"))
         answer = client.read()
@@ -260,7 +260,7 @@ UPGRADE = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Setting
 
 @pytest.mark.parametrize("size", [1, 100, 50_000], ids=["small", "sliced", "large"])
 @pytest.mark.parametrize("expect", [False, True], ids=["at once", "expect"])
-def test_client_that_offers_http_2_is_answered_in_http_1_and_the_connection_goes_on(client, size, expect):
+def test_an_offer_of_http_2_is_answered_in_http_1_and_the_connection_is_kept(client, size, expect):
     """`curl --http2` and Java's HttpClient do so, and send the body in any case."""
     values = [float(n) for n in range(size)]
     for _ in range(2):
@@ -288,20 +288,20 @@ def test_json_may_end_like_strings_of_c_do(client):
     assert (answer.status, answer.json()["error"][:46]) == (500, "failed to parse the request JSON buffer: Input")
 
 
-def test_connect_is_refused_and_the_connection_goes_on(client):
+def test_connect_is_refused_and_the_connection_is_kept(client):
     client.send(b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost:80\r\n\r\n", request(IDENTITY, infer(1)))
     assert client.read().status == 404
     assert data(client.read()) == [1]
 
 
-def test_connection_close_ends_also_what_was_sent_ahead(server, client):
+def test_connection_close_discards_requests_that_were_sent_ahead(server, client):
     client.send(request(LATER, infer(1), "Connection: close") + request(IDENTITY, infer(2)))
     assert data(client.read()) == [1]
     assert client.is_ended_by_server()
     assert len(server.engine.requests) == 1
 
 
-def test_client_that_shuts_its_end_still_gets_what_was_answered(server, client):
+def test_a_client_that_shuts_its_end_still_receives_its_responses(server, client):
     client.send(request(IDENTITY, infer(1)) + request("/v2", method="GET"))
     client.socket.shutdown(socket.SHUT_WR)
     assert data(client.read()) == [1]
@@ -339,7 +339,7 @@ def test_stopping_lets_the_request_being_answered_finish(server, client):
         assert client.is_ended_by_server()
 
 
-def test_error_in_the_server_is_answered_and_the_connection_goes_on(server, client, caplog):
+def test_an_error_in_the_server_is_answered_and_the_connection_is_kept(server, client, caplog):
     def broken(name: str, version: int = -1) -> bool:
         raise ZeroDivisionError
 
@@ -352,7 +352,7 @@ def test_error_in_the_server_is_answered_and_the_connection_goes_on(server, clie
     assert "cannot answer GET b'/v2/models/identity/ready'" in caplog.text
 
 
-def test_a_repository_that_is_slow_to_be_listed_keeps_nobody_waiting(server, client):
+def test_a_slow_listing_of_the_repository_delays_no_other_request(server, client):
     listed = threading.Event()
 
     async def repository_index():

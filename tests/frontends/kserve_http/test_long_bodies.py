@@ -105,7 +105,7 @@ def test_bodies_in_pieces_of_any_size_come_whole(server, client, size):
     assert len(server.engine.places) == 3
 
 
-def test_what_has_no_tensors_in_its_body_is_given_no_place(server, client):
+def test_a_body_without_tensors_is_not_read_into_a_segment(server, client):
     array = np.random.default_rng(0).standard_normal(COUNT).astype(np.float32)  # nearly incompressible
     sent = binary("identity", array)
     head, _, body = sent.partition(b"\r\n\r\n")
@@ -125,7 +125,7 @@ def test_what_has_no_tensors_in_its_body_is_given_no_place(server, client):
     assert not server.engine.places
 
 
-def test_a_model_that_is_not_there_is_named_and_the_connection_goes_on(client):
+def test_a_missing_model_is_named_and_the_connection_is_kept(client):
     """A body of up to 1 MiB is received anyway, so the next request can be found behind it."""
     array = tensor(COUNT)
     client.send(binary("nowhere", array), binary("identity", array))

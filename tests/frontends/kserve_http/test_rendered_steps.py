@@ -67,7 +67,7 @@ def test_datatypes_without_json_are_refused_in_steps_too() -> None:
 
 
 @pytest.mark.parametrize("binary", [{}, {"A": True}, {"A": True, "B": True, "C": True}, {"C": True}])
-def test_whole_response_is_the_same(binary: dict[str, bool]) -> None:
+def test_a_response_made_in_steps_is_that_made_at_once(binary: dict[str, bool]) -> None:
     outputs = [
         OutputTensor("A", Datatype.FP32, (2, 3), np.arange(6, dtype=np.float32).tobytes()),
         OutputTensor(

@@ -55,7 +55,7 @@ IDS = [
 
 
 @pytest.mark.parametrize("form", IDS)
-def test_whatever_came_before_a_request_is_read_as_by_itself(form):
+def test_a_request_is_read_alike_whatever_came_before(form):
     known = parser()
     for before in IDS:
         assert read(before % REST, b"ab", known)[0] == read(before % REST, b"ab")[0]
@@ -81,7 +81,7 @@ def test_requests_that_differ_in_their_id_are_of_one_pattern():
     assert read(f"{{{REST}}}", b"ab", known)[1] is not found[0]
 
 
-def test_an_id_before_a_request_that_is_known_does_not_make_it_one():
+def test_a_known_request_within_malformed_json_is_refused():
     known = parser()
     read(f"{{{REST}}}", b"ab", known)
 
@@ -108,7 +108,7 @@ def test_answers_of_one_layout_are_as_if_each_were_the_first(is_binary):
             assert b"".join(write_infer(told, form)) == b"".join(response(200, body, kind, extra))
 
 
-def test_an_answer_with_parameters_is_made_anew():
+def test_a_response_with_parameters_is_not_made_from_a_template():
     form, layout = ResponseFormat(binary_by_default=True, repeated=RepeatedResponses()), object()
     write_infer(answer(b"abc", layout, "1"), form)
 

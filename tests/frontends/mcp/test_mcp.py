@@ -98,7 +98,7 @@ def test_a_call_is_a_batch_of_one(api):
     assert [tensor.shape for tensor in request.inputs] == [(1, 4), (1, 4)]
 
 
-def test_single_values_and_several_responses(api):
+def test_single_values_and_several_responses_become_a_result(api):
     _, (text, one, two, none) = use(
         api, ("fake", {"text_input": "x"}), ("many", {"COUNT": 1}), ("many", {"COUNT": 2}), ("many", {"COUNT": 0})
     )
@@ -170,7 +170,7 @@ def test_messages_that_are_wrong_get_errors_of_json_rpc(api, document, status, c
     assert (got.status, got.json()["error"]["code"]) == (status, code)
 
 
-def test_what_http_rejects(api):
+def test_invalid_http_requests_are_rejected(api):
     assert post(api, {"jsonrpc": "2.0", "method": "notifications/initialized"}).status == 202
     assert post(api, {"jsonrpc": "2.0", "id": 1, "result": {}}).status == 202
     for method in ("GET", "DELETE"):

@@ -18,11 +18,11 @@ from naiad.protocol.metadata import InstanceStatus
     ("status", "reason"),
     [(-9, "SIGKILL"), (-11, "SIGSEGV"), (0, "exit 0"), (3, "exit 3"), (None, "unknown"), (-250, "signal 250")],
 )
-def test_a_death_has_its_signal_or_its_exit_code_as_reason(status, reason):
+def test_an_exit_has_its_signal_or_exit_code_as_reason(status, reason):
     assert exit_label(GuestExitedError("it died", exit_status=status)) == reason
 
 
-def test_a_store_is_as_large_as_the_records_of_its_entries_say(tmp_path):
+def test_the_size_of_a_store_is_read_from_the_records_of_its_entries(tmp_path):
     for digest, record in (("a" * 64, {"size": [3, 100]}), ("b" * 64, {"size": [1, 20]}), ("c" * 64, {"size": "?"})):
         (tmp_path / digest).mkdir()
         (tmp_path / digest / "ready.json").write_text(json.dumps(record))
@@ -34,7 +34,7 @@ def test_a_store_is_as_large_as_the_records_of_its_entries_say(tmp_path):
     assert b"naiad_environment_store_bytes 120\n" in render(store_families([20, 100]))
 
 
-def test_a_guest_that_is_gone_has_no_memory_and_is_not_alive():
+def test_an_exited_guest_has_no_memory_and_is_not_alive():
     gone = InstanceStatus(
         model="m", version="1", name="m_0", pid=0, restarts={"exit 1": 2}, input_byte_size=0, borrowed_outputs=0
     )

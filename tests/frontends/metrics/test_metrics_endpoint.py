@@ -104,7 +104,7 @@ def test_a_request_in_pieces_and_two_at_once_are_answered(served):
     assert b"HTTP/1.1 404 Not Found\r\n" in received
 
 
-def test_what_is_not_http_is_refused(served):
+def test_bytes_that_are_not_http_are_refused(served):
     assert raw(served, b"\x16\x03\x01 tls here\r\n\r\n").startswith(b"HTTP/1.1 400 Bad Request\r\n")
 
 
@@ -121,7 +121,7 @@ def test_endless_headers_are_refused(served):
         assert connection.recv(100).startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
 
 
-def test_an_engine_that_cannot_tell_is_an_error_of_that_kind(served, monkeypatch):
+def test_an_error_of_the_engine_is_the_error_of_the_scrape(served, monkeypatch):
     def exiting(name="", version=-1):
         raise NaiadError("Server exiting", code=Code.UNAVAILABLE)
 

@@ -167,21 +167,21 @@ def test_tags_of_a_model_are_labels_of_all_its_series_in_the_references_order():
     assert line == 'nv_inference_request_failure{_A="y",_b="x",model="m",reason="BACKEND",version="1"} 0'
 
 
-def test_a_namespace_is_a_label_where_there_are_some():
+def test_a_namespace_is_a_label_if_the_server_has_namespaces():
     named = ModelStatistics(name="m", version="1", namespace="/models/a", tags={"z": "x"})
     assert b'nv_inference_count{_z="x",model="m",namespace="/models/a",version="1"} 0' in render(
         triton_families.model_families([named])
     )
 
 
-def test_there_is_no_pool_of_pinned_memory():
+def test_the_pool_of_pinned_memory_has_no_bytes():
     assert values(triton_families.memory_pool_families()) == {
         ("nv_pinned_memory_pool_total_bytes",): 0,
         ("nv_pinned_memory_pool_used_bytes",): 0,
     }
 
 
-def test_the_machine_has_memory_and_a_utilization_between_none_and_all():
+def test_memory_of_the_machine_and_a_utilization_from_0_to_1_are_measured():
     found = values(triton_families.system_families())
     assert found["nv_cpu_memory_total_bytes",] == psutil.virtual_memory().total
     assert 0 < found["nv_cpu_memory_used_bytes",] < found["nv_cpu_memory_total_bytes",]

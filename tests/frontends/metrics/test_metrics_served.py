@@ -109,7 +109,7 @@ def test_summaries_tell_count_sum_and_the_quantiles_that_were_asked_for(server):
     ) in text
 
 
-def test_counters_of_latencies_are_gone_and_requests_are_counted_all_the_same(server):
+def test_without_counters_of_latencies_requests_are_counted(server):
     text = page(server)
     assert "duration_us" not in text
     assert "nv_cache_num_hits_per_model" not in text
@@ -161,14 +161,14 @@ def test_an_error_that_a_model_answers_with_is_a_success_as_in_the_reference_and
     assert set(values(server, 'nv_inference_request_failure{model="errs"').values()) == {0}
 
 
-def test_the_processors_are_not_told_of_where_that_is_not_wanted(server, usual):
+def test_processor_metrics_are_absent_if_disabled(server, usual):
     assert "nv_cpu" not in page(server)
     assert {"nv_cpu_utilization", "nv_cpu_memory_total_bytes", "nv_cpu_memory_used_bytes"} <= values(
         usual, "nv_cpu"
     ).keys()
 
 
-def test_there_is_no_summary_and_no_histogram_unless_they_are_wanted(usual):
+def test_summaries_and_histograms_are_absent_unless_enabled(usual):
     ask(usual, "plain")
     text = page(usual)
     assert "summary" not in text
@@ -181,7 +181,7 @@ def test_there_is_no_summary_and_no_histogram_unless_they_are_wanted(usual):
     )
 
 
-def test_guests_are_told_of_and_what_they_died_of(usual):
+def test_guests_have_metrics_of_memory_and_of_exits_by_reason(usual):
     pid = int(evaluate(usual, "dies", "os.getpid()"))
     labels = 'instance="dies_0",{}model="dies",version="1"'
     memory = values(usual, "naiad_guest_memory_bytes")[
@@ -200,7 +200,7 @@ def test_guests_are_told_of_and_what_they_died_of(usual):
     assert int(evaluate(usual, "dies", "os.getpid()")) != pid
 
 
-def test_the_segments_and_the_store_are_told_of(usual):
+def test_segments_and_the_store_have_metrics(usual):
     assert values(usual, 'naiad_input_segment_used_bytes{instance="plain_0"') == {
         'naiad_input_segment_used_bytes{instance="plain_0",model="plain",version="1"}': 0
     }

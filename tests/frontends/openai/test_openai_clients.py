@@ -78,14 +78,14 @@ def test_vllms_earlier_names_of_structures_are_understood(api, kind, value):
     assert got["structured_outputs"] == {kind: value}
 
 
-def test_how_a_conversation_goes_on_reaches_the_model():
+def test_options_that_continue_a_conversation_reach_the_model():
     with served(lambda _, request, sink: sink.send(said(given(request, "messages")), True)) as api:
         got = api.ask("chat/completions", messages=CHAT, continue_final_message=True, add_generation_prompt=False)
         told = json.loads(got.json()["choices"][0]["message"]["content"])
         assert (told["continue_final_message"], told["add_generation_prompt"]) == (True, False)
 
 
-def test_slashes_at_the_end_and_heads_and_health(api):
+def test_paths_with_a_final_slash_head_and_health_are_answered(api):
     assert [model["id"] for model in api.request("GET", "/v1/models/").json()["data"]] == ["fake"]
     assert api.request("GET", "/v1/models/fake/").json()["id"] == "fake"
     head = api.request("HEAD", "/v1/models")
@@ -99,7 +99,7 @@ def test_slashes_at_the_end_and_heads_and_health(api):
     assert api.request("POST", "/health").status == 405
 
 
-def test_probes_and_browsers_ask_without_a_key_and_nobody_else_does():
+def test_only_probes_and_preflights_need_no_key():
     with served(echo, keys=("k",), origins=(ORIGIN,)) as api:
         assert api.request("GET", "/health").status == 200
         asked = {"Origin": ORIGIN, "Access_Control_Request_Method": "POST"}
@@ -127,7 +127,7 @@ def test_pages_may_read_answers_and_streams_if_their_origin_is_named():
         assert "Access-Control-Allow-Origin" not in api.request("POST", "/v1/completions", body, Origin=ORIGIN).headers
 
 
-def test_what_is_restricted_for_kserve_is_restricted_here():
+def test_restrictions_of_kserve_hold_for_the_api_of_openai():
     header = {"Admin": "secret"}
     parts = dict.fromkeys((Part.INFERENCE, Part.MODEL_REPOSITORY, Part.METADATA), ("admin", "secret"))
     body = json.dumps({"model": "fake", "prompt": "x"})

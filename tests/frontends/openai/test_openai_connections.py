@@ -57,7 +57,7 @@ def test_an_old_client_gets_its_stream_without_chunks_and_the_end_of_the_connect
         assert body.endswith(b"data: [DONE]\n\n")
 
 
-def test_what_was_asked_behind_a_stream_is_answered_after_it():
+def test_a_request_sent_behind_a_stream_is_answered_after_the_stream():
     model = Telling()
     with served(model.answer) as api, connected(api) as connection:
         connection.sendall(question(HELD, stream=True) + question("next"))

@@ -47,7 +47,7 @@ def test_tokens_are_counted_where_the_answer_says_how_many(given, counts):
     }
 
 
-def test_a_prompt_that_a_configuration_insists_on_is_empty_beside_other_questions():
+def test_a_required_prompt_is_empty_if_the_request_has_a_conversation_or_an_embedding():
     """As configurations for Triton's vLLM backend do: `text_input` and `stream` are there, and not optional."""
     asked = ("text_input", "stream", "messages", "embedding_request")
     kinds = dict.fromkeys(asked, "BYTES") | {"stream": "BOOL"}

@@ -48,7 +48,7 @@ def test_responses_with_more_vectors_than_one_are_counted_and_the_first_is_the_a
 
 @pytest.mark.parametrize("text", ['[{"a": 1}]', "[[1.0], [2.0]]", "7", "[", "null", '["a"]'])
 @pytest.mark.parametrize("encoding", ["float", "base64"])
-def test_what_is_no_vector_is_an_error_and_not_silence(text, encoding):
+def test_an_invalid_vector_of_the_model_is_an_error(text, encoding):
     with served(lambda _, __, sink: sink.send(said(text), True)) as api:
         got = api.ask("embeddings", input="x", encoding_format=encoding)
         assert got.status == 500
@@ -62,13 +62,13 @@ def test_the_answers_of_all_prompts_may_come_before_the_tickets():
         assert api.loop.call(lambda: api.engine.confirmed_counts) == {1: 1, 2: 1, 3: 1}
 
 
-def test_prompts_behind_one_that_failed_at_once_are_not_even_asked():
+def test_prompts_behind_one_that_failed_at_once_are_not_submitted():
     with served(lambda _, __, sink: sink.send(said(error="no luck"), True)) as api:
         assert api.ask("completions", prompt=["a", "b", "c"]).json()["error"]["message"] == "no luck"
         assert len(api.loop.call(lambda: api.engine.requests)) == 1
 
 
-def test_a_prompt_that_is_refused_takes_back_those_before_it():
+def test_a_refused_prompt_cancels_those_before_it():
     def refuse(engine, request, sink):
         if given(request) == "b":
             raise NotReadyError("the queue is full")
@@ -79,7 +79,7 @@ def test_a_prompt_that_is_refused_takes_back_those_before_it():
         assert api.loop.call(lambda: api.engine.cancelled) == [1]
 
 
-def test_a_fault_of_the_servers_own_is_told_in_openais_shape(caplog):
+def test_an_internal_error_has_the_form_of_openai(caplog):
     def break_down(engine, request, sink):
         raise RuntimeError("nobody expected this")
 
@@ -108,7 +108,7 @@ def test_probabilities_of_zero_and_of_one_are_numbers_and_in_order():
 
 
 @pytest.mark.parametrize("message", ["[]", '"text"', "3"])
-def test_a_message_that_is_no_object_is_the_models_fault(message):
+def test_a_message_that_is_not_an_object_is_an_error_of_the_model(message):
     with served(lambda _, __, sink: sink.send(said("x", message=[message]), True)) as api:
         got = api.ask("chat/completions", messages=CHAT)
         assert (got.status, "that is not a JSON object" in got.json()["error"]["message"]) == (500, True)
@@ -122,7 +122,7 @@ def test_calls_of_tools_may_have_no_index():
         assert (got["content"], [made["id"] for made in got["tool_calls"]]) == (None, ["c"])
 
 
-def test_what_is_nested_too_deeply_is_refused():
+def test_a_body_that_is_nested_too_deeply_is_refused():
     deep = "x"
     for _ in range(300):
         deep = {"a": deep}
@@ -138,7 +138,7 @@ def test_what_is_nested_too_deeply_is_refused():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_half_a_character_in_what_a_model_says_becomes_the_mark_for_what_cannot_be_shown(stream):
+def test_half_a_surrogate_pair_in_a_models_text_becomes_the_replacement_character(stream):
     """Python's `json.dumps` writes it without a word, and no UTF-8 holds it: a tokenizer cuts where it will."""
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": "\udc00"}'}}
     message = json.dumps({"content": "a \ud83d b", "tool_calls": [call]})
@@ -166,7 +166,7 @@ def test_half_a_character_in_what_a_model_says_becomes_the_mark_for_what_cannot_
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_error_with_half_a_character_is_told(stream):
+def test_an_error_with_half_a_surrogate_pair_is_returned(stream):
     with served(lambda _engine, _request, sink: sink.send(said(error="no \ud83d"), True)) as api:
         got = api.ask("completions", prompt="x", stream=stream)
         assert (got.status, got.json()["error"]["message"]) == (500, "no ?")

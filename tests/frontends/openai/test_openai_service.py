@@ -29,7 +29,7 @@ def refused(port, path, **document):
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64"])
-def test_embeddings_of_one_text_and_of_several(client, encoding):
+def test_embeddings_are_returned_for_one_text_and_for_several(client, encoding):
     answer = client.embeddings.create(model="speaker", input=["four", "eleven"], encoding_format=encoding)
     if encoding == "float":
         assert [item.embedding for item in answer.data] == [[4.0, 0.5, 0.5, 0.5], [6.0, 0.5, 0.5, 0.5]]
@@ -47,7 +47,7 @@ def test_models_that_write_text_are_listed(client):
     assert client.models.retrieve("speaker").created == listed[0].created > 0
 
 
-def test_unknown_models_do_not_exist(client):
+def test_unknown_models_are_reported_as_missing(client):
     import openai
 
     for ask in (
@@ -140,14 +140,14 @@ def test_unknown_models_do_not_exist(client):
         ("embeddings", {"model": "speaker", "input": []}, "`input` must be a non-empty string", "input"),
     ],
 )
-def test_what_cannot_be_understood_is_refused_in_openais_shape(server, path, document, message, param):
+def test_malformed_requests_are_refused_in_the_form_of_openai(server, path, document, message, param):
     status, error = refused(server.openai_port, f"/v1/{path}", **document)
     assert status == 400
     assert error["message"].startswith(message)
     assert (error["param"], error["type"]) == (param, "invalid_request_error")
 
 
-def test_bodies_that_are_no_objects_and_paths_that_are_none(server):
+def test_bodies_that_are_no_objects_and_unknown_paths_are_refused(server):
     port = server.openai_port
     for body, message in ((b"{", "We could not parse the JSON body"), (b"[]", "The body of the request must be")):
         status, answer = raw(port, "POST", "/v1/completions", body)
@@ -172,7 +172,7 @@ def test_models_are_loaded_and_unloaded_in_explicit_mode_alone(server):
     assert "explicit" in error["message"]
 
 
-def test_the_main_port_serves_it_if_it_is_asked_to_and_keys_are_needed_where_there_are_some(tmp_path):
+def test_the_main_port_serves_the_api_if_enabled_and_requires_the_keys(tmp_path):
     import openai
 
     keys = tmp_path / "keys"
@@ -223,7 +223,7 @@ def test_a_file_without_keys_is_refused(tmp_path):
         server.kill()
 
 
-def test_flags_name_origins_and_restrict_parts_of_it(tmp_path):
+def test_flags_name_origins_and_restrict_parts_of_the_api(tmp_path):
     port = free_ports(1)[0]
     options = [f"--openai-port={port}", "--openai-allowed-origins=https://a.example, https://b.example"]
     options += ["--http-restricted-api=model-repository:admin=secret", "--model-control-mode=explicit"]
@@ -320,7 +320,7 @@ def test_a_template_makes_prompts_for_models_without_conversations(tmp_path):
         ("{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", ApiError),
     ],
 )
-def test_templates_may_use_what_hugging_faces_may_and_may_break(tmp_path, text, outcome):
+def test_templates_may_use_the_functions_of_hugging_face_and_may_fail(tmp_path, text, outcome):
     (tmp_path / "chat.jinja").write_text(text)
     template = ChatTemplate(tmp_path / "chat.jinja")
     conversation = {"messages": [{"role": "user", "content": "\u00e9"}] * 2, "add_generation_prompt": False}
@@ -337,7 +337,7 @@ def test_templates_may_use_what_hugging_faces_may_and_may_break(tmp_path, text, 
     ("text", "problem"),
     [(None, "cannot read --openai-chat-template="), ("{% for %}", "is not a valid Jinja template: ")],
 )
-def test_a_template_that_is_none_ends_the_start(tmp_path, text, problem):
+def test_an_invalid_template_prevents_the_start(tmp_path, text, problem):
     path = tmp_path / "chat.jinja"
     if text is not None:
         path.write_text(text)

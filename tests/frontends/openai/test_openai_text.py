@@ -136,7 +136,7 @@ def test_the_part_of_a_name_behind_the_separator_is_an_adapter(client):
     assert json.loads(answer.choices[0].text) == {"lora_name": "fine", "max_tokens": 16}
 
 
-def test_a_completion_goes_on_from_its_prompt(client):
+def test_a_completion_continues_its_prompt(client):
     answer = complete(client, "one two three stop four", stop="stop")
     assert (answer.object, answer.choices[0].text, answer.choices[0].finish_reason) == (
         "text_completion",

@@ -115,7 +115,7 @@ def test_invalid_requests_for_tokens_are_rejected(api, path, document, message):
     assert (status, got["error"]["message"]) == (400, message)
 
 
-def test_models_that_cannot_are_named(api):
+def test_models_that_cannot_rank_or_tokenize_are_named(api):
     with served(answer) as other:
         status, got = post(other, "/tokenize", prompt="a")
         assert (status, got["error"]["message"]) == (

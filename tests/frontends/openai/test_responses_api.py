@@ -326,7 +326,7 @@ def test_an_answer_without_output_is_an_empty_message(client):
     assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
 
 
-def test_errors_before_and_within_a_stream(client):
+def test_errors_before_and_within_a_stream_are_reported(client):
     for stream in (False, True):
         with pytest.raises(openai.InternalServerError, match="no luck"):
             client.responses.create(model="fake", input="fail", stream=stream)
@@ -363,7 +363,7 @@ def test_invalid_requests_are_rejected(client, fields, message, param):
     assert caught.value.param == param
 
 
-def test_methods_and_models_that_do_not_exist(api, client):
+def test_unknown_methods_and_models_are_rejected(api, client):
     assert api.request("PUT", "/v1/responses/x").status == 405
     assert api.request("GET", "/v1/responses").status == 405
     with pytest.raises(openai.NotFoundError, match="The model `none` does not exist"):

@@ -56,13 +56,13 @@ def entries(*sizes_and_keys, queued=0):
         (BatchRule(8), [], 0, 0, False),
     ],
 )  # fmt: skip
-def test_the_batch_is_what_the_rules_say(rule, sizes, now, number, complete):
+def test_the_batch_follows_the_rules(rule, sizes, now, number, complete):
     formed = rule.decide(entries(*sizes), now)
 
     assert (formed.request_count, formed.is_complete) == (number, complete)
 
 
-def test_a_batch_that_waits_says_until_when_and_for_what():
+def test_a_waiting_batch_has_a_deadline_and_a_reason():
     rule = BatchRule(8, [2, 6], 5000)
 
     formed = rule.decide([*entries((1, "a"), queued=3 * MS)], 3 * MS)

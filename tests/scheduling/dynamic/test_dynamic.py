@@ -119,7 +119,7 @@ def test_a_request_that_waited_too_long_is_refused():
     assert made.next_wakeup() == 6 * MS
 
 
-def test_what_expires_makes_room_for_what_comes():
+def test_an_expired_request_makes_room_for_a_new_one():
     made = scheduler(policy=QueuePolicy(timeout_us=5000, max_size=1))
     enqueue(made, Request(0))
     assert refused(enqueue(made, Request(1), now=5 * MS)) == [(0, "Request timeout expired")]
@@ -146,7 +146,7 @@ def test_an_expired_request_that_is_delayed_is_executed_by_an_idle_instance():
     assert dispatched(made.wake(5000)) == [("a", [0])]
 
 
-def test_a_request_that_waited_too_long_may_go_behind_the_others_instead():
+def test_an_expired_request_may_be_delayed_behind_the_others():
     made = scheduler(size=1, policy=QueuePolicy(timeout_us=5000, delays_expired=True))
     enqueue(made, Request(0), Request(1))
     enqueue(made, Request(2), now=1 * MS)
@@ -171,7 +171,7 @@ def test_a_request_may_shorten_its_timeout_where_that_is_allowed(default, overri
     assert made.next_wakeup() == expected
 
 
-def test_what_is_withdrawn_no_longer_holds_others_up():
+def test_a_withdrawn_request_does_not_block_others():
     made = scheduler("a", delay_us=5000, size=2)
     big = Request("big", batch_size=2, shape_key="x")
     enqueue(made, Request("busy", batch_size=2))
@@ -192,7 +192,7 @@ def test_after_a_withdrawal_the_scheduler_asks_to_be_woken():
     assert dispatched(made.wake(0)) == [("a", [1])]
 
 
-def test_what_was_never_begun_comes_first_and_does_not_wait_again():
+def test_requests_put_back_are_dispatched_first_and_without_another_delay():
     made = scheduler("a", delay_us=5000)
     requests = [Request(number) for number in range(3)]
     enqueue(made, *requests)
@@ -203,7 +203,7 @@ def test_what_was_never_begun_comes_first_and_does_not_wait_again():
     assert dispatched(made.add_instance("b", 5 * MS)) == [("b", [0, 1, 2, 3])]
 
 
-def test_a_dispatch_that_found_no_memory_waits_for_the_one_before():
+def test_an_undone_dispatch_waits_for_the_one_before():
     made = scheduler("a", size=2)
     made.set_depth("a", 2)
     enqueue(made, Request(0))
@@ -213,7 +213,7 @@ def test_a_dispatch_that_found_no_memory_waits_for_the_one_before():
     assert dispatched(made.on_finished("a")) == [("a", [1, 2])]
 
 
-def test_draining_takes_everything_in_order():
+def test_draining_returns_all_requests_in_order():
     made = scheduler(levels=2, default_level=1, policy=QueuePolicy(timeout_us=1))
     enqueue(made, Request("low", priority=2), Request("high", priority=1))
     assert [request.name for request in made.drain()] == ["high", "low"]
@@ -243,7 +243,7 @@ def config(text):
     return freeze(text_format.Parse(text, pb.ModelConfig()))
 
 
-def test_a_configuration_says_it_all():
+def test_a_scheduler_takes_all_settings_from_the_configuration():
     made = DynamicScheduler.of(
         config("""
         max_batch_size: 4

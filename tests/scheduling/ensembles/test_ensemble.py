@@ -61,7 +61,7 @@ def test_branches_run_side_by_side_and_a_join_waits_for_both():
     assert run.on_response(4, out("y"), True) == [SendResponse([("Y", "y")], True)]
 
 
-def test_steps_whose_outputs_nobody_asked_for_are_left_out():
+def test_steps_without_a_requested_output_are_left_out():
     graph = ensemble("X", "Y Z", step("a", "X", "A"), step("b", "A", "Y"), step("c", "A", "C"), step("d", "C", "Z"))
     run = EnsembleProgress(graph, ["Y"])
     run.start({"X": 1})
@@ -117,7 +117,7 @@ def test_branches_behind_a_stream_join_what_belongs_to_one_response():
     assert run.on_response(2, out("La"), True) == [StartStep(7, 3, [("IN0", "La"), ("IN1", "Ra")])]
 
 
-def test_a_response_counts_as_taken_when_all_that_was_made_from_it_has_left():
+def test_a_response_counts_as_consumed_once_all_responses_made_from_it_were_sent():
     run = EnsembleProgress(STREAM)
     run.start({"X": 1})
     run.on_response(1, out("a"), False)
@@ -128,7 +128,7 @@ def test_a_response_counts_as_taken_when_all_that_was_made_from_it_has_left():
     assert run.on_responses_consumed(5) == [ResponseConsumed(1)]
 
 
-def test_a_response_that_nothing_is_made_from_is_taken_at_once():
+def test_a_response_that_no_step_uses_counts_as_consumed_at_once():
     graph = ensemble("X", "Y", step("tokens", "X", "A", decoupled=True), step("more", "A", "Y", decoupled=True))
     run = EnsembleProgress(graph)
     run.start({"X": 1})
@@ -148,7 +148,7 @@ def test_outputs_that_a_model_leaves_out_are_left_out_of_what_follows():
     assert run.on_response(2, out(3), True) == [SendResponse([("Y", 3)], True)]
 
 
-def test_an_error_of_a_step_is_the_answer_with_the_ensembles_name_before_it():
+def test_an_error_of_a_step_is_returned_with_the_ensembles_name_in_front():
     run = EnsembleProgress(CHAIN)
     run.start({"X": 1})
     [action] = run.on_step_failed(1, NaiadError("no such thing", code=Code.NOT_FOUND), True)
@@ -179,7 +179,7 @@ def test_after_an_error_streams_are_cancelled_and_single_answers_are_awaited():
     assert run.is_done
 
 
-def test_a_step_that_ends_without_a_response_is_a_deadlock_unless_it_may():
+def test_a_step_that_ends_without_a_response_is_a_deadlock():
     run = EnsembleProgress(CHAIN, prefix="[request id: 7] ")
     run.start({"X": 1})
     [action] = run.on_response(1, None, True)
@@ -191,7 +191,7 @@ def test_a_step_that_ends_without_a_response_is_a_deadlock_unless_it_may():
     assert action.error.code is Code.INVALID_ARG
 
 
-def test_cancelling_reaches_the_steps_under_way_and_lets_no_other_start():
+def test_cancelling_reaches_the_steps_in_progress_and_starts_no_other():
     run = EnsembleProgress(CHAIN)
     run.start({"X": 1})
     assert run.cancel() == [CancelStep(1)]
@@ -210,7 +210,7 @@ def test_a_last_step_that_ignores_the_cancellation_still_answers():
     assert run.on_response(2, out(3), True) == [SendResponse([("Y", 3)], True)]
 
 
-def test_giving_up_answers_with_that_very_error_and_cancels_everything():
+def test_a_failed_ensemble_responds_with_the_given_error_and_cancels_its_steps():
     run = EnsembleProgress(CHAIN)
     run.start({"X": 1})
     error = NaiadError("a ring")
@@ -228,13 +228,13 @@ def test_reports_about_unknown_steps_are_ignored(report):
     assert getattr(run, report)(9, about, True) == []
 
 
-def test_without_a_limit_everybody_may_go_on():
+def test_without_a_limit_all_requests_enter_a_step():
     limits = StepLimits(0)
     assert all(limits.enter(0, token) for token in range(100))
     assert limits.leave(0, 5) is None
 
 
-def test_with_a_limit_others_wait_their_turn_by_step():
+def test_with_a_limit_further_requests_wait_in_order_for_each_step():
     limits = StepLimits(2)
     assert [limits.enter(0, token) for token in "abcd"] == [True, True, False, False]
     assert limits.enter(1, "e")

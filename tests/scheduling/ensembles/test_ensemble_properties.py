@@ -109,7 +109,7 @@ def origins(tensor):
 
 
 @given(graphs(), st.data())
-def test_every_step_runs_once_for_each_response_and_all_that_is_due_goes_out(graph, data):
+def test_every_step_runs_once_for_each_response_and_every_due_response_is_sent(graph, data):
     world = World(graph, data)
     world.play()
     rounds = max(world.sent.values(), default=1) if graph.decoupled else 1
@@ -122,7 +122,7 @@ def test_every_step_runs_once_for_each_response_and_all_that_is_due_goes_out(gra
 
 
 @given(graphs(), st.data())
-def test_what_is_joined_comes_from_one_response(graph, data):
+def test_joined_tensors_come_from_one_response(graph, data):
     world = World(graph, data)
     world.play()
     for _, tensors in world.started:
@@ -132,7 +132,7 @@ def test_what_is_joined_comes_from_one_response(graph, data):
 
 
 @given(graphs(), st.data())
-def test_no_stream_is_told_more_responses_as_taken_than_it_sent(graph, data):
+def test_no_stream_has_more_consumed_responses_than_it_sent(graph, data):
     world = World(graph, data)
     world.play()
     for number, count in world.taken.items():
@@ -140,7 +140,7 @@ def test_no_stream_is_told_more_responses_as_taken_than_it_sent(graph, data):
 
 
 @given(graphs(), st.data())
-def test_there_is_one_end_whatever_fails(graph, data):
+def test_an_ensemble_ends_exactly_once_whichever_steps_fail(graph, data):
     world = World(graph, data, failures=True)
     world.play()
     assert world.ends == 1

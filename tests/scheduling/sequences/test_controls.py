@@ -30,7 +30,7 @@ def controls(text, max_batch_size=4):
 @pytest.mark.parametrize(
     ("flags", "start", "end"), [(0, 0, 0.5), (1, 7, 0.5), (2, 0, 1.5), (3, 7, 1.5)]
 )  # fmt: skip
-def test_every_control_is_told(flags, start, end):
+def test_every_control_has_a_tensor(flags, start, end):
     tensors = controls(ALL % "TYPE_UINT64").tensors_for(flags, 2**40)
 
     assert [(tensor.name, tensor.datatype, tensor.shape) for tensor in tensors] == [
@@ -47,7 +47,7 @@ def test_every_control_is_told(flags, start, end):
     ]
 
 
-def test_a_row_that_is_no_request_is_not_ready_and_has_no_id():
+def test_a_padding_row_is_not_ready_and_has_no_id():
     tensors = controls(ALL % "TYPE_INT32").padding_tensors()
 
     assert [bytes(tensor.data) for tensor in tensors] == [bytes(4), struct.pack("<f", 0.5), b"\0", bytes(4)]
@@ -72,7 +72,7 @@ def test_without_a_batch_dimension_controls_have_none():
     assert {tensor.shape for tensor in controls(ALL % "TYPE_STRING", 0).tensors_for(0, "x")} == {(1,)}
 
 
-def test_a_model_without_controls_is_told_nothing():
+def test_a_model_without_controls_gets_no_control_tensors():
     told = controls("direct {}")
     told.check("x", "m")
     assert told.tensors_for(3, 5) == () == told.padding_tensors()

@@ -57,7 +57,7 @@ def test_sequences_are_spread_over_instances():
     assert [rows(send(made, number, START))[0][0] for number in (1, 2)] == ["a", "b"]
 
 
-def test_direct_fills_slots_without_a_request_where_the_model_can_tell():
+def test_direct_fills_slots_without_a_request_if_the_model_has_a_ready_control():
     made = scheduler("a", text=f"direct {{}} {READY}")
     for sequence in (1, 2, 3):
         send(made, sequence, START)
@@ -70,7 +70,7 @@ def test_direct_fills_slots_without_a_request_where_the_model_can_tell():
     assert action.items == (action.rows[2].item,)
 
 
-def test_direct_leaves_such_slots_out_where_it_cannot():
+def test_direct_leaves_out_slots_without_a_request_if_the_model_has_no_ready_control():
     made = scheduler("a")
     send(made, 1, START)
     send(made, 2, START)
@@ -138,7 +138,7 @@ def test_a_sequence_without_a_slot_waits_in_the_backlog_in_order():
     assert rows(made.on_finished("a")) == [("a", [3])]
 
 
-def test_a_second_start_begins_anew_in_the_same_slot():
+def test_a_second_start_restarts_the_sequence_in_the_same_slot():
     made = scheduler("a", size=1)
     send(made, 1, START, "first")
     send(made, 1, 0, "late")

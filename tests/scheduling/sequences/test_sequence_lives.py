@@ -49,7 +49,7 @@ def test_a_sequence_that_had_not_begun_moves_to_another_instance():
     assert rows(made.add_instance("b")) == [("b", [2])]
 
 
-def test_what_was_not_begun_is_told_that_its_sequence_is_lost():
+def test_requests_not_begun_fail_because_their_sequence_is_lost():
     made = scheduler("a")
     [action] = send(made, 1, START)
     made.remove_instance("a")
@@ -90,7 +90,7 @@ def test_iterative_requests_are_sequences_of_their_own():
     assert refused(send(made, 1)) == [(1, start_error(1))]
 
 
-def test_new_iterative_requests_join_those_that_go_on():
+def test_new_iterative_requests_join_those_in_progress():
     made = scheduler("a", text=ITERATIVE)
     [first] = send(made, 0, name="x")
     send(made, 0, name="y")
@@ -100,7 +100,7 @@ def test_new_iterative_requests_join_those_that_go_on():
     assert rows(made.on_finished("a")) == [("a", ["z"])]
 
 
-def test_a_closed_scheduler_lets_sequences_go_on():
+def test_a_closed_scheduler_completes_its_sequences():
     made = scheduler("a")
     send(made, 1, START)
     made.on_finished("a")

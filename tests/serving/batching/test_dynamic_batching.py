@@ -123,7 +123,7 @@ def test_a_preferred_size_ends_the_wait_for_more(server, models):
     assert sorted(request.batch for request in requests) == [[1, 4, 4, place] for place in range(4)]
 
 
-def test_after_the_delay_what_is_there_is_executed(server, models):
+def test_after_the_delay_an_incomplete_batch_is_executed(server, models):
     assert Request(server, models["brief"], rows=2).batch == [1, 1, 2, 0]
 
 
@@ -160,7 +160,7 @@ def test_a_full_queue_refuses_at_once(server, models):
     assert queue.run() == [[2, 2, 0], [2, 2, 1]]
 
 
-def test_who_waited_too_long_is_refused_and_counted(server, models):
+def test_a_request_that_waited_too_long_is_refused_and_counted(server, models):
     queue = Queue(server, models["hasty"])
 
     assert Request(server, models["hasty"]).refusal == (503, "Request timeout expired")
@@ -186,7 +186,7 @@ def test_more_urgent_requests_come_first(server, models):
     assert urgent.batch[0] < late.batch[0]
 
 
-def test_who_waited_too_long_may_be_put_behind_the_others_instead(server, models):
+def test_a_request_that_waited_too_long_may_be_put_behind_the_others(server, models):
     queue = Queue(server, models["delays"])
     late = queue.add(timeout=1000)
     patient = queue.add()
@@ -206,7 +206,7 @@ def test_each_level_has_a_queue_of_its_own(server, models):
     assert high.batch[0] < higher.batch[0] < low.batch[0]
 
 
-def test_who_leaves_the_queue_is_not_executed(server, models):
+def test_a_request_that_leaves_the_queue_is_not_executed(server, models):
     queue = Queue(server, models["plain"])
     stays = queue.add()
     tensor = tritonclient.grpc.InferInput("IN", [1, 1], "FP32")

@@ -62,7 +62,7 @@ def test_instances_are_added_and_removed_while_the_others_keep_their_resources(t
         assert Request(server, second).batch[0] == 5
 
 
-def test_a_need_that_becomes_smaller_lowers_what_there_is_for_all(tmp_path):
+def test_a_smaller_need_lowers_the_capacity_for_all(tmp_path):
     first, second = write(tmp_path / "models", "first", 10), write(tmp_path / "models", "second", 3, count=2)
     with ServerProcess(tmp_path / "models", LIMITED, *EXPLICIT, "--log-verbose=1", work=tmp_path) as server:
         assert r"Resource: R\t Count: 10" in server.log
@@ -100,7 +100,7 @@ def test_models_that_share_a_resource_take_turns(tmp_path, batching):
         assert Request(server, first).batch[0] == 2
 
 
-def test_where_there_is_enough_for_both_they_run_side_by_side(tmp_path):
+def test_models_run_side_by_side_if_the_resources_suffice_for_both(tmp_path):
     first, second = (write(tmp_path / "models", name, 1) for name in ("first", "second"))
     with ServerProcess(tmp_path / "models", LIMITED, "--rate-limit-resource=R:2", work=tmp_path) as server:
         first.close_gate()
@@ -111,7 +111,7 @@ def test_where_there_is_enough_for_both_they_run_side_by_side(tmp_path):
         assert holds.batch == [1, 1, 1, 0]
 
 
-def test_a_dead_guest_gives_back_what_it_used(tmp_path):
+def test_an_exited_guest_returns_its_resources(tmp_path):
     first, second = (write(tmp_path / "models", name, 1) for name in ("first", "second"))
     with ServerProcess(tmp_path / "models", LIMITED, work=tmp_path) as server:
         first.close_gate()
@@ -129,7 +129,7 @@ def is_first(server, pid):
     return any("'first_0_0' is ready" in line and f"pid {pid}," in line for line in server.log.splitlines())
 
 
-def test_a_model_that_needs_more_than_there_is_does_not_load(tmp_path):
+def test_a_model_that_needs_more_than_the_capacity_does_not_load(tmp_path):
     write(tmp_path / "models", "greedy", 3)
     options = (LIMITED, "--rate-limit-resource=R:2", "--exit-on-error=false")
     with ServerProcess(tmp_path / "models", *options, work=tmp_path, wait="live") as server:

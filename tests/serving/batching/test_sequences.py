@@ -204,7 +204,7 @@ def test_a_request_that_fits_no_sequence_is_refused(server, sequence, flags, row
     assert Ask(server, "direct", sequence, flags, rows=rows).refusal == (400, message)
 
 
-def test_the_model_is_told_where_in_its_sequence_a_request_stands(server):
+def test_the_model_learns_the_position_of_a_request_in_its_sequence(server):
     seen = [row(Ask(server, "direct", 7, flags, text="hi").seen) for flags in ("start", "", "end")]
 
     assert [each["flags"] for each in seen] == [1, 0, 2]
@@ -270,14 +270,14 @@ def test_a_sequence_may_have_a_name_and_a_model_no_batch_dimension(server):
     )
 
 
-def test_a_sequence_that_falls_silent_loses_its_place(server):
+def test_an_idle_sequence_loses_its_slot(server):
     Ask(server, "idle", 1, "start").finish()
 
     assert row(Ask(server, "idle", 2, "start end").seen)["id"] == 2
     assert Ask(server, "idle", 1).refusal[0] == 400
 
 
-def test_a_sequence_waits_for_a_place_and_not_longer_than_it_says(server):
+def test_a_sequence_waits_for_a_slot_no_longer_than_its_timeout(server):
     Ask(server, "one", 1, "start").finish()
     waiting = Ask(server, "one", 2, "start end")
     wait_for_waiting(server, "one", 1)

@@ -205,12 +205,12 @@ def sums(server, model, sequence, *values):
     return [seen(server, model, sequence, "" if index else "start", value)[2][0] for index, value in enumerate(values)]
 
 
-def test_the_model_finds_what_it_left(server):
+def test_a_sequence_gets_the_state_that_it_stored(server):
     told = [seen(server, "plain", 1, flags, value) for flags, value in (("start", 2), ("", 3), ("end", 4))]
     assert told == [["int32", [1, 2], [n, n]] for n in "025"]
 
 
-def test_a_sequence_begins_anew_with_start(server):
+def test_the_start_of_a_sequence_resets_its_state(server):
     assert sums(server, "plain", 2, 5, 5) == ["0", "5"]
     assert sums(server, "plain", 2, 1, 1) == ["0", "1"]
     assert seen(server, "plain", 2, "start end", 1)[2] == ["0", "0"]
@@ -280,11 +280,11 @@ def test_a_declared_state_goes_to_clients_that_ask_for_it(server, client):
         assert told["rows"][0]["S_IN"][2] == ["12", "12"]
 
 
-def test_a_state_may_begin_with_what_a_file_holds(server):
+def test_a_state_may_begin_with_the_content_of_a_file(server):
     assert [seen(server, "file", 1, flags) for flags in ("start", "end")] == [["int32", [2], [n, n]] for n in "78"]
 
 
-def test_strings_are_kept_too(server):
+def test_states_may_be_strings(server):
     assert sums(server, "strings", 1, 1, 2) == ["hi", "hi|1"]
     assert seen(server, "strings", 1, "end")[2] == ["hi|1|2"]
     assert seen(server, "named", 1, "start end") == ["object", [1, 1], [""]]
@@ -359,7 +359,7 @@ def test_a_state_that_cannot_work_fails_the_load_and_says_why(server, model):
     assert BROKEN[model][1] in entry["reason"]
 
 
-def test_the_state_is_lost_with_the_instance_and_begins_anew(server):
+def test_the_state_is_lost_and_reset_when_the_instance_exits(server):
     wait_until(lambda: server.get("/v2/models/plain/ready").status == 200 or None, "the guest")
     assert sums(server, "plain", 11, 5, 5) == ["0", "5"]
     os.kill(Ask(server, "plain", 11).seen["pid"], signal.SIGKILL)

@@ -43,7 +43,7 @@ def test_a_call_that_does_not_fit_its_model_is_answered_with_the_reason(server, 
 
 
 @ours
-def test_a_call_of_an_unknown_model_or_version_is_answered_so(server):
+def test_a_call_of_an_unknown_model_or_version_is_an_error(server):
     """The reference of the newest release; the one compared with says of both that they are not ready."""
     prefix = "Model nobody - Error when running inference: "
     unknown = run(server, "runs_code", "return [answer(value_of(to('nobody', tensor(1)).exec()))]")
@@ -73,7 +73,7 @@ def test_an_error_of_the_called_model_keeps_its_code(server):
     assert run(server, "runs_code", code) == [{"error": "no", "code": number} for number in range(8)]
 
 
-def test_what_the_called_model_raises_comes_with_its_place(server):
+def test_an_exception_of_the_called_model_has_its_file_and_line(server):
     reply = run(
         server, "runs_code", """return [answer(value_of(to("runs_coroutine", code("raise ValueError('x')")).exec()))]"""
     )
@@ -102,7 +102,7 @@ def test_the_called_model_gets_the_request_as_it_was_made(server, arguments, tol
     assert run(server, "runs_code", code) == {**plain, **told}
 
 
-def test_a_model_may_be_named_by_what_a_tensor_holds(server):
+def test_a_model_may_be_named_by_an_element_of_a_tensor(server):
     code = (
         "return [answer(value_of(to(np.array(['identity'], object).astype('S').astype(object)[0], tensor(1)).exec()))]"
     )

@@ -34,7 +34,7 @@ def test_responses_are_iterated_as_often_as_wanted(server, target, values):
     assert run(server, "runs_coroutine", code) == values
 
 
-def test_an_iterator_goes_on_where_it_was_left(server):
+def test_an_iterator_continues_where_it_was_left(server):
     code = """
     iterator = to("repeats", tensor(3, 0)).exec(decoupled=True)
     seen = [value_of(next(iterator)), value_of(next(iterator))]

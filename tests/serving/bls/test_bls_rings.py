@@ -26,7 +26,7 @@ RING = r"Model (\w+) - Error when running inference: the call can never be answe
         ("async_exec()", "async_exec()"),
     ],
 )
-def test_models_that_wait_for_each_other_are_told_of_their_ring(server, outer, inner):
+def test_models_that_wait_for_each_other_get_an_error_that_names_the_ring(server, outer, inner):
     """There is one instance of each; the reference waits for ever."""
     wait = "await " if "async" in outer else ""
     model, other = ("runs_coroutine", "runs_code") if wait else ("runs_code", "runs_coroutine")
@@ -43,7 +43,7 @@ def test_models_that_wait_for_each_other_are_told_of_their_ring(server, outer, i
 
 
 @ours
-def test_a_model_of_one_instance_that_calls_itself_is_told_so(server):
+def test_a_model_of_one_instance_that_calls_itself_gets_an_error(server):
     code = "return [answer(raised(to('runs_code', code('return [answer(1)]')).exec))]"
     reply = run(server, "runs_code", code)
     assert re.match(RING, reply["error"])[2] == "runs_code_0' -> 'runs_code_0"

@@ -70,7 +70,7 @@ def ask(server: ServerProcess, model: str, shape: list[int], value: float) -> li
 
 
 @pytest.mark.parametrize(("timeout", "expected"), [(5, "Request timeout expired"), (0, "fine"), (30_000_000, "fine")])
-def test_the_timeout_of_a_call_to_an_idle_model(server, timeout, expected):
+def test_a_tiny_timeout_of_a_call_to_an_idle_model_expires_and_a_longer_one_does_not(server, timeout, expected):
     assert ask(server, "caller", [1], timeout) == [expected]
 
 

@@ -234,7 +234,7 @@ def test_a_forked_child_logs_to_the_log_of_the_server(server):
     ],
     ids=["metrics", "control", "a stream of the parent"],
 )
-def test_what_a_forked_child_cannot_do_fails_with_a_sentence(server, code):
+def test_unsupported_calls_of_a_forked_child_fail_with_a_sentence(server, code):
     text = (
         "this process was forked from the model's and can only call other models: respond, load models and use metrics "
         "in the process that runs `execute`; a function of a pool may return what is needed for that"
@@ -281,7 +281,7 @@ def test_calls_of_a_child_that_is_killed_are_cancelled(tmp_path):
         server.wait_for(lambda: evaluate(server, "forks", "resources()") == before, "what served the children to end")
 
 
-def test_a_child_that_stops_reading_holds_up_nobody_else(tmp_path):
+def test_a_child_that_stops_reading_delays_no_other(tmp_path):
     with gated_server(tmp_path) as server:
         assert evaluate(server, "forks", START) == "done"
         server.wait_for(lambda: marks(tmp_path / "entered") == 2, "the calls to arrive")

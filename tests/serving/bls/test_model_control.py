@@ -110,7 +110,7 @@ def test_a_model_reloads_itself_and_unloads_itself(tmp_path):
         ),
     ],
 )
-def test_what_goes_wrong_is_told_as_the_reference_tells_it(server, code, answer):
+def test_failures_have_the_texts_of_the_reference(server, code, answer):
     assert answer in evaluate(server, "a", code)
 
 
@@ -127,7 +127,7 @@ def text_of_b(tmp_path):
     return write_model(tmp_path / "elsewhere", "b", SAYS_B).read_bytes()
 
 
-def test_files_make_a_model_that_no_repository_has_and_go_with_it(server, text_of_b):
+def test_files_of_a_load_request_make_a_model_and_are_removed_with_it(server, text_of_b):
     evaluate(server, "a", f"text = {text_of_b!r}")
     code = f"pb_utils.load_model('made', '''{SCRATCH}''', {{'file:1/model.py': text, 'file:1/deep/x': bytes(3)}})"
     assert evaluate(server, "a", code) == "None"

@@ -74,7 +74,7 @@ def metrics(server, start):
     return {name: float(value) for name, _, value in lines}
 
 
-def test_questions_are_answered_without_loading(server):
+def test_metadata_and_readiness_are_answered_without_loading(server):
     assert server.get("/v2/health/ready").status == 200
     assert is_model_ready(server, "quiet")
     assert index(server)["quiet"]["state"] == "READY"

@@ -133,7 +133,7 @@ def test_an_ensemble_that_was_unloaded_itself_stays_away(tmp_path):
         assert control.ready() == {"plus", "twice"}
 
 
-def test_what_was_loaded_for_an_ensembles_sake_goes_with_it_if_asked(tmp_path):
+def test_models_loaded_for_an_ensemble_are_unloaded_with_it_on_request(tmp_path):
     write_models(tmp_path / "models")
     with start(tmp_path, EXPLICIT) as server:
         control = Control(server)

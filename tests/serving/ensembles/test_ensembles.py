@@ -200,13 +200,13 @@ def test_branches_run_side_by_side(server):
     assert outputs(ask(server, "meeting", 1)) == {"Y": [1], "Z": [1]}
 
 
-def test_steps_for_outputs_nobody_asked_for_do_not_run(server):
+def test_steps_without_a_requested_output_do_not_run(server):
     assert outputs(ask(server, "some", 1, outputs=[{"name": "Y"}])) == {"Y": [2]}
     assert ask(server, "some", 1, outputs=[{"name": "Z"}]).status == 500
     assert ask(server, "some", 1).status == 500
 
 
-def test_what_came_with_the_request_goes_to_every_step(server):
+def test_the_id_and_parameters_of_a_request_reach_every_step(server):
     parameters = {"sequence_id": 42, "sequence_start": True, "timeout": 30_000_000, "mood": "good"}
     reply = ask(server, "told", 1, id="me", parameters=parameters)
     assert json.loads(outputs(reply)["Y"][0]) == {
@@ -310,7 +310,7 @@ def test_models_may_call_ensembles_and_be_steps(server):
 
 
 @ours
-def test_a_step_that_calls_its_own_ensemble_is_told_so(server):
+def test_a_step_that_calls_its_own_ensemble_gets_an_error(server):
     reply = ask(server, "ring", 1)
     assert reply.status == 500
     assert "the call can never be answered" in reply.error

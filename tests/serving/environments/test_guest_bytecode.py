@@ -37,14 +37,14 @@ def compiled(folder: Path) -> dict[str, int]:
     return {path.name.split(".")[0]: path.stat().st_mtime_ns for path in folder.rglob("*.pyc")}
 
 
-def test_the_first_guest_leaves_our_modules_compiled_and_nobody_elses(tmp_path, library):
+def test_the_first_guest_leaves_only_naiads_modules_compiled(tmp_path, library):
     start(library)
 
     assert {"__init__", "main", "wire", "loader"} <= compiled(library).keys()
     assert compiled(tmp_path / "others") == {}
 
 
-def test_the_next_one_takes_what_the_first_one_left(library):
+def test_the_next_guest_uses_the_bytecode_of_the_first_one(library):
     start(library)
     before = compiled(library)
 

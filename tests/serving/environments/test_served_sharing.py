@@ -138,7 +138,7 @@ def test_a_server_killed_while_it_unpacks_leaves_a_store_that_the_next_one_clean
         assert not list((store / "staging").iterdir())
 
 
-def test_what_a_running_server_uses_is_not_removed_until_its_model_is_unloaded(serving, tmp_path):
+def test_an_environment_in_use_is_not_removed_until_its_model_is_unloaded(serving, tmp_path):
     archive, _ = serving
     repository, store = tmp_path / "models", tmp_path / "store"
     add_model(repository, "m", EXECUTION_ENV_PATH=str(archive))
@@ -281,7 +281,7 @@ def test_an_altered_environment_is_found(serving, tmp_path):
     assert json.loads(found.stdout)[0]["alterations"]["changed"] == ["etc/where.txt"]
 
 
-def test_the_signal_that_ends_a_server_ends_its_hold(serving, tmp_path):
+def test_the_signal_that_ends_a_server_releases_its_leases(serving, tmp_path):
     archive, _ = serving
     repository, store = tmp_path / "models", tmp_path / "store"
     add_model(repository, "m", EXECUTION_ENV_PATH=str(archive))

@@ -49,7 +49,7 @@ LABELS = ("cat", "dog", "bird")
         ([], 2, []),
     ],
 )
-def test_classes_are_told_by_value_index_and_label(values, count, texts):
+def test_a_class_has_its_value_index_and_label(values, count, texts):
     assert classes(values, count, LABELS) == ((len(texts),), texts)
 
 
@@ -62,7 +62,7 @@ def test_all_dimensions_of_an_item_count_as_one():
     assert classes([[1, 2], [4, 3]], 1) == ((1,), ["4.000000:2"])
 
 
-def test_a_batch_of_nothing_has_no_classes():
+def test_an_empty_batch_has_no_classes():
     assert classes(np.zeros((2, 0)), 3, is_batched=True) == ((2, 0), [])
 
 
@@ -73,7 +73,7 @@ def test_numbers_of_every_width_have_classes(datatype):
 
 
 @pytest.mark.parametrize("datatype", [Datatype.FP16, Datatype.BOOL, Datatype.BYTES, Datatype.BF16])
-def test_other_types_have_none(datatype):
+def test_other_types_have_no_classes(datatype):
     with pytest.raises(InvalidRequestError) as caught:
         classify(OutputTensor("OUT", datatype, (1,), b"\0\0"), 1, (), is_batched=False)
     assert caught.value.message == f"class result not available for output due to unsupported type '{datatype.name}'"
@@ -111,7 +111,7 @@ def test_a_number_of_classes_in_json_is_one(serve, count):
     assert serve(Extensions()).http("POST", "/v2/models/identity/infer", body) == (500, {"error": text})
 
 
-def test_no_classes_at_all_are_the_values(serve):
+def test_a_request_for_0_classes_returns_the_values(serve):
     body = {
         "inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}],
         "outputs": [{"name": "OUTPUT0", "parameters": {"classification": 0}}],

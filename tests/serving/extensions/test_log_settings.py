@@ -40,7 +40,7 @@ def told(client, answer):
     return {name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in answer.settings.items()}
 
 
-def test_settings_are_told_and_changed(connect, both):
+def test_settings_are_returned_and_changed(connect, both):
     client = connect(both)
     assert told(client, client.get_log_settings()) == DEFAULT
     changed = client.update_log_settings({"log_verbose_level": 2, "log_info": False, "log_format": "ISO8601"})
@@ -101,7 +101,7 @@ def test_values_have_their_types(both, name, value, over_http, over_grpc):
     assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, over_grpc)
 
 
-def test_level_that_grpc_could_not_tell_is_refused_over_http(connect, both, protocol):
+def test_a_level_that_grpc_cannot_represent_is_refused_over_http(connect, both, protocol):
     refusal = {"error": "log_verbose_level is at most 4294967295, got: 4294967296"}
     assert both.http("POST", "/v2/logging", {"log_verbose_level": 2**32}) == (400, refusal)
     highest = {**DEFAULT, "log_verbose_level": 2**32 - 1}

@@ -93,7 +93,7 @@ def test_tensors_go_through_the_clients_region_both_ways(client, api, region):
     assert (output["shape"] if isinstance(output, dict) else list(output.shape)) == [4]
 
 
-def test_an_input_is_what_it_was_when_the_request_came(client, api, both, region):
+def test_an_input_has_its_value_at_the_arrival_of_the_request(client, api, both, region):
     key, handle = region
     shm.set_shared_memory_region(handle, [FOUR])
     client.register_system_shared_memory("r", key, 8192)
@@ -127,7 +127,7 @@ def test_inputs_and_outputs_of_every_size_are_copied_whole(client, api, both, si
     assert both.extensions.memory.budget.in_use == 0
 
 
-def test_a_part_of_what_the_key_names_is_registered_at_any_offset(client, api, region):
+def test_a_part_of_a_region_can_be_registered_at_any_offset(client, api, region):
     key, handle = region
     shm.set_shared_memory_region(handle, [FOUR], offset=5000)
     client.register_system_shared_memory("r", key, 100, offset=4990)
@@ -137,7 +137,7 @@ def test_a_part_of_what_the_key_names_is_registered_at_any_offset(client, api, r
     np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), FOUR)
 
 
-def test_regions_are_told_and_forgotten(client, api, both, region):
+def test_regions_are_listed_and_unregistered(client, api, both, region):
     key, _ = region
     client.register_system_shared_memory("two", key, 8092, offset=100)
     client.register_system_shared_memory("one", key, 100)
@@ -319,7 +319,7 @@ def test_a_region_is_open_as_long_as_it_is_registered(client, region):
         ),
     ],
 )
-def test_what_cannot_be_registered_is_refused(client, region, name, key, offset, size, text, statuses):
+def test_an_invalid_registration_is_refused(client, region, name, key, offset, size, text, statuses):
     client.register_system_shared_memory("r", region[0], 8192)
     error = refusal(client.register_system_shared_memory, name, region[0] if key is None else key, size, offset=offset)
     assert error.message() == text
@@ -343,7 +343,7 @@ def test_no_tensor_lies_outside_its_region(client, api, region, where, text, sta
         assert status_is(error, *statuses)
 
 
-def test_a_region_that_is_not_there_is_what_is_wrong_whatever_else_is_missing(both):
+def test_a_missing_region_is_reported_before_any_other_fault(both):
     nowhere = {"shared_memory_region": "q"}
     tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [4]}
     for document in (
@@ -465,7 +465,7 @@ def test_a_reading_that_the_budget_refuses_counts_no_further(loop, region):
     assert budget.in_use == 0
 
 
-def test_nothing_may_be_registered_or_used_unless_that_is_allowed(serve, connect, api, region):
+def test_regions_are_refused_unless_the_flag_allows_them(serve, connect, api, region):
     client = connect(serve(Extensions()))
     for error in (
         refusal(client.register_system_shared_memory, "r", region[0], 8192),
@@ -479,7 +479,7 @@ def test_nothing_may_be_registered_or_used_unless_that_is_allowed(serve, connect
     client.unregister_system_shared_memory()
 
 
-def test_cuda_regions_are_what_they_are_on_a_server_without_a_gpu(client, region):
+def test_cuda_regions_are_refused_on_a_server_without_a_gpu(client, region):
     client.register_system_shared_memory("r", region[0], 8192)
     error = refusal(client.register_cuda_shared_memory, "c", HANDLE, 0, 8)
     assert error.message() == (

@@ -202,7 +202,7 @@ def test_h2_is_chosen_among_others(served, certificates):
             received += client.recv(1 << 16)
 
 
-def test_who_speaks_without_tls_gets_no_answer(served):
+def test_a_client_without_tls_gets_no_response(served):
     with pytest.raises((ConnectionError, OSError)):
         served().http("GET", "/v2/health/live")
 

@@ -37,7 +37,7 @@ def told(answer):
     return {name: value if name == "trace_level" else value[0] for name, value in found.items()}
 
 
-def test_settings_of_all_models_are_told_changed_and_given_back(client):
+def test_settings_of_all_models_are_returned_changed_and_reset(client):
     assert told(client.get_trace_settings()) == DEFAULT
     changed = {"trace_level": ["TENSORS", "TIMESTAMPS"], "trace_rate": "5", "trace_count": "3", "log_frequency": "2"}
     expected = {**DEFAULT, **changed, "trace_level": ["TIMESTAMPS", "TENSORS"]}
@@ -46,7 +46,7 @@ def test_settings_of_all_models_are_told_changed_and_given_back(client):
     assert told(client.update_trace_settings(settings=dict.fromkeys(changed))) == DEFAULT
 
 
-def test_a_models_settings_stand_before_those_of_all(client):
+def test_settings_of_a_model_override_the_global_ones(client):
     client.update_trace_settings("identity", settings={"trace_rate": "7"})
     client.update_trace_settings(settings={"trace_rate": "2", "trace_level": ["OFF"]})
     assert told(client.get_trace_settings("identity")) == {**DEFAULT, "trace_rate": "7", "trace_level": ["OFF"]}

@@ -41,7 +41,7 @@ def names(events):
     return [event["timestamps"][0]["name"] for event in events if "timestamps" in event]
 
 
-def test_a_trace_tells_the_way_of_a_request(tmp_path):
+def test_a_trace_has_the_times_of_each_step_of_a_request(tmp_path):
     tracer = tracer_to(tmp_path / "t")
     ask(tracer, request_id="mine")
     tracer.close()
@@ -69,7 +69,7 @@ def test_a_trace_tells_the_way_of_a_request(tmp_path):
 @pytest.mark.parametrize(
     ("rate", "count", "asked", "traced"), [(1, -1, 5, 5), (3, -1, 10, 3), (2, 2, 10, 2), (1, 0, 3, 0)]
 )
-def test_rate_and_count_say_which_requests_are_traced(tmp_path, rate, count, asked, traced):
+def test_rate_and_count_choose_the_traced_requests(tmp_path, rate, count, asked, traced):
     tracer = tracer_to(tmp_path / "t", rate=rate, count=count)
     ask(tracer, asked)
     tracer.close()
@@ -145,7 +145,7 @@ def options_of(*flags):
     return parse_options(["--model-repository=/m", *flags], environ={})
 
 
-def test_flags_say_what_is_traced():
+def test_flags_choose_the_traced_requests():
     options = options_of(
         "--trace-config=level=TIMESTAMPS",
         "--trace-config=level=tensors",

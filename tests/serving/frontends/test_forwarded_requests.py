@@ -99,7 +99,7 @@ def test_answers_errors_and_ids_belong_to_their_requests(served: Served) -> None
         assert list(pool.map(ask, range(1, 101))) == [None] * 100
 
 
-def test_they_are_counted(served: Served) -> None:
+def test_forwarded_requests_are_counted(served: Served) -> None:
     """An error that the model responds with counts as a response, as in the reference."""
 
     def counts() -> tuple[int, ...]:
@@ -114,7 +114,7 @@ def test_they_are_counted(served: Served) -> None:
     assert [now - then for now, then in zip(counts(), before, strict=True)] == [6, 6, 6, 0, 6, 6]
 
 
-def test_what_a_killed_guest_had_not_begun_is_answered_by_the_next_one(served: Served) -> None:
+def test_requests_that_a_killed_guest_had_not_begun_are_answered_by_the_next_one(served: Served) -> None:
     for number in range(40):  # so fast that the guest may hold several requests
         assert answer(served.ask(number)) == [2 * number]
     killed = shown_instance(served.server, "times")["pid"]

@@ -94,7 +94,7 @@ def test_tensors_of_every_size_arrive_and_come_back_whole(server, size):
                 assert identity(connection, array) == array.tobytes()
 
 
-def test_grpc_carries_them_as_well(server):
+def test_tensors_of_every_size_pass_over_grpc(server):
     for size in SIZES:
         array = np.arange(size, dtype=np.float32)
         with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
@@ -177,7 +177,7 @@ def test_the_page_is_served_by_each_process_from_the_owners_state(server):
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_takes_its_connections_along_and_nothing_else(tmp_path):
+def test_a_process_that_exits_closes_its_connections_and_affects_no_others(tmp_path):
     models = repository(tmp_path / "models", ["identity"])
     write_model(models, "code")
     waits = json.dumps({"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": ["open(PATH).read()"]}]})

@@ -66,7 +66,7 @@ def test_a_guest_sleeps_between_messages_where_polling_is_off(tmp_path):
 
 
 @pytest.mark.parametrize("value", ["-2", "soon"])
-def test_a_limit_that_is_none_is_refused(tmp_path, value):
+def test_an_invalid_limit_is_refused(tmp_path, value):
     with (
         pytest.raises(AssertionError, match="busy-poll-us"),
         ServerProcess(tmp_path, f"--busy-poll-us={value}", work=tmp_path),

@@ -78,7 +78,7 @@ def unless_ready(instance):
     return None if instance["state"] == "ready" else instance
 
 
-def test_a_parameter_of_the_model_has_the_last_word(server):
+def test_the_models_parameter_overrides_the_flag(server):
     assert values(infer(server, "dies_mid_request", 1.5)) == [1.5]
 
 

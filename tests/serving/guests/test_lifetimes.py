@@ -154,13 +154,13 @@ def server(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_nothing_a_model_keeps_or_starts_does_harm(server, name):
+def test_no_object_or_thread_of_a_model_ends_its_guest(server, name):
     before = [process.pid for process in server.children()]
     assert run(server, "runs_code", SCENARIOS[name]) is True
     assert [process.pid for process in server.children()] == before
 
 
-def test_a_question_of_a_process_of_a_pool_fails_with_a_sentence_and_its_parent_serves_on(server):
+def test_a_call_from_a_process_of_a_pool_fails_with_a_sentence_and_its_parent_serves_on(server):
     """The exception of the child is raised again in its parent, by the pool."""
     before = [process.pid for process in server.children()]
     error = run(

@@ -51,7 +51,7 @@ def test_instances_of_a_prewarmed_model_come_from_one_process_and_serve(tmp_path
             assert values(infer(server, "identity", number)) == [number]
 
 
-def test_a_forked_guest_that_dies_is_told_of_and_replaced_as_any_other(tmp_path):
+def test_a_forked_guest_that_exits_is_reported_and_replaced_as_any_other(tmp_path):
     repo = repository(tmp_path / "models", ["dies_mid_request"], dies_mid_request=PREWARM.format("true"))
     with ServerProcess(repo, work=tmp_path) as server:
         before = guests(server)["dies_mid_request_0"]
@@ -124,7 +124,7 @@ def test_two_environments_have_a_fork_server_each(tmp_path):
         assert values(infer(server, "dies_mid_request", 0)) == [0]
 
 
-def test_models_are_chosen_by_name_and_have_the_last_word(tmp_path):
+def test_models_are_chosen_by_name_and_may_override_the_flag(tmp_path):
     names = ["identity", "dies_mid_request", "raises_in_execute"]
     repo = repository(tmp_path / "models", names, identity=PREWARM.format("false"))
     with ServerProcess(repo, "--prewarm=identity,dies_mid_request", work=tmp_path) as server:

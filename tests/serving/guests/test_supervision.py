@@ -67,7 +67,7 @@ def test_killed_guest_fails_exactly_its_request_and_comes_back(tmp_path):
         assert guest_pid(server, "dies_mid_request") != pid
 
 
-def test_a_crash_in_c_names_the_signal_then_the_models_last_words_then_pythons_stack(tmp_path):
+def test_a_crash_in_c_reports_the_signal_the_models_last_lines_and_pythons_stack(tmp_path):
     write_model(tmp_path / "models", "falls")
     code = "import ctypes, sys; print('about to fall', file=sys.stderr, flush=True); ctypes.string_at(8)"
     with ServerProcess(tmp_path / "models", work=tmp_path) as server:
@@ -171,7 +171,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_server_told_to_end_finishes_the_request_in_flight(tmp_path):
+def test_a_server_that_is_stopped_finishes_the_request_in_flight(tmp_path):
     with ServerProcess(models(tmp_path, "dies_mid_request"), work=tmp_path) as server:
         asking = Asking(server, "dies_mid_request", 1)
         server.wait_log("works for 1.0 s")
@@ -210,7 +210,7 @@ def test_children_of_a_model_end_with_the_server(tmp_path):
         assert "children ended with -15" in server.log
 
 
-def test_instances_of_a_model_work_side_by_side_and_die_alone(tmp_path):
+def test_instances_of_a_model_work_side_by_side_and_exit_separately(tmp_path):
     gate = tmp_path / "gate"
     config = "instance_group { count: 2 kind: KIND_CPU }"
     write_model(tmp_path / "models", "two", GATED.format(str(gate)) + RUNS_CODE, config=config)

@@ -38,7 +38,7 @@ def test_a_server_that_may_use_one_processor_gives_its_guests_one_thread(tmp_pat
     assert found == repr(["1", "1", "20"])
 
 
-def test_what_the_user_says_of_threads_holds(tmp_path):
+def test_variables_of_threads_set_by_the_user_are_kept(tmp_path):
     given = dict(zip(NAMES, ("3", "5", "26"), strict=True))
     write_model(tmp_path / "models", "told")
 

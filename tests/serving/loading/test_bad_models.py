@@ -99,7 +99,7 @@ def test_a_model_whose_attributes_are_looked_up_in_a_dict_serves(tmp_path):
         assert evaluate(running, "looks_up", "1 + 1") == "2"
 
 
-def test_a_good_model_beside_them_serves(loading):
+def test_a_good_model_beside_bad_ones_serves(loading):
     assert evaluate(loading, "good", "1 + 1") == "2"
 
 
@@ -140,7 +140,7 @@ def test_a_wrong_answer_fails_its_request_with_the_reason(server, code, text):
         goes_on(server, model)
 
 
-def test_lists_that_a_model_changes_behind_our_back_are_its_own(server):
+def test_lists_that_a_model_changes_later_are_copies(server):
     """What was made of a list does not change with it; what a response lists is what is sent."""
     mixed = "tensors = answer(5).output_tensors()\nresponse = pb_utils.InferenceResponse(tensors)\n"
     for change in ("tensors.append('x')", "tensors.clear()", "tensors[0] = None"):
@@ -184,7 +184,7 @@ ODD = (
 )
 
 
-def test_a_model_may_be_at_odds_with_its_process(tmp_path):
+def test_a_model_may_change_settings_of_its_process(tmp_path):
     with serving(tmp_path, "runs_code", "identity") as server:
         for code in ODD:
             assert run(server, "runs_code", f"{code}\nreturn [answer(5)]") == 5, code
@@ -264,7 +264,7 @@ def controlled(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("model", "code"), [(model, code) for model, codes in BLOCKS.items() for code in codes])
-def test_a_model_that_blocks_holds_up_nobody_else_and_can_be_unloaded(controlled, model, code):
+def test_a_model_that_blocks_delays_no_other_and_can_be_unloaded(controlled, model, code):
     server = controlled
     before = server.log.count("blocks now")
     blocked = Later(server, model, f"print('blocks now')\n{code}")
@@ -292,7 +292,7 @@ def test_a_server_ends_though_a_model_blocks_and_was_unloaded(tmp_path):
         assert all(re.match(r"50[03]: ", blocked.reply()) for blocked in waiting)
 
 
-def test_a_coroutine_that_never_ends_lets_others_run_where_they_may(server):
+def test_a_coroutine_that_never_ends_does_not_block_other_requests_of_a_decoupled_model(server):
     model = "runs_coroutine_decoupled"
     with Stream(server) as never:
         never.send(
@@ -341,7 +341,7 @@ def leak(server: ServerProcess, model: str, work: str) -> None:
 
 
 @pytest.mark.parametrize("name", THREADS)
-def test_a_leaked_thread_harms_nobody_and_does_not_keep_the_server(threaded, name):
+def test_a_leaked_thread_affects_no_request_and_does_not_delay_the_exit(threaded, name):
     model = name.replace(" ", "_")
     leak(threaded, model, THREADS[name])
     if name == "sends too late":
@@ -356,7 +356,7 @@ def test_a_leaked_thread_harms_nobody_and_does_not_keep_the_server(threaded, nam
         wait_until(lambda: run(threaded, model, "return [answer(getattr(model, 'late', ''))]") == closed, closed)
 
 
-def test_a_busy_leaked_thread_harms_nobody_and_does_not_keep_the_server(tmp_path):
+def test_a_busy_leaked_thread_affects_no_request_and_does_not_delay_the_exit(tmp_path):
     """On a server of its own, because it takes a processor until the server ends."""
     models = repository(tmp_path / "models", ["runs_code", "identity"])
     with ServerProcess(models, "--log-verbose=0", work=tmp_path, timeout=25) as server:
@@ -382,7 +382,7 @@ FORKS = {
 
 @pytest.mark.parametrize("name", FORKS)
 @pytest.mark.parametrize("model", ["runs_code", "runs_coroutine"])
-def test_a_forked_child_has_no_voice_and_its_parent_goes_on(mortal, model, name):
+def test_a_forked_child_cannot_use_the_channel_and_its_parent_serves_on(mortal, model, name):
     code = f"import os\nchild = os.fork()\nif not child:\n    {FORKS[name]}\nreturn [answer([os.getpid(), child])]"
     answer = run(mortal, model, code)
     assert isinstance(answer, list), answer

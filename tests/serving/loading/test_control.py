@@ -147,7 +147,7 @@ def is_loaded_by(server: ServerProcess, model: str) -> bool:
     return server.log.count(f"loading: {model}:") > before
 
 
-def test_a_load_of_what_is_loaded_and_has_not_changed_does_nothing(control):
+def test_a_load_of_an_unchanged_loaded_model_does_nothing(control):
     server, models = control
     repository(models, ["identity"])
     folder = models / "identity"
@@ -195,7 +195,7 @@ def test_a_failed_load_is_tried_again_though_nothing_has_changed(control):
     assert is_loaded_by(server, "identity")
 
 
-def test_a_change_of_what_many_models_share_is_one_of_each_of_them(tmp_path):
+def test_a_change_of_a_shared_backend_or_environment_is_a_change_of_each_model(tmp_path):
     """Triton reloads nothing here, because it compares only the model's own folder."""
     models = repository(tmp_path / "models", ["identity"])
     backend, environment = tmp_path / "backends" / "shared", tmp_path / "environment"
@@ -280,7 +280,7 @@ def test_control_is_refused_where_it_was_not_asked_for(tmp_path):
         ("specific { versions: [ 1, 3 ] }", ["1", "3"]),
     ],
 )
-def test_version_policy_names_what_serves(control, policy, versions):
+def test_the_version_policy_chooses_the_served_versions(control, policy, versions):
     server, models = control
     repository(models, ["versions"])
     config = models / "versions" / "config.pbtxt"

@@ -55,7 +55,7 @@ def load(server: ServerProcess, name: str, config: object, files: dict[str, str]
     return reply.status, reply.error.removesuffix(";\n") if reply.body else ""
 
 
-def test_a_name_with_a_nul_is_no_name_of_a_model_with_files(server):
+def test_a_model_with_files_cannot_have_a_nul_in_its_name(server):
     status, text = load(server, "a\0b", BASIC, {"1/model.py": CODE}, path="a%00b")
     assert status == 400
     assert text == "invalid model name 'a\\0b', model name must not contain path traversal characters"
@@ -102,14 +102,14 @@ def test_a_file_with_a_nul_in_its_name_is_refused(server, file):
         ({"cc_model_filenames": {"8.0": "a\0"}}, "cc_model_filenames[8.0]"),
     ],
 )  # fmt: skip
-def test_no_text_of_a_configuration_contains_a_nul(server, change, path):
+def test_a_configuration_of_a_request_with_a_nul_is_refused(server, change, path):
     for name, files in (("good", None), ("sent", {"1/model.py": CODE})):
         status, text = load(server, name, {**BASIC, **change}, files)
         assert status == 500
         assert text.endswith(f"Invalid config override: {path} contains a NUL character; remove it)")
 
 
-def test_neither_does_one_in_a_file(server):
+def test_a_configuration_file_with_a_nul_is_refused(server):
     path = Path(server.work) / "models" / "nul" / "1"
     path.mkdir(parents=True)
     (path / "model.py").write_text(CODE)
@@ -169,7 +169,7 @@ def test_labels_are_in_the_models_directory(server, file):
     assert text.endswith("is outside model directory")
 
 
-def test_the_model_serves_as_before(server):
+def test_the_model_serves_after_all_hostile_names(server):
     assert load(server, "good", BASIC) == (200, "")
     reply = server.post(
         "/v2/models/good/infer", {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": ["1+1"]}]}
@@ -192,7 +192,7 @@ def test_the_length_of_a_requests_json_is_in_ascii_digits(server, given):
 
 @pytest.mark.parametrize("digits", [20, 5000])
 @pytest.mark.parametrize("size", [100, 300_000])
-def test_a_length_of_many_digits_is_no_number(server, digits, size):
+def test_a_length_of_many_digits_is_refused(server, digits, size):
     reply = server.request("POST", "/v2/models/steady/infer", b" " * size, {HEADER: "9" * digits})
     assert reply.status == 400
     assert reply.error.startswith(f"Unable to parse {HEADER}, got: 999")

@@ -146,7 +146,7 @@ def test_a_request_in_flight_ends_before_its_removed_instance(server):
     server.wait_for(lambda: len(server.children()) == 1, "the removed instance to end")
 
 
-def test_a_load_returns_after_finalize_of_what_it_replaced(server):
+def test_a_load_returns_after_finalize_of_the_replaced_instances(server):
     (server.work / "models" / "m" / "1" / "model.py").touch()
     assert server.post("/v2/repository/models/m/load").status == 200
     assert len(server.children()) == 2

@@ -22,7 +22,7 @@ def order(server):
     return re.findall(r"successfully loaded '(\w+)'", server.log)
 
 
-def test_what_a_model_calls_is_loaded_before_it(tmp_path):
+def test_models_that_a_model_calls_are_loaded_before_it(tmp_path):
     models = tmp_path / "models"
     warm = (
         """model_warmup { name: "w" inputs { key: "IN" value { data_type: TYPE_FP32 dims: 1 zero_data: true } } }\n"""
@@ -34,7 +34,7 @@ def test_what_a_model_calls_is_loaded_before_it(tmp_path):
         assert outputs(ask(server, "aaa", 1, name="IN")) == {"OUT": [2]}
 
 
-def test_a_load_request_brings_what_a_model_calls_and_unloading_either_leaves_the_other(tmp_path):
+def test_a_load_request_loads_called_models_and_an_unload_of_either_keeps_the_other(tmp_path):
     models = tmp_path / "models"
     write_function(models, "aaa", "x", after("bbb", "missing"))
     write_function(models, "bbb", "x", after("zzz"))

@@ -58,7 +58,7 @@ def reading(private: int = 0, descriptors: int = 10, segments: int = 0, threads:
     return Reading(host, [Held()], frozenset([pid]))
 
 
-def test_what_grows_from_pause_to_pause_is_found():
+def test_growth_from_pause_to_pause_is_found():
     mib = 1 << 20
     assert trial.grown([reading(mib), reading(9 * mib), reading(9 * mib)]) == []
     assert trial.grown([reading(mib), reading(4 * mib), reading(8 * mib)]) == [

@@ -60,7 +60,7 @@ def statuses(server: ServerProcess, model: str) -> tuple[int, bool, int, bool]:
         ("lambda: exit(3)", "SystemExit: 3"),
     ],
 )
-def test_a_model_that_is_not_ready_says_so_and_serves_on(server, model, answer, problem):
+def test_a_model_that_reports_itself_not_ready_continues_to_serve(server, model, answer, problem):
     set_answer(server, model, answer)
     try:
         assert statuses(server, model) == (400, False, 400, False)
@@ -115,7 +115,7 @@ def test_checks_at_once_share_one_call(server, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_call_that_takes_too_long_counts_as_not_ready_and_goes_on(tmp_path):
+def test_a_slow_check_counts_as_not_ready_and_continues(tmp_path):
     write_model(tmp_path / "models", "m", SAYS + RUNS_CODE)
     go_on = tmp_path / "go on"
     with ServerProcess(tmp_path / "models", "--log-verbose=1", work=tmp_path) as server:
@@ -134,7 +134,7 @@ def test_a_call_that_takes_too_long_counts_as_not_ready_and_goes_on(tmp_path):
         server.wait_for(lambda: server.get("/v2/models/m/ready").status == 200, "the call's end")
 
 
-def test_a_model_on_an_event_loop_is_asked_on_it(tmp_path):
+def test_a_model_on_an_event_loop_is_checked_on_its_loop(tmp_path):
     methods = """
 async def execute(self, requests):
     import asyncio
@@ -175,7 +175,7 @@ def is_ready(self):
         assert server.get("/v2/health/ready").status == 400
 
 
-def test_without_strict_readiness_the_server_asks_no_model(tmp_path):
+def test_without_strict_readiness_the_server_checks_no_model(tmp_path):
     write_model(tmp_path / "models", "m", SAYS + RUNS_CODE)
     with ServerProcess(tmp_path / "models", "--strict-readiness=false", work=tmp_path) as server:
         set_answer(server, "m", "lambda: False")
@@ -183,7 +183,7 @@ def test_without_strict_readiness_the_server_asks_no_model(tmp_path):
         assert server.get("/v2/health/ready").status == 200
 
 
-def test_a_guest_that_dies_while_it_is_asked_is_not_ready(tmp_path):
+def test_a_guest_that_exits_during_a_check_is_not_ready(tmp_path):
     write_model(tmp_path / "models", "m", SAYS + RUNS_CODE)
     with ServerProcess(tmp_path / "models", work=tmp_path) as server:
         set_answer(server, "m", "lambda: os._exit(1)")

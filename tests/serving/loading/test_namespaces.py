@@ -53,7 +53,7 @@ def test_models_of_one_name_are_served_to_ensembles_of_their_own_namespaces(tmp_
         assert (step["model_name"], step["model_namespace"]) == ("only", str(folders[1]))
 
 
-def test_a_name_that_means_several_models_is_refused(tmp_path, folders):
+def test_an_ambiguous_name_is_refused(tmp_path, folders):
     with start(tmp_path, folders[:2]) as server:
         for reply in (
             ask(server, "m", 1, name="IN"),
@@ -122,7 +122,7 @@ def test_a_model_can_be_asked_for_with_its_namespace(tmp_path, folders):
         assert answers == [{"OUT": [2]}, {"OUT": [3]}]
 
 
-def test_without_namespaces_a_name_in_two_repositories_is_no_model(tmp_path, folders):
+def test_without_namespaces_a_name_in_two_repositories_is_not_served(tmp_path, folders):
     with ServerProcess(
         folders[:2],
         "--exit-on-error=false",

@@ -156,7 +156,7 @@ def test_an_ensemble_changes_to_live_without_a_model_that_goes(tmp_path):
         assert "unloaded 'chain' version 1" not in server.log
 
 
-def test_a_model_in_two_repositories_is_none_until_it_is_in_one(tmp_path):
+def test_a_model_in_two_repositories_is_not_served_until_it_is_in_one(tmp_path):
     write_function(tmp_path / "a", "m", "x + 1")
     write_function(tmp_path / "b", "other", "x + 2")
     with start(tmp_path, repositories=("a", "b")) as server:

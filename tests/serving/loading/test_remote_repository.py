@@ -94,7 +94,7 @@ def test_a_bucket_is_polled(tmp_path, bucket, models):
         server.wait_for(lambda: states(server) == {"plus": "READY"}, "the removed models to go")
 
 
-def test_a_model_that_cannot_be_copied_says_so_and_what_serves_goes_on(tmp_path, bucket, models):
+def test_a_failed_copy_is_reported_and_the_loaded_model_serves_on(tmp_path, bucket, models):
     with start(tmp_path, bucket, "--model-control-mode=explicit", "--load-model=plus") as server:
         key = "models/plus/1/model.py"
         bucket.objects[key] += b"\n# changed"

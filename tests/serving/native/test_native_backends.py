@@ -186,7 +186,7 @@ def test_an_error_reaches_the_client_and_the_backend_serves_on(server, fault, st
         (8, "second response: Unable to send response"),
     ],
 )
-def test_doing_something_twice_is_an_error_of_the_api(server, fault, what):
+def test_a_call_of_the_api_that_may_happen_once_is_an_error_the_second_time(server, fault, what):
     ask(server, "faults", fault, 1)
     until(lambda: re.search(what, server.log), f"'{what}' in the log")
     assert data(ask(server, "faults", 0)) == [0]
@@ -343,7 +343,7 @@ def test_a_correlation_id_may_be_a_text(server):
     assert told["flags"] == 3
 
 
-def test_a_backend_sees_that_its_client_has_gone(server):
+def test_a_backend_sees_that_its_client_has_disconnected(server):
     before = server.log.count("saw the end")
     body = json.dumps({"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}]}).encode()
     with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as client:

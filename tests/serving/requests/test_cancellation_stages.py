@@ -77,7 +77,7 @@ def failures(server, model, reason="CANCELED"):
     return next(float(text[len(line) :]) for text in metrics(server).splitlines() if text.startswith(line))
 
 
-def test_in_the_queue_of_a_model_without_batching(server, models, client):
+def test_a_request_in_the_queue_of_a_model_without_batching_is_cancelled(server, models, client):
     plain = models["plain"]
     plain.close_gate()
     first = Call(client, "plain")
@@ -93,7 +93,7 @@ def test_in_the_queue_of_a_model_without_batching(server, models, client):
     assert failures(server, "plain") == 1
 
 
-def test_a_sequence_that_waits_for_a_place(server, models, client):
+def test_a_sequence_that_waits_for_a_slot_is_cancelled(server, models, client):
     places = models["places"]
     assert Call(client, "places", sequence_id=1, sequence_start=True).status == "OK"
     waits = Call(client, "places", sequence_id=2, sequence_start=True)
@@ -108,7 +108,7 @@ def test_a_sequence_that_waits_for_a_place(server, models, client):
     assert statistics(server, places)["execution_count"] == 3
 
 
-def test_a_request_of_a_sequence_takes_with_it_those_that_wait_behind_it(server, models, client):
+def test_cancelling_a_request_of_a_sequence_cancels_those_behind_it(server, models, client):
     queues = models["queues"]
     queues.close_gate()
     running = Call(client, "queues", sequence_id=1, sequence_start=True)
@@ -126,7 +126,7 @@ def test_a_request_of_a_sequence_takes_with_it_those_that_wait_behind_it(server,
     assert statistics(server, queues)["execution_count"] == 2
 
 
-def test_between_the_steps_of_an_ensemble(server, models, client):
+def test_an_ensemble_is_cancelled_between_its_steps(server, models, client):
     turns = models["turns"]
     before, after = (statistics(server, models[name])["execution_count"] for name in ("turns", "after"))
     turns.close_gate()
@@ -140,7 +140,7 @@ def test_between_the_steps_of_an_ensemble(server, models, client):
     assert statistics(server, models["after"])["execution_count"] == after + 1
 
 
-def test_a_step_that_waits_for_its_instance(server, models, client):
+def test_a_step_that_waits_for_its_instance_is_cancelled(server, models, client):
     after = models["after"]
     executed = statistics(server, after)["execution_count"]
     after.close_gate()

@@ -61,7 +61,7 @@ def test_a_sender_is_closed_by_what_execute_returns_or_raises(server):
 
 
 @pytest.mark.parametrize("end", ["return [answer(2)]", "raise ValueError('late')", "return None", "return [None]"])
-def test_nothing_follows_what_a_sender_has_sent_last(server, end):
+def test_a_sender_sends_nothing_after_its_final_flag(server, end):
     code = f"sender = request.get_response_sender()\nsent(sender, answer(1), FINAL)\n{end}"
     assert run(server, "runs_code", code) == 1
     assert REFERENCE or run(server, "runs_coroutine", code) == 1  # after the exception the reference's hangs
@@ -100,7 +100,7 @@ def test_a_request_that_execute_leaves_without_answer_or_sender_fails(server, mo
         ("return [pb_utils.TritonError('x')]", "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'c_python_backend_utils.TritonError'>'."),
     ],
 )  # fmt: skip
-def test_what_execute_may_not_return_fails_the_batch(server, code, text):
+def test_an_invalid_return_value_of_execute_fails_the_batch(server, code, text):
     assert run(server, "runs_code", code) == "500: " + failed("runs_code", text)
     assert run(server, "runs_coroutine", code) == "500: " + failed("runs_coroutine", text)
 
@@ -152,7 +152,7 @@ def test_responses_come_as_they_were_sent(server, code, events):
     assert stream(server, "runs_coroutine_decoupled", start + code) == events
 
 
-def test_rules_of_a_sender_in_the_decoupled_mode(server):
+def test_a_sender_enforces_its_rules_in_the_decoupled_mode(server):
     code = """
     sender = request.get_response_sender()
     seen = [sent(sender), sent(sender, flags=2), sent(sender, answer(1)), sent(sender, answer(2), FINAL)]

@@ -75,7 +75,7 @@ def header(server, said, form, endpoint="generate"):
         ("1 4 -1", "json", None),
     ],
 )
-def test_the_cache_is_told_in_the_format_asked_for(server, endpoint, said, form, expected):
+def test_the_use_of_the_cache_is_reported_in_the_requested_format(server, endpoint, said, form, expected):
     assert header(server, said, form, endpoint) == expected
 
 

@@ -104,7 +104,7 @@ def test_metrics_stay_while_their_family_does(server):
     )
 
 
-def test_what_a_dead_guest_counted_goes_with_it(tmp_path):
+def test_metrics_of_an_exited_guest_are_removed(tmp_path):
     for name in ("dies", "lives"):
         write_model(tmp_path / "models", name)
     with ServerProcess(tmp_path / "models", work=tmp_path) as server:
@@ -146,7 +146,7 @@ def test_the_page_survives_odd_texts_and_numbers(server):
         assert sample.labels["l"].startswith('a\nb"c\\d\u00e9')
 
 
-def test_models_count_also_where_no_page_shows_it(tmp_path):
+def test_models_use_metrics_also_without_a_metrics_port(tmp_path):
     initialize = """
 def initialize(self, args):
     self.family = pb_utils.MetricFamily("early", "", pb_utils.MetricFamily.COUNTER)

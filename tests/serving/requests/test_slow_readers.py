@@ -42,7 +42,7 @@ def settled(progress: Path) -> str:
     return seen[-1]
 
 
-def test_a_model_is_held_back_by_a_client_that_does_not_read_and_goes_on_with_it(tmp_path):
+def test_a_model_is_held_back_until_its_client_reads_again(tmp_path):
     models = repository(tmp_path / "models", ["floods"])
     progress = models / "floods" / "1" / "progress"
     with ServerProcess(models, work=tmp_path) as server, stream(server, RESPONSES) as client:
@@ -57,7 +57,7 @@ def test_a_model_is_held_back_by_a_client_that_does_not_read_and_goes_on_with_it
         until(lambda: progress.read_text() == "done", "the end of the model")
 
 
-def test_a_model_that_is_held_back_hears_that_its_client_has_gone(tmp_path):
+def test_a_model_that_is_held_back_learns_that_its_client_has_disconnected(tmp_path):
     models = repository(tmp_path / "models", ["floods"])
     progress = models / "floods" / "1" / "progress"
     with ServerProcess(models, work=tmp_path) as server:
@@ -73,7 +73,7 @@ def sizes(server: ServerProcess) -> dict[int, int]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_gigabyte_for_a_client_that_does_not_read_takes_little_memory_and_harms_nobody(tmp_path):
+def test_a_gigabyte_for_a_client_that_does_not_read_takes_little_memory_and_delays_no_request(tmp_path):
     responses, elements = 2500, 100_000
     models = repository(tmp_path / "models", ["floods", "identity"])
     progress = models / "floods" / "1" / "progress"

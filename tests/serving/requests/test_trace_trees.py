@@ -193,7 +193,7 @@ def test_calls_that_hand_the_trace_on_and_steps_have_their_spans_in_the_callers(
     assert ensemble.event_names == REQUEST
 
 
-def test_a_context_from_the_client_goes_on_to_the_models(spans_of):
+def test_the_context_of_a_client_is_passed_to_the_models(spans_of):
     _, spans, log = spans_of("calls", 5, headers=HEADERS)
     assert {(span.trace, span.state) for span in spans} == {(THEIRS, "vendor=said")}
     root = next(span for span in spans if span.name == "InferRequest")
@@ -205,7 +205,7 @@ def test_a_context_from_the_client_goes_on_to_the_models(spans_of):
     assert "CONTEXT leaf None" in log  # the call that did not hand the trace on
 
 
-def test_what_failed_is_marked(spans_of):
+def test_failed_spans_are_marked(spans_of):
     reply, spans, _ = spans_of("calls", 5, first=-1.0)
     assert reply.status == 500
     errors = {span.name: span.error for span in spans}
@@ -252,7 +252,7 @@ def test_generate_takes_the_context_as_well(exporting, collector):
     assert {span.trace for span in collector.wait_for(3)} == {THEIRS}
 
 
-def test_settings_tell_how_spans_are_exported(exporting, collector):
+def test_settings_show_how_spans_are_exported(exporting, collector):
     expected = {
         "trace_level": ["TIMESTAMPS"],
         "trace_rate": "1",

@@ -105,7 +105,7 @@ def test_a_request_over_grpc_gets_the_error_and_the_next_one_its_answer(server: 
             assert client.infer("plain", [tensor], client_timeout=30).as_numpy("OUT").tolist() == [2]
 
 
-def test_a_stream_over_grpc_gets_the_error_and_goes_on(server: ServerProcess) -> None:
+def test_a_stream_over_grpc_gets_the_error_and_continues(server: ServerProcess) -> None:
     tensor = grpcclient.InferInput("IN", [2], "FP32")
     tensor.set_data_from_numpy(np.ones(2, np.float32))
     found: list[Any] = []
@@ -138,7 +138,7 @@ def test_the_other_requests_of_a_batch_are_executed(server: ServerProcess) -> No
     assert [outputs(replies[number])["OUT"] for number in (0, 2, 3)] == [[1], [3], [4]]
 
 
-def test_a_sequence_goes_on_after_it(server: ServerProcess) -> None:
+def test_a_sequence_continues_after_the_error(server: ServerProcess) -> None:
     def send(value: float, request_id: str, **parameters: Any) -> Reply:
         tensor = {"name": "IN", "datatype": "FP32", "shape": [1, 1], "data": [value]}
         body = {"id": request_id, "inputs": [tensor], "parameters": {"sequence_id": 7, **parameters}}
@@ -209,7 +209,7 @@ def test_a_response_whose_body_cannot_be_made_is_an_error(server: ServerProcess)
         assert server.post("/v2/models/texts/generate", {"text_input": "x"}).json()["text_output"] == "x"
 
 
-def test_what_frontend_processes_and_the_owner_cannot_pack_is_an_error(server: ServerProcess) -> None:
+def test_a_message_that_frontend_processes_or_the_owner_cannot_pack_is_an_error(server: ServerProcess) -> None:
     """With one process there is nothing to pack, and the requests are answered."""
     is_split = bool(server.frontends())
     for _ in range(4):
