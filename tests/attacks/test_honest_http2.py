@@ -13,7 +13,8 @@ import pytest
 from attacks.conftest import warm_up
 from attacks.floods import Flooder, Requests, data, infer_message, joined, message
 from attacks.watching import attacked_server, watched
-from support.server import HOST, ServerProcess, wait_until
+from support.server import HOST, ServerProcess
+from support.waiting import until
 from tritonclient import grpc as triton
 from tritonclient.utils import InferenceServerException
 
@@ -136,7 +137,7 @@ def test_a_client_with_thousands_of_requests_in_flight_may_disconnect(server: Se
                     numbers = range(1, 10_001, 2)
                     client.send(joined(requests.begin(each) + data(each, content, ends=True) for each in numbers))
                     client.synchronize()
-            wait_until(lambda: server.get("/v2/health/live").status == 200, "the server")
+            until(lambda: server.get("/v2/health/live").status == 200, "the server")
     finally:
         gate.unlink()
     seen.assert_others_served()

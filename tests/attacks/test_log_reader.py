@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from serving.written import evaluate, write_model
-from support.server import ServerProcess, wait_until
+from support.server import ServerProcess
 from support.waiting import until
 
 _BURST = "[print('x' * 1000) for _ in range(12)]"
@@ -76,7 +76,7 @@ def test_a_server_whose_log_is_not_read_ends_on_sigterm(unread):
 def test_lines_beyond_the_queue_are_counted(unread):
     code = f"[print(str(number) + 'y' * 15000) for number in range(900)] and {_BURST}"
     evaluate(unread, "prints", code)
-    wait_until(lambda: os.read(unread.reader, 1), "the log to begin")
+    until(lambda: os.read(unread.reader, 1), "the log to begin")
 
     def reads_the_report():
         unread.read()

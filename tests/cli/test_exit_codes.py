@@ -11,7 +11,8 @@ from pathlib import Path
 
 import click
 import pytest
-from support.server import free_ports, wait_until
+from support.server import free_ports
+from support.waiting import until
 
 from naiad.cli.commands import naiad_group
 from naiad.cli.flag_commands import FlagCommand, all_flag_commands
@@ -85,7 +86,7 @@ def test_a_bundle_that_is_terminated_leaves_nothing_beside_its_output(tmp_path):
     command += [f"--output={output / 'bundle.tar.zst'}", f"--env-store={tmp_path / 'store'}"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
-        wait_until(lambda: any(output.glob(".naiad-bundle-*/*")) or process.poll() is not None, "scratch files")
+        until(lambda: any(output.glob(".naiad-bundle-*/*")) or process.poll() is not None, "scratch files")
         process.terminate()
         printed, _ = process.communicate(timeout=60)
     finally:

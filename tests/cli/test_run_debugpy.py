@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from support.interpreters import make_environment
-from support.server import free_ports, wait_until
+from support.server import free_ports
+from support.waiting import until
 from testing.models import write_model
 
 NAIAD = Path(sys.executable).with_name("naiad")
@@ -24,7 +25,7 @@ class Editor:
     """One end of the Debug Adapter Protocol."""
 
     def __init__(self, port):
-        self._socket = wait_until(lambda: self._connect(port), f"a debugger that listens on port {port}", 60)
+        self._socket = until(lambda: self._connect(port), f"a debugger that listens on port {port}", 60)
         self._socket.settimeout(60)
         self._file = self._socket.makefile("rb")
         self._number = 0

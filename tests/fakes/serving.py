@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import uvloop
+from support.waiting import until_async
 
 T = TypeVar("T")
 
@@ -54,9 +55,4 @@ class LoopThread:
 
     def until(self, condition: Callable[[], object], timeout: float = 30) -> None:
         """Wait until a condition, asked on the loop's thread between its turns, holds."""
-
-        async def wait() -> None:
-            while not condition():
-                await asyncio.sleep(0.002)
-
-        self.run(asyncio.wait_for(wait(), timeout))
+        self.run(until_async(condition, timeout=timeout), timeout + 10)

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
+from support.waiting import until_async
+
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.frontend_memory import FrontendMemory
 from naiad.protocol.datatypes import Datatype
@@ -99,8 +101,7 @@ class Pair:
         return known
 
     async def settle(self, condition: Callable[[], object]) -> None:
-        while not condition():
-            await asyncio.sleep(0.001)
+        await until_async(condition)
 
     def close(self) -> None:
         self.session.close()

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 from frontend_processes.pair import Engine, Sink, request
+from support.waiting import until_async
 
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.frontend_memory import FrontendMemory
@@ -75,14 +76,9 @@ def run(frontends: Frontends, count: int, test: Callable[[FrontendPool], Awaitab
     asyncio.run(with_pool())
 
 
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
-
-
 async def started(pool: FrontendPool, frontends: Frontends) -> list[RemoteEngine]:
     starting = asyncio.ensure_future(pool.start())
-    await until(lambda: len(frontends.processes) == len(pool._processes))
+    await until_async(lambda: len(frontends.processes) == len(pool._processes))
     doors = [frontends.connect(number) for number in range(len(frontends.processes))]
     assert await starting == ["a line"]
     return doors
@@ -103,9 +99,9 @@ def test_a_process_that_answers_nothing_is_killed_and_another_one_started(
         hung, alive = frontends.processes
         doors[0]._link.close = lambda: None  # type: ignore[union-attr,method-assign]
         asyncio.get_running_loop().remove_reader(frontends.sockets[0])  # as a process that is stopped
-        await until(lambda: hung.poll() is not None or not psutil.pid_exists(hung.pid))
+        await until_async(lambda: hung.poll() is not None or not psutil.pid_exists(hung.pid))
         frontends.sockets[0].shutdown(socket.SHUT_RDWR)  # the kernel's part of its end
-        await until(lambda: len(frontends.processes) == 3)
+        await until_async(lambda: len(frontends.processes) == 3)
         assert alive.poll() is None
         assert f"frontend process {hung.pid} has not responded for 0.3 s and is killed" in caplog.text
         assert pool.restart_count == 1
@@ -124,7 +120,7 @@ def test_a_process_that_answers_is_not_killed(frontends: Frontends, monkeypatch:
         pongs: list[bytes] = []
         answer = each.session._handlers[FrameKind.PONG]
         each.session._handlers[FrameKind.PONG] = lambda payload: (pongs.append(payload), answer(payload))
-        await until(lambda: len(pongs) > 100)
+        await until_async(lambda: len(pongs) > 100)
         assert frontends.processes[0].poll() is None
 
     run(frontends, 1, test)
@@ -155,7 +151,7 @@ def test_requests_of_processes_that_were_killed_stay_counted(frontends: Frontend
         sink = Sink()
         for _ in range(count):
             door.submit(request("m"), sink)
-        await until(lambda: len(sink.responses) == count)
+        await until_async(lambda: len(sink.responses) == count)
 
     async def test(pool: FrontendPool) -> None:
         doors = await started(pool, frontends)
@@ -164,7 +160,7 @@ def test_requests_of_processes_that_were_killed_stay_counted(frontends: Frontend
         assert [value(pool, name, f"frontend {n}") for n in (0, 1)] == [3, 2]
         frontends.processes[0].kill()
         doors[0]._link.close()  # type: ignore[union-attr]
-        await until(lambda: len(frontends.processes) == 3)
+        await until_async(lambda: len(frontends.processes) == 3)
         assert [value(pool, name, f"frontend {n}") for n in (0, 1)] == [3, 2]  # no scrape had asked the process
         await ask(frontends.connect(2), 5)
         assert [value(pool, name, f"frontend {n}") for n in (0, 1)] == [8, 2]

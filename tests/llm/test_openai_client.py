@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.server import ServerProcess, wait_until
+from support.server import ServerProcess
+from support.waiting import until
 
 from .asking import Background, metric
 
@@ -328,9 +329,7 @@ def test_closing_eight_connections_frees_their_places_at_once(client: OpenAI, se
         stream.close()
     assert waiting.result().usage.completion_tokens == 2
     # None of the eight came to its end, now or before: what is counted is the last request's alone.
-    wait_until(
-        lambda: metric(server, "vllm:generation_tokens_total", "llama") == before + 2, "its tokens to be counted"
-    )
+    until(lambda: metric(server, "vllm:generation_tokens_total", "llama") == before + 2, "its tokens to be counted")
 
 
 def test_a_request_that_joins_is_answered_while_others_run(client: OpenAI):

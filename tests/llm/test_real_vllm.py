@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from support.server import ServerProcess, free_ports, wait_until
+from support.server import ServerProcess, free_ports
+from support.waiting import until
 
 from .asking import Stream, ask, metric, refusal
 from .conftest import add_model
@@ -186,7 +187,7 @@ def test_closing_eight_connections_frees_their_places(client: OpenAI, server: Se
         stream.close()
     assert client.completions.create(**given, max_tokens=2).usage.completion_tokens == 2
     counted = lambda: metric(server, "vllm:generation_tokens_total", "vllm") == before + 2  # noqa: E731
-    wait_until(counted, "its tokens to be counted")
+    until(counted, "its tokens to be counted")
 
 
 def test_unknown_keys_are_named_and_a_dead_engine_is_replaced(tmp_path: Path, weights: Path):

@@ -11,7 +11,8 @@ import signal
 from pathlib import Path
 
 import psutil
-from support.server import ServerProcess, free_ports, wait_until
+from support.server import ServerProcess, free_ports
+from support.waiting import until
 
 from .asking import Stream, ask, events, joined, refusal
 from .conftest import add_model
@@ -43,7 +44,7 @@ def core(server: ServerProcess, model: str) -> psutil.Process:
     def found() -> list[psutil.Process]:  # it may not have begun its program yet
         return [child for child in guest(server, model).children() if "time.sleep" in " ".join(child.cmdline())]
 
-    (process,) = wait_until(found, "vLLM's process")
+    (process,) = until(found, "vLLM's process")
     return process
 
 
@@ -220,12 +221,12 @@ def test_shared_memory_of_a_killed_engine_is_removed_by_the_next(tmp_path: Path,
         for process in [*first.children(recursive=True), first]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        wait_until(lambda: guest_pid(killed, "fake") != first.pid, "another guest to start", 20)
+        until(lambda: guest_pid(killed, "fake") != first.pid, "another guest to start", 20)
         assert not left.exists()
         second = guest(killed, "fake")
         (left,) = segments(second)
         os.kill(killed.pid, signal.SIGKILL)
-        wait_until(lambda: has_exited(second), "its guest to end with the server", 20)
+        until(lambda: has_exited(second), "its guest to end with the server", 20)
     finally:
         killed.kill()
     with ServerProcess(tmp_path / "models", work=tmp_path) as server:
@@ -242,7 +243,7 @@ def test_vllms_processes_end_when_the_server_is_killed(tmp_path: Path, engines: 
         server.wait_health("ready")
         process = core(server, "fake")
         os.kill(server.pid, signal.SIGKILL)
-        wait_until(lambda: is_gone(process), "vLLM's process to end")
+        until(lambda: is_gone(process), "vLLM's process to end")
     finally:
         server.kill()
 

@@ -22,7 +22,8 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 from support.late_import import needs_ray
-from support.server import free_ports, wait_until
+from support.server import free_ports
+from support.waiting import until
 
 from naiad_operations.deploy.ray_service import describe_serving, serve_config
 
@@ -99,7 +100,7 @@ class Application:
         )
         applications = [*serve_config(serving)["applications"], *others]
         _get_global_client().deploy_apps(ServeDeploySchema(applications=applications))
-        wait_until(self.two_ready, f"revision {self.revision}", timeout=120)
+        until(self.two_ready, f"revision {self.revision}", timeout=120)
 
     def replicas(self) -> list[dict]:
         """The list of servers."""
@@ -179,7 +180,7 @@ class Load:
     def __enter__(self):
         for thread in self._threads:
             thread.start()
-        wait_until(lambda: all(self.counts.values()), "the first responses")
+        until(lambda: all(self.counts.values()), "the first responses")
         return self
 
     def __exit__(self, *_):
@@ -235,12 +236,12 @@ def test_a_killed_replica_is_replaced_and_only_its_requests_in_flight_fail(appli
     with Load(addresses) as load:
         begin = time.monotonic()
         os.kill(psutil.Process(killed["pid"]).ppid(), signal.SIGKILL)  # the process of Ray's replica
-        wait_until(lambda: application.two_ready(without=killed["replica"]), "another server", timeout=90)
+        until(lambda: application.two_ready(without=killed["replica"]), "another server", timeout=90)
         seconds = time.monotonic() - begin
 
     assert load.failures[addresses[0]] <= 1  # one connection has one request in flight
     assert load.failures[addresses[1]] == 0
-    wait_until(lambda: not psutil.pid_exists(killed["pid"]), "the end of the killed replica's server")
+    until(lambda: not psutil.pid_exists(killed["pid"]), "the end of the killed replica's server")
     failed = sum(load.failures.values())
     print(f"\nkilled replica: replaced after {seconds:.1f} s, {sum(load.counts.values())} requests, {failed} failed")
 
@@ -268,7 +269,7 @@ def second(application, tmp_path):
     caller = application.models / "slow"
     try:
         application.deploy(config)
-        wait_until(lambda: [each for each in servers_at(url) if each["ready"]], "the second application", timeout=120)
+        until(lambda: [each for each in servers_at(url) if each["ready"]], "the second application", timeout=120)
         (caller / "1").mkdir(parents=True)
         (caller / "config.pbtxt").write_text(
             f'backend: "remote"\nparameters {{ key: "servers" value {{ string_value: "{url}/replicas" }} }}\n'
@@ -302,10 +303,10 @@ def test_a_second_application_is_called_by_its_list_and_gets_servers_with_its_lo
     for thread in threads:
         thread.start()
     try:
-        wait_until(lambda: sum(each["ready"] for each in servers_at(second)) == 2, "a second server", timeout=90)
+        until(lambda: sum(each["ready"] for each in servers_at(second)) == 2, "a second server", timeout=90)
         seconds = time.monotonic() - begin
         # Each of the callers prefers a server of its node; the other one, or both, get the requests without one.
-        wait_until(lambda: all(each["requests"] for each in servers_at(second)), "requests for both servers")
+        until(lambda: all(each["requests"] for each in servers_at(second)), "requests for both servers")
     finally:
         is_over.set()
         for thread in threads:

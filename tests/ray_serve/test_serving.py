@@ -23,7 +23,8 @@ import pytest
 import yaml
 from support.late_import import LateModule
 from support.pages import steps
-from support.server import ServerProcess, wait_until
+from support.server import ServerProcess
+from support.waiting import until
 
 from naiad.core.errors import DeploymentError, OptionError
 from naiad_operations.cli.ray import ray
@@ -522,7 +523,7 @@ def test_a_supervised_server_reports_reloads_and_ends_with_its_parent(tmp_path):
 
         family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
         process.send_signal(signal.SIGKILL)
-        wait_until(
+        until(
             lambda: not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in family),
             "the end of the server and its guests",
             timeout=15,

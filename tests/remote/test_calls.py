@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from support.server import HOST, ServerProcess, free_ports, wait_until
+from support.server import HOST, ServerProcess, free_ports
+from support.waiting import until
 
 from . import models
 
@@ -241,9 +242,9 @@ def test_a_client_that_disconnects_cancels_the_call_at_the_target(caller, target
     request = grpcclient.InferInput("X", [1], "INT32").set_data_from_numpy(np.array([1], np.int32))
     with grpcclient.InferenceServerClient(caller.grpc_url) as client:
         call = client.async_infer(model, [request], callback=lambda result, error: None)
-        wait_until(lambda: lines_of(begun) == before[0] + 1, "the target to begin")
+        until(lambda: lines_of(begun) == before[0] + 1, "the target to begin")
         call.cancel()
-        wait_until(lambda: lines_of(cancelled) == before[1] + 1, "the target to see the cancellation")
+        until(lambda: lines_of(cancelled) == before[1] + 1, "the target to see the cancellation")
 
 
 def lines_of(path: Path) -> int:
@@ -259,7 +260,7 @@ def test_requests_wait_for_no_other_request(caller, target, waiting, answering):
     with grpcclient.InferenceServerClient(caller.grpc_url) as client:
         ended = []
         call = client.async_infer(waiting, [request], callback=lambda result, error: ended.append(error))
-        wait_until(lambda: lines_of(begun) == before + 1, "the target to begin")
+        until(lambda: lines_of(begun) == before + 1, "the target to begin")
         for _ in range(5):
             assert outputs_of(infer(caller, answering, rows_request("a")))["ECHO"] == ["a"]
         second = infer(
@@ -307,8 +308,8 @@ def test_a_silent_shadow_neither_slows_nor_fails_the_caller(caller, target):
         assert outputs_of(infer(caller, "shadowed", rows_request("a")))["ECHO"] == ["a"]
 
     labels = f'kind="shadow",model="shadowed",target="http://{target.http_url}/v2/models/wait",version="1"'
-    wait_until(lambda: metric(caller, "naiad_remote_requests_total", labels) == 3, "three copies")
-    wait_until(lambda: metric(caller, "naiad_remote_failures_total", f'cause="error",{labels}') == 3, "their errors")
+    until(lambda: metric(caller, "naiad_remote_requests_total", labels) == 3, "three copies")
+    until(lambda: metric(caller, "naiad_remote_failures_total", f'cause="error",{labels}') == 3, "their errors")
 
 
 def metric(server: ServerProcess, name: str, labels: str) -> float:
@@ -326,7 +327,7 @@ def test_calls_are_counted_for_each_target(caller, target):
     before = metric(caller, "naiad_remote_requests_total", labels)
     infer(caller, "fail_http", {"inputs": [{"name": "X", "shape": [1], "datatype": "INT32", "data": [1]}]})
 
-    wait_until(lambda: metric(caller, "naiad_remote_requests_total", labels) == before + 1, "one more call")
+    until(lambda: metric(caller, "naiad_remote_requests_total", labels) == before + 1, "one more call")
     assert metric(caller, "naiad_remote_failures_total", f'cause="error",{labels}') == before + 1
     assert metric(caller, "naiad_remote_breaker_state", f'instance="fail_http_0",{labels}') == 0
 

@@ -27,7 +27,8 @@ from naiad_remote.settings import read
 from naiad_remote.shadow import Shadow
 from naiad_remote.watch import Watch
 from naiad_remote.wire import WireRequest, WireResponse, WireTensor
-from support.server import free_ports, wait_until
+from support.server import free_ports
+from support.waiting import until
 
 from .scripted import ScriptedTarget, answer, scripted
 
@@ -295,7 +296,7 @@ def test_a_breaker_opens_and_closes_again():
             f" s, after 2 failures, the last: the queue is full (from {url(target)}/v2/models/m)"
         )
         assert len(target.requests) == 2
-        wait_until(calls.is_ready, "the pause to end")
+        until(calls.is_ready, "the pause to end")
 
         assert calls() == [WireResponse([], {})]
         assert calls() == [WireResponse([], {})]
@@ -331,7 +332,7 @@ def test_copies_are_bounded_and_further_ones_are_dropped():
         shadow = Shadow(caller, 1.0, 2, random.random)
         for _ in range(5):
             shadow.offer(REQUEST)  # returns at once
-        wait_until(lambda: len(target.requests) == 2, "the copies to arrive")
+        until(lambda: len(target.requests) == 2, "the copies to arrive")
         assert len(dropped) == 3
         target.close()
         shadow.close()

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.server import ServerProcess, wait_until
+from support.server import ServerProcess
+from support.waiting import until
 from typing_extensions import Self
 
 from . import models
@@ -118,25 +119,25 @@ def test_calls_with_two_targets_succeed_and_those_with_one_fail_clearly_until_th
     loads = {name: Load(caller, name) for name in ("both_http", "both_grpc", "one_http", "one_grpc")}
     both, one = ([load for name, load in loads.items() if name.startswith(kind)] for kind in ("both", "one"))
     with loads["both_http"], loads["both_grpc"], loads["one_http"], loads["one_grpc"]:
-        wait_until(lambda: all(each.answered >= 20 for each in loads.values()), "responses of all models")
+        until(lambda: all(each.answered >= 20 for each in loads.values()), "responses of all models")
 
         os.kill(first.pid, signal.SIGKILL)
         assert first.wait_exit() == -signal.SIGKILL
         # 1: half-open, while a probe is sent.
-        wait_until(lambda: all(breakers(caller, port) <= {1.0, 2.0} for port in ports), "open breakers")
-        wait_until(lambda: all("circuit breaker" in each.failures[-1][1] for each in one if each.failures), "refusals")
+        until(lambda: all(breakers(caller, port) <= {1.0, 2.0} for port in ports), "open breakers")
+        until(lambda: all("circuit breaker" in each.failures[-1][1] for each in one if each.failures), "refusals")
         before = [each.answered for each in both]
-        wait_until(
+        until(
             lambda: all(each.answered >= n + 20 for each, n in zip(both, before, strict=True)),
             "the other target's responses",
         )
 
         first.start()
         first.wait_health("ready")
-        wait_until(lambda: all(breakers(caller, port) == {0.0} for port in ports), "closed breakers")
+        until(lambda: all(breakers(caller, port) == {0.0} for port in ports), "closed breakers")
         before = [each.answered for each in loads.values()]
         failed = [len(each.failures) for each in loads.values()]
-        wait_until(
+        until(
             lambda: all(each.answered >= n + 20 for each, n in zip(loads.values(), before, strict=True)),
             "responses again",
         )

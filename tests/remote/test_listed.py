@@ -18,7 +18,8 @@ from naiad_remote.metrics import Metrics
 from naiad_remote.settings import Settings, read
 from naiad_remote.watch import Watch
 from naiad_remote.wire import WireRequest
-from support.server import ServerProcess, wait_until
+from support.server import ServerProcess
+from support.waiting import until
 
 from . import models
 from .scripted import ScriptedTarget, answer, scripted
@@ -165,7 +166,7 @@ def test_calls_move_to_the_servers_of_a_new_list_and_those_in_flight_are_complet
         assert begun.wait(30)
 
         listing.listed = [server("far", http=f"http://{new.address}")]
-        wait_until(lambda: _calls(caller, new), "a call of the new server")
+        until(lambda: _calls(caller, new), "a call of the new server")
         go.set()
         thread.join()
         assert ended == ["completed"]
@@ -180,7 +181,7 @@ def test_an_unreadable_list_keeps_the_last_servers_and_an_empty_one_is_an_error(
             call(caller)
 
         listing.listed = [server("n", http=f"http://{target.address}")]
-        wait_until(caller.is_ready, "the server of the list")
+        until(caller.is_ready, "the server of the list")
         listing.status = 503
         caller._refresh()
         call(caller)
@@ -206,7 +207,7 @@ def test_a_model_of_the_backend_calls_the_near_server(listing, tmp_path: Path):
             tmp_path / "models", work=tmp_path, environ={"NAIAD_RAY_NODE": "here"}, wait="live"
         ) as caller:
             # As on Ray: the server itself starts before any server is listed.
-            wait_until(lambda: "lists no ready server" in caller.log, "the warning")
+            until(lambda: "lists no ready server" in caller.log, "the warning")
             listing.listed = [
                 server("far", http=f"http://{far.address}"),
                 server("here", http=f"http://{near.address}"),

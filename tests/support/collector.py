@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from support.server import wait_until
+from support.waiting import until
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Collector:
 
     def wait_for(self, count: int) -> list[Span]:
         """The spans, once there are so many."""
-        wait_until(lambda: len(self.spans) >= count, f"{count} spans")
+        until(lambda: len(self.spans) >= count, f"{count} spans")
         return self.spans
 
 

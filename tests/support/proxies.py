@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.server import HOST, wait_until
+from support.server import HOST
+from support.waiting import until
 
 NGINX, HAPROXY = shutil.which("nginx", path="/usr/sbin:/usr/bin"), shutil.which("haproxy", path="/usr/sbin:/usr/bin")
 requires_nginx = pytest.mark.skipif(NGINX is None, reason="nginx is not installed (Debian's package nginx-light)")
@@ -60,7 +61,7 @@ def _running(command: list[str], port: int, work: Path) -> Iterator[None]:
     with output.open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
     try:
-        wait_until(lambda: process.poll() is not None or _accepts(port), f"{command[0]} to listen")
+        until(lambda: process.poll() is not None or _accepts(port), f"{command[0]} to listen")
         assert process.poll() is None, output.read_text()
         yield
     finally:

@@ -13,7 +13,6 @@ import json
 import re
 import socket
 import threading
-import time
 import urllib.parse
 import uuid
 from collections.abc import Callable
@@ -21,6 +20,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
+
+from support.waiting import until
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _CODES = {
@@ -137,10 +138,7 @@ class Registry:
         with socket.create_connection(self._server.server_address[:2], timeout=10) as connection:
             connection.sendall(b"GET /v2/ HTTP/1.1\r\nHost: h\r\n\r\n")
             connection.recv(1)
-        deadline = time.monotonic() + 10
-        while self._server.running:
-            assert time.monotonic() < deadline, f"{self._server.running} requests are not carried out"
-            time.sleep(0.002)
+        until(lambda: not self._server.running, "all requests to be carried out", 10)
 
     def __enter__(self) -> Registry:  # noqa: PYI034 - typing.Self is 3.11+
         self._thread.start()

@@ -29,6 +29,7 @@ import platformdirs
 import psutil
 from support.forked_servers import ForkedServer
 from support.guests_of import give_environment
+from support.waiting import WaitedInVain, until
 
 HOST = "127.0.0.1"
 EXIT_TIMEOUT = 30
@@ -105,18 +106,6 @@ def _own_ports() -> Iterator[int]:
 
 
 _ports = _own_ports()
-
-
-def wait_until(condition: Callable[[], Any], what: str, timeout: float = 60) -> Any:
-    """Ask again and again until the answer is true; return it. Bounded, with a message that names what never came."""
-    deadline = time.monotonic() + timeout
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise ServerError(f"waited {timeout} s in vain for {what}")
-        time.sleep(0.04)
 
 
 def _runs(process: psutil.Process) -> bool:
@@ -293,10 +282,10 @@ class ServerProcess:
         return code
 
     def wait_for(self, condition: Callable[[], Any], what: str) -> Any:
-        """As `wait_until`, but gives up as soon as the server has ended, and shows its log."""
+        """As `until`, but gives up as soon as the server has ended, and shows its log."""
         try:
-            return wait_until(lambda: self._while_running(condition), what, self.timeout)
-        except ServerError as error:
+            return until(lambda: self._while_running(condition), what, self.timeout)
+        except (ServerError, WaitedInVain) as error:
             raise ServerError(f"{error}\n--- log\n{self.log}") from None
 
     def wait_log(self, text: str) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 from support.forked_servers import ForkedServer
-from support.server import ServerError, ServerProcess, free_ports, wait_until
+from support.server import ServerError, ServerProcess, free_ports
+from support.waiting import until
 
 FAKE = textwrap.dedent('''
     """Answers 200 to everything; does one thing more, named by --misdeed."""
@@ -67,7 +68,7 @@ def test_process_left_behind_is_an_error_and_is_ended(fake):
     server = fake("--misdeed=orphans", wait="live", grace=0.2)
     with pytest.raises(ServerError, match="left processes behind"), server:
         [orphan] = server.children()
-    wait_until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE, "the orphan to end")
+    until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE, "the orphan to end")
 
 
 def test_server_deaf_to_sigterm_is_an_error_and_is_ended(fake):
@@ -97,7 +98,7 @@ def test_a_forked_server_that_has_ended_can_be_killed_before_its_end_is_reported
     server = ServerProcess(tmp_path, "--model-control-mode=explicit", work=tmp_path)
     server.start()
     os.kill(server.pid, signal.SIGKILL)
-    wait_until(lambda: not psutil.pid_exists(server.pid), "it to end")
+    until(lambda: not psutil.pid_exists(server.pid), "it to end")
     with monkeypatch.context() as patch:
         patch.setattr(ForkedServer, "poll", lambda _: None)
         server._process.kill()

@@ -116,19 +116,6 @@ def request(*values: float) -> InferRequest:
     return InferRequest("m", 1, [InputTensor("IN", Datatype.FP32, (len(values),), data)])
 
 
-async def until(condition, what: str, timeout: float = 30) -> None:
-    """Wait on the loop until the condition holds."""
-
-    async def wait() -> None:
-        while not condition():
-            await asyncio.sleep(0.005)
-
-    try:
-        await asyncio.wait_for(wait(), timeout)
-    except asyncio.TimeoutError:
-        raise AssertionError(f"waited in vain for {what}") from None
-
-
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run on the loop that the server uses; whatever the loop complains about fails the test."""
     problems: list[dict[str, Any]] = []

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import uvloop
+from support.waiting import until_async
 
 from naiad.guests import output
 from naiad.guests.output import GuestLog, LineReader, TokenBucket, describe_dropped
@@ -36,10 +37,6 @@ class Output:
         self.reader.close()
         self.log.close()
 
-    async def until(self, condition):
-        while not condition():
-            await asyncio.sleep(0)
-
 
 @pytest.mark.parametrize(
     ("parts", "expected"),
@@ -60,7 +57,7 @@ def test_lines_are_passed_on_whole(parts, expected):
                 out.write(part)
                 await asyncio.sleep(0.001)
         out.end()
-        await out.until(lambda: len(out.lines) == len(expected))
+        await until_async(lambda: len(out.lines) == len(expected))
         return out.lines, list(out.reader.last_lines)
 
     assert run(act()) == (expected, expected)
@@ -72,7 +69,7 @@ def test_a_long_line_is_cut_with_a_note_and_the_next_line_is_whole(has_end):
         out = Output()
         long = b"x" * 30_000
         out.write(long)
-        await out.until(lambda: out.lines)
+        await until_async(lambda: out.lines)
         out.write(long + (b"\nnext\n" if has_end else b""))
         out.end()
         return out.lines
@@ -126,7 +123,7 @@ def test_lines_beyond_the_rate_are_counted_and_the_last_ones_kept_for_the_exit_r
     async def act():
         out = Output(rate=10)
         out.write(b"".join(b"%d\n" % number for number in range(5000)))
-        await out.until(lambda: out.reader.last_lines and out.reader.last_lines[-1] == "4999")
+        await until_async(lambda: out.reader.last_lines and out.reader.last_lines[-1] == "4999")
         out.end()
         return out
 
@@ -173,7 +170,7 @@ def test_dropped_lines_are_reported_while_more_are_dropped(monkeypatch):
         for _ in range(2):
             out.write(b"x\n" * 100)
             reports = len(out.dropped)
-            await out.until(lambda reports=reports: len(out.dropped) > reports)
+            await until_async(lambda reports=reports: len(out.dropped) > reports)
         out.end()
         return out
 
@@ -186,7 +183,7 @@ def test_a_process_that_never_stops_writing_does_not_delay_the_exit():
         out = Output(rate=1)
         process = await asyncio.create_subprocess_exec("yes", stdout=out.write_end)
         try:
-            await out.until(lambda: out.lines)
+            await until_async(lambda: out.lines)
             out.reader.close()
             out.log.close()
         finally:

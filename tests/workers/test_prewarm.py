@@ -14,11 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 from support.interpreters import interpreters, numpy_environment
+from support.waiting import until_async
 
 from naiad.core.errors import GuestExitedError
 from naiad.guests.prewarm import ForkServerPool
 
-from .guests import IDENTITY, guest, is_running, launch_spec, request, run, started, until
+from .guests import IDENTITY, guest, is_running, launch_spec, request, run, started
 
 pytestmark = pytest.mark.server
 
@@ -63,7 +64,7 @@ def parent_of(worker) -> psutil.Process:
 
 
 async def ended(*pids: int) -> None:
-    await until(lambda: not any(map(is_running, pids)), f"{pids} to end")
+    await until_async(lambda: not any(map(is_running, pids)), f"{pids} to end")
 
 
 def test_guests_of_one_environment_come_from_one_process_and_are_apart(tmp_path):
@@ -78,7 +79,7 @@ def test_guests_of_one_environment_come_from_one_process_and_are_apart(tmp_path)
             assert parents.isdisjoint({os.getpid(), *sessions})
             for number, (worker, delegate) in enumerate(guests):
                 worker.execute([(number, request(number, 2), None)], 1)
-                await until(lambda delegate=delegate: delegate.answers, "the answer")
+                await until_async(lambda delegate=delegate: delegate.answers, "the answer")
                 assert delegate.outputs()[0].tolist() == [number, 2]
             drawn = []
             for worker, delegate in guests:
@@ -107,9 +108,9 @@ def test_a_timeout_that_a_module_sets_for_sockets_is_not_that_of_the_guests_own(
         with borrowed(ForkServerPool(), "slow_to_import") as prewarmed:
             module = "import socket\nsocket.setdefaulttimeout(0.02)"
             worker, delegate = await started(warm_spec(tmp_path, prewarmed, methods, module))
-            await until(lambda: ("stdout", "waited") in delegate.lines, "more time than the timeout to pass")
+            await until_async(lambda: ("stdout", "waited") in delegate.lines, "more time than the timeout to pass")
             worker.execute([(1, request(4), None)], 1)
-            await until(lambda: delegate.answers, "the answer")
+            await until_async(lambda: delegate.answers, "the answer")
             assert delegate.outputs()[0].tolist() == [4]
             await worker.stop(5)
 
@@ -143,7 +144,7 @@ def test_the_exit_of_a_forked_guest_is_reported(tmp_path, how, status, words):
         with borrowed(ForkServerPool(), "numpy") as prewarmed:
             worker, delegate = await started(warm_spec(tmp_path, prewarmed, DIES))
             worker.execute([(1, request(how), None)], 1)
-            await until(lambda: delegate.deaths, "the exit_report")
+            await until_async(lambda: delegate.deaths, "the exit_report")
             (error,) = delegate.deaths
             assert error.exit_status == status
             assert f"pid {worker.pid} {words}" in error.message
@@ -165,10 +166,10 @@ def test_processes_started_by_a_forked_guest_end_with_it(tmp_path):
     async def die():
         with borrowed(ForkServerPool(), "numpy") as prewarmed:
             worker, delegate = await started(warm_spec(tmp_path, prewarmed, methods))
-            await until(lambda: delegate.lines, "the child's number")
+            await until_async(lambda: delegate.lines, "the child's number")
             child = int(delegate.lines[0][1].split()[1])
             worker.execute([(1, request(1), None)], 1)
-            await until(lambda: delegate.deaths, "the exit_report")
+            await until_async(lambda: delegate.deaths, "the exit_report")
             await ended(child)
 
     run(die())
@@ -182,7 +183,7 @@ def test_guests_end_with_the_process_they_were_forked_from_and_others_come_from_
             server = parent_of(guests[0][0])
             server.kill()
             for worker, delegate in guests:
-                await until(lambda delegate=delegate: delegate.deaths, "the exit_report")
+                await until_async(lambda delegate=delegate: delegate.deaths, "the exit_report")
                 (error,) = delegate.deaths
                 assert error.exit_status == -signal.SIGKILL
                 assert (
@@ -340,7 +341,7 @@ def test_a_start_that_is_given_up_leaves_no_guest(tmp_path):
                 await asyncio.sleep(0)  # far enough for it to ask for the fork, and no further
                 start.cancel()
                 await asyncio.gather(start, return_exceptions=True)
-            await until(lambda: [each.pid for each in server.children()] == [first.pid], "the others to go")
+            await until_async(lambda: [each.pid for each in server.children()] == [first.pid], "the others to go")
             await first.kill()
 
     run(serve())
@@ -437,7 +438,7 @@ def test_guests_are_forked_under_every_interpreter(version, python, tmp_path, tm
                 assert worker.python.startswith(".".join(map(str, version)))
                 assert parent_of(worker).pid != os.getpid()
                 worker.execute([(1, request(1, 2), None)], 1)
-                await until(lambda delegate=delegate: delegate.answers, "the answer")
+                await until_async(lambda delegate=delegate: delegate.answers, "the answer")
                 await worker.stop(5)
                 assert worker._process.exited.result() == 0
                 assert delegate.lines == []

@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from support.waiting import until_async
 
 from naiad.guests import worker as worker_module
 from naiad.guests.memory.instance import InstanceMemory
 
-from .guests import launch_spec, request, run, started, until
+from .guests import launch_spec, request, run, started
 
 pytestmark = pytest.mark.server
 
@@ -53,10 +54,10 @@ def answers_to(tmp_path, *numbers, keep=True, after=1):
 
         delegate.on_response = on_response
         worker.execute([(key, request(number), None) for key, number in enumerate(numbers)], len(numbers))
-        await until(lambda: delegate.done, "the batch")
+        await until_async(lambda: delegate.done, "the batch")
         delegate.answers.clear()
         worker.execute([(99, request(after), None)], 1)
-        await until(lambda: seen[-1][0] == 99, "the next batch")
+        await until_async(lambda: seen[-1][0] == 99, "the next batch")
         assert seen[-1] == (99, 4 * after)
         await worker.stop(10)
         return seen[:-1]

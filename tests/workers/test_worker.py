@@ -13,12 +13,13 @@ import numpy as np
 import psutil
 import pytest
 from naiad_stub import wire
+from support.waiting import until_async
 
 from naiad.core.errors import ProtocolError
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor
 
-from .guests import IDENTITY, PLAN, guest, is_running, launch_spec, request, run, started, until
+from .guests import IDENTITY, PLAN, guest, is_running, launch_spec, request, run, started
 
 pytestmark = pytest.mark.server
 
@@ -29,7 +30,7 @@ def test_a_guest_answers_its_requests(tmp_path):
         for key in range(1, 6):
             worker.execute([(key, request(key, key + 0.5), None)], 1)
         assert worker.python.count(".") == 2
-        await until(lambda: len(delegate.done) == 5, "five batches")
+        await until_async(lambda: len(delegate.done) == 5, "five batches")
         assert [answer.key for answer in delegate.answers] == [1, 2, 3, 4, 5]
         assert [list(output) for output in delegate.outputs()] == [[k, k + 0.5] for k in range(1, 6)]
         assert (worker.batches, worker.memory.inputs.in_use) == ({}, 0)
@@ -54,7 +55,7 @@ def test_next_work_goes_to_a_guest_before_its_answers_where_work_waits(tmp_path,
 
         delegate.on_batch_done = done
         worker.execute([(1, request(1), None), (2, request(2), None)], 2)
-        await until(lambda: len(reports) == 5, "two batches")
+        await until_async(lambda: len(reports) == 5, "two batches")
         await worker.stop(10)
         assert (worker.batches, worker.open) == ({}, set())
         return reports
@@ -94,7 +95,7 @@ def test_bytes_that_are_forwarded_come_back_as_the_guest_wrote_them(tmp_path):
         packed = PLAN.pack_inputs(request(1.0, 2.0))
         for key, values in ((1, (1.0, 2.0)), (2, (3.0, 4.0)), (3, (-1.0, 0.0)), (4, (5.0, 6.0))):
             worker.forward(key, b"id", packed[0], np.array(values, "<f4").tobytes(), 1, time.monotonic_ns())
-            await until(lambda key=key: (key,) in delegate.done, "the batch")
+            await until_async(lambda key=key: (key,) in delegate.done, "the batch")
         assert [(answer.key, answer.response.error is None) for answer in delegate.answers] == [(1, True), (3, False)]
         assert delegate.answers[1].response.error.message == "it is negative"
         assert [each.key for each in delegate.forwarded] == [2, 4]
@@ -115,7 +116,7 @@ def test_an_exit_during_a_request_is_reported_once_with_signal_and_last_lines(tm
         worker.execute([(1, request(1), None)], 1)
         worker.execute([(2, request(-1), None)], 1)
         worker.execute([(3, request(3), None)], 1)
-        await until(lambda: delegate.deaths, "the death")
+        await until_async(lambda: delegate.deaths, "the death")
         [error] = delegate.deaths
         assert "was killed by SIGSEGV" in error.message
         assert error.exit_status == -signal.SIGSEGV
@@ -141,9 +142,9 @@ def test_a_request_sent_after_the_last_response_of_an_exited_guest_counts_as_not
         worker._loop.remove_reader(worker._channel._socket)
         worker.execute([(1, request(1), None)], 1)
         # The answer lies in the socket, unread, when the guest ends.
-        await until(lambda: _readable(worker._channel._socket), "the answer")
+        await until_async(lambda: _readable(worker._channel._socket), "the answer")
         os.kill(worker.pid, signal.SIGKILL)
-        await until(lambda: delegate.deaths, "the death")
+        await until_async(lambda: delegate.deaths, "the death")
         assert [answer.key for answer in delegate.answers] == [1]
         assert [(batch.keys, batch.sent) for batch in worker.batches.values()] == [([2], 0)]
         assert worker.open == {2}  # else nobody would answer it
@@ -171,7 +172,7 @@ def execute(self, requests):
         worker, delegate = await started(launch_spec(tmp_path, methods))
         children = [child.pid for child in psutil.Process(worker.pid).children()]
         worker.execute([(1, request(1), None)], 1)
-        await until(lambda: delegate.deaths, "the death")
+        await until_async(lambda: delegate.deaths, "the death")
         assert "exited with status 7" in delegate.deaths[0].message
         for child in children:
             os.kill(child, signal.SIGKILL)
@@ -194,7 +195,7 @@ def execute(self, requests):
     async def die():
         worker, delegate = await started(launch_spec(tmp_path, methods))
         worker.execute([(1, request(1), None)], 1)
-        await until(lambda: delegate.deaths, "the death")
+        await until_async(lambda: delegate.deaths, "the death")
         assert "was killed: it closed its channel" in delegate.deaths[0].message
 
     run(die())
@@ -206,7 +207,7 @@ def test_uncaught_error_of_the_stub_keeps_its_exit_code(tmp_path):
     async def die():
         worker, delegate = await started(launch_spec(tmp_path, IDENTITY))
         worker._send(wire.frame(wire.Kind.EXECUTE, b"nonsense"))
-        await until(lambda: delegate.deaths, "the death")
+        await until_async(lambda: delegate.deaths, "the death")
         assert "exited with status 1" in delegate.deaths[0].message
         assert any("struct.error" in line for line in delegate.deaths[0].last_lines)
 
@@ -235,7 +236,7 @@ def execute(self, requests):
     async def die():
         worker, delegate = await started(launch_spec(tmp_path, methods))
         worker.execute([(1, request(1), None)], 1)
-        await until(lambda: delegate.deaths, "the death")
+        await until_async(lambda: delegate.deaths, "the death")
         assert "was killed: it broke the protocol: " in delegate.deaths[0].message
 
     run(die())
@@ -250,7 +251,7 @@ def test_an_error_of_the_delegate_ends_the_guest_and_not_the_server(tmp_path, ca
 
         delegate.on_response = broken
         worker.execute([(1, request(1), None)], 1)
-        await until(lambda: delegate.deaths, "the death")
+        await until_async(lambda: delegate.deaths, "the death")
         assert "its message could not be handled: a fault of ours" in delegate.deaths[0].message
 
     run(die())
@@ -312,7 +313,7 @@ def execute(self, requests):
         asked.parameters = {"long": "p" * 3_000_000}
         asked.request_id = "i" * 30_000
         worker.execute([(1, asked, None)], 1)
-        await until(lambda: delegate.done, "the answer")
+        await until_async(lambda: delegate.done, "the answer")
         assert delegate.answers[0].response.parameters == {"long": "e" * 2_000_000}
         assert delegate.logged[0][2] == f"[request id: {'i' * 128}...] {'i' * 30_000}"
         await worker.kill()
@@ -366,7 +367,7 @@ def test_inputs_of_a_long_batch_are_copied_in_slices_and_later_messages_wait(tmp
         worker.cancel([2])
         assert worker._unsent.batches == [1, 2, 3]
         count_turns()
-        await until(lambda: len(delegate.done) == 3, "three batches")
+        await until_async(lambda: len(delegate.done) == 3, "three batches")
         assert sum(turns) >= 35, "at most a MiB in a turn"
         assert [answer.key for answer in delegate.answers] == [1, 2, 3]
         assert [np.frombuffer(each.outputs, "<f4").tolist() for each in delegate.forwarded] == [[4, 0]]
@@ -406,7 +407,7 @@ def test_batches_that_wait_for_their_inputs_when_the_guest_dies_count_as_not_beg
             os.kill(worker.pid, number)
         worker.execute([(1, long_request(1), None)], 1)
         worker.execute([(2, request(2), None)], 1)
-        await until(lambda: delegate.deaths, "the death")
+        await until_async(lambda: delegate.deaths, "the death")
         assert [(batch.keys, batch.sent) for batch in worker.batches.values()] == [([1], 0), ([2], 0)]
         assert not worker._waiting
 
@@ -421,7 +422,7 @@ def test_request_that_a_dying_guest_never_read_counts_as_not_begun(tmp_path):
         os.kill(worker.pid, signal.SIGSTOP)
         worker.execute([(1, request(1), None)], 1)
         os.kill(worker.pid, signal.SIGKILL)
-        await until(lambda: delegate.deaths, "the death")
+        await until_async(lambda: delegate.deaths, "the death")
         assert [(batch.keys, batch.sent) for batch in worker.batches.values()] == [([1], 0)]
 
     run(die())

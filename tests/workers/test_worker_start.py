@@ -14,10 +14,11 @@ import psutil
 import pytest
 from naiad_stub import wire
 from naiad_stub.process_title import process_name
+from support.waiting import until_async
 
 from naiad.core.errors import GuestExitedError, ModelError
 
-from .guests import IDENTITY, guest, is_running, launch_spec, run, started, until
+from .guests import IDENTITY, guest, is_running, launch_spec, run, started
 
 pytestmark = pytest.mark.server
 
@@ -154,7 +155,7 @@ def test_start_that_is_cancelled_leaves_no_process(tmp_path):
     async def start():
         worker, delegate = guest(launch_spec(tmp_path, "def initialize(self, args):\n    print('in'); time.sleep(60)"))
         task = asyncio.ensure_future(worker.start())
-        await until(lambda: delegate.lines, "initialize to be running")
+        await until_async(lambda: delegate.lines, "initialize to be running")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         return worker.pid
@@ -214,11 +215,11 @@ def initialize(self, args):
 
     async def kill():
         worker, delegate = await started(launch_spec(tmp_path, methods))
-        await until(lambda: len(delegate.lines) == 2, "both pids")
+        await until_async(lambda: len(delegate.lines) == 2, "both pids")
         pids = [worker.pid, *(int(line) for _, line in delegate.lines)]
         assert all(map(is_running, pids))
         await worker.kill()
-        await until(lambda: not any(map(is_running, pids)), "all processes to end")
+        await until_async(lambda: not any(map(is_running, pids)), "all processes to end")
 
     run(kill())
 
@@ -243,7 +244,7 @@ def initialize(self, args):
         await asyncio.wait_for(worker.start(), 60)
         os.kill(worker.pid, signal.SIGTERM)
         os.kill(worker.pid, signal.SIGINT)
-        await until(lambda: ("stdout", "-15 -15") in delegate.lines, "exit codes")
+        await until_async(lambda: ("stdout", "-15 -15") in delegate.lines, "exit codes")
         await worker.stop(60)
         assert delegate.deaths == []
 
@@ -269,7 +270,7 @@ def initialize(self, args):
     async def serve():
         worker, delegate = guest(launch_spec(tmp_path, methods))
         await asyncio.wait_for(worker.start(), 30)
-        await until(lambda: ("stdout", "{-15}") in delegate.lines, "exit codes")
+        await until_async(lambda: ("stdout", "{-15}") in delegate.lines, "exit codes")
         await worker.stop(60)
 
     run(serve())
@@ -286,7 +287,7 @@ OOM_SCORE = """
 def test_the_kernel_ends_a_guest_rather_than_the_host_when_memory_runs_out(tmp_path):
     async def serve():
         worker, delegate = await started(launch_spec(tmp_path, OOM_SCORE))
-        await until(lambda: len(delegate.lines) == 2, "both values")
+        await until_async(lambda: len(delegate.lines) == 2, "both values")
         await worker.kill()
         return [int(line) for _, line in delegate.lines]
 

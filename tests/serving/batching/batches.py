@@ -7,7 +7,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from support.server import Reply, ServerProcess, wait_until
+from support.server import Reply, ServerProcess
+from support.waiting import until
 
 MODEL = """
 import os
@@ -61,7 +62,7 @@ class BatchModel:
 
     def wait_for_call(self, number: int) -> None:
         """Wait until execute was called so often."""
-        wait_until((self.folder / f"began-{number}").exists, f"execute call {number} of '{self.name}'")
+        until((self.folder / f"began-{number}").exists, f"execute call {number} of '{self.name}'")
 
 
 class Request:
@@ -127,4 +128,4 @@ def pending(server: ServerProcess, model: BatchModel) -> int:
 
 def wait_for_pending(server: ServerProcess, model: BatchModel, number: int) -> None:
     """Wait until so many requests wait in the queue."""
-    wait_until(lambda: pending(server, model) == number, f"{number} waiting requests of '{model.name}'")
+    until(lambda: pending(server, model) == number, f"{number} waiting requests of '{model.name}'")

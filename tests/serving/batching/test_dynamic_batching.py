@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tritonclient.grpc
-from support.server import ServerProcess, wait_until
+from support.server import ServerProcess
+from support.waiting import until
 
 from .batches import BatchModel, Request, metrics, statistics, wait_for_pending
 
@@ -248,10 +249,10 @@ def test_responses_leave_in_the_order_of_their_requests(tmp_path):
     with ServerProcess(tmp_path / "models", work=tmp_path) as server:
         (model.folder / "gate0").touch()
         first = Request(server, model)
-        wait_until((model.folder / "began-0-1").exists, "the first request's execution")
+        until((model.folder / "began-0-1").exists, "the first request's execution")
         second = Request(server, model)
-        wait_until((model.folder / "began-1-1").exists, "the second request's execution")
-        wait_until(lambda: statistics(server, model)["execution_count"] == 1, "the second request's end")
+        until((model.folder / "began-1-1").exists, "the second request's execution")
+        until(lambda: statistics(server, model)["execution_count"] == 1, "the second request's end")
 
         assert not second.is_answered
         (model.folder / "gate0").unlink()

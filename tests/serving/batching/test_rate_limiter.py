@@ -9,7 +9,8 @@ import signal
 import numpy as np
 import pytest
 import tritonclient.grpc
-from support.server import ServerProcess, wait_until
+from support.server import ServerProcess
+from support.waiting import until
 
 from .batches import BatchModel, Request, metrics, statistics, wait_for_pending
 
@@ -176,8 +177,8 @@ def test_a_request_that_is_cancelled_while_it_waits_for_a_resource_is_never_exec
         call, errors = ask_over_grpc(client, second)
         wait_for_pending(server, second, 1)
         call.cancel()
-        wait_until(lambda: reasons(server, second, "CANCELED") == 1, "the cancelled request to be counted")
-        wait_until(lambda: errors, "the client's own thread to tell of it")
+        until(lambda: reasons(server, second, "CANCELED") == 1, "the cancelled request to be counted")
+        until(lambda: errors, "the client's own thread to tell of it")
         assert "CANCELLED" in str(errors[0].status())
         stays = Request(server, second)
         assert holds.is_answered is stays.is_answered is False

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 from serving.asking import Ask
-from support.server import ServerProcess, wait_until
+from support.server import ServerProcess
+from support.waiting import until
 
 from .batches import metrics
 
@@ -162,7 +163,7 @@ def hold(server, folder, model, requests):
     gate = folder / model / "gate"
     gate.touch()
     first = Ask(server, model, 999, "start end")
-    wait_until(lambda: any((folder / model).glob("began-*")), "the first call")
+    until(lambda: any((folder / model).glob("began-*")), "the first call")
     asked = []
     for request in requests:
         asked.append(Ask(server, model, *request))
@@ -173,7 +174,7 @@ def hold(server, folder, model, requests):
 
 def wait_for_waiting(server, model, number):
     line = f'nv_inference_pending_request_count{{model="{model}",version="1"}} {number}'
-    wait_until(lambda: line in metrics(server), f"{number} waiting requests of '{model}'")
+    until(lambda: line in metrics(server), f"{number} waiting requests of '{model}'")
 
 
 NOT_STARTED = "inference request for sequence 5 to model 'direct' must specify the START flag on the first request of the sequence"

@@ -12,7 +12,8 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 from serving.asking import Ask
-from support.server import ServerProcess, wait_until
+from support.server import ServerProcess
+from support.waiting import until
 
 MODEL = """
 import json
@@ -346,7 +347,7 @@ def test_a_decoupled_model_may_send_states_that_clients_do_not_see(server):
     with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
         client.start_stream(lambda result, error: answers.append((result, error)))
         client.async_stream_infer("countdown", [tensor], sequence_id=1, sequence_start=True, sequence_end=True)
-        wait_until(lambda: len(answers) >= 4, "four responses")
+        until(lambda: len(answers) >= 4, "four responses")
         client.stop_stream()
     assert [error for _, error in answers] == [None] * 4
     assert [result.as_numpy("OUT").ravel()[0] for result, _ in answers] == [b"3", b"2", b"1", b"0"]
@@ -360,11 +361,11 @@ def test_a_state_that_cannot_work_fails_the_load_and_says_why(server, model):
 
 
 def test_the_state_is_lost_and_reset_when_the_instance_exits(server):
-    wait_until(lambda: server.get("/v2/models/plain/ready").status == 200 or None, "the guest")
+    until(lambda: server.get("/v2/models/plain/ready").status == 200 or None, "the guest")
     assert sums(server, "plain", 11, 5, 5) == ["0", "5"]
     os.kill(Ask(server, "plain", 11).seen["pid"], signal.SIGKILL)
     server.wait_log("'plain_0_0' is restarted")
     assert Ask(server, "plain", 11).reply.status == 503
-    wait_until(lambda: server.get("/v2/models/plain/ready").status == 200 or None, "the new guest")
+    until(lambda: server.get("/v2/models/plain/ready").status == 200 or None, "the new guest")
     assert sums(server, "plain", 11, 5, 5) == ["0", "5"]
     Ask(server, "plain", 11, "end").finish()

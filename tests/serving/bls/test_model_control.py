@@ -9,7 +9,8 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 from serving.written import CONFIG, RUNS_CODE, evaluate, write_model
-from support.server import ServerProcess, wait_until
+from support.server import ServerProcess
+from support.waiting import until
 
 SAYS_B = RUNS_CODE.replace("repr(eval(code, globals()))", "'b'")
 LOADS_B = """
@@ -44,7 +45,7 @@ def test_a_model_loads_asks_about_and_unloads_another(server):
     assert evaluate(server, "a", "(pb_utils.is_model_ready('b'), pb_utils.is_model_ready('b', '1'))") == "(True, True)"
     assert evaluate(server, "b", "1 + 1") == "2"
     assert evaluate(server, "a", "pb_utils.unload_model('b', unload_dependents=True)") == "None"
-    wait_until(lambda: evaluate(server, "a", "pb_utils.is_model_ready('b')") == "False", "the end of b")
+    until(lambda: evaluate(server, "a", "pb_utils.is_model_ready('b')") == "False", "the end of b")
     assert server.get("/v2/models/b/ready").status == 400
 
 
@@ -68,7 +69,7 @@ def test_a_model_reloads_itself_and_unloads_itself(tmp_path):
         assert evaluate(server, "a", "os.getpid()") != before
         gone = "[time.sleep(0.01) for _ in iter(lambda: pb_utils.is_model_ready('a'), False)]"
         assert evaluate(server, "a", f"pb_utils.unload_model('a'), {gone}, 'saw its end'").endswith("'saw its end')")
-        wait_until(lambda: "successfully unloaded 'a'" in server.log, "the end of a")
+        until(lambda: "successfully unloaded 'a'" in server.log, "the end of a")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_files_of_a_load_request_make_a_model_and_are_removed_with_it(server, te
     )
     assert root.count("naiad-model-") == 1
     evaluate(server, "a", "pb_utils.unload_model('made')")
-    wait_until(
+    until(
         lambda: (
             evaluate(
                 server, "a", "__import__('glob').glob(__import__('tempfile').gettempdir() + '/naiad-model-*/made')"
@@ -156,14 +157,14 @@ def test_clients_load_with_configuration_and_files_over_http_and_grpc(server, te
         client.load_model("brought", config=SCRATCH, files={"file:1/model.py": text_of_b})
         assert evaluate(server, "brought", "anything") == "b"
         client.unload_model("brought")
-        wait_until(lambda client=client: not client.is_model_ready("brought"), "its end")
+        until(lambda client=client: not client.is_model_ready("brought"), "its end")
         client.close()
 
 
 def test_a_bad_configuration_in_a_request_leaves_everything_as_it_is(server):
     evaluate(server, "a", "pb_utils.load_model('b')")
     # What other tests have unloaded may not have ended.
-    wait_until(lambda: b"UNLOADING" not in server.post("/v2/repository/index").body, "unloaded models to go")
+    until(lambda: b"UNLOADING" not in server.post("/v2/repository/index").body, "unloaded models to go")
     before = server.post("/v2/repository/index").json()
     for name in ("b", "never_seen"):
         for config in ({"name": "z"}, {"max_batch_size": -3}):

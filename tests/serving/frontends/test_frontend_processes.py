@@ -16,7 +16,8 @@ import tritonclient.grpc
 from serving.frontends.killing import frontends, kill_under_load, reader_of
 from serving.repositories import infer, repository, values
 from serving.written import write_model
-from support.server import HOST, ServerProcess, wait_until
+from support.server import HOST, ServerProcess
+from support.waiting import until
 
 COUNT = 2
 CONNECTIONS = 24
@@ -188,7 +189,7 @@ def test_a_process_that_exits_closes_its_connections_and_affects_no_others(tmp_p
         victim = frontends(server)[0]
         body = waits.replace("PATH", repr(str(fifo))).encode()
         made[0].request("POST", "/v2/models/code/infer", body)
-        writing = wait_until(lambda: reader_of(fifo), "the model to read")
+        writing = until(lambda: reader_of(fifo), "the model to read")
         victim.send_signal(signal.SIGKILL)
         server.wait_for(
             lambda: len(frontends(server)) == COUNT and victim.pid not in [each.pid for each in frontends(server)],

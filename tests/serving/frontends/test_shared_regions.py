@@ -18,7 +18,8 @@ import pytest
 import tritonclient.utils.shared_memory as shm
 from serving.frontends.killing import frontends
 from serving.written import write_model
-from support.server import HOST, ServerProcess, wait_until
+from support.server import HOST, ServerProcess
+from support.waiting import until
 
 WAITS = """
 def execute(self, requests):
@@ -122,7 +123,7 @@ def test_a_region_that_a_process_uses_can_be_unregistered_through_none(server, r
         assert register(two, "r", key)[0] == 200
         assert register(one, "free", key)[0] == 200
         pending = pool.submit(infer, one, "r", wait=str(gate))
-        wait_until(Path(f"{gate}.begun").exists, "the model to wait", 30)
+        until(Path(f"{gate}.begun").exists, "the model to wait", 30)
 
         refusal = {"error": "Cannot unregister shared memory region 'r', it is currently in use."}
         assert unregister(two, "r") == (500, refusal)
@@ -180,7 +181,7 @@ def test_a_process_that_was_restarted_knows_the_regions(server, region):
     before = {process.pid for process in frontends(server)}
     for pid in before:
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: len({process.pid for process in frontends(server)} - before) == 2, "both to be restarted", 30)
+    until(lambda: len({process.pid for process in frontends(server)} - before) == 2, "both to be restarted", 30)
     with connection_of_each(server) as made:
         for offset, connection in enumerate(made, start=1):
             assert infer(connection, "r", offset=1024 * offset) == (200, {**infer(connection, "r")[1]})

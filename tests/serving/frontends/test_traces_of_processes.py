@@ -15,7 +15,8 @@ import tritonclient.grpc
 from serving.frontends.killing import frontends, reader_of
 from serving.repositories import document, repository
 from serving.written import write_model
-from support.server import HOST, ServerProcess, wait_until
+from support.server import HOST, ServerProcess
+from support.waiting import until
 
 CONNECTIONS = 24
 """The chance that the kernel gives all of them to one of two processes is one in eight million."""
@@ -87,7 +88,7 @@ def test_requests_of_all_processes_are_sampled_in_one_sequence_and_written_to_on
         # A traced request whose process exits: its trace ends without the sending.
         waits = {"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [f"open({str(fifo)!r}).read()"]}
         made[0].request("POST", "/v2/models/code/infer", json.dumps({"id": "killed", "inputs": [waits]}))
-        writing = wait_until(lambda: reader_of(fifo), "the model to read")
+        writing = until(lambda: reader_of(fifo), "the model to read")
         for process in frontends(server):
             process.send_signal(signal.SIGKILL)
         writing.close()

@@ -8,7 +8,8 @@ import psutil
 import pytest
 from cli.parsing import parse_options
 from serving.repositories import infer, repository, values
-from support.server import ServerError, ServerProcess, wait_until
+from support.server import ServerProcess
+from support.waiting import WaitedInVain, until
 
 from naiad.server import app
 
@@ -40,8 +41,8 @@ def test_a_guest_polls_after_messages_that_are_closer_than_the_limit(tmp_path):
     with ServerProcess(models, f"--busy-poll-us={LIMIT_US}", work=tmp_path) as server:
         (guest,) = server.children()
         try:
-            wait_until(lambda: _polls(server, guest), "a guest that polls", 8)
-        except ServerError:
+            until(lambda: _polls(server, guest), "a guest that polls", 8)
+        except WaitedInVain:
             if os.getloadavg()[0] < 1:
                 raise
             pytest.skip("others want the processors, where nobody is to poll")

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 from serving.repositories import index, infer, is_model_ready, repository, values
-from support.server import ServerError, ServerProcess, wait_until
+from support.server import ServerError, ServerProcess
+from support.waiting import until
 
 from .test_supervision import is_running, named_segments
 
@@ -105,10 +106,10 @@ def test_a_killed_server_takes_fork_servers_and_their_guests_along(tmp_path):
         family = [child.pid for child in server.children()]
         assert len(family) == 3 + 1 + len(fork_servers(server))
         os.kill(server.pid, signal.SIGKILL)
-        wait_until(lambda: not any(map(is_running, family)), "all of them to end")
+        until(lambda: not any(map(is_running, family)), "all of them to end")
     finally:
         server.kill()
-    wait_until(lambda: named_segments() <= before, "no segment to be left")
+    until(lambda: named_segments() <= before, "no segment to be left")
 
 
 def test_two_environments_have_a_fork_server_each(tmp_path):

@@ -11,7 +11,8 @@ import psutil
 import pytest
 from serving.guests.test_supervision import is_running, models
 from serving.repositories import infer, is_model_ready, values
-from support.server import ServerProcess, wait_until
+from support.server import ServerProcess
+from support.waiting import until
 
 from naiad.guests import cgroups
 
@@ -74,10 +75,10 @@ def test_daemons_end_with_a_server_that_is_killed(tmp_path, means, prewarm):
         left = [*daemons(server), *(child.pid for child in psutil.Process(server.pid).children(recursive=True))]
         assert len(left) >= 2 * DAEMONS
         os.kill(server.pid, signal.SIGKILL)
-        wait_until(lambda: none_runs(left), "all processes to end")
+        until(lambda: none_runs(left), "all processes to end")
     finally:
         server.kill()
-    wait_until(lambda: not groups_of(server.pid), "no control group to be left")
+    until(lambda: not groups_of(server.pid), "no control group to be left")
 
 
 @pytest.mark.parametrize("means", [GROUPS, MARKERS])

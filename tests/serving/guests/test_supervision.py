@@ -15,7 +15,8 @@ import psutil
 import pytest
 from serving.repositories import Asking, index, infer, is_model_ready, repository, values
 from serving.written import RUNS_CODE, evaluate, write_model
-from support.server import HOST, ServerProcess, wait_until
+from support.server import HOST, ServerProcess
+from support.waiting import until
 
 GATED = """
 def initialize(self, args):
@@ -150,10 +151,10 @@ def test_killed_server_takes_its_guests_along_and_leaves_nothing(tmp_path):
         Asking(server, "dies_mid_request", 30)
         server.wait_log("works for 30.0 s")
         os.kill(server.pid, signal.SIGKILL)
-        wait_until(lambda: not any(map(is_running, guests)), "the guests to end")
+        until(lambda: not any(map(is_running, guests)), "the guests to end")
     finally:
         server.kill()
-    wait_until(lambda: named_segments() <= before, "no segment to be left")
+    until(lambda: named_segments() <= before, "no segment to be left")
 
 
 def named_segments() -> set[Path]:

@@ -11,7 +11,8 @@ import pytest
 from serving.contract import Stream, run, serving, stream
 from serving.repositories import SAMPLES, index, infer, repository, values
 from serving.written import evaluate, write_model
-from support.server import ServerProcess, wait_until
+from support.server import ServerProcess
+from support.waiting import until
 
 MODELS = ("runs_code", "runs_coroutine", "runs_code_decoupled", "runs_coroutine_decoupled", "identity")
 
@@ -353,7 +354,7 @@ def test_a_leaked_thread_affects_no_request_and_does_not_delay_the_exit(threaded
         closed = (
             "TritonModelException: Unable to send response. Non-decoupled model cannot send more than one response."
         )
-        wait_until(lambda: run(threaded, model, "return [answer(getattr(model, 'late', ''))]") == closed, closed)
+        until(lambda: run(threaded, model, "return [answer(getattr(model, 'late', ''))]") == closed, closed)
 
 
 def test_a_busy_leaked_thread_affects_no_request_and_does_not_delay_the_exit(tmp_path):
@@ -392,7 +393,7 @@ def test_a_forked_child_cannot_use_the_channel_and_its_parent_serves_on(mortal, 
         goes_on(mortal, model)
     if name == "stays":
         psutil.Process(child).kill()
-    wait_until(lambda: is_gone(child), "the child to end")
+    until(lambda: is_gone(child), "the child to end")
     assert run(mortal, model, "import os\nreturn [answer(os.getpid())]") == parent
 
 

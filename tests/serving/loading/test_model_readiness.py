@@ -8,7 +8,8 @@ import time
 import pytest
 import tritonclient.grpc
 from serving.written import RUNS_CODE, evaluate, write_model
-from support.server import ServerProcess, wait_until
+from support.server import ServerProcess
+from support.waiting import until
 
 SAYS = """
 answer = staticmethod(lambda: True)
@@ -104,7 +105,7 @@ def test_checks_at_once_share_one_call(server, tmp_path):
     ]
     for thread in threads:
         thread.start()
-    wait_until(lambda: int(evaluate(server, "says", "M.calls")) == before + 1, "the call")
+    until(lambda: int(evaluate(server, "says", "M.calls")) == before + 1, "the call")
     go_on.touch()
     for thread in threads:
         thread.join()
@@ -188,4 +189,4 @@ def test_a_guest_that_exits_during_a_check_is_not_ready(tmp_path):
     with ServerProcess(tmp_path / "models", work=tmp_path) as server:
         set_answer(server, "m", "lambda: os._exit(1)")
         assert server.get("/v2/models/m/ready").status == 400
-        wait_until(lambda: server.get("/v2/models/m/ready").status == 200, "the next guest")
+        until(lambda: server.get("/v2/models/m/ready").status == 200, "the next guest")

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 from serving.batching.batches import BatchModel, metrics, pending, statistics
-from support.server import ServerProcess, wait_until
+from support.server import ServerProcess
+from support.waiting import until
 
 SEQUENCES = "max_batch_size: 1 sequence_batching { max_sequence_idle_microseconds: 60000000 }"
 ENSEMBLE = """
@@ -36,7 +37,7 @@ class Call:
     @property
     def status(self):
         """Its status, once it has ended."""
-        wait_until(lambda: self.ends, "the end of the call")
+        until(lambda: self.ends, "the end of the call")
         error = self.ends[0][1]
         return "OK" if error is None else str(error.status())
 
@@ -83,10 +84,10 @@ def test_a_request_in_the_queue_of_a_model_without_batching_is_cancelled(server,
     first = Call(client, "plain")
     plain.wait_for_call(1)  # calls made while a channel connects may come in any order
     second, third = (Call(client, "plain") for _ in range(2))
-    wait_until(lambda: pending(server, plain) == 2, "two that wait")
+    until(lambda: pending(server, plain) == 2, "two that wait")
     second.cancel()
     assert "CANCELLED" in second.status
-    wait_until(lambda: pending(server, plain) == 1, "one that waits")
+    until(lambda: pending(server, plain) == 1, "one that waits")
     plain.open_gate()
     assert (first.status, third.status) == ("OK", "OK")
     assert statistics(server, plain)["execution_count"] == 2
@@ -98,10 +99,10 @@ def test_a_sequence_that_waits_for_a_slot_is_cancelled(server, models, client):
     assert Call(client, "places", sequence_id=1, sequence_start=True).status == "OK"
     waits = Call(client, "places", sequence_id=2, sequence_start=True)
     behind = Call(client, "places", sequence_id=3, sequence_start=True, sequence_end=True)
-    wait_until(lambda: pending(server, places) == 2, "two that wait")
+    until(lambda: pending(server, places) == 2, "two that wait")
     waits.cancel()
     assert "CANCELLED" in waits.status
-    wait_until(lambda: pending(server, places) == 1, "one that waits")
+    until(lambda: pending(server, places) == 1, "one that waits")
     assert Call(client, "places", sequence_id=1, sequence_end=True).status == "OK"
     assert behind.status == "OK"
     assert failures(server, "places") == 1
@@ -114,9 +115,9 @@ def test_cancelling_a_request_of_a_sequence_cancels_those_behind_it(server, mode
     running = Call(client, "queues", sequence_id=1, sequence_start=True)
     queues.wait_for_call(1)
     second = Call(client, "queues", sequence_id=1)
-    wait_until(lambda: pending(server, queues) == 1, "one that waits")
+    until(lambda: pending(server, queues) == 1, "one that waits")
     third = Call(client, "queues", sequence_id=1, sequence_end=True)
-    wait_until(lambda: pending(server, queues) == 2, "two that wait")
+    until(lambda: pending(server, queues) == 2, "two that wait")
     second.cancel()
     assert "CANCELLED" in second.status
     assert "CANCELLED" in third.status
@@ -135,7 +136,7 @@ def test_an_ensemble_is_cancelled_between_its_steps(server, models, client):
     call.cancel()
     assert "CANCELLED" in call.status
     turns.open_gate()
-    wait_until(lambda: statistics(server, turns)["execution_count"] == before + 1, "the first step's end")
+    until(lambda: statistics(server, turns)["execution_count"] == before + 1, "the first step's end")
     assert Call(client, "chain").status == "OK"
     assert statistics(server, models["after"])["execution_count"] == after + 1
 
@@ -147,10 +148,10 @@ def test_a_step_that_waits_for_its_instance_is_cancelled(server, models, client)
     first = Call(client, "chain")
     after.wait_for_call(executed + 1)
     waits = Call(client, "chain")
-    wait_until(lambda: pending(server, after) == 1, "the step to wait")
+    until(lambda: pending(server, after) == 1, "the step to wait")
     waits.cancel()
     assert "CANCELLED" in waits.status
-    wait_until(lambda: pending(server, after) == 0, "the step to be withdrawn")
+    until(lambda: pending(server, after) == 0, "the step to be withdrawn")
     after.open_gate()
     assert first.status == "OK"
     assert statistics(server, after)["execution_count"] == executed + 1

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 from serving.written import write_model
-from support.server import HOST, ServerProcess, wait_until
+from support.server import HOST, ServerProcess
+from support.waiting import until
 
 MODEL = """
 def initialize(self, args):
@@ -94,7 +95,7 @@ def empty_handed(server: ServerProcess) -> bool:
 def test_what_clients_send_at_the_same_time_never_mixes(tmp_path, count):
     with doubles(tmp_path, count) as server, ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda seed: talk(server, seed, 40), range(1, 9))) == [[]] * 8
-        wait_until(lambda: empty_handed(server), "all blocks of the input segment to be free")
+        until(lambda: empty_handed(server), "all blocks of the input segment to be free")
 
 
 def test_a_guest_that_dies_fails_its_own_request_and_others_are_read_again(tmp_path):
@@ -107,7 +108,7 @@ def test_a_guest_that_dies_fails_its_own_request_and_others_are_read_again(tmp_p
                 assert "exit" in error, error
                 assert ask(connection, 5, 700_000) == (700_000, 10)
         assert [other.result() for other in others] == [[]] * 5
-        wait_until(lambda: empty_handed(server), "all blocks of the input segment to be free")
+        until(lambda: empty_handed(server), "all blocks of the input segment to be free")
 
 
 def test_request_that_needs_nearly_all_of_the_memory_for_requests_is_answered(tmp_path):

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from serving.written import RUNS_CODE, evaluate, write_model
-from support.server import HOST, ServerProcess, wait_until
+from support.server import HOST, ServerProcess
+from support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +120,7 @@ def test_metrics_of_an_exited_guest_are_removed(tmp_path):
         assert server.post("/v2/models/dies/infer", document).status == 500
         assert lines_of(server, "mortal") == []
         assert lines_of(server, "shared")[-1] == "shared 2"
-        wait_until(lambda: server.get("/v2/models/dies/ready").status == 200, "the next guest")
+        until(lambda: server.get("/v2/models/dies/ready").status == 200, "the next guest")
         assert evaluate(server, "dies", "os.getpid()") != pid
 
 
@@ -166,4 +167,4 @@ def test_a_models_metrics_go_when_it_is_unloaded(tmp_path: Path):
         evaluate(server, "m", "leaving.Metric().increment(1)")
         assert lines_of(server, "leaving")
         assert server.post("/v2/repository/models/m/unload").status == 200
-        wait_until(lambda: not lines_of(server, "leaving"), "its metrics to go")
+        until(lambda: not lines_of(server, "leaving"), "its metrics to go")
