@@ -13,7 +13,6 @@ import importlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from packaging.version import InvalidVersion, Version
 from virtualenv.seed.wheels.embed import get_embed_wheel
 
 from naiad.config.server.access import SERVER_SECRETS
+from naiad.core.child_processes import ended_with_group
 from naiad.core.errors import ExecutionEnvironmentError, OptionError
 from naiad.environments.progress import ProgressEvent, ProgressReporter
 from naiad_building.base_interpreter import BaseInterpreter
@@ -363,13 +363,8 @@ def _running(
             errors="replace",
             start_new_session=True,
         )
-        with process:
-            try:
-                yield process
-            except BaseException:
-                if process.returncode is None:  # not waited for yet, so its id is not reused
-                    os.killpg(process.pid, signal.SIGKILL)
-                raise
+        with ended_with_group(process):
+            yield process
     finally:
         os.close(watched)
         os.close(held)

@@ -100,6 +100,7 @@ FRONTENDS_MAY_IMPORT = {
     "naiad.frontends",
     "naiad.engine.door",
     "naiad.protocol",
+    "naiad.core.child_processes",
     "naiad.core.errors",
     "naiad.core.heap",
     "naiad.core.logs",

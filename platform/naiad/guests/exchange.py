@@ -25,7 +25,7 @@ from naiad_stub.segment import align
 
 from naiad.core.errors import Code, ModelError, ProtocolError
 from naiad.guests.memory.device_bytes import device_bytes, on_device
-from naiad.guests.memory.frontend_memory import InputPlace, SharedInputs
+from naiad.guests.memory.frontend_memory import SharedInputs
 from naiad.guests.memory.instance import InstanceMemory
 from naiad.guests.memory.unsent_frames import COPIED_AT_ONCE, InputCopy
 from naiad.guests.tensors import (
@@ -42,6 +42,7 @@ from naiad.protocol.inference import (
     NO_PARAMETERS,
     InferRequest,
     InferResponse,
+    InputPlace,
     OutputTensor,
 )
 from naiad.protocol.metadata import MemoryUse
@@ -121,10 +122,9 @@ class ExecutingBatch(NamedTuple):
 
 def shared_places(batch: Sequence[KeyedRequest], shared: SharedInputs) -> Sequence[InputPlace | None]:
     """Where the inputs of each request are in *shared*, None where they are elsewhere; empty if all are."""
+    segment = shared.number
     places = [
-        request.place
-        if packed is not None and isinstance(request.place, InputPlace) and request.place.shared is shared
-        else None
+        request.place if packed is not None and request.place is not None and request.place.segment == segment else None
         for _, request, packed in batch
     ]
     return places if any(places) else ()

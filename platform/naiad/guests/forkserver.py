@@ -9,7 +9,6 @@ the rest of its process group. Everything runs on the event loop's thread.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -34,6 +33,7 @@ from naiad_stub.messages import (
     unpack,
 )
 
+from naiad.core.child_processes import kill_group
 from naiad.core.errors import GuestExitedError, NaiadError
 from naiad.guests.compat import assert_never
 from naiad.guests.launch import LaunchedGuest, LaunchSpec, start_stub
@@ -260,7 +260,7 @@ class ForkServer:
             raise ValueError(f"process {pid} is not its child")
         answer = self._forks.pop(number)
         if answer.done():  # the caller was cancelled
-            os.killpg(pid, signal.SIGKILL)
+            kill_group(pid)
             self._reap(pid, lambda status, reason: None)  # noqa: ARG005 - the signature of callbacks on an exit
         else:
             answer.set_result(pid)
@@ -281,8 +281,7 @@ class ForkServer:
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
         if reason:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+            kill_group(self.pid)
         status = self._wait()
         sweeper.on_exit(self._guest_id)
         self._was_killed = not reason and status < 0

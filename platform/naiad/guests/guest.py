@@ -19,6 +19,7 @@ from collections.abc import Callable
 from naiad_stub.wire import MEMORY_LIMIT_STATUS
 
 from naiad.config.server.memory_limit import PARAMETER
+from naiad.core.child_processes import kill_group
 from naiad.core.errors import GuestExitedError
 from naiad.guests import cgroups
 from naiad.guests.cgroups import GuestCgroup
@@ -105,8 +106,7 @@ class GuestProcess:
     def kill(self) -> None:
         """Kill it and every process it started; `exited` is set when it has exited."""
         if self.pid and not self._is_reaped:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+            kill_group(self.pid)
             if self._group is not None:
                 self._group.kill()
 

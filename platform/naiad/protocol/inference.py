@@ -97,6 +97,21 @@ class Trace(Protocol):
 
 
 @dataclass(slots=True)
+class InputPlace:
+    """Where the inputs of a request are in memory that the model's guests map; they stay there while this exists.
+
+    Attributes:
+        segment: The number of the memory (`SharedInputs.number`).
+        start: Where the first input begins in it.
+        data: The bytes of all inputs, laid out as the guests expect them.
+    """
+
+    segment: int
+    start: int
+    data: memoryview
+
+
+@dataclass(slots=True)
 class InferRequest:
     """One inference request.
 
@@ -115,8 +130,7 @@ class InferRequest:
             check of one of them found holds for all; None if unknown. Frontends use a fresh `object()` for each form of
             request they recognise.
         trace: Its trace; None for requests that are not traced.
-        place: The place of its inputs in memory that the model's guests map, in the guests' layout
-            (`memory.frontend_memory.InputPlace`); None if they must be copied.
+        place: Where its inputs are in memory that the model's guests map; None if they must be copied.
         propagated: Headers of the client's request that the requests caused by it carry on: its trace context and its
             chain of servers. Models find them in the context of the request's trace.
         device: DEVICE_INPUTS if some inputs are in GPU memory (then their data is a `DeviceBytes`), DEVICE_OUTPUTS if
@@ -135,7 +149,7 @@ class InferRequest:
     timeout_us: int = 0
     layout_key: Hashable | None = None
     trace: Trace | None = None
-    place: object = None
+    place: InputPlace | None = None
     propagated: Mapping[str, str] = field(default_factory=_no_headers)
     device: int = 0
 

@@ -8,12 +8,11 @@ import os
 import pickle
 import signal
 import socket
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from naiad.core.child_processes import start_own_code
 from naiad.core.errors import Code, NaiadError
 from naiad.frontends.offload.messages import (
     OUTCOME_HEAD,
@@ -39,10 +38,6 @@ _MEMORY_FACTOR = 32
 """Memory that a task may use: the base, and so many bytes for each byte of content. As Python's objects, a list of
 numbers such as `0.5` takes 8 times its JSON, a list of short strings 16 times, lists of one number 24 times."""
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "HOME")
-_START = (
-    "import sys; sys.path[:] = sys.argv[2:]; from naiad.frontends.offload.process import run_tasks; "
-    "run_tasks(int(sys.argv[1]))"
-)
 
 Resolve = Callable[[tuple[Any, ...]], Any]
 
@@ -240,7 +235,8 @@ class OffloadProcess:
         self._channel, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there:
             try:
-                self._process = _spawn(there.fileno())
+                environ = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+                self._process = start_own_code("naiad.frontends.offload.process:run_tasks", there.fileno(), environ)
             except BaseException:
                 self._channel.close()
                 raise
@@ -350,18 +346,6 @@ class OffloadProcess:
         self._pool.on_end(self, reaping)
         if task is not None and not task.is_over:
             task.fail(_closed_error() if reason else _death_error(task, self._pool.memory_of(task)))
-
-
-def _spawn(descriptor: int) -> subprocess.Popen[bytes]:
-    # Isolated (-I), with this process's own search path: it must import the same code, and nothing of a working folder.
-    command = [sys.executable, "-I", "-c", _START, str(descriptor), *filter(None, sys.path)]
-    environ = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-    # numpy's threads would only reserve memory, which is limited.
-    environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    # In a separate session: Ctrl-C is for the host, which ends this process.
-    return subprocess.Popen(
-        command, pass_fds=(descriptor,), env=environ, stdin=subprocess.DEVNULL, start_new_session=True
-    )
 
 
 def _written(parts: Sequence[Buffer]) -> int:

@@ -94,22 +94,6 @@ class SharedInputs:
             self._on_close(self.number)
 
 
-class InputPlace:
-    """Where the inputs of a request are in a `SharedInputs`; they stay there while this object exists.
-
-    Attributes:
-        shared: The segment.
-        start: Where the first input begins in it.
-    """
-
-    __slots__ = ("_bytes", "shared", "start")
-
-    def __init__(self, shared: SharedInputs, start: int, data: memoryview) -> None:
-        self.shared = shared
-        self.start = start
-        self._bytes = data
-
-
 class OutputSegment:
     """The output segment of a guest.
 

@@ -22,7 +22,7 @@ from naiad.engine.engine import Engine
 from naiad.engine.serving.forwarding import Forwarding
 from naiad.engine.serving.pending import ForwardedRequest
 from naiad.frontends.tracing.tracer import Tracer
-from naiad.guests.memory.frontend_memory import FrontendMemory, InputPlace, SharedInputs
+from naiad.guests.memory.frontend_memory import FrontendMemory, SharedInputs
 from naiad.guests.tensors import TensorLayout
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import (
@@ -31,6 +31,7 @@ from naiad.protocol.inference import (
     Buffer,
     InferRequest,
     InferResponse,
+    InputPlace,
     InputTensor,
     OutputTensor,
     Sink,
@@ -450,7 +451,7 @@ class FrontendSession:
         number = shared.number
         part = self._parts[number]
         view = shared.lend(part, start, template.size, lambda: self._on_inputs_dropped(number, start))
-        return template.slices(view), InputPlace(shared, part * shared.part_size + start, view)
+        return template.slices(view), InputPlace(number, part * shared.part_size + start, view)
 
     def _submit(
         self, number: int, template: _OwnedTemplate, request: InferRequest, arrival: TracedArrival | None = None

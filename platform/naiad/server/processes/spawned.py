@@ -6,15 +6,12 @@ import asyncio
 import os
 import socket
 import subprocess
-import sys
 from collections import deque
 from typing import NamedTuple
 
-__all__ = ["SpawnedProcess", "SpawnedProcesses"]
+from naiad.core.child_processes import start_own_code
 
-_START = (
-    "import sys; sys.path[:] = sys.argv[3:]; from naiad.server.frontend_process import main; main(int(sys.argv[2]))"
-)
+__all__ = ["SpawnedProcess", "SpawnedProcesses"]
 
 
 class SpawnedProcess(NamedTuple):
@@ -65,15 +62,9 @@ class SpawnedProcesses:
 
 def _spawn() -> SpawnedProcess:
     own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Isolated (-I), with this process's own search path: it must import the same code, and nothing of a working folder.
-    words = ["naiad-frontend", str(other.fileno())]
-    command = [sys.executable, "-I", "-c", _START, *words, *filter(None, sys.path)]
-    environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    main = "naiad.server.frontend_process:main"
     try:
-        # In a separate session: Ctrl-C is for the owner, which ends this process.
-        process = subprocess.Popen(
-            command, pass_fds=(other.fileno(),), env=environ, stdin=subprocess.DEVNULL, start_new_session=True
-        )
+        process = start_own_code(main, other.fileno(), os.environ, title=["naiad-frontend"])
     except BaseException:
         own.close()
         raise

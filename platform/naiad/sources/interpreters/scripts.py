@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from naiad.core.child_processes import ended_with_group
 from naiad.core.errors import ExecutionEnvironmentError
 
 
@@ -80,19 +78,13 @@ def run_clean(
         # The missing file need not be the command: without /dev/null, stdin cannot be opened.
         other = "" if error.filename in {None, argv[0]} else f": {error.filename}"
         raise ExecutionEnvironmentError(f"{argv[0]} cannot be started: {error.strerror or error}{other}") from error
-    with process:
-        try:
+    try:
+        with ended_with_group(process):
             out, errors = process.communicate(timeout=time_limit)
-        except BaseException as error:
-            # The command was not waited for yet, so its process id is not reused.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise ExecutionEnvironmentError(
-                    f"{argv[0]} did not finish within {time_limit:g} s of its start; start it by hand to see what it "
-                    "waits for"
-                ) from error
-            raise
+    except subprocess.TimeoutExpired as error:
+        raise ExecutionEnvironmentError(
+            f"{argv[0]} did not finish within {time_limit:g} s of its start; start it by hand to see what it waits for"
+        ) from error
     return subprocess.CompletedProcess(argv, process.returncode, out, errors)
 
 

@@ -1,0 +1,64 @@
+"""Child processes: starting one that runs code of this installation, and ending one with all that it has started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["ended_with_group", "kill_group", "start_own_code"]
+
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""Threads of numpy would only reserve memory."""
+
+
+def start_own_code(
+    function: str, descriptor: int, environ: Mapping[str, str], *, title: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
+    """A process of this Python that calls a function with the number of a descriptor, which it inherits.
+
+    Args:
+        function: Where the function is, `package.module:name`.
+        descriptor: The descriptor.
+        environ: Its environment variables, beside those that keep numpy from starting threads.
+        title: Words that come first in its command line, for people who list processes.
+
+    Raises:
+        OSError: If the system starts no process.
+    """
+    module, _, name = function.partition(":")
+    words = [*title, str(descriptor)]
+    # Isolated (-I), with this process's own search path: it must import the same code, and nothing of a working folder.
+    start = f"import sys; sys.path[:] = sys.argv[{len(words) + 1}:]; from {module} import {name}; {name}({descriptor})"
+    # In a separate session: Ctrl-C is for this process, which ends that one.
+    return subprocess.Popen(
+        [sys.executable, "-I", "-c", start, *words, *filter(None, sys.path)],
+        pass_fds=(descriptor,),
+        env={**environ, **_ONE_THREAD},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def kill_group(pid: int) -> None:
+    """Kill a process that leads a session, with all that it has started, unless they have ended.
+
+    Only before the process is waited for: its id may be another's afterwards.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def ended_with_group(process: subprocess.Popen[str]) -> Iterator[None]:
+    """A context at whose end a process that leads a session is waited for; an error in it kills all of the session."""
+    with process:
+        try:
+            yield
+        except BaseException:
+            if process.returncode is None:
+                kill_group(process.pid)
+            raise
