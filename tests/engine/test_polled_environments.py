@@ -37,7 +37,6 @@ class Order:
 def models(tmp_path, monkeypatch):
     """A repository with a model of two versions, and a function that has it loaded in an environment."""
     monkeypatch.setattr(unchanged, "ModelVersion", Loaded)
-    monkeypatch.setattr(unchanged, "newest", lambda version: version)
     for number in "12":
         (tmp_path / "models" / "m" / number).mkdir(parents=True)
     registry = Registry()

@@ -28,14 +28,12 @@ class Engine:
 
     def __init__(self) -> None:
         self.requests: list[InferRequest] = []
-        self.version = SimpleNamespace(
-            number=1, config=SimpleNamespace(decoupled=False), shared_inputs=None, forwarding=None
-        )
+        self.version = SimpleNamespace(number=1, config=SimpleNamespace(decoupled=False), direct=None)
 
     def route(self, name: str, version: int) -> Any:
         return self.version
 
-    def find_version(self, name: str, version: int) -> Any:
+    def find_target(self, name: str, version: int) -> Any:
         return self.version
 
     def model_metadata(self, name: str, version: int) -> Any:

@@ -36,8 +36,9 @@ from naiad.engine.loading.polling import Poller
 from naiad.engine.loading.scaling import InstanceScaling
 from naiad.engine.registry import Registry
 from naiad.engine.response_cache import ResponseCache
-from naiad.engine.served import ServedVersion
+from naiad.engine.served import LoadedVersion, SequenceOwner, Target
 from naiad.engine.serving.readiness import are_ready
+from naiad.engine.serving.version import ModelVersion
 from naiad.engine.settings import EngineSettings
 from naiad.engine.statistics.model_metrics import ModelMetrics
 from naiad.guests.sweeper import sweeper
@@ -160,20 +161,24 @@ class Engine:
         Without a sequence in progress, only new sequences are rejected: requests that were sent before their clients
         could know of the stop are still answered.
         """
-        versions = self._registry.by_number.values()
-        if not sum(version.finish_sequences() for version in versions):
+        if not self._close_sequences():
             return
         self._state, self._is_finishing = _EngineState.EXITING, True
-        while self.exit_time.for_requests() and sum(version.finish_sequences() for version in versions):
+        while self.exit_time.for_requests() and self._close_sequences():
             await asyncio.sleep(_FINISH_SECONDS)
         self._is_finishing = False
+
+    def _close_sequences(self) -> int:
+        """Let no further sequence start in any model; the number of those in progress."""
+        versions = self._registry.versions_alive.values()
+        return sum([version.finish_sequences() for version in versions if isinstance(version, SequenceOwner)])
 
     async def stop(self) -> None:
         """Reject all requests, let those in flight finish, end all guests."""
         self._state = _EngineState.EXITING
         self._releasing.cancel()
         had_time = self.exit_time.for_requests() > 0
-        was_busy = any(version.is_finishing_requests() for version in self._registry.by_number.values())
+        was_busy = any(version.is_finishing_requests() for version in self._registry.versions_alive.values())
         if self._polling is not None:
             self._polling.cancel()
             await asyncio.gather(self._polling, return_exceptions=True)
@@ -255,12 +260,12 @@ class Engine:
 
     async def check_ready(self, name: str, version: int = LATEST) -> bool:
         """See `EngineDoor.check_ready`."""
-        return self.is_model_ready(name, version) and await are_ready([self._registry.find(name, version)])
+        return self.is_model_ready(name, version) and await are_ready([self._registry.find_loaded(name, version)])
 
     def is_model_ready(self, name: str, version: int = LATEST) -> bool:
         """Whether the version can infer now."""
         try:
-            return self._registry.find(name, version).is_ready()
+            return self._registry.find_loaded(name, version).is_ready()
         except NoLoadedVersionError:
             return False
         except UnknownModelError as error:
@@ -286,7 +291,7 @@ class Engine:
 
     def model_config(self, name: str, version: int = LATEST) -> Mapping[str, Any]:
         """The effective configuration as the reference prints it."""
-        return self._registry.find(name, version).config_json
+        return self._registry.find_loaded(name, version).config_json
 
     def statistics(self, name: str = "", version: int = LATEST) -> Sequence[ModelStatistics]:
         """Statistics of one version, of all versions of a model, or (no name) of all models."""
@@ -362,8 +367,8 @@ class Engine:
         """Whether the server still serves, while clients should connect to other servers."""
         return self._state is _EngineState.EXITING or (self.is_started and not self.is_reachable)
 
-    def route(self, name: str, version: int) -> ServedVersion:
-        """The loaded version that serves an inference request now; a request without one is counted as refused.
+    def route(self, name: str, version: int) -> Target:
+        """What an inference request to a name goes to now; a request without one is counted as refused.
 
         Raises:
             NaiadError: If the model has no such version, or it does not serve now.
@@ -379,13 +384,17 @@ class Engine:
         """How many requests no version got to see, by reason."""
         return self._refusals
 
-    def find_version(self, name: str, version: int = LATEST) -> ServedVersion:
-        """The loaded version that serves requests to a name now.
+    def find_target(self, name: str, version: int = LATEST) -> Target:
+        """What requests to a name go to now.
 
         Raises:
             NaiadError: If the model has no such version, or it does not serve now.
         """
         return self._registry.find(name, version)
+
+    def find_loaded(self, name: str, version: int = LATEST) -> LoadedVersion:
+        """The version that serves new requests to a name now; raises like `find_target`."""
+        return self._registry.find_loaded(name, version)
 
     def on_routes_changed(self, callback: Callable[[], None]) -> None:
         """Call *callback* whenever a name may be served by another version than before."""
@@ -395,7 +404,8 @@ class Engine:
 
     def reserve_input(self, name: str, version: int, size: int, ahead: int) -> memoryview | None:
         """Where the body of a request may be read to. See `EngineDoor.reserve_input`."""
-        return self._registry.find(name, version).reserve_input(size, ahead)
+        direct = self._registry.find(name, version).direct
+        return None if direct is None else direct.reserve_input(size, ahead)
 
     def submit(self, request: InferRequest, sink: Sink) -> int:
         """See `EngineDoor.submit`."""
@@ -476,7 +486,7 @@ class Engine:
     def _reject_new_sequences(self, request: InferRequest) -> None:
         if not self._is_finishing:
             self._reject_if_exiting()
-        elif not self._registry.find(request.model_name, request.model_version).finish_sequences():
+        elif not self._registry.find(request.model_name, request.model_version).open_sequences:
             raise NotReadyError(
                 f"{error_prefix(request)}Server is stopping, scheduler for model has stopped accepting new inference "
                 "requests"
@@ -490,7 +500,8 @@ class Engine:
         while True:
             await asyncio.sleep(_RELEASE_SECONDS)
             try:
-                for version in self._registry.ready_versions():
-                    version.maintain()
+                for version in self._registry.versions_alive.values():
+                    if isinstance(version, ModelVersion):
+                        version.maintain()
             except Exception:
                 logger.exception("cannot release idle memory or change the log level of guests")

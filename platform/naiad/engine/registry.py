@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from naiad.core.errors import Code, NoLoadedVersionError, NotReadyError, UnknownModelError
 from naiad.engine.lifecycle.states import UNLOADED, advance
-from naiad.engine.served import ServedVersion
+from naiad.engine.served import LoadedVersion, ServedVersion, Target
 from naiad.models.repository.layout import ModelFiles
 from naiad.protocol.metadata import IndexEntry, ModelState
 from naiad.protocol.model_names import LATEST
@@ -24,20 +24,28 @@ class VersionRecord:
         state: Its state.
         reason: Why it is UNAVAILABLE.
         loaded: The version itself while it is READY.
+        handover: What its requests go to while versions that *loaded* has replaced have sequences in progress; None
+            where they go to *loaded*, and always None without one.
         leaving: The version being unloaded, while it is UNLOADING.
     """
 
     state: ModelState = ModelState.UNKNOWN
     reason: str = ""
     loaded: ServedVersion | None = None
-    leaving: ServedVersion | None = None
+    handover: Target | None = None
+    leaving: LoadedVersion | None = None
 
     def become(self, state: ModelState, reason: str = "", loaded: ServedVersion | None = None) -> None:
         """Change to *state*; raises ValueError for a transition that `lifecycle.states` does not allow."""
         self.state = advance(self.state, state)
         self.reason = reason
         self.loaded = loaded
-        self.leaving = None
+        self.handover = self.leaving = None
+
+    @property
+    def target(self) -> Target | None:
+        """What its requests go to now; None if it does not serve."""
+        return self.loaded if self.handover is None else self.handover
 
 
 @dataclass(slots=True)
@@ -83,15 +91,18 @@ class Registry:
 
     Attributes:
         is_namespaced: Whether several namespaces may have models of the same name.
-        by_number: Versions that serve or still finish their requests, by `ServedVersion.number`.
+        by_number: What requests in flight were submitted to, by `Target.number`.
+        versions_alive: Versions that serve or still finish their requests, by `LoadedVersion.number`: all values of
+            *by_number* but handovers.
         on_change: Called after the version that serves a name may have changed.
     """
 
     def __init__(self, *, is_namespaced: bool = False) -> None:
         self.is_namespaced = is_namespaced
-        self.by_number: dict[int, ServedVersion] = {}
+        self.by_number: dict[int, Target] = {}
+        self.versions_alive: dict[int, LoadedVersion] = {}
         self._models: dict[str, ModelRecord] = {}
-        self._ready: dict[tuple[str, int], ServedVersion] = {}
+        self._ready: dict[tuple[str, int], Target] = {}
         self.on_change: Callable[[], None] = lambda: None
 
     def __iter__(self) -> Iterator[ModelRecord]:
@@ -150,8 +161,8 @@ class Registry:
         for model in self._models.values():
             yield from model.serving()
 
-    def find(self, name: str, version: int) -> ServedVersion:
-        """The version that serves a request.
+    def find(self, name: str, version: int) -> Target:
+        """What a request to a name and version goes to.
 
         Raises:
             UnknownModelError: If the model or version does not exist.
@@ -159,8 +170,24 @@ class Registry:
         """
         found = self._ready.get((name, version))
         if found is None:
-            found = self._ready[name, version] = self._find(name, version)
+            found = self._find(name, version).target
+            assert found is not None
+            self._ready[name, version] = found
         return found
+
+    def find_loaded(self, name: str, version: int) -> ServedVersion:
+        """The version that serves new requests to a name and version; raises like `find`."""
+        loaded = self._find(name, version).loaded
+        assert loaded is not None
+        return loaded
+
+    def end_handovers(self) -> None:
+        """Send all requests to the new versions from now on: the sequences of old ones are not waited for any more."""
+        for model in self._models.values():
+            for record in model.versions.values():
+                if record.handover is not None:
+                    record.handover = None
+                    self.changed(model.key)
 
     def versions(self, name: str) -> list[int]:
         """Numbers of the versions of *name* that serve, ascending.
@@ -231,7 +258,8 @@ class Registry:
             raise UnknownModelError(f"Identifier of model '{name}' is not found in global map")
         raise UnknownModelError(f"Request for unknown model: '{name}' is not found", code=Code.INVALID_ARG)
 
-    def _find(self, name: str, version: int) -> ServedVersion:
+    def _find(self, name: str, version: int) -> VersionRecord:
+        """The record of a version that serves."""
         model = self._known(name)
         name = model.key
         if version != LATEST:
@@ -240,10 +268,8 @@ class Registry:
                 raise UnknownModelError(f"Request for unknown model: '{name}' version {version} is not found")
             if record.loaded is None:
                 raise NotReadyError(f"Request for unknown model: '{name}' version {version} is not at ready state")
-            return record.loaded
+            return record
         serving = sorted(number for number, record in model.versions.items() if record.loaded is not None)
         if not serving:
             raise NoLoadedVersionError(f"Request for unknown model: '{name}' has no available versions")
-        loaded = model.versions[serving[-1]].loaded
-        assert loaded is not None
-        return loaded
+        return model.versions[serving[-1]]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.core.errors import NaiadError
-from naiad.engine.response_cache import ResponseCache
 from naiad.engine.serving.forwarding import Forwarding
 from naiad.engine.serving.instance import Instance
 from naiad.engine.statistics.counters import Statistics
@@ -21,8 +20,81 @@ version_numbers = itertools.count(1)
 """Numbers of loads: two loads of the same version have different ones."""
 
 
-class ServedVersion(Protocol):
-    """A loaded version, as the registry, the engine and calls between models use it."""
+class DirectAccess(Protocol):
+    """Ways of requests to the guests of one version that skip steps. Without them, a request takes longer."""
+
+    @property
+    def forwarding(self) -> Forwarding | None:
+        """Forwards requests to the guests; None if requests of the version cannot be forwarded."""
+
+    @property
+    def shared_inputs(self) -> SharedInputs | None:
+        """The inputs that frontend processes share with the guests; None without such processes."""
+
+    def reserve_input(self, size: int, ahead: int) -> memoryview | None:
+        """See `EngineDoor.reserve_input`."""
+
+
+class Target(Protocol):
+    """What requests to a name and version go to: what a frontend, an ensemble or a calling model needs of it."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """The configuration by which its requests are checked."""
+
+    @property
+    def number(self) -> int:
+        """Number of this object among all loads of all versions: part of its requests' tickets."""
+
+    @property
+    def reason(self) -> str:
+        """Why it cannot serve now; empty while it can."""
+
+    @property
+    def metadata(self) -> ModelMetadata:
+        """Its inputs and outputs."""
+
+    @property
+    def device(self) -> int:
+        """DEVICE_INPUTS if its models take inputs in GPU memory, DEVICE_OUTPUTS if outputs may stay there."""
+
+    @property
+    def direct(self) -> DirectAccess | None:
+        """Direct ways to its guests; None if it has none, or does not know yet which of them gets a request."""
+
+    @property
+    def open_sequences(self) -> int:
+        """Number of sequences in progress, whose requests are accepted also while the server stops."""
+
+    def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
+        """Queue a request; its key. With *needs_idle*, only an instance that holds no other request may get it."""
+
+    def cancel(self, key: int) -> None:
+        """Cancel a request: reject it if it is queued, else notify its guest."""
+
+    def reject_waiting(self, key: int, error: NaiadError) -> None:
+        """Answer a request that waits for an instance with *error*."""
+
+    def is_waiting(self, key: int) -> bool:
+        """Whether the request waits for an instance."""
+
+    def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
+        """What the request waits for, for the detection of deadlocks.
+
+        Returns:
+            For each event it waits for, the guests that could cause the event; an empty collection if such a guest is
+            being started.
+        """
+
+    def confirm_sent(self, key: int, count: int) -> None:
+        """Note that *count* responses were sent to the client; the guest may send more."""
+
+    def drop_responses(self, key: int) -> None:
+        """Drop the further responses of a request that may have many; its sink gets their end alone."""
+
+
+class LoadedVersion(Protocol):
+    """The life of a version that is in the index as READY: what is known and counted of it, until it is stopped."""
 
     @property
     def config(self) -> ModelConfig:
@@ -53,47 +125,12 @@ class ServedVersion(Protocol):
         """Whether it was given up and its recovery has failed several times, or is not tried at all."""
 
     @property
-    def device(self) -> int:
-        """DEVICE_INPUTS if its models take inputs in GPU memory, DEVICE_OUTPUTS if outputs may stay there."""
-
-    @property
-    def shared_inputs(self) -> SharedInputs | None:
-        """The inputs that frontend processes share with its guests; None without such processes or guests."""
-
-    @property
-    def forwarding(self) -> Forwarding | None:
-        """Forwards requests to its guests; None if its requests cannot be forwarded."""
-
-    @property
     def instances(self) -> Sequence[Instance]:
         """The instances that may execute its requests."""
 
     @property
-    def pending_count(self) -> int:
-        """Number of requests that wait for an instance."""
-
-    async def stop(self, timeout: float) -> None:
-        """Let requests in flight finish within *timeout* seconds, then end its guests."""
-
-    @property
     def totals(self) -> Statistics:
         """Counters of its requests."""
-
-    def keep_responses(self, cache: ResponseCache) -> None:
-        """Answer requests from *cache* where it has their response."""
-
-    def finish_sequences(self) -> int:
-        """Let no further sequence start; the number of those in progress."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is in progress: no request, cancelled ones included, no sequence, no call of its guests."""
-
-    def is_finishing_requests(self) -> bool:
-        """Whether clients still wait for what was replaced: this version, or the instances removed from it."""
-
-    def has_sequence(self, correlation_id: int | str) -> bool:
-        """Whether a sequence with that id is in progress."""
 
     def is_ready(self) -> bool:
         """Whether it can serve now."""
@@ -104,37 +141,26 @@ class ServedVersion(Protocol):
     def statistics(self) -> ModelStatistics:
         """Its statistics as they are now."""
 
-    def maintain(self) -> None:
-        """Return memory that is not in use, and send a changed log level to guests; called periodically."""
+    def is_finishing_requests(self) -> bool:
+        """Whether clients still wait for what was replaced: this version, or the instances removed from it."""
 
-    def reserve_input(self, size: int, ahead: int) -> memoryview | None:
-        """See `EngineDoor.reserve_input`."""
+    async def stop(self, timeout: float) -> None:
+        """Let requests in flight finish within *timeout* seconds, then end its guests."""
 
-    def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
-        """Queue a request; its key. With *needs_idle*, only an instance that holds no other request may get it."""
 
-    def cancel(self, key: int) -> None:
-        """Cancel a request: reject it if it is queued, else notify its guest."""
+class ServedVersion(Target, LoadedVersion, Protocol):
+    """A version in the index: requests go to it, and it has a life."""
 
-    def reject_waiting(self, key: int, error: NaiadError) -> None:
-        """Answer a request that waits for an instance with *error*."""
 
-    def is_waiting(self, key: int) -> bool:
-        """Whether the request waits for an instance."""
+@runtime_checkable
+class SequenceOwner(Protocol):
+    """A version whose guests remember sequences: one that is replaced keeps those that are in progress."""
 
-    def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
-        """What the request waits for, for the detection of deadlocks.
+    def has_sequence(self, correlation_id: int | str) -> bool:
+        """Whether a sequence with that id is in progress."""
 
-        Returns:
-            For each event it waits for, the guests that could cause the event; an empty collection if such a guest is
-            being started.
-        """
-
-    def confirm_sent(self, key: int, count: int) -> None:
-        """Note that *count* responses were sent to the client; the guest may send more."""
-
-    def drop_responses(self, key: int) -> None:
-        """Drop the further responses of a request that may have many; its sink gets their end alone."""
+    def finish_sequences(self) -> int:
+        """Let no further sequence start; the number of those in progress."""
 
 
 def metadata_of(config: ModelConfig, version: int) -> ModelMetadata:

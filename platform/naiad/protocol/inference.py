@@ -21,7 +21,7 @@ Parameter: TypeAlias = bool | int | float | str
 
 DEVICE_INPUTS = 1
 DEVICE_OUTPUTS = 2
-"""What `InferRequest.device` and `ServedVersion.device` say."""
+"""What `InferRequest.device` and `Target.device` say."""
 
 NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})

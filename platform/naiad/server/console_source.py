@@ -132,7 +132,7 @@ class LoaderFacts:
 
     def _guest(self, key: str, version: int) -> _RunningGuest | None:
         with suppress(NaiadError):
-            found = self._engine.find_version(key, version)
+            found = self._engine.find_loaded(key, version)
             instances: Sequence[Instance] = () if found.config.platform == "ensemble" else found.instances
             if instances:
                 worker = instances[0].worker

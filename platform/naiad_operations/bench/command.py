@@ -25,7 +25,7 @@ from naiad.config.server.options import ServerOptions
 from naiad.core.errors import NaiadError, OptionError
 from naiad.protocol.inference import InferRequest
 from naiad.protocol.model_names import LATEST
-from naiad_operations.bench.load import LoadResult, Target, run_load
+from naiad_operations.bench.load import LoadResult, LoadTarget, run_load
 from naiad_operations.bench.report import HEADER, as_json, histogram, row, throughput
 from naiad_operations.bench.requests import BenchModel, generated_request, model_of_config, parse_shapes
 
@@ -239,7 +239,7 @@ def _request(model: BenchModel, plan: _BenchPlan) -> tuple[InferRequest, list[st
 # -- the loads --------------------------------------------------------------------------------------------------------
 
 
-async def _measure(target: Target, plan: _BenchPlan, report: _BenchReport) -> list[LoadResult]:
+async def _measure(target: LoadTarget, plan: _BenchPlan, report: _BenchReport) -> list[LoadResult]:
     """Run all loads; print their figures as they are known."""
     if not plan.is_json:
         _print_head(plan, report)

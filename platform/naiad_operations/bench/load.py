@@ -12,7 +12,7 @@ from typing import Protocol
 
 from naiad.core.errors import NaiadError
 
-__all__ = ["LoadResult", "Target", "percentile", "run_load"]
+__all__ = ["LoadResult", "LoadTarget", "percentile", "run_load"]
 
 _NS_PER_MS = 1e6
 _NS_PER_SECOND = 1e9
@@ -20,7 +20,7 @@ _PAUSE_SECONDS = 0.05
 """Pause of a worker after an error: a server that refuses connections answers thousands of times a second."""
 
 
-class Target(Protocol):
+class LoadTarget(Protocol):
     """Where requests are sent."""
 
     async def open(self, workers: int) -> None:
@@ -68,7 +68,7 @@ class LoadResult:
         self.first_error = self.first_error or message
 
 
-async def run_load(target: Target, concurrency: int, seconds: float, *, timeout: float) -> LoadResult:
+async def run_load(target: LoadTarget, concurrency: int, seconds: float, *, timeout: float) -> LoadResult:
     """Send requests for some seconds; those that are in flight then are waited for, and count.
 
     Args:
@@ -97,7 +97,7 @@ async def run_load(target: Target, concurrency: int, seconds: float, *, timeout:
     return result
 
 
-async def _work(target: Target, number: int, first: int, deadline: int, result: LoadResult) -> None:
+async def _work(target: LoadTarget, number: int, first: int, deadline: int, result: LoadResult) -> None:
     now = time.monotonic_ns()
     while now < deadline:
         started = now

@@ -94,7 +94,7 @@ def submit(version: EnsembleVersion, count: int) -> tuple[list[int], list[Replie
 
 
 async def until_idle(version: EnsembleVersion) -> None:
-    while not version.is_idle:
+    while version.is_finishing_requests():
         await asyncio.sleep(0)
 
 

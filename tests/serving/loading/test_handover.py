@@ -133,3 +133,29 @@ def test_sequences_of_both_may_end_while_the_server_exits(serve):
         assert (ask(server, 1), ask(server, 2)) == (old, new)
         assert (ask(server, 1, "end"), ask(server, 2, "end")) == (old, new)
         assert server.wait_exit() == 0
+
+
+ENSEMBLE = """
+name: "e" platform: "ensemble" max_batch_size: 4
+input { name: "CODE" data_type: TYPE_STRING dims: 1 }
+output { name: "OUT" data_type: TYPE_STRING dims: 1 }
+ensemble_scheduling { step {
+  model_name: "m" model_version: -1
+  input_map { key: "CODE" value: "CODE" }
+  output_map { key: "OUT" value: "OUT" }
+} }
+"""
+
+
+def test_an_ensemble_that_is_loaded_anew_lets_its_models_start_sequences_as_before(serve):
+    file, started = serve()
+    ensemble = file.parents[2] / "e"
+    (ensemble / "1").mkdir(parents=True)
+    (ensemble / "config.pbtxt").write_text(ENSEMBLE)
+    with started as server:
+        assert server.post("/v2/repository/models/e/load").status == 200
+        pid = ask(server, 1, "start")
+        (ensemble / "config.pbtxt").write_text(ENSEMBLE + "# changed")
+        assert server.post("/v2/repository/models/e/load").status == 200
+        assert ask(server, 2, "start") == pid
+        assert [ask(server, sequence, "end") for sequence in (1, 2)] == [pid, pid]

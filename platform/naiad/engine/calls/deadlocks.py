@@ -29,7 +29,7 @@ from typing import Protocol
 
 from naiad.core.errors import NaiadError
 from naiad.engine.scheduling.deadlock import deadlock_cycle, find_mutually_blocked
-from naiad.engine.served import ServedVersion
+from naiad.engine.served import Target
 from naiad.guests.calls import ModelCall
 from naiad.guests.worker import Worker
 
@@ -50,7 +50,7 @@ class CallInFlight(Protocol):
 
     call: ModelCall
     key: int
-    version: ServedVersion
+    version: Target
 
 
 def reject_deadlocked(call: CallInFlight, cycle: Sequence[Worker]) -> None:

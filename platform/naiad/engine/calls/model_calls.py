@@ -18,7 +18,7 @@ from naiad.core.errors import Code, ModelError, NaiadError, NotReadyError
 from naiad.engine.calls.deadlocks import DeadlockDetector, reject_deadlocked
 from naiad.engine.registry import Registry
 from naiad.engine.scheduling.deadlock import deadlock_cycle
-from naiad.engine.served import ServedVersion
+from naiad.engine.served import Target
 from naiad.guests.calls import ModelCall
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import CALL_CHAIN, DEVICE_INPUTS, DEVICE_OUTPUTS, NO_HEADERS, InferResponse, Sink
@@ -39,7 +39,7 @@ class _PendingCall:
 
     __slots__ = ("_calls", "_response", "call", "is_discarded", "key", "version", "worker")
 
-    def __init__(self, calls: ModelCalls, worker: Worker, call: ModelCall, version: ServedVersion) -> None:
+    def __init__(self, calls: ModelCalls, worker: Worker, call: ModelCall, version: Target) -> None:
         self.worker = worker
         self.call = call
         self.version = version
@@ -161,7 +161,7 @@ class ModelCalls:
     def _find_pending(self, worker: Worker, number: int) -> _PendingCall | None:
         return self._calls.get(worker, {}).get(number)
 
-    def _find(self, call: ModelCall) -> ServedVersion:
+    def _find(self, call: ModelCall) -> Target:
         request = call.request
         version = self._registry.find(request.model_name, request.model_version)
         # While its guests restart, the call waits for the next one, as a client's request does.
@@ -232,7 +232,7 @@ def _caused(worker: Worker, call: ModelCall, sink: Sink) -> Sink:
     return sink if caller.trace is None else caller.trace.start_child(call.request, sink)
 
 
-def _settle_device_use(worker: Worker, call: ModelCall, version: ServedVersion) -> None:
+def _settle_device_use(worker: Worker, call: ModelCall, version: Target) -> None:
     """Have tensors of a call in GPU memory only where *version* allows it, and tell the caller for its next calls.
 
     Raises:

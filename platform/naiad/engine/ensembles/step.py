@@ -16,7 +16,7 @@ from naiad.core.errors import Code, InvalidRequestError, NaiadError, unexpected_
 from naiad.engine.registry import Registry
 from naiad.engine.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
 from naiad.engine.scheduling.ensembles.step_limits import StepLimits
-from naiad.engine.served import ServedVersion
+from naiad.engine.served import Target
 from naiad.guests.worker import Worker
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import (
@@ -71,7 +71,7 @@ class StepPlan:
     """What all requests of one step to one load of a version have in common.
 
     Attributes:
-        number: Number of the load (see `ServedVersion.number`).
+        number: Number of the load (see `Target.number`).
         dims: Dimensions of the version's inputs, by name.
         is_batched: Whether it has a batch dimension.
         outputs: The outputs to request.
@@ -79,7 +79,7 @@ class StepPlan:
 
     __slots__ = ("dims", "is_batched", "number", "outputs")
 
-    def __init__(self, step: EnsembleStep, version: ServedVersion) -> None:
+    def __init__(self, step: EnsembleStep, version: Target) -> None:
         self.number = version.number
         self.dims = {tensor.name: tensor.dims for tensor in version.config.inputs}
         self.is_batched = version.config.max_batch_size > 0
@@ -131,7 +131,7 @@ class StepSubmitter:
         self._following: deque[StepRequest] = deque()  # they have entered their step, and are submitted next
         self._is_submitting = False
 
-    def plan(self, step: int, version: ServedVersion) -> StepPlan:
+    def plan(self, step: int, version: Target) -> StepPlan:
         """The plan of a step's requests to a version; a new one after the version was loaded again."""
         plan = self._plans.get(step)
         if plan is None or plan.number != version.number:
@@ -211,7 +211,7 @@ class StepRequest:
         self._submitter = submitter
         self._number = number
         self._inputs = inputs
-        self._version: ServedVersion | None = None
+        self._version: Target | None = None
         self._key = 0
         self._size = 0
         self._sequence: tuple[int | str, int] = (0, 0)
@@ -325,7 +325,7 @@ class StepRequest:
 
     @property
     def waits(self) -> Sequence[Collection[Worker]]:
-        """What it waits for (see `ServedVersion.waits_of`): an instance, or the steps whose turn comes first."""
+        """What it waits for (see `Target.waits_of`): an instance, or the steps whose turn comes first."""
         if self._version is not None:
             return self._version.waits_of(self._key)
         if not self._submitter.limits.is_waiting(self.step, self):

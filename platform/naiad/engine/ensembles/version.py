@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 from naiad.config.model.model_config import ModelConfig
@@ -19,12 +19,11 @@ from naiad.engine.ensembles.step import StepSubmitter
 from naiad.engine.registry import Registry
 from naiad.engine.response_cache import CachedResponses, ResponseCache
 from naiad.engine.scheduling.ensembles.graph import EnsembleGraph
-from naiad.engine.served import ServedVersion, metadata_of, version_numbers
+from naiad.engine.served import LoadedVersion, metadata_of, version_numbers
 from naiad.engine.serving.admission import Admission
 from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.instance import Instance
 from naiad.engine.statistics.counters import Statistics
-from naiad.guests.memory.frontend_memory import SharedInputs
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import ModelCondition, ModelStatistics
@@ -41,8 +40,13 @@ class EnsembleVersion:
         version: Its version number.
         number: Number of this load among all loads of all versions: the plan's generation.
         graph: Its steps.
-        submit: See `ServedVersion.submit`.
+        submit: See `Target.submit`.
+        direct: None: which instance gets the inputs is known only when the steps are dispatched.
+        device: Nothing: the inputs of its requests travel in messages.
     """
+
+    direct = None
+    device = 0
 
     def __init__(
         self,
@@ -114,22 +118,15 @@ class EnsembleVersion:
         for request in list(self._requests.values()):
             request.fail(NotReadyError(f"model '{self.config.name}' is being unloaded"))
 
-    @property
-    def is_idle(self) -> bool:
-        """See `ServedVersion`."""
-        return not self._requests
-
     def is_finishing_requests(self) -> bool:
-        """See `ServedVersion`."""
+        """See `LoadedVersion`."""
         return bool(self._requests)
 
-    def has_sequence(self, correlation_id: int | str) -> bool:  # noqa: ARG002 - an ensemble has none
-        """False: sequences belong to the models of the steps, whose own handover finds them."""
-        return False
-
-    def finish_sequences(self) -> int:
-        """Let no further sequence start in the models of its steps; the number of those in progress there."""
-        return sum(member.finish_sequences() for member in self._members() if member is not None)
+    @property
+    def open_sequences(self) -> int:
+        """The number of sequences in progress in the models of its steps, whose own handovers look after these."""
+        targets = [self._registry.find(*step) for step in self._steps() if self._member(*step) is not None]
+        return sum(target.open_sequences for target in targets)
 
     def is_ready(self) -> bool:
         """Whether the models of all steps can serve now."""
@@ -140,30 +137,21 @@ class EnsembleVersion:
         return not self.reason and all(member is not None and member.are_all_ready() for member in self._members())
 
     @property
-    def forwarding(self) -> None:
-        """None: an ensemble has no guests."""
-
-    @property
-    def device(self) -> int:
-        """See `ServedVersion`."""
-        return 0
-
-    @property
-    def shared_inputs(self) -> SharedInputs | None:
-        """None: an ensemble has no guests; the inputs of its requests travel in messages."""
-        return None
-
-    @property
     def instances(self) -> Sequence[Instance]:
         """The instances of the models of all steps."""
         return [instance for member in self._members() if member is not None for instance in member.instances]
 
-    def _members(self) -> Iterator[ServedVersion | None]:
-        for name, version in dict.fromkeys((step.model, step.version) for step in self.graph.steps):
-            try:
-                yield self._registry.find(name, version)
-            except NaiadError:
-                yield None
+    def _steps(self) -> Iterable[tuple[str, int]]:
+        return dict.fromkeys((step.model, step.version) for step in self.graph.steps)
+
+    def _member(self, name: str, version: int) -> LoadedVersion | None:
+        try:
+            return self._registry.find_loaded(name, version)
+        except NaiadError:
+            return None
+
+    def _members(self) -> Iterator[LoadedVersion | None]:
+        return itertools.starmap(self._member, self._steps())
 
     def statistics(self) -> ModelStatistics:
         """Its statistics as they are now."""
@@ -172,19 +160,7 @@ class EnsembleVersion:
             condition = ModelCondition.READY if self.are_all_ready() else ModelCondition.DEGRADED
         return self._responses.totals.value(self.config.name, str(self.version), condition=condition)
 
-    @property
-    def pending_count(self) -> int:
-        """Always 0: the requests of its steps wait, and count for their models."""
-        return 0
-
-    def maintain(self) -> None:
-        """Nothing to do: an ensemble has no guests."""
-
     # -- requests -----------------------------------------------------------------------------------------------
-
-    def reserve_input(self, size: int, ahead: int) -> memoryview | None:  # noqa: ARG002 - see below
-        """Always None: which instance will get the inputs is known only when the steps are dispatched."""
-        return None
 
     def _start(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout, needs_idle: bool) -> None:  # noqa: FBT001 - see `StartRequest`
         """See `StartRequest`."""
@@ -200,13 +176,13 @@ class EnsembleVersion:
         started.begin()
 
     def cancel(self, key: int) -> None:
-        """See `ServedVersion`."""
+        """See `Target`."""
         request = self._requests.get(key)
         if request is not None:
             request.cancel()
 
     def reject_waiting(self, key: int, error: NaiadError) -> None:
-        """See `ServedVersion`."""
+        """See `Target`."""
         request = self._requests.get(key)
         if request is not None:
             request.fail(error)
@@ -222,13 +198,13 @@ class EnsembleVersion:
         return [] if request is None else [servers for step in request.step_requests for servers in step.waits]
 
     def confirm_sent(self, key: int, count: int) -> None:
-        """See `ServedVersion`."""
+        """See `Target`."""
         request = self._requests.get(key)
         if request is not None:
             request.confirm_sent(count)
 
     def drop_responses(self, key: int) -> None:
-        """See `ServedVersion`."""
+        """See `Target`."""
         request = self._requests.get(key)
         if request is not None:
             request.drop_responses()

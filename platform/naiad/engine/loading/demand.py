@@ -31,7 +31,6 @@ from naiad.engine.loading.model_loads import ModelLoads
 from naiad.engine.registry import ModelRecord, Registry
 from naiad.engine.served import ServedVersion
 from naiad.engine.serving.dormant import DormantVersion
-from naiad.engine.serving.handover import Handover, newest
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.settings import EngineSettings
 from naiad.guests.memory.processes import memory_of
@@ -261,6 +260,7 @@ class DemandLoads:
             is_in_use = self._order.is_changing(model.key) or not all(
                 isinstance(version, ModelVersion) and version.is_idle for version in versions
             )
+            is_in_use = is_in_use or any(record.handover is not None for record in model.versions.values())
             last = now if is_in_use else max(version.totals.last for version in versions) / 1e9
             state.last_used = max(state.last_used, last)
             found.append(
@@ -354,5 +354,9 @@ class _Slot:
 
 
 def _loaded_versions(model: ModelRecord) -> list[ServedVersion]:
-    """The versions of a model that have guests, a version that is being replaced included."""
-    return [each for each in model.serving() if isinstance(each, Handover) or isinstance(newest(each), ModelVersion)]
+    """The versions of a model that have guests, also if only those have any that they replace."""
+    return [
+        record.loaded
+        for record in model.versions.values()
+        if record.loaded is not None and (isinstance(record.loaded, ModelVersion) or record.handover is not None)
+    ]

@@ -313,6 +313,7 @@ class LoadOrder:
         """Stop all versions, ensembles before their members, within *timeout* seconds for all of them together."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
+        self._registry.end_handovers()
         versions = {model.key: model.serving() for model in self._registry}
         for wave in reversed(load_waves(versions, self._loads.needs)):
             remaining = max(deadline - loop.time(), 0)

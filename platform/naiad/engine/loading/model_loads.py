@@ -23,6 +23,7 @@ from naiad.config.server.demand import PARAMETER as DEMAND
 from naiad.core.errors import Code, ConfigError, InvalidRequestError, ModelError, NaiadError
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.ensembles.build import checked_ensemble, find_members, make_ensemble, needed_models
+from naiad.engine.ensembles.version import EnsembleVersion
 from naiad.engine.lifecycle.states import UNLOADED
 from naiad.engine.loading.instance_change import changed_config, has_other_changes, specs_with
 from naiad.engine.loading.loader import Loader
@@ -30,9 +31,9 @@ from naiad.engine.loading.model_source import ModelSource
 from naiad.engine.loading.unchanged import is_whole, model_signature, version_signature
 from naiad.engine.registry import ModelRecord, Registry, VersionRecord
 from naiad.engine.response_cache import ResponseCache
-from naiad.engine.served import ServedVersion, metadata_of
+from naiad.engine.served import LoadedVersion, SequenceOwner, ServedVersion, Target, metadata_of
 from naiad.engine.serving.dormant import DormantVersion
-from naiad.engine.serving.handover import Handover, newest
+from naiad.engine.serving.handover import Handover
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.settings import EngineSettings
 from naiad.models.polling import Signature
@@ -103,7 +104,7 @@ class ModelLoads:
         self._unloads: dict[asyncio.Task[None], str] = {}  # versions being stopped, with their model
         self._signatures: dict[str, Signature | None] = {}  # signatures of models' files when they were loaded
         self._origins: dict[int, _Origin] = {}  # by number of the load: keeps temporary files until it ends
-        self._replaced: dict[asyncio.Task[None], ServedVersion] = {}  # what was replaced by a load and ends now
+        self._replaced: dict[asyncio.Task[None], LoadedVersion] = {}  # what was replaced by a load and ends now
 
     def read_config(self, source: ModelSource) -> pb.ModelConfig:
         """The configuration of a model, before the model completes it; blocks.
@@ -165,7 +166,7 @@ class ModelLoads:
         self._in_background(name, self._unload(name, record, loaded))
 
     def _in_background(
-        self, name: str, work: Coroutine[Any, Any, None], *, replaced: ServedVersion | None = None
+        self, name: str, work: Coroutine[Any, Any, None], *, replaced: LoadedVersion | None = None
     ) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._unloads[task] = name
@@ -176,40 +177,41 @@ class ModelLoads:
 
     def _replace(self, key: str, record: VersionRecord, before: ServedVersion, loaded: ServedVersion) -> None:
         """Let *loaded* serve in place of *before*, which finishes its requests and sequences."""
-        if not before.finish_sequences():
-            record.loaded = loaded
+        now = record.handover
+        olds: list[Target] = [*now.olds, before] if isinstance(now, Handover) else [before]
+        record.loaded, record.handover = loaded, None
+        # An ensemble has no sequences of its own: the models of its steps continue, and may start further ones.
+        if not sum([old.finish_sequences() for old in olds if isinstance(old, SequenceOwner)]):
             self._in_background(key, self._end(before), replaced=before)
             return
-        record.loaded = handover = Handover(before, loaded)
+        record.handover = handover = Handover(olds, loaded)
         self._registry.by_number[handover.number] = handover
-        self._in_background(key, self._hand_over(key, record, newest(before)), replaced=newest(before))
+        self._in_background(key, self._hand_over(key, record, before), replaced=before)
 
     async def _hand_over(self, key: str, record: VersionRecord, old: ServedVersion) -> None:
         """Wait for the sequences of an old version, at most for the exit timeout, then stop it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.exit_timeout
-        while old.finish_sequences() and loop.time() < deadline:
-            now = record.loaded  # another handover, if the model was reloaded again
-            if not isinstance(now, Handover) or now.is_over or old not in now.olds:
+        while isinstance(old, SequenceOwner) and old.finish_sequences() and loop.time() < deadline:
+            now = record.handover  # another one, if the model was reloaded again
+            if not isinstance(now, Handover) or old not in now.olds:
                 break
             await asyncio.sleep(_FINISH_SECONDS)
-        now = record.loaded
+        now = record.handover
         if isinstance(now, Handover) and old in now.olds:
             now.olds.remove(old)
             if not now.olds:
-                record.loaded = now.new
+                record.handover = None
                 self._registry.changed(key)
         await self._end(old)
 
     async def _end(self, version: ServedVersion) -> None:
-        if isinstance(version, Handover):
-            version.give_up()
-            version = version.new
         await version.stop(self._settings.exit_timeout)
         by_number = self._registry.by_number
         # Tickets of requests that came through a handover refer to it: it stays until its new version ends.
-        for number in [number for number, each in by_number.items() if newest(each) is version]:
+        for number in [number for number, each in by_number.items() if _newest(each) is version]:
             del by_number[number]
+        self._registry.versions_alive.pop(version.number, None)
         if self._cache is not None:
             self._cache.forget(version.number)
         self._origins.pop(version.number, None)
@@ -241,7 +243,7 @@ class ModelLoads:
         model = self._registry.known(key)
         for record in [] if model is None else list(model.versions.values()):
             loaded = record.loaded
-            if isinstance(loaded, ModelVersion):
+            if isinstance(loaded, ModelVersion) and record.handover is None:
                 dormant = DormantVersion(
                     loaded.config,
                     loaded.version,
@@ -385,6 +387,7 @@ class ModelLoads:
         key = origin.source.files.key
         self._origins[loaded.number] = origin
         self._registry.by_number[loaded.number] = loaded
+        self._registry.versions_alive[loaded.number] = loaded
         if before is None:
             record.become(ModelState.READY, loaded=loaded)
         else:
@@ -430,7 +433,9 @@ class ModelLoads:
         self._in_background(files.key, loaded.end_removed(self._settings.exit_timeout), replaced=loaded)
         return True
 
-    async def _try_to_load(self, files: ModelFiles, message: pb.ModelConfig, number: int) -> ServedVersion:
+    async def _try_to_load(
+        self, files: ModelFiles, message: pb.ModelConfig, number: int
+    ) -> ModelVersion | EnsembleVersion:
         if message.HasField("ensemble_scheduling"):
             return make_ensemble(message, number, self._registry, self._services)
         for attempt in range(self._settings.load_retries):
@@ -465,7 +470,12 @@ def _recorded(record: VersionRecord, what: str) -> Iterator[None]:
 
 def is_loaded(model: ModelRecord) -> bool:
     """Whether a version of a model has guests."""
-    return any(isinstance(newest(version), ModelVersion) for version in model.serving())
+    return any(isinstance(version, ModelVersion) for version in model.serving())
+
+
+def _newest(target: Target) -> Target:
+    """The version itself; of a handover, the version that new requests go to."""
+    return target.new if isinstance(target, Handover) else target
 
 
 def _ignore_wake(key: str, *, is_urgent: bool) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.engine.registry import ModelRecord
-from naiad.engine.served import ServedVersion
-from naiad.engine.serving.handover import newest
+from naiad.engine.served import LoadedVersion
 from naiad.engine.serving.version import ModelVersion
 from naiad.models.polling import Signature
 from naiad.models.repository.repositories import directory_signature
@@ -34,11 +33,11 @@ def model_signature(own: Signature | None, model: ModelRecord) -> Signature | No
     """The signature of a model's own files and of what its versions use besides; None if it is unknown. Blocks."""
     signature: Signature | None = own
     for version in model.serving():
-        signature = version_signature(signature, newest(version))
+        signature = version_signature(signature, version)
     return signature
 
 
-def version_signature(own: Signature | None, loaded: ServedVersion) -> Signature | None:
+def version_signature(own: Signature | None, loaded: LoadedVersion) -> Signature | None:
     """The signature of a model's own files and of what one of its versions uses besides. Blocks."""
     resolution = loaded.resolution if isinstance(loaded, ModelVersion) else None
     if own is None or resolution is None:
@@ -55,8 +54,7 @@ def environments_signature(model: ModelRecord) -> Signature:
     signature: dict[str, tuple[object, ...]] = {}
     if model.is_on_demand:  # they take effect when it is loaded again; and loading it must not look like a change
         return signature
-    for version in model.serving():
-        loaded = newest(version)
+    for loaded in model.serving():
         resolution = loaded.resolution if isinstance(loaded, ModelVersion) else None
         environment = None if resolution is None else resolution.environment
         path = environment.path if isinstance(environment, EnvironmentSource) else environment

@@ -10,7 +10,7 @@ CPU_ONLY = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 
 def device_use(config: ModelConfig, *, is_native: bool) -> int:
-    """See `ServedVersion.device`.
+    """See `Target.device`.
 
     Nothing stays in GPU memory where the server itself needs the bytes: for the response cache, and for the states of
     sequences. Native backends get all tensors on the CPU.

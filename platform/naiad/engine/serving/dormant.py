@@ -17,13 +17,11 @@ from typing import Any, NamedTuple, Protocol
 from naiad.config.model.model_config import ModelConfig
 from naiad.config.model.render import to_json
 from naiad.core.errors import Code, NaiadError, NotReadyError, fresh, without_frames
-from naiad.engine.response_cache import ResponseCache
-from naiad.engine.served import ServedVersion, metadata_of, version_numbers
+from naiad.engine.served import Target, metadata_of, version_numbers
 from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.device_use import device_use
 from naiad.engine.serving.instance import Instance
 from naiad.engine.statistics.counters import FailureReason, Statistics
-from naiad.guests.memory.frontend_memory import SharedInputs
 from naiad.guests.worker import Worker
 from naiad.protocol.delivery import send_safely
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
@@ -65,7 +63,16 @@ class DormantVersion:
         is_known: Whether a load cannot change the configuration: then requests are checked before they wake the model.
         totals: What was counted of its requests, also by earlier loads.
         hindrance: Why its load has not begun, for the error of requests that time out meanwhile; empty for none.
+        direct: None: it has no guests.
+        instances: Empty, for the same reason.
+        open_sequences: Zero, for the same reason.
+        is_lost: False: the next request may load it.
     """
+
+    direct = None
+    instances: Sequence[Instance] = ()
+    open_sequences = 0
+    is_lost = False
 
     def __init__(
         self,
@@ -103,7 +110,7 @@ class DormantVersion:
         self._loop = asyncio.get_running_loop()
         self._keys = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
-        self._submitted: dict[int, tuple[ServedVersion, int] | None] = {}  # None while it is being submitted
+        self._submitted: dict[int, tuple[Target, int] | None] = {}  # None while it is being submitted
         self._drained = asyncio.Event()
         self._drained.set()
         self._reason = ""
@@ -117,7 +124,7 @@ class DormantVersion:
 
     @cached_property
     def config_json(self) -> Mapping[str, Any]:
-        """See `ServedVersion`."""
+        """See `LoadedVersion`."""
         return to_json(self.config.message)
 
     @cached_property
@@ -130,38 +137,14 @@ class DormantVersion:
         return self._reason if time.monotonic() < self._failed_until else ""
 
     @property
-    def is_lost(self) -> bool:
-        """False: the next request may load it."""
-        return False
-
-    @property
-    def forwarding(self) -> None:
-        """None: it has no guests."""
-
-    @property
     def device(self) -> int:
-        """See `ServedVersion`."""
+        """See `Target`."""
         return device_use(self.config, is_native=self.config.message.backend != "python")
-
-    @property
-    def shared_inputs(self) -> SharedInputs | None:
-        """None: it has no guests."""
-        return None
-
-    @property
-    def instances(self) -> Sequence[Instance]:
-        """None: it has no guests."""
-        return ()
 
     @property
     def pending_count(self) -> int:
         """Number of requests that wait for the load."""
         return len(self._waiting)
-
-    @property
-    def is_idle(self) -> bool:
-        """See `ServedVersion`."""
-        return not (self._waiting or self._submitted)
 
     def is_ready(self) -> bool:
         """Whether it can be loaded, as far as is known."""
@@ -172,31 +155,13 @@ class DormantVersion:
         return True
 
     def is_finishing_requests(self) -> bool:
-        """See `ServedVersion`."""
-        return not self.is_idle
-
-    def has_sequence(self, correlation_id: int | str) -> bool:  # noqa: ARG002 - it has none
-        """False: a sequence needs a guest."""
-        return False
-
-    def finish_sequences(self) -> int:
-        """Zero: it has none."""
-        return 0
+        """See `LoadedVersion`."""
+        return bool(self._waiting or self._submitted)
 
     def statistics(self) -> ModelStatistics:
         """Its statistics as they are now."""
         condition = ModelCondition.READY if self.is_ready() else ModelCondition.NOT_SERVING
         return self.totals.value(self.config.name, str(self.version), self.pending_count, condition=condition)
-
-    def keep_responses(self, cache: ResponseCache) -> None:
-        """Do nothing: cached responses belong to a load."""
-
-    def maintain(self) -> None:
-        """Do nothing: it has no memory."""
-
-    def reserve_input(self, size: int, ahead: int) -> memoryview | None:  # noqa: ARG002 - see below
-        """Always None: the segment does not exist yet."""
-        return None
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -226,7 +191,7 @@ class DormantVersion:
         self._on_wake(is_urgent=needs_idle)
         return key
 
-    def submit_waiting(self, loaded: ServedVersion) -> None:
+    def submit_waiting(self, loaded: Target) -> None:
         """Submit the requests that wait to *loaded*, in their order."""
         waiting, self._waiting = self._waiting, {}
         for key, each in waiting.items():
@@ -262,14 +227,14 @@ class DormantVersion:
         self._note_drained()
 
     def cancel(self, key: int) -> None:
-        """See `ServedVersion`."""
+        """See `Target`."""
         if key in self._waiting:
             self.reject_waiting(key, NaiadError("Request was cancelled", code=Code.CANCELLED))
         elif (given := self._submitted.get(key)) is not None:
             given[0].cancel(given[1])
 
     def reject_waiting(self, key: int, error: NaiadError) -> None:
-        """See `ServedVersion`."""
+        """See `Target`."""
         each = self._waiting.pop(key, None)
         if each is not None:
             each.timer.cancel()
@@ -279,22 +244,22 @@ class DormantVersion:
             given[0].reject_waiting(given[1], error)
 
     def is_waiting(self, key: int) -> bool:
-        """See `ServedVersion`."""
+        """See `Target`."""
         given = self._submitted.get(key)
         return key in self._waiting if given is None else given[0].is_waiting(given[1])
 
     def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
-        """See `ServedVersion`. Guests that are being started will take the request."""
+        """See `Target`. Guests that are being started will take the request."""
         given = self._submitted.get(key)
         return ([],) if given is None else given[0].waits_of(given[1])
 
     def confirm_sent(self, key: int, count: int) -> None:
-        """See `ServedVersion`."""
+        """See `Target`."""
         if (given := self._submitted.get(key)) is not None:
             given[0].confirm_sent(given[1], count)
 
     def drop_responses(self, key: int) -> None:
-        """See `ServedVersion`."""
+        """See `Target`."""
         if (given := self._submitted.get(key)) is not None:
             given[0].drop_responses(given[1])
 
@@ -327,7 +292,7 @@ class DormantVersion:
         send_safely(each.sink, response, True, (self.config.name, self.version, request_id))
 
     def _note_drained(self) -> None:
-        if self.is_idle:
+        if not self.is_finishing_requests():
             self._drained.set()
 
 

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Iterable
 
 from naiad.core.errors import NotReadyError, fresh
-from naiad.engine.served import ServedVersion
+from naiad.engine.served import LoadedVersion
 
 logger = logging.getLogger("naiad.engine")
 
 
-async def are_ready(versions: Iterable[ServedVersion]) -> bool:
+async def are_ready(versions: Iterable[LoadedVersion]) -> bool:
     """Whether all guests of *versions* report that they are ready; guests whose model has no `is_ready` count as ready.
 
     Returns without waiting if no model has the method.

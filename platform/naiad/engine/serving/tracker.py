@@ -187,7 +187,7 @@ class RequestTracker:
             pending.on_responses_sent(count)
 
     def drop_responses(self, key: int) -> None:
-        """See `ServedVersion.drop_responses`. What its sink still has counts as sent."""
+        """See `Target.drop_responses`. What its sink still has counts as sent."""
         pending = self._pending.get(key)
         if pending is not None:
             pending.drops_responses = True

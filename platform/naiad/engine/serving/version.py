@@ -63,7 +63,9 @@ _TRIALS_UNTIL_LOST = 3
 
 
 class ModelVersion:
-    """A loaded version. Implements `ServedVersion`, `InstanceDelegate` and `WorkerDelegate`.
+    """A loaded version.
+
+    Implements `ServedVersion`, `SequenceOwner`, `DirectAccess`, `InstanceDelegate` and `WorkerDelegate`.
 
     Attributes:
         config: Its effective configuration.
@@ -72,13 +74,14 @@ class ModelVersion:
         version: Its version number.
         number: Number of this load among all loads of all versions: the plan's generation.
         instances: Its instances.
-        shared_inputs: See `ServedVersion`.
-        device: See `ServedVersion`.
+        direct: The version itself: see `DirectAccess`.
+        shared_inputs: See `DirectAccess`.
+        device: See `Target`.
         recovering: Held by the instance that tries a guest after it was given up.
         resolution: What runs it; None until the loader sets it.
         advise: Returns what to do about an error that the guest logged, for the log; empty for nothing.
-        submit: See `ServedVersion.submit`.
-        forwarding: See `ServedVersion`.
+        submit: See `Target.submit`.
+        forwarding: See `DirectAccess`.
         on_response: See `WorkerDelegate`, also for `on_forwarded_response`, `on_batch_done`,
             `on_batch_unsent`, `on_progress`,
             `is_refill_urgent`, `request_of` and `is_held_back`.
@@ -138,6 +141,7 @@ class ModelVersion:
             tracker.count_reports()
             tracker.lanes = max(len(code.lanes) or 1 for code in native)
         self.device = device_use(config, is_native=bool(native))
+        self.direct = self
         self.forwarding = None
         if tracker.plain_scheduler is not None:
             self.forwarding = Forwarding(self._admission, tracker, keys)
@@ -177,7 +181,7 @@ class ModelVersion:
 
     @property
     def is_lost(self) -> bool:
-        """See `ServedVersion`."""
+        """See `LoadedVersion`."""
         return bool(self.reason) and self._failed_trials > _TRIALS_UNTIL_LOST
 
     async def start(self) -> None:
@@ -315,14 +319,14 @@ class ModelVersion:
 
     @property
     def is_idle(self) -> bool:
-        """See `ServedVersion`."""
+        """Whether nothing is in progress: no request, cancelled ones included, no sequence, no call of its guests."""
         if len(self._tracker) or self._tracker.open_sequences or self._changing:
             return False
         workers = [instance.worker for instance in self.instances if instance.worker is not None]
         return not any(self._services.is_calling(worker) for worker in workers)
 
     def is_finishing_requests(self) -> bool:
-        """See `ServedVersion`."""
+        """See `LoadedVersion`."""
         if self._changing:
             return any(each.worker is not None and self._tracker.is_busy(each.worker) for each in self._changing)
         return self._tracker.has_uncancelled() or self._tracker.open_sequences > 0
@@ -422,36 +426,41 @@ class ModelVersion:
         )
 
     def cancel(self, key: int) -> None:
-        """See `ServedVersion`."""
+        """See `Target`."""
         self._tracker.cancel(key)
 
     def reject_waiting(self, key: int, error: NaiadError) -> None:
-        """See `ServedVersion`."""
+        """See `Target`."""
         self._tracker.reject_waiting(key, error)
 
     def confirm_sent(self, key: int, count: int) -> None:
-        """See `ServedVersion`."""
+        """See `Target`."""
         self._tracker.confirm_sent(key, count)
 
     def drop_responses(self, key: int) -> None:
-        """See `ServedVersion`."""
+        """See `Target`."""
         self._tracker.drop_responses(key)
 
+    @property
+    def open_sequences(self) -> int:
+        """See `Target`."""
+        return self._tracker.open_sequences
+
     def finish_sequences(self) -> int:
-        """See `ServedVersion`."""
+        """See `SequenceOwner`."""
         return self._tracker.finish_sequences()
 
     def has_sequence(self, correlation_id: int | str) -> bool:
-        """See `ServedVersion`."""
+        """See `SequenceOwner`."""
         return self._tracker.has_sequence(correlation_id)
 
     def is_waiting(self, key: int) -> bool:
-        """See `ServedVersion`."""
+        """See `Target`."""
         pending = self._tracker.find(key)
         return pending is not None and pending.worker is None
 
     def waits_of(self, key: int) -> Sequence[Sequence[Worker]]:
-        """See `ServedVersion`. A request waits for its guest, or for any guest while it is queued."""
+        """See `Target`. A request waits for its guest, or for any guest while it is queued."""
         pending = self._tracker.find(key)
         if pending is None:
             return ()
@@ -500,7 +509,8 @@ class ModelVersion:
         if all(other.reason for other in self._active):
             now = time.monotonic()
             self._next_trial = now + (pause or 0.0)
-            if now - self._recovered >= self._window:
+            # While `reason` is set, no guest has served since the last time: this was a trial that did not even start.
+            if not self.reason and now - self._recovered >= self._window:
                 self._failed_trials = 0
             self._failed_trials += 1 if pause is not None else _TRIALS_UNTIL_LOST + 1
             self._admission.reason = instance.reason

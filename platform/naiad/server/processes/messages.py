@@ -109,7 +109,7 @@ class VersionRoute(NamedTuple):
     """What a frontend process knows of the version that serves a name and version.
 
     Attributes:
-        number: Number of the load (`ServedVersion.number`).
+        number: Number of the load (`Target.number`).
         is_decoupled: Whether it may send any number of responses to a request.
         metadata: As `EngineDoor.model_metadata` gives it for that name and version.
         config: As `EngineDoor.model_config`.

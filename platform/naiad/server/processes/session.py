@@ -397,13 +397,14 @@ class FrontendSession:
             return None
         template.attempts += 1
         try:
-            version = self._engine.find_version(template.model_name, template.model_version)
+            target = self._engine.find_target(template.model_name, template.model_version)
         except NaiadError:
             return None  # which submitting the request reports
-        if version.forwarding is not None:
-            template.forwarding = version.forwarding
-            template.first_ticket = self._engine.ticket_of(version.number, 0)
-            template.layout = version.forwarding.known_layout(template, template.size)
+        forwarding = None if target.direct is None else target.direct.forwarding
+        if forwarding is not None:
+            template.forwarding = forwarding
+            template.first_ticket = self._engine.ticket_of(target.number, 0)
+            template.layout = forwarding.known_layout(template, template.size)
         return template.layout
 
     def _on_request(self, payload: bytes) -> None:
@@ -714,7 +715,7 @@ class FrontendSession:
 
     def _route(self, name: str, version: int) -> VersionRoute:
         found = self._engine.route(name, version)
-        shared = found.shared_inputs
+        shared = None if found.direct is None else found.direct.shared_inputs
         if shared is not None and shared.number not in self._parts and self._link is not None:
             part = shared.take_part()
             if part is None:
