@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from naiad.core.turns import SHARE_SECONDS
+from naiad.frontends.http1 import response_queue
 from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.messages import HttpExchange, response, stream_head
 from naiad.frontends.http1.response_queue import ResponseQueue
@@ -278,3 +280,42 @@ def test_continue_is_not_written_to_a_client_that_has_sent_the_body(connection):
     connection.respond()
 
     assert b"100 Continue" not in connection.transport.written
+
+
+class Ticks:
+    """A clock that each request advances by *cost* seconds."""
+
+    def __init__(self, connection: Connection, cost: float) -> None:
+        self._connection = connection
+        self._cost = cost
+
+    def __call__(self) -> float:
+        return 100 + self._cost * len(self._connection.handled)
+
+
+@pytest.mark.parametrize(
+    ("cost", "shares"),
+    [
+        (0.5 * SHARE_SECONDS, [2, 4, 6, 7]),  # the second one ends with the share, and further ones wait
+        (0.75 * SHARE_SECONDS, [2, 4, 6, 7]),
+        (3 * SHARE_SECONDS, [1, 2, 3, 4, 5, 6, 7]),  # one request is always handled
+        (0.1 * SHARE_SECONDS, [7]),
+    ],
+)
+def test_queued_requests_are_handled_until_the_share_of_the_connection_is_used_up(
+    connection, monkeypatch, cost, shares
+):
+    connection.submit("/later")
+    for number in range(7):
+        connection.submit(f"/now-{number}")
+    monkeypatch.setattr(response_queue, "perf_counter", Ticks(connection, cost))
+    handled, connection.is_read = [], False
+    connection.respond()
+    while True:
+        handled.append(len(connection.handled) - 1)
+        assert connection.is_read is (handled[-1] < 7), "the owner is told that requests wait for a later turn"
+        if handled[-1] == 7:
+            break
+        connection.is_read = False
+        connection.queue.handle_queued()
+    assert handled == shares

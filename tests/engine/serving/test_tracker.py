@@ -1,0 +1,802 @@
+"""Requests of a model version from admission to the last response, with guests and a scheduler of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fakes.clock import SECOND, Clock
+from fakes.guests import BATCHED, PLAIN, Answers, FakeGuest, config, exited, output
+from naiad_stub import wire
+
+from naiad.core.errors import Code, ModelError, NaiadError, NotReadyError, QueueFullError
+from naiad.engine.scheduling.fifo import FifoScheduler
+from naiad.engine.serving import execution, fatal_requests, pending, tracker
+from naiad.engine.serving.tracker import RequestTracker, depth_for
+from naiad.engine.serving.warmup import WarmUp
+from naiad.guests.exchange import ExecutingBatch, ExecutionReport
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, InputTensor
+from naiad.protocol.metadata import Duration, ModelStatistics
+from naiad.protocol.request_plan import CheckedLayout
+
+OUTPUT = 'output { name: "OUT" data_type: TYPE_FP32 dims: -1 }'
+MS = 1_000_000
+
+
+class Scheduler(FifoScheduler[Any, Any]):
+    """The default scheduler, which keeps the depths it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depths: list[int] = []
+
+    def set_depth(self, instance: Any, depth: int) -> None:
+        self.depths.append(depth)
+        super().set_depth(instance, depth)
+
+
+class Tracked:
+    """A tracker with one guest."""
+
+    def __init__(self, text: str = PLAIN, more: str = "", *, guests: int = 1) -> None:
+        keys = itertools.count(1)
+        self.keys = keys
+        self.tracker = RequestTracker(config(text, more), 1, keys, WarmUp((), keys))
+        self.guests = [FakeGuest(owner=self.tracker) for _ in range(guests)]
+        for guest in self.guests:
+            self.tracker.add_guest(guest)
+
+    @property
+    def guest(self) -> FakeGuest:
+        return self.guests[0]
+
+    def ask(
+        self, answers: Answers | None = None, *, size: int = 1, elements: int = 2, data: bytes = b"", **more: Any
+    ) -> tuple[int, Answers]:
+        """Start a request of *size* rows; its key and what it gets."""
+        key, answers = next(self.keys), answers or Answers()
+        data = data or bytes(4 * size * elements)
+        tensors = [InputTensor("IN", Datatype.FP32, (size, elements), data)]
+        layout = CheckedLayout(generation=0, batch_size=size, is_repeatable=True, packed=None)
+        self.tracker.start(key, InferRequest("m", -1, tensors, **more), answers, layout, False)
+        return key, answers
+
+    def statistics(self) -> ModelStatistics:
+        return self.tracker.statistics.value("m", "1")
+
+
+def raise_(error: Exception) -> Callable[..., None]:
+    def function(*_: object) -> None:
+        raise error
+
+    return function
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    return Clock().install(monkeypatch, tracker, pending, execution, fatal_requests)
+
+
+@pytest.fixture
+def scheduler(monkeypatch) -> Scheduler:
+    made = Scheduler()
+    monkeypatch.setattr(tracker, "scheduler_for", lambda *_: made)
+    return made
+
+
+# -- how many requests a guest holds --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("execution_ns", "depth"),
+    [(0, 16), (62_500, 16), (62_501, 15), (250_000, 4), (333_333, 3), (333_334, 2), (999_999, 1), (MS, 1), (9 * MS, 1)],
+)
+def test_a_guest_may_hold_what_it_executes_within_a_millisecond(execution_ns, depth):
+    assert depth_for(execution_ns) == depth
+
+
+def execute(tracked: Tracked, took: int) -> None:
+    tracked.tracker.on_batch_done(tracked.guest, ExecutingBatch((1,), -1, 1, 1), 1000, 1000 + took)
+
+
+def test_one_slow_batch_lowers_the_depth_at_once_and_it_rises_as_the_pace_falls_by_an_eighth_per_batch(scheduler):
+    tracked = Tracked()
+    for _ in range(150):  # a new version counts as slow: its pace begins at a second
+        execute(tracked, 0)
+    assert scheduler.depths[-1] == 16
+    scheduler.depths.clear()
+
+    execute(tracked, 500_000)
+    for _ in range(16):
+        execute(tracked, 0)
+
+    assert scheduler.depths == [depth_for(int(500_000 * 0.875**number)) for number in range(17)]
+    assert (scheduler.depths[0], scheduler.depths[3], scheduler.depths[4], scheduler.depths[-1]) == (2, 2, 3, 16)
+
+
+def test_a_new_version_counts_as_slow_until_its_guests_have_executed_many_batches(scheduler):
+    tracked = Tracked()
+    depths = []
+    for _ in range(60):
+        execute(tracked, 0)
+        depths.append(scheduler.depths[-1])
+
+    assert depths[:51] == [1] * 51, "a second, less an eighth 51 times, is more than a millisecond"
+    assert depths[-1] > 1
+
+
+def test_a_guest_with_lanes_holds_at_least_one_batch_for_each(scheduler):
+    tracked = Tracked()
+    tracked.tracker.lanes = 4
+    tracked.tracker.add_guest(tracked.guest)
+    assert scheduler.depths == [4]
+    execute(tracked, 900_000)
+    assert scheduler.depths[-1] == 4
+
+
+def test_a_guest_without_lanes_begins_with_the_depth_that_the_scheduler_gives_it(scheduler):
+    Tracked()
+    assert scheduler.depths == []
+
+
+# -- from the client ------------------------------------------------------------------------------------------------
+
+
+def test_a_request_goes_to_the_guest_at_once_and_its_response_to_the_sink(clock):
+    tracked = Tracked()
+    key, answers = tracked.ask(request_id="a")
+    assert tracked.guest.executed == [[key]]
+    assert len(tracked.tracker) == 1
+    assert tracked.tracker.find(key).worker is tracked.guest
+    assert tracked.tracker.request_of(key) is tracked.guest.requests[key]
+
+    tracked.guest.answer()
+
+    ((response, final),) = answers.responses
+    assert (response.request_id, final) == ("a", True)
+    assert len(tracked.tracker) == 0
+    assert tracked.tracker.find(key) is None
+    assert tracked.tracker.request_of(key) is None
+
+
+def test_times_and_rows_of_a_request_are_counted_from_its_arrival_to_its_response(clock):
+    tracked = Tracked(BATCHED)
+    tracked.ask(size=3)
+    began = clock.now_ns
+    clock.advance(0.005)
+    tracked.guest.answer(started=began + MS, ended=began + 3 * MS)
+    found = tracked.statistics()
+    assert (found.inference_count, found.execution_count) == (3, 1)
+    assert found.success == Duration(1, 5 * MS)
+    assert found.queue.ns == 0
+    assert found.compute_infer.ns == 2 * MS
+    assert found.fail.count == 0
+
+
+def test_memory_is_trimmed_twice_in_the_pause_after_each_request(clock):
+    tracked = Tracked()
+    assert tracked.tracker.trims_due == 0
+    key, _ = tracked.ask()
+    assert tracked.tracker.trims_due == 2
+    tracked.tracker.trims_due = 0
+    tracked.tracker.track(tracked.tracker.find(key))
+    assert tracked.tracker.trims_due == 2
+
+
+def test_a_request_that_is_untracked_is_in_flight_no_more(clock):
+    tracked = Tracked()
+    key, answers = tracked.ask()
+    found = tracked.tracker.find(key)
+    tracked.tracker.untrack(found)
+    tracked.tracker.untrack(found)
+    assert len(tracked.tracker) == 0
+    assert answers.responses == []
+
+
+def test_a_request_that_fails_in_an_unexpected_way_leaves_nothing_behind(clock, monkeypatch):
+    tracked = Tracked(guests=0)
+    before = tracked.ask()[0]
+    monkeypatch.setattr(tracked.tracker, "_carry_out", raise_(ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        tracked.ask()
+    assert [tracked.tracker.find(before) is None, len(tracked.tracker)] == [False, 1]
+    assert tracked.tracker.dispatcher.waiting_count == 1
+
+
+def test_a_request_whose_queue_is_full_is_rejected_and_counted_nowhere(clock):
+    async def check() -> None:
+        tracked = Tracked(BATCHED, "dynamic_batching { default_queue_policy { max_queue_size: 1 } }", guests=0)
+        kept, _ = tracked.ask()
+        with pytest.raises(QueueFullError, match="Exceeds maximum queue size"):
+            tracked.ask(answers := Answers())
+        assert answers.responses == []
+        assert (len(tracked.tracker), tracked.tracker.find(kept) is None) == (1, False)
+        assert tracked.statistics().fail.count == 0
+
+    clock.run(check())
+
+
+def test_a_request_that_waits_too_long_is_rejected_and_counted_as_that(clock):
+    async def check() -> None:
+        policy = "default_queue_policy { default_timeout_microseconds: 5000 timeout_action: REJECT }"
+        tracked = Tracked(BATCHED, f"dynamic_batching {{ {policy} }}", guests=0)
+        _, answers = tracked.ask()
+        await asyncio.sleep(0.02)
+        assert answers.error.message == "Request timeout expired"
+        assert len(tracked.tracker) == 0
+        found = tracked.statistics()
+        assert (found.failures["REJECTED"], found.failures["CANCELED"]) == (1, 0)
+
+    clock.run(check())
+
+
+def test_requests_of_unequal_shapes_do_not_share_a_batch(clock):
+    async def check() -> None:
+        more = (
+            'input { name: "IN" data_type: TYPE_FP32 dims: -1 } dynamic_batching { max_queue_delay_microseconds: 1000 }'
+        )
+        tracked = Tracked(f'name: "m" backend: "python" max_batch_size: 8 {OUTPUT}', more)
+        keys = [tracked.ask(elements=elements)[0] for elements in (2, 2, 3)]
+        await asyncio.sleep(0.01)
+        while tracked.guest.batches:
+            tracked.guest.answer()
+        assert sorted(map(len, tracked.guest.executed)) == [1, 2]
+        assert keys[:2] in tracked.guest.executed
+
+    clock.run(check())
+
+
+def test_a_waiting_request_that_is_cancelled_is_answered_and_counted_as_that(clock):
+    tracked = Tracked(guests=0)
+    key, answers = tracked.ask()
+    tracked.tracker.cancel(key)
+    assert (answers.error.message, answers.error.code) == ("Request was cancelled", Code.CANCELLED)
+    assert tracked.statistics().failures["CANCELED"] == 1
+    tracked.tracker.cancel(key)
+    assert len(answers.responses) == 1
+    assert tracked.tracker.dispatcher.waiting_count == 0
+
+
+def test_a_request_that_a_guest_has_is_cancelled_there_and_its_response_still_comes(clock):
+    tracked = Tracked()
+    key, answers = tracked.ask()
+    assert tracked.tracker.has_uncancelled()
+    assert tracked.tracker.is_busy(tracked.guest)
+    tracked.tracker.cancel(key)
+    assert tracked.guest.cancelled == [key]
+    assert not tracked.tracker.has_uncancelled()
+    assert not tracked.tracker.is_busy(tracked.guest)
+    assert tracked.tracker.is_in_use(tracked.guest)
+    assert answers.responses == []
+    tracked.guest.answer()
+    assert answers.is_ended
+    assert not tracked.tracker.is_in_use(tracked.guest)
+
+
+def test_one_request_that_is_not_cancelled_keeps_a_guest_busy(clock):
+    tracked = Tracked(guests=0)
+    keys = [tracked.ask()[0] for _ in range(2)]
+    tracked.tracker.find(keys[0]).is_cancelled = True
+    assert tracked.tracker.has_uncancelled()
+    guest = FakeGuest(owner=tracked.tracker)
+    guest.open = {*keys, 999}
+    assert tracked.tracker.is_busy(guest)
+    guest.open = {keys[0], 999}
+    assert not tracked.tracker.is_busy(guest)
+
+
+def test_a_waiting_request_is_rejected_with_the_error_that_is_given(clock):
+    tracked = Tracked()
+    sent, of_sent = tracked.ask()
+    waiting, answers = tracked.ask()
+    for key in (sent, waiting, 999):
+        tracked.tracker.reject_waiting(key, NaiadError("it can never be answered"))
+    assert answers.error.message == "it can never be answered"
+    assert of_sent.responses == []
+    found = tracked.statistics()
+    assert (found.fail.count, found.failures["CANCELED"]) == (1, 0)
+
+
+# -- decoupled models -----------------------------------------------------------------------------------------------
+
+DECOUPLED = "model_transaction_policy { decoupled: true }"
+
+
+def part(count: int = 8) -> InferResponse:
+    return InferResponse("m", 1, outputs=output(bytes(count)))
+
+
+def test_a_guest_gets_credit_once_many_of_its_responses_were_sent(clock):
+    tracked = Tracked(more=DECOUPLED)
+    key, _ = tracked.ask()
+    for _ in range(300):
+        tracked.guest.respond(key, part(), final=False)
+    assert tracked.tracker.is_held_back(tracked.guest)
+    tracked.tracker.confirm_sent(key, 255)
+    assert tracked.guest.credits == []
+    tracked.tracker.confirm_sent(key, 1)
+    tracked.tracker.confirm_sent(999, 1)
+    assert tracked.guest.credits == [(key, 256)]
+    tracked.tracker.confirm_sent(key, 1000)
+    assert not tracked.tracker.is_held_back(tracked.guest), "the client has them all"
+
+
+def test_a_request_whose_responses_are_dropped_gets_their_end_alone(clock):
+    tracked = Tracked(more=DECOUPLED)
+    key, answers = tracked.ask()
+    for _ in range(300):
+        tracked.guest.respond(key, part(), final=False)
+    tracked.tracker.drop_responses(key)
+    tracked.tracker.drop_responses(999)
+    assert tracked.guest.credits == [(key, 300)]
+    assert not tracked.tracker.is_held_back(tracked.guest)
+    for _ in range(300):
+        tracked.guest.respond(key, part(), final=False)
+    assert len(answers.responses) == 300
+    assert tracked.guest.credits == [(key, 300), (key, 256)]
+    tracked.guest.respond(key, part())
+    assert answers.responses[300:] == [(None, True)]
+
+
+def test_an_error_is_passed_on_also_where_responses_are_dropped(clock):
+    tracked = Tracked(more=DECOUPLED)
+    key, answers = tracked.ask()
+    tracked.tracker.drop_responses(key)
+    tracked.guest.respond(key, InferResponse("m", 1, error=NaiadError("it failed")))
+    assert answers.error.message == "it failed"
+
+
+def test_the_end_of_a_decoupled_request_without_a_response_is_passed_on_alone(clock):
+    tracked = Tracked(more=DECOUPLED)
+    key, answers = tracked.ask()
+    tracked.guest.respond(key, None, final=False)
+    assert answers.responses == []
+    tracked.guest.respond(key)
+    assert answers.responses == [(None, True)]
+
+
+# -- from the guest -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("is_model_response", "success", "failed", "errors"), [(True, 1, 0, 1), (False, 0, 1, 0)])
+def test_an_error_that_the_model_returns_counts_as_a_success_and_one_of_its_guest_as_a_failure(
+    clock, is_model_response, success, failed, errors
+):
+    tracked = Tracked()
+    key, answers = tracked.ask()
+    began = clock.now_ns
+    clock.advance(0.002)
+    error = ModelError("no luck", is_model_response=is_model_response)
+    tracked.guest.respond(key, InferResponse("m", 1, error=error), started=began, ended=began)
+    found = tracked.statistics()
+    assert answers.error is error
+    assert (found.success.count, found.fail.count, found.error_responses) == (success, failed, errors)
+    assert found.failures["BACKEND"] == failed
+    assert found.fail.ns == failed * 2 * MS
+
+
+def test_a_sink_that_fails_ends_its_request_and_no_other(clock, caplog):
+    tracked = Tracked(more=DECOUPLED)
+    key, answers = tracked.ask(request_id="a")
+    other, of_other = tracked.ask()
+    answers.problem = ZeroDivisionError("in the sink")
+    tracked.guest.respond(key, part(), final=False)
+    assert answers.error.message == (
+        "cannot pass on a response of 'm': unexpected ZeroDivisionError: in the sink; see the log of the server"
+    )
+    assert answers.responses[0][0].request_id == "a"
+    assert tracked.guest.cancelled == [key]
+    assert tracked.guest.credits == [(key, 1 << 40)], "the guest must not wait for a client that has left"
+    assert tracked.tracker.find(key) is None
+    assert tracked.tracker.find(other) is not None
+    assert of_other.responses == []
+    assert "cannot pass on a response of 'm'" in caplog.text
+
+
+def test_a_sink_that_fails_at_the_last_response_needs_no_cancellation(clock):
+    tracked = Tracked()
+    key, answers = tracked.ask()
+    answers.problem = ZeroDivisionError()
+    tracked.guest.respond(key, part())
+    assert answers.is_ended
+    assert tracked.guest.cancelled == []
+
+
+def test_a_response_to_a_request_that_has_ended_is_ignored(clock):
+    tracked = Tracked()
+    key, answers = tracked.ask()
+    tracked.tracker.fail_all(NaiadError("it is over"))
+    tracked.guest.respond(key, part())
+    assert len(answers.responses) == 1
+
+
+def test_a_batch_that_cannot_be_sent_fails_its_requests_and_the_guest_goes_on(clock):
+    tracked = Tracked()
+    first, answers = tracked.ask()
+    second, _ = tracked.ask()
+    batch = tracked.guest.batches.pop(1)
+    tracked.guest.open.clear()
+    tracked.tracker.on_batch_unsent(tracked.guest, ExecutingBatch((5,), -1, 1, 0), ZeroDivisionError())
+    assert answers.responses == [], "samples of the warm-up have no size"
+    tracked.tracker.on_batch_unsent(tracked.guest, batch, ZeroDivisionError("no memory"))
+    assert answers.error.message == (
+        "cannot send the request to 'm_0_0': unexpected ZeroDivisionError: no memory; see the log of the server"
+    )
+    assert tracked.guest.executed == [[first], [second]]
+
+
+def test_samples_of_the_warm_up_are_not_counted_and_free_no_guest(clock, scheduler):
+    tracked = Tracked()
+    tracked.ask()
+    waiting, _ = tracked.ask()
+    tracked.tracker.on_batch_done(tracked.guest, ExecutingBatch((77,), -1, 1, 0), 1, 2)
+    assert tracked.statistics().execution_count == 0
+    assert [waiting] not in tracked.guest.executed
+    assert scheduler.depths == []
+
+
+@pytest.mark.parametrize(("took", "is_urgent"), [(2_499_999, False), (2_500_000, True)])
+def test_a_guest_that_executed_long_gets_its_next_batch_first_if_any_request_waits(clock, took, is_urgent):
+    tracked = Tracked(guests=0)
+    assert not tracked.tracker.is_refill_urgent(took)
+    tracked.ask()
+    assert tracked.tracker.is_refill_urgent(took) is is_urgent
+
+
+def test_the_next_request_of_a_sequence_may_depend_on_responses_so_it_is_not_urgent(clock):
+    async def check() -> None:
+        tracked = Tracked(BATCHED, "sequence_batching { direct {} }", guests=0)
+        tracked.ask(correlation_id=1, flags=SEQUENCE_START)
+        assert not tracked.tracker.is_refill_urgent(SECOND)
+
+    clock.run(check())
+
+
+# -- sequences ------------------------------------------------------------------------------------------------------
+
+
+def test_sequences_in_progress_are_known_by_their_ids_and_can_be_finished(clock):
+    async def check() -> None:
+        tracked = Tracked(BATCHED, "sequence_batching { direct {} }")
+        tracked.ask(correlation_id=1, flags=SEQUENCE_START)
+        assert tracked.tracker.open_sequences == 1
+        assert [tracked.tracker.has_sequence(each) for each in (1, 2)] == [True, False]
+        tracked.guest.answer()
+        assert tracked.tracker.is_in_use(tracked.guest)
+        assert tracked.tracker.finish_sequences() == 1
+        with pytest.raises(NaiadError, match="stopped accepting new inference"):
+            tracked.ask(correlation_id=2, flags=SEQUENCE_START)
+        tracked.ask(correlation_id=1, flags=SEQUENCE_END)
+        tracked.guest.answer()
+        assert tracked.tracker.finish_sequences() == 0
+        assert not tracked.tracker.is_in_use(tracked.guest)
+
+    clock.run(check())
+
+
+def test_a_model_without_sequences_has_none(clock):
+    tracked = Tracked()
+    assert (tracked.tracker.open_sequences, tracked.tracker.finish_sequences()) == (0, 0)
+    assert not tracked.tracker.has_sequence(1)
+
+
+ITERATIVE = "sequence_batching { iterative_sequence: true direct {} }"
+
+
+def test_a_request_that_an_iterative_sequence_reschedules_is_executed_again_and_each_round_is_counted(clock):
+    async def check() -> None:
+        tracked = Tracked(BATCHED, ITERATIVE)
+        key, answers = tracked.ask(correlation_id=1, flags=SEQUENCE_START)
+        tracked.guest.respond(key, final=False, reschedule=True, started=clock.now_ns, ended=clock.now_ns)
+        tracked.guest.finish()
+        assert tracked.guest.executed == [[key], [key]]
+        assert answers.responses == []
+        tracked.guest.answer(started=clock.now_ns, ended=clock.now_ns)
+        assert answers.is_ended
+        found = tracked.statistics()
+        assert (found.success.count, found.execution_count) == (2, 2)
+
+    clock.run(check())
+
+
+def test_a_cancelled_request_is_not_rescheduled(clock):
+    async def check() -> None:
+        tracked = Tracked(BATCHED, ITERATIVE)
+        key, answers = tracked.ask(correlation_id=1, flags=SEQUENCE_START)
+        tracked.tracker.cancel(key)
+        tracked.guest.respond(key, final=False, reschedule=True)
+        assert answers.error.message == "Request was cancelled"
+        assert tracked.statistics().failures["CANCELED"] == 1
+
+    clock.run(check())
+
+
+def test_a_request_cannot_be_rescheduled_after_execute_has_returned(clock, caplog):
+    async def check() -> None:
+        tracked = Tracked(BATCHED, ITERATIVE)
+        key, answers = tracked.ask(correlation_id=1, flags=SEQUENCE_START)
+        tracked.guest.finish()
+        tracked.guest.respond(key, final=False, reschedule=True)
+        text = "model 'm' rescheduled a request, after its execute had returned, which is too late"
+        assert answers.error.message == text
+        assert text in caplog.text
+
+    clock.run(check())
+
+
+def test_only_iterative_sequences_may_reschedule(clock):
+    async def check() -> None:
+        for more in ("sequence_batching { direct {} }", ""):
+            tracked = Tracked(BATCHED, more)
+            key, answers = tracked.ask(correlation_id=1, flags=SEQUENCE_START)
+            tracked.guest.respond(key, final=False, reschedule=True)
+            assert answers.error.message == (
+                "model 'm' rescheduled a request, which takes sequence_batching's iterative_sequence"
+            )
+
+    clock.run(check())
+
+
+# -- what a guest reports -------------------------------------------------------------------------------------------
+
+
+def test_requests_that_wait_inside_their_model_are_counted_until_they_are_computed(clock):
+    tracked = Tracked(more=DECOUPLED, guests=2)
+    keys = [tracked.ask()[0] for _ in range(2)]
+    for key in (*keys, 999):
+        tracked.tracker.on_progress(key, 0)
+    assert tracked.tracker.queued_inside == 2
+    tracked.tracker.on_progress(keys[0], clock.now_ns)
+    assert tracked.tracker.queued_inside == 1
+    tracked.tracker.fail_all(NaiadError("it is over"))
+    assert tracked.tracker.queued_inside == 0
+
+
+def test_the_time_until_a_request_is_computed_counts_as_queued_and_no_clock_of_a_model_makes_it_negative(clock):
+    tracked = Tracked()
+    key, _ = tracked.ask()
+    found = tracked.tracker.find(key)
+    sent = found.laid_out
+    clock.advance(0.010)
+    for reported, expected in [(sent - MS, sent), (sent + 4 * MS, sent + 4 * MS), (sent + 90 * MS, sent + 10 * MS)]:
+        found.laid_out = sent
+        tracked.tracker.on_progress(key, reported)
+        assert found.laid_out == expected
+
+
+def test_a_native_backend_counts_its_requests_itself(clock):
+    tracked = Tracked()
+    tracked.tracker.count_reports()
+    key, answers = tracked.ask()
+    report = ExecutionReport(wire.REPORT_SUCCESS, key, *[clock.now_ns] * 4)
+    tracked.tracker.on_reports([report])
+    tracked.guest.answer(started=clock.now_ns, ended=clock.now_ns)
+    assert answers.is_ended
+    found = tracked.statistics()
+    assert (found.success.count, found.execution_count) == (1, 0), "neither response nor batch is counted again"
+
+
+def test_what_a_backend_reports_of_a_request_after_its_end_is_counted_too(clock):
+    tracked = Tracked(BATCHED)
+    tracked.tracker.count_reports()
+    key, _ = tracked.ask(size=3)
+    tracked.guest.answer()
+    assert tracked.statistics().success.count == 0
+    tracked.tracker.on_reports([ExecutionReport(wire.REPORT_SUCCESS, key, *[clock.now_ns] * 4)])
+    assert (tracked.statistics().success.count, tracked.statistics().inference_count) == (1, 3)
+
+
+def test_what_the_guest_of_a_model_in_python_reports_is_ignored(clock):
+    tracked = Tracked()
+    key, _ = tracked.ask()
+    tracked.tracker.on_reports([ExecutionReport(wire.REPORT_SUCCESS, key, *[clock.now_ns] * 4)])
+    assert tracked.statistics().success.count == 0
+
+
+# -- the end of a guest ---------------------------------------------------------------------------------------------
+
+
+EXITED = Clock().monotonic()
+
+
+def end(tracked: Tracked, *, added: bool = True) -> FakeGuest:
+    """The guest exits, and another one takes its place."""
+    gone = tracked.guests.pop(0)
+    tracked.tracker.on_guest_exit(gone, exited(), EXITED)
+    tracked.guests.insert(0, FakeGuest(owner=tracked.tracker))
+    if added:
+        tracked.tracker.add_guest(tracked.guest)
+    return gone
+
+
+def test_what_a_guest_executed_fails_when_it_exits_and_what_it_had_only_received_is_executed_by_the_next(clock):
+    tracked = Tracked()
+    tracked.tracker.plain_scheduler.set_depth(tracked.guest, 3)
+    asked = [tracked.ask() for _ in range(4)]
+    gone = end(tracked)
+    (_, first), *others = asked
+    assert first.error.message == "'m_0_0' exited with code 1"
+    assert [answers.responses for _, answers in others] == [[], [], []]
+    assert (gone.batches, gone.open) == ({}, set())
+    for _ in others:
+        tracked.guest.answer()
+    assert tracked.guest.executed == [[key] for key, _ in others], "in their order"
+    assert all(answers.error is None for _, answers in others)
+
+
+def test_a_guest_that_exited_before_it_read_its_batch_had_begun_none(clock):
+    tracked = Tracked()
+    key, answers = tracked.ask()
+    tracked.guest.batches[1] = tracked.guest.batches[1]._replace(sent=0)
+    end(tracked)
+    assert answers.responses == []
+    assert tracked.guest.executed == [[key]]
+
+
+def test_a_guest_with_lanes_executed_as_many_batches_as_it_has_lanes(clock):
+    tracked = Tracked()
+    tracked.tracker.lanes = 2
+    tracked.tracker.plain_scheduler.set_depth(tracked.guest, 3)
+    asked = [tracked.ask() for _ in range(3)]
+    end(tracked)
+    assert [answers.is_ended for _, answers in asked] == [True, True, False]
+
+
+def test_a_request_that_its_guest_still_answers_after_execute_fails_with_it(clock):
+    tracked = Tracked(more=DECOUPLED)
+    key, answers = tracked.ask()
+    tracked.guest.finish()
+    assert tracked.guest.open == {key}
+    end(tracked)
+    assert answers.error.message == "'m_0_0' exited with code 1"
+
+
+def test_a_cancelled_request_that_was_not_begun_ends_with_its_guest(clock):
+    tracked = Tracked()
+    tracked.tracker.plain_scheduler.set_depth(tracked.guest, 2)
+    tracked.ask()
+    key, answers = tracked.ask()
+    tracked.tracker.cancel(key)
+    end(tracked)
+    assert answers.error.message == "Request was cancelled"
+    assert tracked.guest.executed == []
+    assert tracked.statistics().failures["CANCELED"] == 1
+
+
+def test_a_request_that_ends_guest_after_guest_is_refused_also_while_it_waits(clock):
+    """The third exit refuses it: what waits, and what a guest had received, is answered without being executed."""
+    tracked = Tracked()
+    for _ in range(2):
+        tracked.ask(data=b"fatal   ")
+        end(tracked)
+    tracked.tracker.plain_scheduler.set_depth(tracked.guest, 2)
+    _, begun = tracked.ask(data=b"fatal   ")
+    _, received = tracked.ask(data=b"fatal   ")
+    _, waiting = tracked.ask(data=b"fatal   ")
+    harmless, of_harmless = tracked.ask(data=b"harmless")
+    blamed = tracked.tracker.on_guest_exit(tracked.guests.pop(), exited(), EXITED)
+    assert blamed == {EXITED}
+    assert begun.error.message == "'m_0_0' exited with code 1"
+    for answers in (received, waiting):
+        assert "this request ended 3 processes of model 'm'" in answers.error.message
+    assert of_harmless.responses == []
+    tracked.guests.append(FakeGuest(owner=tracked.tracker))
+    tracked.tracker.add_guest(tracked.guest)
+    assert tracked.guest.executed == [[harmless]]
+    assert len(tracked.tracker) == 1
+
+
+def test_an_exit_with_no_request_blames_nobody(clock):
+    tracked = Tracked()
+    assert tracked.tracker.on_guest_exit(tracked.guest, exited(), 5.0) == frozenset()
+    assert not tracked.tracker.fatal
+
+
+def test_a_guest_that_exited_gets_no_further_request(clock):
+    tracked = Tracked()
+    gone = end(tracked, added=False)
+    tracked.ask()
+    assert (gone.executed, tracked.tracker.dispatcher.waiting_count) == ([], 1)
+
+
+def test_a_retired_guest_finishes_what_it_has_and_gets_nothing_more(clock):
+    tracked = Tracked()
+    _, answers = tracked.ask()
+    tracked.tracker.retire_guest(tracked.guest)
+    later, _ = tracked.ask()
+    tracked.guest.answer()
+    tracked.tracker.forget_guest(tracked.guest)
+    assert answers.error is None
+    assert answers.is_ended
+    assert tracked.guest.executed == [[1]]
+    assert tracked.tracker.find(later).worker is None
+
+
+def test_what_a_removed_guest_has_left_fails(clock):
+    tracked = Tracked()
+    _, answers = tracked.ask()
+    _, waiting = tracked.ask()
+    tracked.guest.open.add(999)
+    tracked.tracker.fail_guest(tracked.guest, NotReadyError("instance 'm_0_0' was removed"))
+    assert answers.error.message == "instance 'm_0_0' was removed"
+    assert waiting.responses == []
+
+
+def test_how_long_the_oldest_waiting_request_has_waited(clock):
+    tracked = Tracked()
+    assert tracked.tracker.oldest_wait_ns() == 0
+    tracked.ask()
+    clock.advance(1)
+    assert tracked.tracker.oldest_wait_ns() == 0, "a guest has it"
+    tracked.ask()
+    clock.advance(0.002)
+    tracked.ask()
+    clock.advance(0.001)
+    assert tracked.tracker.oldest_wait_ns() == 3 * MS
+
+
+# -- failing --------------------------------------------------------------------------------------------------------
+
+
+def test_requests_that_wait_fail_and_those_that_a_guest_has_do_not(clock):
+    tracked = Tracked()
+    _, sent = tracked.ask()
+    _, waiting = tracked.ask(request_id="w")
+    clock.advance(0.003)
+    tracked.tracker.fail_waiting(error := NotReadyError("it is given up"))
+    assert sent.responses == []
+    ((response, final),) = waiting.responses
+    assert (response.error, response.request_id, response.model_name, response.model_version) == (error, "w", "m", 1)
+    assert final
+    assert tracked.statistics().fail == Duration(1, 3 * MS)
+    tracked.tracker.fail_all(error)
+    assert sent.error is error
+    assert len(tracked.tracker) == 0
+
+
+def test_an_error_that_is_passed_on_keeps_no_frames_with_the_tensors_of_requests(clock):
+    tracked = Tracked()
+    _, answers = tracked.ask()
+    try:
+        raise NaiadError("it failed")
+    except NaiadError as error:
+        tracked.tracker.fail_all(error)
+    assert answers.error.__traceback__ is None
+
+
+@pytest.mark.parametrize(
+    ("more", "is_plain"),
+    [("", True), (DECOUPLED, False), (" max_batch_size: 2 dynamic_batching {}", False)],
+)
+def test_a_model_whose_requests_are_batches_and_whose_responses_stay_as_they_are_is_plain(clock, more, is_plain):
+    async def check() -> None:
+        assert (Tracked(PLAIN, more).tracker.plain_scheduler is not None) is is_plain
+
+    clock.run(check())
+
+
+def test_a_native_backend_is_not_plain(clock):
+    tracked = Tracked()
+    tracked.tracker.count_reports()
+    assert tracked.tracker.plain_scheduler is None
+
+
+def test_responses_leave_in_the_order_of_their_requests_where_the_model_asks_for_that(clock):
+    async def check() -> None:
+        tracked = Tracked(BATCHED, "dynamic_batching { preserve_ordering: true }", guests=2)
+        order = []
+        for number in range(2):
+            answers = Answers()
+            answers.send = lambda *_, number=number: order.append(number)
+            tracked.ask(answers)
+        first, second = tracked.guests
+        assert len(first.executed) == len(second.executed) == 1
+        second.answer()
+        first.answer()
+        assert order == [0, 1]
+
+    clock.run(check())
