@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 from environments.makers import member, write_tar
 
 from naiad.cli.commands import naiad_group, run
-from naiad.config.server.quantities import parse_seconds, parse_size, size_text
 from naiad.core import json_cache
 from naiad.core.errors import ExecutionEnvironmentError, NaiadError, OptionError
+from naiad.core.quantities import parse_seconds, parse_size, size_text
 from naiad.environments.archives.manifest import MANIFEST_NAME
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.store.entries import short_digests

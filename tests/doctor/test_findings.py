@@ -112,7 +112,30 @@ def test_intervals_of_instances_that_a_server_rejects_are_errors(tmp_path, exami
         name: message for name, (_, message) in CONFIGURATIONS.items()
     }
     assert {(each["severity"], each["code"], each["advice"]) for each in findings} == {("error", "config", CORRECT)}
-    assert {Path(each["where"]).name for each in findings} == {"config.pbtxt"}
+    lines = dict.fromkeys(CONFIGURATIONS, 4) | {"less": 5, "waits": 5}  # of the parameter that the message names
+    assert {each["model"]: Path(each["where"]).name for each in findings} == {
+        name: f"config.pbtxt:{line}" for name, line in lines.items()
+    }
+
+
+def test_an_invalid_parameter_is_an_error_and_the_rest_of_the_model_is_examined(tmp_path, examine):
+    (tmp_path / "backends").mkdir()
+    imports = "import no_such_package\n" + model()["1/model.py"]
+    for name, (key, text) in {
+        "hangs": ("HANG_SECONDS", "soon"),
+        "large": ("memory_limit", "much"),
+        "shares": ("native_shared_model", "perhaps"),
+        "forks": ("PREWARM", "1st"),
+    }.items():
+        write(tmp_path / "models" / name, model(imports, CONFIG + parameter(key, text)))
+
+    found = {(each["model"], each["code"]): each for each in examine()["findings"]}
+
+    assert {name for name, code in found if code == "config"} == {"hangs", "large", "shares", "forks"}
+    assert {name for name, code in found if code != "config"} == {"hangs", "large", "shares", "forks"}, "the import"
+    wanted = "parameter memory_limit of model 'large': 'much' is not a size such as 10GB, 512MiB or 1000000"
+    assert found["large", "config"]["message"] == wanted
+    assert found["large", "config"]["where"] == f"{tmp_path / 'models' / 'large' / 'config.pbtxt'}:4"
 
 
 def test_demand_is_examined_with_the_flags_of_the_server(tmp_path, examine):

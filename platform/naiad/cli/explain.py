@@ -22,13 +22,12 @@ from naiad.cli.command_line import (
 )
 from naiad.cli.json_output import JSON_FLAG, print_json
 from naiad.cli.serve import log_settings, open_log
-from naiad.config.model.model_config import freeze
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind, parse_value
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import NaiadError, OptionError, RepositoryError, ResolutionError
 from naiad.models.repository.layout import ModelFiles, available_versions, models_named, versions_to_load
-from naiad.models.repository.read import read_config
+from naiad.models.repository.read import read_frozen_config
 from naiad.models.repository.repositories import Repositories, open_repositories_of
 from naiad.models.resolution.decision import Decision, Resolution
 from naiad.models.resolution.explain import (
@@ -107,7 +106,7 @@ def _explain_files(
     files: ModelFiles, options: ServerOptions, *, version: int | None, prepare: bool, as_json: bool
 ) -> None:
     model = files.name
-    config = freeze(read_config(files, strict=not options.models.auto_complete, config_name=options.models.config_name))
+    config = read_frozen_config(files, strict=not options.models.auto_complete, config_name=options.models.config_name)
     if config.platform == "ensemble":
         if as_json:
             print_json({"model": model, "is_ensemble": True, "versions": []})

@@ -14,8 +14,8 @@ from naiad.cli.command_line import CommandLine, own_flags, run_command, server_f
 from naiad.cli.json_output import JSON_FLAG, print_json
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind, UsageError
-from naiad.config.server.quantities import size_text
 from naiad.core.errors import RegistryError
+from naiad.core.quantities import size_text
 from naiad.environments.progress import default_reporter
 from naiad.environments.store.pulled import complete_reference
 from naiad.models.artifacts.policy import artifact_policy

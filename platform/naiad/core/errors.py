@@ -110,6 +110,18 @@ class ConfigError(NaiadError):
     default_code = Code.INVALID_ARG
 
 
+class ParameterError(ConfigError):
+    """A parameter of a model's configuration is invalid.
+
+    Attributes:
+        parameter: Its name, by which it is found in the file.
+    """
+
+    def __init__(self, message: str, *, parameter: str = "", code: Code | None = None) -> None:
+        super().__init__(message, code=code)
+        self.parameter = parameter
+
+
 class MissingPackageError(NaiadError):
     """A package that naiad consists of is not installed (`naiad.core.wings`)."""
 

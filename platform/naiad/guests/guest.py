@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from naiad_stub.wire import MEMORY_LIMIT_STATUS
 
-from naiad.config.server.memory_limit import PARAMETER
+from naiad.config.model.memory_limit import MEMORY_LIMIT
 from naiad.core.child_processes import kill_group
 from naiad.core.errors import GuestExitedError
 from naiad.guests import cgroups
@@ -211,7 +211,7 @@ class GuestProcess:
     def _on_reaped(self, status: int, reason: str) -> None:
         assert self._on_exit is not None
         if not self.kill_reason and self._has_exceeded_memory(status):
-            reason = f"exceeded {PARAMETER} {self._spec.memory_limit.text}"
+            reason = f"exceeded {MEMORY_LIMIT} {self._spec.memory_limit.text}"
         self.kill_reason = self.kill_reason or reason
         self._end_group()
         if not self.exited.done():

@@ -16,8 +16,8 @@ from typing import IO, Protocol
 
 from naiad_stub.load_spec import LoadSpec
 
+from naiad.config.model.memory_limit import NO_MEMORY_LIMIT, MemoryLimit
 from naiad.config.server.guest_user import GuestUser
-from naiad.config.server.memory_limit import NO_MEMORY_LIMIT, MemoryLimit
 from naiad.core.errors import GuestExitedError, NaiadError
 from naiad.guests.access import describe_denied_access
 from naiad.guests.memory.frontend_memory import FrontendMemory, SharedInputs

@@ -19,14 +19,14 @@ from packaging.specifiers import SpecifierSet
 
 from naiad.config.model.declared_environment import is_declaration
 from naiad.config.model.environment_source import EnvironmentSource
-from naiad.config.model.model_config import ModelConfig, freeze
+from naiad.config.model.model_config import ModelConfig
 from naiad.config.model.text import parse_text
 from naiad.config.server.backend_settings import shipped_backends
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import BundleError
 from naiad.environments.archives.archive_writer import OutputMember
 from naiad.models.repository.layout import ModelFiles, available_versions, versions_to_load
-from naiad.models.repository.read import read_config
+from naiad.models.repository.read import read_frozen_config
 from naiad.models.repository.repositories import Repositories, open_repositories_of
 from naiad.models.resolution.decision import MODEL_FILENAME, Resolution
 from naiad.models.resolution.environment import (
@@ -203,8 +203,8 @@ class _ModelCollector:
         """
         declared: dict[int, str] = {}
         options = self._options
-        config = freeze(
-            read_config(files, strict=not options.models.auto_complete, config_name=options.models.config_name)
+        config = read_frozen_config(
+            files, strict=not options.models.auto_complete, config_name=options.models.config_name
         )
         if config.platform == "ensemble":
             return declared

@@ -20,8 +20,8 @@ from naiad.cli.json_output import JSON_FLAG, print_json
 from naiad.cli.serve import log_settings, open_log
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind
-from naiad.config.server.quantities import counted
 from naiad.core.errors import NaiadError, OptionError
+from naiad.core.quantities import counted
 from naiad.environments.progress import default_reporter
 from naiad_operations.doctor.examine import examine
 from naiad_operations.doctor.findings import Examination, Finding, MigrationState, Severity

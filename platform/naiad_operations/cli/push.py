@@ -18,8 +18,8 @@ from naiad.cli.serve import with_default_build
 from naiad.config.server.command_line import read_options
 from naiad.config.server.env_build import EnvBuild
 from naiad.config.server.flag import Flag, Kind, UsageError
-from naiad.config.server.quantities import size_text
 from naiad.core.errors import BundleError
+from naiad.core.quantities import size_text
 from naiad.environments.archives.manifest import host_platform
 from naiad.environments.progress import default_reporter
 from naiad.environments.store.placement import spread

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from naiad.config.server.prewarm import PARAMETER
+from naiad.config.model.prewarm import PREWARM
 from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.models.resolution.decision import Resolution
 from naiad.sources.interpreters.distributions import package_of
@@ -82,7 +82,7 @@ def examine_code(
         yield Finding(
             severity=Severity.WARNING,
             code="prewarm",
-            message=f"{PARAMETER} names {name}, which is not in {environment}, so its instances are not prewarmed",
+            message=f"{PREWARM} names {name}, which is not in {environment}, so its instances are not prewarmed",
             advice=f"correct the name, or add {package_of(name.partition('.')[0])} to the environment",
         )
 

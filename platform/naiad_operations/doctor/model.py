@@ -12,15 +12,11 @@ from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.declared_environment import is_declaration
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.config.model.model_config import ModelConfig, freeze, freeze_version_policy, instance_names
-from naiad.config.model.scaling import scaling_policy
+from naiad.config.model.parameters import or_default, place_of_parameter, without_own_parameters
+from naiad.config.model.scaling import reject_native_scaling
 from naiad.config.model.validate import validate
-from naiad.config.server.demand import IDLE_PARAMETER, demand_idle_seconds, is_on_demand
-from naiad.config.server.demand import PARAMETER as DEMAND
-from naiad.config.server.hang import PARAMETER as HANG_PARAMETER
-from naiad.config.server.hang import hang_seconds
 from naiad.config.server.options import ModelControlMode, ServerOptions
-from naiad.config.server.prewarm import PARAMETER, modules_to_prewarm
-from naiad.core.errors import ConfigError, EnvironmentBusyError, NaiadError, ResolutionError
+from naiad.core.errors import EnvironmentBusyError, NaiadError, ParameterError, ResolutionError
 from naiad.core.file_content import find_unfetched
 from naiad.engine.loading.introspect import may_auto_complete
 from naiad.engine.loading.loader import Loader, LoadSettings
@@ -99,7 +95,7 @@ class ExaminedModel:
         findings: The findings.
         resolution: What runs the last of these versions; None if nothing does, and for ensembles.
         guests_each: The number of processes that would serve a version at the same time, at most; 0 for a model that is
-            loaded on demand, since the server limits how many of these are loaded. None if it is unknown.
+            loaded on demand, since the server limits how many of these are loaded, and for ensembles.
     """
 
     files: ModelFiles
@@ -107,15 +103,12 @@ class ExaminedModel:
     versions: tuple[int, ...] = ()
     findings: list[Finding] = field(default_factory=list)
     resolution: Resolution | None = None
-    guests_each: int | None = None
+    guests_each: int = 0
 
     @property
     def guests(self) -> int:
         """The number of processes that would serve the model."""
-        if self.message is None:
-            return 0
-        each = len(instance_names(freeze(self.message))) if self.guests_each is None else self.guests_each
-        return each * len(self.versions)
+        return self.guests_each * len(self.versions)
 
     def add_error(self, code: str, error: NaiadError, *, where: str = "", version: int | None = None) -> None:
         """Add a finding for an error that the server's code raised."""
@@ -167,7 +160,9 @@ def examine_model(files: ModelFiles, context: ExaminationContext) -> ExaminedMod
 def _examine_version(
     examined: ExaminedModel, message: pb.ModelConfig, version: int, context: ExaminationContext
 ) -> None:
-    config = freeze(message)
+    config = _freeze(examined, message, version, context)
+    most = len(instance_names(config)) if config.settings.scaling is None else config.settings.scaling.most
+    examined.guests_each = 0 if _is_on_demand(config, context) else most
     try:
         files, settings = examined.files, context.resolution
         resolution = resolve(config, model_dir=files.directory, version=version, settings=settings, model_uri=files.uri)
@@ -207,6 +202,21 @@ def _examine_version(
             environment.lease.release()
 
 
+def _freeze(examined: ExaminedModel, message: pb.ModelConfig, version: int, context: ExaminationContext) -> ModelConfig:
+    """The frozen configuration; an invalid parameter of the server is a finding, and it is left out with the others."""
+    try:
+        return freeze(message)
+    except ParameterError as error:
+        where = place_of_parameter(config_path(examined.files, context.options.models.config_name), error.parameter)
+        examined.add_error("config", error, where=where, version=version)
+        return freeze(without_own_parameters(message))
+
+
+def _is_on_demand(config: ModelConfig, context: ExaminationContext) -> bool:
+    """Whether the server loads the model at its first request."""
+    return or_default(config.settings.is_on_demand, context.options.models.control_mode is ModelControlMode.DEMAND)
+
+
 def _undecided_subject(error: ResolutionError) -> str:
     """The decision that failed; it is the key of the advice."""
     decided = {step.subject for step in error.decided if isinstance(step, Decision)}
@@ -221,18 +231,11 @@ def _examine_configuration(
     A model that may complete it has another one once its code has run.
     """
     path = str(config_path(examined.files, context.options.models.config_name))
-    try:
-        modules_to_prewarm(config.name, config.parameters.get(PARAMETER, ""), context.options.guests.prewarm)
-        hang_seconds(config.name, config.parameters.get(HANG_PARAMETER, ""), 0)
-        demand_idle_seconds(config.name, config.parameters.get(IDLE_PARAMETER, ""), 0)
-        policy = scaling_policy(config, is_native=resolution.library is not None)
-        examined.guests_each = len(instance_names(config)) if policy is None else policy.most
-        default = context.options.models.control_mode is ModelControlMode.DEMAND
-        if is_on_demand(config.name, config.parameters.get(DEMAND, ""), default):
-            examined.guests_each = 0
-            examined.add_findings(_examine_demand(config, resolution, path, context), version)
-    except NaiadError as error:
-        examined.add_error("config", error, where=path, version=version)
+    if config.settings.scaling is not None and resolution.library is not None:
+        error = reject_native_scaling(config.name)
+        examined.add_error("config", error, where=place_of_parameter(Path(path), error.parameter), version=version)
+    if _is_on_demand(config, context):
+        examined.add_findings(_examine_demand(config, resolution, path, context), version)
     if not _may_complete(resolution, context):
         _examine_completed(examined, config, version, context)
 
@@ -381,8 +384,5 @@ def _examine_environment(
 
 
 def _prewarmed(config: ModelConfig, context: ExaminationContext) -> tuple[str, ...]:
-    """The modules that are imported once for all instances; none for an invalid parameter, which is a finding."""
-    try:
-        return modules_to_prewarm(config.name, config.parameters.get(PARAMETER, ""), context.options.guests.prewarm)
-    except ConfigError:
-        return ()
+    """The modules that are imported once for all instances."""
+    return context.options.guests.prewarm.modules_for(config.name, config.settings.prewarmed_modules)

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from naiad.config.server.quantities import counted, size_text
+from naiad.core.quantities import counted, size_text
 from naiad_operations.top.snapshot import GuestRow, ModelRow, ServerRow, Snapshot
 
 __all__ = ["draw"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from naiad.config.model.model_config import freeze
-from naiad.config.model.scaling import ScalingPolicy, scaling_policy, with_count
+from naiad.config.model.scaling import ScalingPolicy, reject_native_scaling, with_count
 from naiad.config.model.text import parse_text
 from naiad.core.errors import ConfigError
 
@@ -27,27 +27,27 @@ def config(group="instance_group { count: 2 }", **parameters):
     ],
 )
 def test_the_count_of_the_group_is_the_least_number_unless_another_is_given(parameters, least, most):
-    assert scaling_policy(config(**parameters)) == ScalingPolicy(least=least, most=most, wait=0.1, idle=60)
+    assert config(**parameters).settings.scaling == ScalingPolicy(least=least, most=most, wait=0.1, idle=60)
 
 
 @pytest.mark.parametrize("text", ["4_0", "+4", "٤", "0", "4097", "nan"])
 def test_a_number_of_instances_is_in_ascii_digits(text):
     with pytest.raises(ConfigError, match=r"give a number of instances from 1 to 4096$"):
-        scaling_policy(config(max_instances=text))
+        config(max_instances=text)
 
 
 @pytest.mark.parametrize("text", ["1_0", "+1", "nan", "inf", "1e999", "0", "-1"])
 def test_a_number_of_seconds_is_in_ascii_digits(text):
     with pytest.raises(ConfigError, match=r"give a number of seconds above 0$"):
-        scaling_policy(config(max_instances="4", scale_idle_seconds=text))
+        config(max_instances="4", scale_idle_seconds=text)
 
 
 def test_a_model_without_a_range_is_not_scaled():
-    assert scaling_policy(config()) is None
+    assert config().settings.scaling is None
 
 
 def test_target_and_idle_time_can_be_set():
-    found = scaling_policy(config(max_instances="4", scale_wait_ms="20", scale_idle_seconds="1.5"))
+    found = config(max_instances="4", scale_wait_ms="20", scale_idle_seconds="1.5").settings.scaling
     assert found == ScalingPolicy(least=2, most=4, wait=0.02, idle=1.5)
 
 
@@ -72,5 +72,12 @@ def test_a_copy_gets_the_number_of_instances():
 )  # fmt: skip
 def test_a_model_that_cannot_be_scaled_is_refused_with_the_reason(group, parameters, problem):
     with pytest.raises(ConfigError) as caught:
-        scaling_policy(config(group, **parameters))
+        config(group, **parameters)
     assert caught.value.message == problem
+
+
+def test_a_native_model_that_gives_a_range_is_rejected_with_the_reason():
+    assert reject_native_scaling("m").message == (
+        "parameters min_instances and max_instances of model 'm' need a model in Python: the instances of a native "
+        "backend cannot be added while it serves"
+    )

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 from serving.native.test_native_backends import TWO, ask, data
 from serving.native.test_native_lifecycle import guests
 from support.native import add_model
 from support.server import ServerProcess
 from support.waiting import until
-
-from naiad.config.server.native_model import is_model_shared
-from naiad.core.errors import ConfigError
 
 APART = 'parameters { key: "native_shared_model" value { string_value: "false" } }\n'
 
@@ -38,11 +34,3 @@ def test_instances_of_one_process_execute_side_by_side_and_share_the_model(tmp_p
         assert "SIGSEGV" in ask(server, "faults", 6).error
         until(lambda: server.get("/v2/models/faults/ready").status == 200, "the restart")
         assert data(ask(server, "faults", 0)) == [0]
-
-
-def test_the_parameter_of_a_model_is_true_or_false():
-    assert is_model_shared("m", "true", default=False)
-    assert not is_model_shared("m", "0", default=True)
-    assert is_model_shared("m", "", default=True)
-    with pytest.raises(ConfigError, match="parameter native_shared_model of model 'm' is 'yes': give true or false"):
-        is_model_shared("m", "yes", default=False)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.parameters import NO_PARAMETERS_GIVEN, ModelParameters, parse_parameters
 from naiad.protocol.datatypes import Datatype
 
 __all__ = [
@@ -117,7 +118,8 @@ class ModelConfig:
         instance_groups: Groups of instances in order.
         version_policy: The versions to serve.
         default_model_filename: Name of the model's file in the version directory; may be empty.
-        parameters: The model's own parameters.
+        parameters: All parameters, as they are written.
+        settings: What the server itself reads of them.
         decoupled: Whether a request may have any number of responses.
         message: The complete configuration; do not modify it.
     """
@@ -133,12 +135,17 @@ class ModelConfig:
     version_policy: VersionPolicy = field(default_factory=Latest)
     default_model_filename: str = ""
     parameters: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    settings: ModelParameters = NO_PARAMETERS_GIVEN
     decoupled: bool = False
     message: pb.ModelConfig = field(default_factory=pb.ModelConfig, repr=False)
 
 
 def freeze(message: pb.ModelConfig) -> ModelConfig:
-    """Return the frozen values of a normalised and validated message, which is copied."""
+    """Return the frozen values of a normalised and validated message, which is copied.
+
+    Raises:
+        ParameterError: If one of the server's own parameters is invalid.
+    """
     copy = pb.ModelConfig()
     copy.CopyFrom(message)
     return ModelConfig(
@@ -153,6 +160,7 @@ def freeze(message: pb.ModelConfig) -> ModelConfig:
         version_policy=freeze_version_policy(copy.version_policy) if copy.HasField("version_policy") else Latest(),
         default_model_filename=copy.default_model_filename,
         parameters=MappingProxyType({key: value.string_value for key, value in sorted(copy.parameters.items())}),
+        settings=parse_parameters(copy),
         decoupled=copy.model_transaction_policy.decoupled,
         message=copy,
     )

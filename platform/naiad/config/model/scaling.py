@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.config.model.model_config import ModelConfig
-from naiad.core.errors import ConfigError
+from naiad.core.errors import ParameterError
 from naiad.protocol.numbers import decimal, integer
 
-__all__ = ["IDLE", "MAX", "MIN", "WAIT", "ScalingPolicy", "scaling_policy", "with_count"]
+__all__ = [
+    "MAX",
+    "MIN",
+    "SCALE_IDLE",
+    "SCALE_WAIT",
+    "ScalingPolicy",
+    "parse_scaling",
+    "reject_native_scaling",
+    "with_count",
+]
 
 MIN = "min_instances"
 MAX = "max_instances"
-WAIT = "scale_wait_ms"
-IDLE = "scale_idle_seconds"
+SCALE_WAIT = "scale_wait_ms"
+SCALE_IDLE = "scale_idle_seconds"
 _DEFAULT_WAIT_MS = 100.0
 _DEFAULT_IDLE_SECONDS = 60.0
 _MOST = 4096
@@ -37,50 +46,58 @@ class ScalingPolicy:
     idle: float
 
 
-def scaling_policy(config: ModelConfig, *, is_native: bool = False) -> ScalingPolicy | None:
+def parse_scaling(message: pb.ModelConfig, given: Mapping[str, str]) -> ScalingPolicy | None:
     """The policy that a model's parameters state; None if its number of instances is fixed.
 
     Args:
-        config: The model's configuration.
-        is_native: Whether the model runs on a native backend.
+        message: The model's configuration.
+        given: Its parameters.
 
     Raises:
-        ConfigError: If a parameter is invalid, or the instances of such a model cannot be changed.
+        ParameterError: If a parameter is invalid, or the instances of such a configuration cannot be changed.
     """
-    given = {name: config.parameters.get(name, "").strip() for name in (MIN, MAX, WAIT, IDLE)}
-    if not given[MAX]:
-        if named := [name for name in (MIN, WAIT, IDLE) if given[name]]:
-            raise ConfigError(
-                f"parameter {named[0]} of model '{config.name}' has no effect without {MAX}: the number of its "
-                "instances is fixed"
+    model = message.name
+    texts = {name: given.get(name, "").strip() for name in (MIN, MAX, SCALE_WAIT, SCALE_IDLE)}
+    if not texts[MAX]:
+        if named := [name for name in (MIN, SCALE_WAIT, SCALE_IDLE) if texts[name]]:
+            raise ParameterError(
+                f"parameter {named[0]} of model '{model}' has no effect without {MAX}: the number of its instances is "
+                "fixed",
+                parameter=named[0],
             )
         return None
-    if is_native:
-        raise ConfigError(
-            f"parameters {MIN} and {MAX} of model '{config.name}' need a model in Python: the instances of a native "
-            "backend cannot be added while it serves"
-        )
-    groups = config.instance_groups
+    groups = message.instance_group
     if len(groups) > 1 or any(len(group.gpus) > 1 for group in groups):
-        raise ConfigError(
-            f"parameters {MIN} and {MAX} of model '{config.name}' need one instance group on one device: its "
-            "configuration has several"
+        raise ParameterError(
+            f"parameters {MIN} and {MAX} of model '{model}' need one instance group on one device: its "
+            "configuration has several",
+            parameter=MAX,
         )
-    if any(group.HasField("rate_limiter") or group.passive for group in config.message.instance_group):
-        raise ConfigError(
-            f"parameters {MIN} and {MAX} of model '{config.name}' cannot be used with rate_limiter or passive of its "
-            "instance group"
+    if any(group.HasField("rate_limiter") or group.passive for group in groups):
+        raise ParameterError(
+            f"parameters {MIN} and {MAX} of model '{model}' cannot be used with rate_limiter or passive of its "
+            "instance group",
+            parameter=MAX,
         )
     count = groups[0].count if groups else 1
-    most = _number(config.name, MAX, given[MAX])
-    least = _number(config.name, MIN, given[MIN]) if given[MIN] else min(count, most)
+    most = _number(model, MAX, texts[MAX])
+    least = _number(model, MIN, texts[MIN]) if texts[MIN] else min(count, most)
     if most < least:
-        raise ConfigError(f"parameter {MAX} of model '{config.name}' is {most}, less than {MIN}={least}")
+        raise ParameterError(f"parameter {MAX} of model '{model}' is {most}, less than {MIN}={least}", parameter=MAX)
     return ScalingPolicy(
         least=least,
         most=most,
-        wait=_seconds(config.name, WAIT, given[WAIT], _DEFAULT_WAIT_MS) / 1000,
-        idle=_seconds(config.name, IDLE, given[IDLE], _DEFAULT_IDLE_SECONDS),
+        wait=_seconds(model, SCALE_WAIT, texts[SCALE_WAIT], _DEFAULT_WAIT_MS) / 1000,
+        idle=_seconds(model, SCALE_IDLE, texts[SCALE_IDLE], _DEFAULT_IDLE_SECONDS),
+    )
+
+
+def reject_native_scaling(model: str) -> ParameterError:
+    """The error for a native model with such a policy: what runs a model is known only once it has been resolved."""
+    return ParameterError(
+        f"parameters {MIN} and {MAX} of model '{model}' need a model in Python: the instances of a native "
+        "backend cannot be added while it serves",
+        parameter=MAX,
     )
 
 
@@ -95,8 +112,9 @@ def with_count(message: pb.ModelConfig, count: int) -> pb.ModelConfig:
 def _number(model: str, name: str, text: str) -> int:
     count = integer(text)
     if count is None or not 1 <= count <= _MOST:
-        raise ConfigError(
-            f"parameter {name} of model '{model}' is '{text}': give a number of instances from 1 to {_MOST}"
+        raise ParameterError(
+            f"parameter {name} of model '{model}' is '{text}': give a number of instances from 1 to {_MOST}",
+            parameter=name,
         )
     return count
 
@@ -106,6 +124,8 @@ def _seconds(model: str, name: str, text: str, default: float) -> float:
         return default
     value = decimal(text)
     if value is None or value <= 0:
-        unit = "milliseconds" if name == WAIT else "seconds"
-        raise ConfigError(f"parameter {name} of model '{model}' is '{text}': give a number of {unit} above 0")
+        unit = "milliseconds" if name == SCALE_WAIT else "seconds"
+        raise ParameterError(
+            f"parameter {name} of model '{model}' is '{text}': give a number of {unit} above 0", parameter=name
+        )
     return value

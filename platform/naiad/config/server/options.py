@@ -42,12 +42,12 @@ from naiad.config.server.hardened import Hardening
 from naiad.config.server.metrics_options import MetricsConfig, parse_metrics_config
 from naiad.config.server.option_group import combined, flags_of, option
 from naiad.config.server.prewarm import PrewarmOption, parse_prewarm
-from naiad.config.server.quantities import parse_size
 from naiad.config.server.rate_options import ResourceLimit, parse_resource_limits
 from naiad.config.server.store_location import StoreLocation, find_store
 from naiad.config.server.trace_options import TraceConfig, parse_trace_config
 from naiad.config.server.web_pages import parse_allowed_hosts, parse_allowed_origins
 from naiad.core.errors import OptionError
+from naiad.core.quantities import parse_size
 
 __all__ = ["SERVER_FLAGS", "LogFormat", "ModelControlMode", "ServerOptions"]
 

@@ -5,16 +5,11 @@ A prewarmed model has a fork server that imports these modules; its instances ar
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from naiad.core.errors import ConfigError
+from naiad.config.model.prewarm import DEFAULT_MODULES
 
-__all__ = ["PARAMETER", "PrewarmOption", "modules_to_prewarm", "parse_prewarm"]
-
-PARAMETER = "PREWARM"
-_DEFAULT_MODULE = "numpy"
-_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+__all__ = ["PrewarmOption", "parse_prewarm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,35 +24,20 @@ class PrewarmOption:
     every: bool = False
     models: frozenset[str] = frozenset()
 
+    def modules_for(self, model: str, given: tuple[str, ...] | None) -> tuple[str, ...]:
+        """The modules to import once for all instances of a model; empty where the model is not prewarmed.
+
+        Args:
+            model: The model's name.
+            given: Those that its parameter PREWARM names; None without the parameter.
+        """
+        if given is not None:
+            return given
+        return DEFAULT_MODULES if self.every or model in self.models else ()
+
 
 def parse_prewarm(text: str) -> PrewarmOption:
     """The value of `--prewarm`: `true`, `false`, or model names separated by commas."""
     if text.strip().lower() in {"true", "false", ""}:
         return PrewarmOption(every=text.strip().lower() == "true")
     return PrewarmOption(models=frozenset(name.strip() for name in text.split(",") if name.strip()))
-
-
-def modules_to_prewarm(model: str, parameter: str, option: PrewarmOption) -> tuple[str, ...]:
-    """The modules to import once for all instances of a model; empty where the model is not prewarmed.
-
-    Args:
-        model: The model's name.
-        parameter: The model's parameter PREWARM: `true`, `false`, or modules separated by commas; "" without one.
-        option: The server's option, for models without the parameter.
-
-    Raises:
-        ConfigError: If the parameter contains an invalid module name.
-    """
-    text = parameter.strip()
-    if not text:
-        return (_DEFAULT_MODULE,) if option.every or model in option.models else ()
-    if text.lower() in {"true", "false"}:
-        return (_DEFAULT_MODULE,) if text.lower() == "true" else ()
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if not _MODULE.fullmatch(name):
-            raise ConfigError(
-                f"parameter {PARAMETER} of model '{model}' is '{parameter}', in which '{name}' is not a module's name: "
-                'give "true", "false", or modules of its environment separated by commas, such as "numpy,torch"'
-            )
-    return tuple(dict.fromkeys((_DEFAULT_MODULE, *names)))  # the stub imports numpy in any case

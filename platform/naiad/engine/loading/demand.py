@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from naiad.config.server.demand import IDLE_PARAMETER, demand_idle_seconds
-from naiad.config.server.quantities import size_text
+from naiad.config.model.parameters import or_default
 from naiad.core.errors import NaiadError, NotReadyError, without_frames
+from naiad.core.quantities import size_text
 from naiad.engine.lifecycle.demand import (
     ModelInMemory,
     Room,
@@ -268,17 +268,15 @@ class DemandLoads:
                     key=model.key,
                     size=state.size,
                     last_used=state.last_used,
-                    idle_seconds=self._idle_seconds(model, versions),
+                    idle_seconds=self._idle_seconds(versions),
                     is_pinned=not model.is_on_demand,
                     is_in_use=is_in_use,
                 )
             )
         return found
 
-    def _idle_seconds(self, model: ModelRecord, versions: list[ServedVersion]) -> float:
-        parameters = versions[-1].config.parameters
-        default = self._settings.demand_idle_seconds
-        return demand_idle_seconds(model.name, parameters.get(IDLE_PARAMETER, ""), default)
+    def _idle_seconds(self, versions: list[ServedVersion]) -> float:
+        return or_default(versions[-1].config.settings.idle_seconds, self._settings.demand_idle_seconds)
 
     async def _measure_unknown(self) -> None:
         """Measure the models whose size is not known yet, such as those that were loaded at the start."""

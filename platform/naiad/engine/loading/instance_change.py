@@ -14,7 +14,6 @@ import orjson
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import ModelConfig, freeze, instance_groups, instance_names
 from naiad.config.model.render import to_json
-from naiad.config.model.scaling import scaling_policy
 from naiad.engine.loading.thread_counts import THREAD_VARIABLES, threads_each
 from naiad.engine.serving.version import ModelVersion
 from naiad.guests.launch import LaunchSpec
@@ -73,7 +72,7 @@ def specs_with(loaded: ModelVersion, config: ModelConfig) -> tuple[list[LaunchSp
     instances = instance_names(config)
     model_config = orjson.dumps(to_json(config.message)).decode()
     environ = template.environ  # with thread counts for the largest number, where that follows the load
-    if scaling_policy(config) is None:
+    if config.settings.scaling is None:
         environ = _with_threads(template, count, len(instances))
     specs = [
         replace(

@@ -22,18 +22,13 @@ from naiad_stub.load_spec import LoadSpec, ModelCode, NativeCode, PythonCode
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.auto_complete import merge_auto_completed
 from naiad.config.model.model_config import InstanceKind, InstancePlacement, ModelConfig, freeze, instance_names
+from naiad.config.model.parameters import or_default
 from naiad.config.model.render import to_json
-from naiad.config.model.scaling import scaling_policy, with_count
+from naiad.config.model.scaling import reject_native_scaling, with_count
 from naiad.config.model.text import decode_json
 from naiad.config.model.validate import validate
 from naiad.config.server.guest_user import GuestUser, GuestUserRange
-from naiad.config.server.hang import PARAMETER as HANG_PARAMETER
-from naiad.config.server.hang import hang_seconds
-from naiad.config.server.memory_limit import PARAMETER as MEMORY_LIMIT
-from naiad.config.server.memory_limit import parse_memory_limit
-from naiad.config.server.native_model import PARAMETER as NATIVE_SHARED_MODEL
-from naiad.config.server.native_model import is_model_shared
-from naiad.config.server.prewarm import PARAMETER, PrewarmOption, modules_to_prewarm
+from naiad.config.server.prewarm import PrewarmOption
 from naiad.core.errors import ModelError, ResolutionError
 from naiad.core.file_content import find_unfetched
 from naiad.core.logs import logged_levels
@@ -289,7 +284,7 @@ class Loader:
         """The fork server's side of the guests of a version; None if they are not forked."""
         if resolution.library is not None:  # a native backend imports no modules
             return None
-        modules = modules_to_prewarm(config.name, config.parameters.get(PARAMETER, ""), self._settings.prewarm)
+        modules = self._settings.prewarm.modules_for(config.name, config.settings.prewarmed_modules)
         return self._fork_servers.guests_with(modules) if modules else None
 
     async def complete(
@@ -339,8 +334,10 @@ class Loader:
         labels = await asyncio.to_thread(read_labels, config, files.directory)  # raises if a label file is missing
         samples = await asyncio.to_thread(read_samples, config, files.directory)
         states = await asyncio.to_thread(read_states, config, files.directory)
-        policy = scaling_policy(config, is_native=resolution.library is not None)
+        policy = config.settings.scaling
         if policy is not None:
+            if resolution.library is not None:
+                raise reject_native_scaling(config.name)
             config = freeze(with_count(config.message, policy.least))
         instances, lanes = instance_names(config), []
         if len(instances) > 1 and self._is_model_shared(config, resolution):
@@ -363,8 +360,7 @@ class Loader:
         """Whether all instances run in one guest. Not with sequences, whose slots belong to guests."""
         if resolution.library is None or config.message.HasField("sequence_batching"):
             return False
-        parameter = config.parameters.get(NATIVE_SHARED_MODEL, "")
-        return is_model_shared(config.name, parameter, self._settings.native_shared_model)
+        return or_default(config.settings.is_native_shared, self._settings.native_shared_model)
 
     def _find(self, config: ModelConfig, files: ModelFiles, version: int) -> tuple[Resolution, GuestEnvironment]:
         resolution = self._resolve(config, files, version)
@@ -401,11 +397,11 @@ class Loader:
         lanes: Sequence[str] = (),
     ) -> LaunchSpec:
         name = instance.name
-        policy = scaling_policy(config)
+        policy = config.settings.scaling
         # Where the instances follow the load, thread counts are for the largest number: with others, instances that are
         # added could not be forked from the same process.
         instances = (len(instance_names(config)) or 1) if policy is None else policy.most
-        limit = hang_seconds(config.name, config.parameters.get(HANG_PARAMETER, ""), self._settings.hang_seconds)
+        limit = or_default(config.settings.hang_seconds, self._settings.hang_seconds)
         user = self._users.user_of(str(resolution.model_dir))
         inherited = inherited_variables(os.environ, self._settings.guest_env)
         own = _of_user(inherited, user)
@@ -468,7 +464,7 @@ class Loader:
             else partial(prepare_environment, resolution, self._environments, resolution.model),
             busy_poll_us=self._settings.busy_poll_us,
             log_rate=self._settings.log_rate,
-            memory_limit=parse_memory_limit(config.name, config.parameters.get(MEMORY_LIMIT, "")),
+            memory_limit=config.settings.memory_limit,
             user=user,
             device=instance.device_id,
         )

@@ -17,9 +17,8 @@ from typing import Any, Protocol
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import freeze, freeze_version_policy
+from naiad.config.model.parameters import ModelParameters, or_default
 from naiad.config.model.scaling import with_count
-from naiad.config.server.demand import IDLE_PARAMETER, demand_idle_seconds, is_on_demand
-from naiad.config.server.demand import PARAMETER as DEMAND
 from naiad.core.errors import Code, ConfigError, InvalidRequestError, ModelError, NaiadError
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.ensembles.build import checked_ensemble, find_members, make_ensemble, needed_models
@@ -273,9 +272,9 @@ class ModelLoads:
         async with contextlib.nullcontext() if is_nested else self._slots:
             # Before the files are read: a later change must lead to another load.
             own = await asyncio.to_thread(directory_signature, source.files.directory)
-            message, numbers = await self._prepare(source, model)
+            message, numbers, parameters = await self._prepare(source, model)
             model.reason = ""
-            model.is_on_demand = self._is_on_demand(message)
+            model.is_on_demand = self._is_on_demand(message, parameters)
             is_dormant = model.is_on_demand and not is_waking and not is_loaded(model)
             load_version = self._make_dormant if is_dormant else self._load_version
             failures = []
@@ -301,11 +300,14 @@ class ModelLoads:
         if self._settings.is_explicit and source.override is None and not is_ensemble:
             self._signatures[key] = await asyncio.to_thread(model_signature, own, model)
 
-    async def _prepare(self, source: ModelSource, model: ModelRecord) -> tuple[pb.ModelConfig, tuple[int, ...]]:
-        """The configuration of a model, and the versions to load."""
+    async def _prepare(
+        self, source: ModelSource, model: ModelRecord
+    ) -> tuple[pb.ModelConfig, tuple[int, ...], ModelParameters]:
+        """The configuration of a model, the versions to load, and the server's own parameters."""
         files, key = source.files, source.files.key
         try:
             message = await asyncio.to_thread(self.read_config, source)
+            parameters = await asyncio.to_thread(source.parameters, message, config_name=self._settings.config_name)
             policy = freeze_version_policy(message.version_policy)
             numbers = versions_to_load(policy, available_versions(files), files.name)
         except NaiadError as error:
@@ -315,24 +317,22 @@ class ModelLoads:
         if not message.HasField("ensemble_scheduling"):
             self.ensembles.pop(key, None)
             self.needs.pop(key, None)
-            return message, numbers
+            return message, numbers, parameters
         self.ensembles[key] = source
         find_members(message, files.namespace, self._registry.keys_of)
         self.needs[key] = needed_models(message)
         try:
-            return checked_ensemble(message, key, self._registry, self.needs), numbers
+            return checked_ensemble(message, key, self._registry, self.needs), numbers, parameters
         except NaiadError as error:
             model.reason = error.message
             logger.error("%s", error.message)  # noqa: TRY400 - the model's error, not the server's
             raise InvalidRequestError(f"load failed for model '{key}': {error.message}\n", code=error.code) from error
 
-    def _is_on_demand(self, message: pb.ModelConfig) -> bool:
+    def _is_on_demand(self, message: pb.ModelConfig, parameters: ModelParameters) -> bool:
         """Whether a model is loaded by its first request. Ensembles are not: they have no guests."""
         if message.HasField("ensemble_scheduling"):
             return False
-        given = {name: parameter.string_value for name, parameter in message.parameters.items()}
-        demand_idle_seconds(message.name, given.get(IDLE_PARAMETER, ""), 0.0)  # raises if it is invalid
-        return is_on_demand(message.name, given.get(DEMAND, ""), self._settings.is_demand)
+        return or_default(parameters.is_on_demand, self._settings.is_demand)
 
     def release_prewarmed(self) -> None:
         """End the fork servers that no loaded model uses: no dormant model will be loaded any more."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.parameters import ModelParameters, parse_parameters
 from naiad.core.errors import Code, NaiadError
 from naiad.models.repository.layout import ModelFiles, explain_no_model, models_named
 from naiad.models.repository.override import LoadOverride, TemporaryModelDirectory, check_model_name, parse_override
-from naiad.models.repository.read import read_config
+from naiad.models.repository.read import config_path, freeze_file, read_config
 from naiad.models.repository.repositories import Repositories
 from naiad.protocol.inference import Buffer
 
@@ -41,6 +42,16 @@ class ModelSource:
         if self.override is not None:
             return self.override.prepared_config(self.files, strict=strict)
         return read_config(self.files, strict=strict, config_name=config_name)
+
+    def parameters(self, message: pb.ModelConfig, *, config_name: str) -> ModelParameters:
+        """The server's own parameters in its configuration, as `read_config` has returned it; blocks.
+
+        Raises:
+            ConfigError: If one is invalid; with its place, if the configuration is in a file.
+        """
+        if self.override is not None:
+            return parse_parameters(message)
+        return freeze_file(message, config_path(self.files, config_name)).settings
 
 
 def find_sources(

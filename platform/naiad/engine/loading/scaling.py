@@ -11,7 +11,7 @@ import logging
 import time
 from dataclasses import dataclass, field, replace
 
-from naiad.config.model.scaling import ScalingPolicy, scaling_policy
+from naiad.config.model.scaling import ScalingPolicy
 from naiad.core.errors import NaiadError
 from naiad.engine.lifecycle.scaling import ScalingState, decide, on_failed
 from naiad.engine.loading.load_order import LoadOrder
@@ -55,7 +55,7 @@ class InstanceScaling:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _on_loaded(self, key: str, version: ModelVersion) -> None:
-        policy = scaling_policy(version.config)
+        policy = version.config.settings.scaling
         if policy is None:
             return
         self._versions[version.number] = _ScaledVersion(key, version, policy)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from naiad.config.model.model_config import ModelConfig
 from naiad.protocol.inference import DEVICE_INPUTS, DEVICE_OUTPUTS
 
-CPU_ONLY = "FORCE_CPU_ONLY_INPUT_TENSORS"
-"""Parameter of models in Python: "no" where they take inputs in GPU memory."""
-
 
 def device_use(config: ModelConfig, *, is_native: bool) -> int:
     """See `Target.device`.
@@ -18,5 +15,4 @@ def device_use(config: ModelConfig, *, is_native: bool) -> int:
     message = config.message
     if is_native or message.response_cache.enable or message.HasField("sequence_batching"):
         return 0
-    takes = message.parameters[CPU_ONLY].string_value if CPU_ONLY in message.parameters else ""
-    return DEVICE_OUTPUTS | (DEVICE_INPUTS if takes.lower() == "no" else 0)
+    return DEVICE_OUTPUTS | (DEVICE_INPUTS if config.settings.takes_device_inputs else 0)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from pathlib import Path
 
-from naiad.config.server.quantities import counted
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.quantities import counted
 from naiad.environments.archives.extraction import damaged_archive_error, explain_unsafe_name
 from naiad.environments.archives.formats import ARCHIVE_ERRORS, ArchiveFormat, detect_format, iterate_members
 from naiad.environments.archives.manifest import Manifest, Package, read_manifest

@@ -11,8 +11,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad.config.server.quantities import size_text
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.quantities import size_text
 from naiad.environments.archives.formats import detect_format, unpacked_size
 from naiad.environments.archives.manifest import read_manifest
 from naiad.environments.store.eviction import choose_removals, describe, disk_usage, read_parts, remove_entries

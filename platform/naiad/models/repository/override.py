@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from google.protobuf import text_format
 
 from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.parameters import parse_parameters
 from naiad.config.model.text import parse_json
 from naiad.core.errors import InvalidRequestError
 from naiad.models.repository.layout import ModelFiles, make_temporary_directory
@@ -80,7 +81,9 @@ class LoadOverride:
         """
         message = pb.ModelConfig()
         message.CopyFrom(self.config)
-        return prepare_config(message, files, strict=strict)
+        message = prepare_config(message, files, strict=strict)
+        parse_parameters(message)
+        return message
 
 
 def check_model_name(name: str) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.autofill import fill_backend
-from naiad.config.model.model_config import ModelConfig
+from naiad.config.model.model_config import ModelConfig, freeze
 from naiad.config.model.normalise import normalise, normalise_instance_groups
+from naiad.config.model.parameters import place_of_parameter
 from naiad.config.model.text import find_placeholder, parse_text
 from naiad.config.model.validate import validate, validate_instance_groups, validate_name
-from naiad.core.errors import Code, ConfigError
+from naiad.core.errors import Code, ConfigError, ParameterError
 from naiad.core.file_content import HEAD_BYTES, explain_content
 from naiad.core.gpus import find_gpus
 from naiad.models.repository.layout import ModelFiles, subdirectories, version_number
@@ -22,8 +23,10 @@ __all__ = [
     "config_path",
     "explain_missing_tensors",
     "explain_repeated_tensors",
+    "freeze_file",
     "prepare_config",
     "read_config",
+    "read_frozen_config",
 ]
 
 CONFIG_FILENAME = "config.pbtxt"
@@ -74,6 +77,28 @@ def prepare_config(message: pb.ModelConfig, files: ModelFiles, *, strict: bool) 
     normalise_instance_groups(message, _gpu_count)
     validate_instance_groups(message, _gpu_count)
     return message
+
+
+def freeze_file(message: pb.ModelConfig, path: Path) -> ModelConfig:
+    """The frozen values of a configuration that was read from a file.
+
+    Raises:
+        ConfigError: If one of the server's own parameters is invalid; with its place in the file.
+    """
+    try:
+        return freeze(message)
+    except ParameterError as error:
+        raise ConfigError(f"{place_of_parameter(path, error.parameter)}: {error.message}", code=error.code) from None
+
+
+def read_frozen_config(files: ModelFiles, *, strict: bool, config_name: str = "") -> ModelConfig:
+    """The frozen values of a model's configuration; see `read_config`.
+
+    Raises:
+        ConfigError: If the configuration is missing, malformed or contradicts itself.
+    """
+    message = read_config(files, strict=strict, config_name=config_name)
+    return freeze_file(message, config_path(files, config_name))
 
 
 def _gpu_count() -> int:

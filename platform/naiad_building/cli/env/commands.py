@@ -18,7 +18,7 @@ from naiad.cli.click_options import OrderedGroup, json_option, progress_printer
 from naiad.cli.json_output import print_json
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.config.server.env_build import EnvBuild
-from naiad.config.server.quantities import counted, parse_seconds, parse_size, size_text
+from naiad.core.quantities import counted, parse_seconds, parse_size, size_text
 
 if TYPE_CHECKING:
     from naiad.environments.archives.signatures import TrustedKeys

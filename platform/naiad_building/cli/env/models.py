@@ -11,7 +11,6 @@ from typing import NamedTuple
 from packaging.specifiers import SpecifierSet
 
 from naiad.config.model.environment_source import EnvironmentSource
-from naiad.config.model.model_config import freeze
 from naiad.config.server.command_line import read_options
 from naiad.config.server.getopt import split_arguments
 from naiad.config.server.options import SERVER_FLAGS, ServerOptions
@@ -20,7 +19,7 @@ from naiad.environments.progress import LogReporter
 from naiad.environments.store.inspection import Inspection
 from naiad.environments.store.store import Store
 from naiad.models.repository.layout import ModelFiles, available_versions, versions_to_load
-from naiad.models.repository.read import read_config
+from naiad.models.repository.read import read_frozen_config
 from naiad.models.repository.repositories import open_repositories_of
 from naiad.models.resolution.resolve import ResolutionSettings, resolution_settings, resolve
 
@@ -92,7 +91,7 @@ def environments_of(options: ServerOptions) -> Iterator[UsedEnvironment]:
 def _of_model(
     name: str, files: ModelFiles, options: ServerOptions, settings: ResolutionSettings
 ) -> Iterator[UsedEnvironment]:
-    config = freeze(read_config(files, strict=not options.models.auto_complete, config_name=options.models.config_name))
+    config = read_frozen_config(files, strict=not options.models.auto_complete, config_name=options.models.config_name)
     if config.platform == "ensemble":
         return
     for version in versions_to_load(config.version_policy, available_versions(files), files.name):

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 
-from naiad.config.server.quantities import size_text
+from naiad.core.quantities import size_text
 from naiad.environments.store.entries import StoreEntry, short_digests
 from naiad.environments.store.inspection import Inspection
 from naiad.environments.store.pulled import PulledRepository

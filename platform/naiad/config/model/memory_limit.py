@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from naiad.config.server.quantities import parse_size
-from naiad.core.errors import ConfigError, OptionError
+from naiad.core.errors import OptionError, ParameterError
+from naiad.core.quantities import parse_size
 
-__all__ = ["NO_MEMORY_LIMIT", "PARAMETER", "MemoryLimit", "parse_memory_limit"]
+__all__ = ["MEMORY_LIMIT", "NO_MEMORY_LIMIT", "MemoryLimit", "parse_memory_limit"]
 
-PARAMETER = "memory_limit"
+MEMORY_LIMIT = "memory_limit"
 _LEAST = 16 << 20
 """An interpreter with numpy has more. A smaller number is most likely one without its unit."""
 
@@ -37,7 +37,7 @@ def parse_memory_limit(model: str, text: str) -> MemoryLimit:
     """The limit of *model*, whose parameter is *text*; "" without one.
 
     Raises:
-        ConfigError: If *text* is not a size, or too small for any guest.
+        ParameterError: If *text* is not a size, or too small for any guest.
     """
     text = text.strip()
     if not text:
@@ -45,9 +45,13 @@ def parse_memory_limit(model: str, text: str) -> MemoryLimit:
     try:
         size = parse_size(text)
     except OptionError as error:
-        raise ConfigError(f"parameter {PARAMETER} of model '{model}': {error.message}") from None
+        raise ParameterError(
+            f"parameter {MEMORY_LIMIT} of model '{model}': {error.message}", parameter=MEMORY_LIMIT
+        ) from None
     if 0 < size < _LEAST:
-        raise ConfigError(
-            f"parameter {PARAMETER} of model '{model}' is '{text}', too little for any guest; give a size such as 2GiB"
+        raise ParameterError(
+            f"parameter {MEMORY_LIMIT} of model '{model}' is '{text}', too little for any guest; give a size such as "
+            "2GiB",
+            parameter=MEMORY_LIMIT,
         )
     return MemoryLimit(size, text)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 
-from naiad.core.errors import ConfigError, OptionError
+from naiad.core.errors import OptionError
 
-__all__ = ["counted", "parse_seconds", "parse_size", "seconds_of_parameter", "size_text"]
+__all__ = ["counted", "parse_seconds", "parse_size", "size_text"]
 
 _QUANTITY = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zA-Z]*)\s*")
 _SIZES = {
@@ -37,32 +36,6 @@ def parse_seconds(text: str) -> float:
         OptionError: If the text is not a duration with a unit.
     """
     return _parse(text, _SECONDS, "a span of time such as 30d, 12h, 90m or 2w")
-
-
-def seconds_of_parameter(model: str, parameter: str, value: str, default: float, *, zero: str) -> float:
-    """The number of seconds that a model's parameter gives.
-
-    Args:
-        model: The model's name.
-        parameter: The parameter's name.
-        value: Its value; "" without one.
-        default: The number for models without the parameter.
-        zero: What 0 means, for the error.
-
-    Raises:
-        ConfigError: If the value is not a finite number from 0 on.
-    """
-    if not value.strip():
-        return default
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise ConfigError(
-            f"parameter {parameter} of model '{model}' is '{value}': give a number of seconds, or 0 for {zero}"
-        )
-    return seconds
 
 
 def size_text(size: float) -> str:
