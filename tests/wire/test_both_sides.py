@@ -15,9 +15,9 @@ from naiad_stub.exceptions import TritonModelException
 from naiad_stub.exchange import (
     Batch,
     BatchReader,
+    RequestRecord,
     ResponseWriter,
     TensorWriter,
-    Ticket,
     error_entry,
     responses_frame,
 )
@@ -107,7 +107,7 @@ def test_requests_reach_the_guest(pair, batch):
     )
     read = pair.reader.read(frame[wire.FRAME.size :])
 
-    assert (read.number, [ticket.key for ticket in read.tickets]) == (7, list(range(len(batch))))
+    assert (read.number, [record.key for record in read.records]) == (7, list(range(len(batch))))
     assert [contents(request.inputs()) for request in read.requests] == [named(arrays) for arrays in batch]
     size = laid_out(batch[0]) if len(batch) == 1 else sum(-(-laid_out(arrays) // 64) * 64 for arrays in batch)
     assert (block >= 0, read.borrowed is not None) == (size > LIMIT, size > LIMIT)
@@ -204,9 +204,9 @@ def test_responses_reach_the_host(pair, batch):
     )
     read = pair.reader.read(frame[wire.FRAME.size :])
     entries = []
-    for ticket, arrays in zip(read.tickets, batch, strict=True):
+    for record, arrays in zip(read.records, batch, strict=True):
         tensors = [Tensor(name, array) for name, array in zip(NAMES, arrays, strict=False)]
-        entry, size = pair.writer.response(ticket, InferenceResponse(tensors), wire.FINAL)
+        entry, size = pair.writer.response(record, InferenceResponse(tensors), wire.FINAL)
         assert size == laid_out(arrays)
         entries.append(entry)
 
@@ -327,4 +327,4 @@ def test_parameters_that_are_too_long_fail_only_their_response(pair):
     with pytest.raises(
         TritonModelException, match=r"the parameters of a response have \d+ bytes; at most 4194304 can be"
     ):
-        pair.writer.response(Ticket(1, [], Batch(7, -1, None)), response, wire.FINAL)
+        pair.writer.response(RequestRecord(1, [], Batch(7, -1, None)), response, wire.FINAL)
