@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,27 +15,46 @@ from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.frontend_memory import FrontendMemory
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor
-from naiad.protocol.model_names import LATEST
 from naiad.server.processes.link import Link
-from naiad.server.processes.messages import VersionRoute
-from naiad.server.processes.remote_engine import RemoteEngine, _KnownRoute
+from naiad.server.processes.remote_engine import RemoteEngine
 from naiad.server.processes.session import FrontendSession
+
+SILENT = "silent"
+"""The model whose requests the engine does not answer."""
 
 
 class Engine:
-    """An engine with one version of every model, which answers each request at once, without outputs."""
+    """An engine with one version of every model, which answers each request at once, without outputs.
+
+    Attributes:
+        requests: The requests so far, but for those to `SILENT`.
+        cancelled: Tickets of requests that were cancelled.
+        is_answering: Whether it answers requests.
+        refusal: What it raises for every model, if anything.
+    """
 
     is_exiting = False
 
     def __init__(self) -> None:
         self.requests: list[InferRequest] = []
-        self.version = SimpleNamespace(number=1, config=SimpleNamespace(decoupled=False), direct=None)
+        self.cancelled: list[int] = []
+        self.is_answering = True
+        self.refusal: Exception | None = None
+        self.version = SimpleNamespace(
+            number=1, config=SimpleNamespace(decoupled=False), shared_inputs=None, forwarding=None
+        )
+        self.version.direct = self.version  # as a version of a model has it
 
     def route(self, name: str, version: int) -> Any:
+        if self.refusal is not None:
+            raise self.refusal
         return self.version
 
     def find_target(self, name: str, version: int) -> Any:
         return self.version
+
+    def cancel(self, ticket: int) -> None:
+        self.cancelled.append(ticket)
 
     def model_metadata(self, name: str, version: int) -> Any:
         return None
@@ -43,9 +63,12 @@ class Engine:
         return {}
 
     def submit(self, request: InferRequest, sink: Any) -> int:
+        if request.model_name == SILENT:
+            return 1
         self.requests.append(request)
-        sink.send(InferResponse(request.model_name, 1, request.request_id), True)
-        return 1
+        if self.is_answering:
+            sink.send(InferResponse(request.model_name, 1, request.request_id), True)
+        return len(self.requests)
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None
@@ -68,35 +91,53 @@ class Sink:
         self._on_response()
 
 
-class Pair:
-    """Both sides over a real socket pair, on one loop: so the frontend's side must not block for an answer."""
+def answer_while_blocked(link: Link, owner: Link) -> None:
+    """Let the owner's side handle what it has been sent when the frontend's side, on the same loop, blocks for an answer."""
+    receive = link.receive
 
-    def __init__(self) -> None:
-        self.engine = Engine()
+    def receive_answered(timeout: float | None = 0) -> bool:
+        if timeout != 0:
+            link.flush()
+            owner.receive()
+            owner.flush()
+        return receive(timeout)
+
+    link.receive = receive_answered  # type: ignore[method-assign]
+
+
+class Pair:
+    """Both sides over a real socket pair, on one loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
         loop = asyncio.get_running_loop()
         owner, frontend = socket.socketpair()
         self.memory = FrontendMemory(1)
         self.session = FrontendSession(self.engine, self.memory, Tracer(), {}, lambda *_: None)
-        self.session.connect(Link(owner, loop, self.session.on_frame, self.session.close))
+        self.kinds: list[int] = []  # of the frames that the owner has got
+        self.owner = Link(owner, loop, self._on_frame, self.session.close)
+        self.session.connect(self.owner)
         self.memory.on_outputs_removed = self.session.forget_segment
         self.remote = RemoteEngine(lambda: None)
         self.link = Link(frontend, loop, self.remote.on_frame, self.remote.on_link_end, self.remote.on_received)
+        answer_while_blocked(self.link, self.owner)
         self.remote.connect(self.link)
 
+    def _on_frame(self, kind: int, payload: bytes) -> None:
+        self.kinds.append(kind)
+        self.session.on_frame(kind, payload)
+
     def sink(self, number: int, on_response: Callable[[], object] = lambda: None) -> Sink:
+        """The sink of the next request, which has this number; its responses are those that the test sends."""
         made = Sink(on_response)
-        self.remote._pending[number] = made, f"id {number}", None
+        assert self.remote.submit(replace(request(SILENT), request_id=f"id {number}"), made) == number
+        self.link.flush()
+        self.owner.receive()
         return made
 
-    def know_route(self, name: str, version: int = LATEST) -> _KnownRoute:
-        """Have the frontend's side know where requests to a model go, which it would ask for, and block."""
-        route: VersionRoute = self.session._services["route"](name, version)
-        if route.inputs is not None and route.inputs not in self.remote._parts:
-            self.session._link.flush()
-            self.remote.receive()
-        part = None if route.inputs is None else self.remote._parts[route.inputs]
-        known = self.remote._routes[name, version] = _KnownRoute(route, part)
-        return known
+    def know_route(self, name: str) -> None:
+        """Have the frontend's side know where requests to a model go."""
+        self.remote.is_decoupled(name)
 
     async def settle(self, condition: Callable[[], object]) -> None:
         await until_async(condition)
@@ -106,9 +147,9 @@ class Pair:
         self.link.close()
 
 
-def run(test: Callable[[Pair], Awaitable[None]]) -> None:
+def run(test: Callable[[Pair], Awaitable[None]], engine: Engine | None = None) -> None:
     async def with_pair() -> None:
-        pair = Pair()
+        pair = Pair(engine or Engine())
         try:
             await asyncio.wait_for(test(pair), 30)
         finally:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
-from frontend_processes.pair import run
+from frontend_processes.pair import Engine, run
 
 
 def test_an_unload_continues_when_the_process_that_requested_it_exits():
-    async def test(pair):
-        events = []
+    events = []
 
-        async def unload(name, *, unload_dependents):
+    class Unloading(Engine):
+        async def unload(self, name, *, unload_dependents):
             events.append(f"begins {name}")
             await asyncio.sleep(0.01)
             events.append(f"ended {name}")
 
-        pair.session._services["unload"] = unload
+    async def test(pair):
         asking = asyncio.ensure_future(pair.remote.unload("m"))
         await pair.settle(lambda: events)
         pair.session.close()
@@ -24,4 +24,4 @@ def test_an_unload_continues_when_the_process_that_requested_it_exits():
         assert events == ["begins m", "ended m"]
         asking.cancel()
 
-    run(test)
+    run(test, Unloading())

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from frontend_processes.pair import Engine, Pair, Sink, request, run
+from frontend_processes.pair import Pair, Sink, request, run
 
 from naiad.core.errors import NaiadError, UnknownModelError
 from naiad.guests.memory import unsent_frames
@@ -21,26 +21,9 @@ LARGE = COPIED_AT_ONCE
 """Elements of FP32: four times what is copied in one piece."""
 
 
-class Waiting(Engine):
-    """Keeps requests and what was cancelled, and answers nothing."""
-
-    def __init__(self, version: Any) -> None:
-        super().__init__()
-        self.version = version
-        self.cancelled: list[int] = []
-
-    def submit(self, request: InferRequest, sink: Any) -> int:
-        self.requests.append(request)
-        return len(self.requests)
-
-    def cancel(self, ticket: int) -> None:
-        self.cancelled.append(ticket)
-
-
 def share_inputs(pair: Pair) -> Any:
     """A version whose inputs the frontend's side may write to a segment."""
     pair.engine.version.shared_inputs = pair.memory.add_inputs("m")
-    pair.remote._find_route = pair.know_route  # type: ignore[method-assign] # it would block this thread
     pair.know_route("m")
     return pair.engine.version.shared_inputs
 
@@ -65,7 +48,7 @@ def test_other_requests_overtake_a_copied_request_and_its_bytes_arrive() -> None
         await pair.settle(lambda: len(pair.engine.requests) == 2)
         assert ids(pair) == ["small", "large"]
         assert bytes(pair.engine.requests[1].inputs[0].data) == sent.inputs[0].data
-        await pair.settle(lambda: not pair.remote._pending)
+        await pair.settle(lambda: not pair.remote.held.requests)
 
     run(test)
 
@@ -76,9 +59,9 @@ def test_a_turn_of_the_loop_copies_a_slice() -> None:
         pair.remote.submit(request("m", LARGE), Sink())
         for _ in range(15):  # of 1 MiB
             await asyncio.sleep(0)
-            assert pair.remote._copied
+            assert pair.remote.held.copied == 1
         await pair.settle(lambda: pair.engine.requests)
-        assert not pair.remote._copied
+        assert pair.remote.held.copied == 0
 
     run(test)
 
@@ -97,12 +80,11 @@ def test_requests_of_a_sequence_keep_their_order() -> None:
 def test_a_request_cancelled_while_it_is_copied_is_sent_and_then_cancelled() -> None:
     async def test(pair: Pair) -> None:
         share_inputs(pair)
-        engine = Waiting(pair.engine.version)
-        pair.engine = pair.session._engine = engine
+        pair.engine.is_answering = False
         ticket = pair.remote.submit(request("m", LARGE), Sink())
         pair.remote.cancel(ticket)
-        await pair.settle(lambda: engine.cancelled)
-        assert len(engine.requests) == 1
+        await pair.settle(lambda: pair.engine.cancelled)
+        assert len(pair.engine.requests) == 1
 
     run(test)
 
@@ -110,7 +92,6 @@ def test_a_request_cancelled_while_it_is_copied_is_sent_and_then_cancelled() -> 
 def test_a_request_copied_during_a_change_of_version_is_sent_once_and_its_block_is_freed() -> None:
     async def test(pair: Pair) -> None:
         old = share_inputs(pair)
-        (part,) = pair.remote._parts.values()
         sink = Sink()
         pair.remote.submit(numbered(LARGE), sink)
         pair.engine.version.number += 1
@@ -120,7 +101,9 @@ def test_a_request_copied_during_a_change_of_version_is_sent_once_and_its_block_
         (found,) = pair.engine.requests
         assert bytes(found.inputs[0].data) == numbered(LARGE).inputs[0].data
         assert pair.session.received_count == 1
-        assert part._segment.in_use == 0
+        del found
+        pair.engine.requests.clear()  # which refer to the inputs in the new segment
+        await pair.settle(lambda: not pair.remote.held.input_bytes)
         old.close()
 
     run(test)
@@ -128,9 +111,6 @@ def test_a_request_copied_during_a_change_of_version_is_sent_once_and_its_block_
 
 def test_a_request_whose_model_is_unloaded_while_it_is_copied_is_rejected() -> None:
     async def test(pair: Pair) -> None:
-        def find(name: str, version: int) -> Any:
-            raise UnknownModelError(f"Request for unknown model: '{name}' is not found")
-
         share_inputs(pair)
         errors: list[NaiadError] = []
 
@@ -138,17 +118,15 @@ def test_a_request_whose_model_is_unloaded_while_it_is_copied_is_rejected() -> N
             def reject(self, error: NaiadError) -> None:
                 errors.append(error)
 
-        (part,) = pair.remote._parts.values()
         sink, plain = Rejectable(), Sink()
         pair.remote.submit(request("m", LARGE), sink)
         pair.remote.submit(request("m", LARGE), plain)
-        pair.remote._routes.clear()
-        pair.remote._find_route = find  # type: ignore[method-assign]
+        pair.engine.refusal = UnknownModelError("Request for unknown model: 'm' is not found")
+        pair.session.on_routes_changed()
         await pair.settle(lambda: errors and plain.responses)
         assert [type(error) for error in errors] == [UnknownModelError]
         assert [type(each.error) for each in plain.responses] == [UnknownModelError]
-        assert part._segment.in_use == 0
-        assert pair.remote._pending == {}
+        assert (pair.remote.held.input_bytes, pair.remote.held.requests) == (0, 0)
 
     run(test)
 
@@ -156,19 +134,17 @@ def test_a_request_whose_model_is_unloaded_while_it_is_copied_is_rejected() -> N
 def test_pages_of_a_copied_request_are_returned_in_slices_after_a_pause() -> None:
     async def test(pair: Pair) -> None:
         share_inputs(pair)
-        (part,) = pair.remote._parts.values()
         sinks = [Sink() for _ in range(4)]
         for sink in sinks:
             pair.remote.submit(request("m", 4 * LARGE), sink)
         await pair.settle(lambda: all(sink.responses for sink in sinks))
         pair.engine.requests.clear()  # which refer to the inputs
-        await pair.settle(lambda: not part._segment.in_use)
+        await pair.settle(lambda: not pair.remote.held.input_bytes)
         assert not pair.remote.trim()  # there were requests since it was called last
         turns = 1
         while pair.remote.trim():
             turns += 1
         assert turns > 1
-        assert not part._segment.has_untrimmed
 
     run(test)
 
@@ -185,7 +161,6 @@ def test_a_fault_while_a_request_is_copied_rejects_the_request_and_frees_its_blo
 
     async def test(pair: Pair) -> None:
         share_inputs(pair)
-        (part,) = pair.remote._parts.values()
         with monkeypatch.context() as patched:
             if is_copied:
                 patched.setattr(unsent_frames, "_copy", faulty)
@@ -200,7 +175,8 @@ def test_a_fault_while_a_request_is_copied_rejects_the_request_and_frees_its_blo
         action = "copy the inputs of the request to 'm'" if is_copied else "submit the request to 'm'"
         cause = "unexpected struct.error: a fault of the test; see the log of the server"
         assert response.error.message == f"cannot {action}: {cause}"
-        assert (part._segment.in_use, pair.remote._pending, pair.remote._copied) == (0, {}, {})
+        held = pair.remote.held
+        assert (held.input_bytes, held.requests, held.copied) == (0, 0, 0)
         later = Sink()
         pair.remote.submit(request("m", LARGE), later)
         await pair.settle(lambda: later.responses)
@@ -218,11 +194,10 @@ def test_a_small_request_that_cannot_be_sent_is_refused_and_frees_its_block(
 
     async def test(pair: Pair) -> None:
         share_inputs(pair)
-        (part,) = pair.remote._parts.values()
         with monkeypatch.context() as patched:
             patched.setattr(remote_engine, "SHORT_REQUEST_FRAME", SimpleNamespace(pack=faulty))
             with pytest.raises(NaiadError, match=r"cannot submit the request to 'm': unexpected struct.error: a fault"):
                 pair.remote.submit(request("m", elements), Sink())
-        assert (part._segment.in_use, pair.remote._pending) == (0, {})
+        assert (pair.remote.held.input_bytes, pair.remote.held.requests) == (0, 0)
 
     run(test)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
+from frontend_processes.pair import SILENT, Engine, request
 from naiad_stub import wire
 
 from naiad.frontends.tracing.tracer import Tracer
@@ -17,25 +19,23 @@ from naiad.server.processes.remote_engine import RemoteEngine
 from naiad.server.processes.session import _MAX_LAYOUTS, FrontendSession
 
 
-class Engine:
-    """An engine for which nothing is submitted."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: None
-
-
 class Link:
     """Hands all frames to the other side at once."""
 
-    def __init__(self, remote: RemoteEngine) -> None:
-        self._remote = remote
+    is_open = True
+
+    def __init__(self, on_frame: Callable[[int, bytes], None]) -> None:
+        self._on_frame = on_frame
         self._reader = wire.FrameReader(1 << 30)
         self.kinds: list[int] = []
 
     def send(self, data: bytes) -> None:
         for kind, payload in self._reader.feed(data):
             self.kinds.append(kind)
-            self._remote.on_frame(kind, payload)
+            self._on_frame(kind, payload)
+
+    def receive(self, timeout: float | None = 0) -> bool:
+        return False
 
     def flush(self) -> None:
         pass
@@ -58,14 +58,15 @@ class Pair:
 
     def __init__(self) -> None:
         self.remote = RemoteEngine(lambda: None)
-        self.session = FrontendSession(Engine(), FrontendMemory(1), Tracer(), {}, lambda *_: None)
-        self.link = Link(self.remote)
-        self.session.connect(self.link)
+        self.session = FrontendSession(Engine(), FrontendMemory(1), Tracer(), {}, lambda *_: None)  # type: ignore[arg-type]
+        self.link = Link(self.remote.on_frame)
+        self.session.connect(self.link)  # type: ignore[arg-type]
+        self.remote.connect(Link(self.session.on_frame))  # type: ignore[arg-type]
 
-    def receive(self, number: int) -> InferResponse:
+    def receive(self, size: int) -> InferResponse:
+        """A response whose first output has so many bytes."""
         sink = Sink()
-        self.remote._pending[number] = sink, f"id {number}", None
-        self.respond(number)
+        self.respond(self.remote.submit(replace(request(SILENT), request_id=f"id {size}"), sink), size)
         self.remote.on_received()
         (response,) = sink.responses
         return response
@@ -78,22 +79,22 @@ class Forwarded(Pair):
         super().__init__()
         self.layouts: dict[int, TensorLayout] = {}
 
-    def respond(self, number: int) -> None:
-        outputs = bytes([7]) * number + bytes(4096 - number) + b"ab"
-        entries = [("A", Datatype.UINT8, (number,), 0, number), ("B", Datatype.UINT8, (2,), 4096, 4098)]
-        layout = self.layouts.setdefault(number, TensorLayout(entries, 4098))
+    def respond(self, number: int, size: int) -> None:
+        outputs = bytes([7]) * size + bytes(4096 - size) + b"ab"
+        entries = [("A", Datatype.UINT8, (size,), 0, size), ("B", Datatype.UINT8, (2,), 4096, 4098)]
+        layout = self.layouts.setdefault(size, TensorLayout(entries, 4098))
         self.session.respond_forwarded(number, ("m", 3), layout, outputs)
 
 
 class Joined(Pair):
     """Responses whose outputs are sent one after the other."""
 
-    def respond(self, number: int) -> None:
+    def respond(self, number: int, size: int) -> None:
         outputs = [
-            OutputTensor("A", Datatype.UINT8, (number,), bytes([7]) * number),
+            OutputTensor("A", Datatype.UINT8, (size,), bytes([7]) * size),
             OutputTensor("B", Datatype.UINT8, (2,), b"ab"),
         ]
-        self.session.sink_of(number).send(InferResponse("m", 3, "", outputs, layout=("a layout", number)), True)
+        self.session.sink_of(number).send(InferResponse("m", 3, "", outputs, layout=("a layout", size)), True)
 
 
 def check(response: InferResponse, number: int) -> None:
@@ -110,7 +111,7 @@ def test_both_sides_forget_layouts_before_they_are_too_many() -> None:
             for number in range(1, _MAX_LAYOUTS + 10):
                 check(pair.receive(number), number)
             assert pair.link.kinds.count(FrameKind.FORGET_LAYOUTS) == 1
-            assert len(pair.remote._layouts) == 9
+            assert pair.remote.held.layouts == 9
             check(pair.receive(_MAX_LAYOUTS + 5), _MAX_LAYOUTS + 5)
             check(pair.receive(5), 5)
 
@@ -122,6 +123,6 @@ def test_a_layout_is_announced_once() -> None:
         pair = Forwarded()
         for _ in range(3):
             check(pair.receive(5), 5)
-        assert pair.link.kinds == [FrameKind.LAYOUT, *[FrameKind.RESPONSE] * 3]
+        assert pair.link.kinds == [FrameKind.RESULT, FrameKind.LAYOUT, *[FrameKind.RESPONSE] * 3]
 
     asyncio.run(run())

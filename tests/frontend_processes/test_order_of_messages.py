@@ -43,7 +43,7 @@ def test_a_response_is_read_before_the_segment_of_its_exited_guest_is_dropped() 
         (large,), (small,) = (sink.responses for sink in sinks)
         assert bytes(large.outputs[0].data) == bytes(LARGE)
         assert bytes(small.outputs[0].data) == b"ab"
-        assert pair.remote._segments == {}
+        assert pair.remote.held.segments == 0
 
     run(test)
 
@@ -55,10 +55,10 @@ def test_a_response_that_waits_for_a_blocking_call_keeps_the_segment_it_names() 
         pair.session.on_routes_changed()
         pair.remote.receive()  # as a frontend does before it looks at a kept route
         assert sink.responses == []
-        assert len(pair.remote._segments) == 1
+        assert pair.remote.held.segments == 1
         await pair.settle(lambda: sink.responses)
         assert bytes(sink.responses[0].outputs[0].data) == bytes(LARGE)
-        assert pair.remote._segments == {}
+        assert pair.remote.held.segments == 0
 
     run(test)
 
@@ -73,9 +73,9 @@ def test_the_segment_of_an_exited_guest_is_unmapped_without_a_change_of_routes()
             await pair.settle(lambda sink=sink: sink.responses)
             (response,) = sink.responses
             guest.close()
-            await pair.settle(lambda: not pair.remote._segments)
+            await pair.settle(lambda: not pair.remote.held.segments)
             assert bytes(response.outputs[0].data) == bytes(LARGE)  # mapped while a response refers to it
-        assert pair.session._segments == set()
+        assert pair.session.segment_count == 0
 
     run(test)
 
@@ -83,7 +83,7 @@ def test_the_segment_of_an_exited_guest_is_unmapped_without_a_change_of_routes()
 def test_responses_keep_their_order_when_one_of_them_causes_a_blocking_call() -> None:
     async def test(pair: Pair) -> None:
         order: list[int] = []
-        pair.sink(1, lambda: (respond(pair, 3), pair.session._link.flush(), pair.remote.receive(), order.append(1)))
+        pair.sink(1, lambda: (respond(pair, 3), pair.owner.flush(), pair.remote.receive(), order.append(1)))
         for number in (2, 3):
             pair.sink(number, lambda number=number: order.append(number))
         respond(pair, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
@@ -19,7 +20,7 @@ from naiad.server.processes import pool as pools
 from naiad.server.processes.link import Link
 from naiad.server.processes.messages import FrameKind, ProcessReport, VersionRoute, pack
 from naiad.server.processes.pool import FrontendPool
-from naiad.server.processes.remote_engine import RemoteEngine, _KnownRoute
+from naiad.server.processes.remote_engine import RemoteEngine
 from naiad.server.processes.spawned import SpawnedProcess, SpawnedProcesses
 
 
@@ -31,6 +32,8 @@ class Frontends(SpawnedProcesses):
         self.doors: list[RemoteEngine] = []
         self.processes: list[subprocess.Popen[bytes]] = []
         self.sockets: list[socket.socket] = []
+        self.links: list[Link] = []
+        self.pings: list[bytes] = []
 
     def take(self) -> SpawnedProcess:
         own, other = socket.socketpair()
@@ -43,7 +46,15 @@ class Frontends(SpawnedProcesses):
         """Have a process take part from now on."""
         door = RemoteEngine(lambda: None)
         loop = asyncio.get_running_loop()
-        door.connect(Link(self.sockets[number], loop, door.on_frame, door.on_link_end, door.on_received))
+
+        def on_frame(kind: int, payload: bytes) -> None:
+            if kind == FrameKind.PING:
+                self.pings.append(payload)
+            door.on_frame(kind, payload)
+
+        link = Link(self.sockets[number], loop, on_frame, door.on_link_end, door.on_received)
+        door.connect(link)
+        self.links.append(link)
         door.send(pack(FrameKind.REPORT, ProcessReport(started=["a line"])))
         self.doors.append(door)
         return door
@@ -78,10 +89,20 @@ def run(frontends: Frontends, count: int, test: Callable[[FrontendPool], Awaitab
 
 async def started(pool: FrontendPool, frontends: Frontends) -> list[RemoteEngine]:
     starting = asyncio.ensure_future(pool.start())
-    await until_async(lambda: len(frontends.processes) == len(pool._processes))
+    await until_async(lambda: frontends.processes and len(frontends.processes) == len(pool.pids))
     doors = [frontends.connect(number) for number in range(len(frontends.processes))]
     assert await starting == ["a line"]
     return doors
+
+
+def unread(end: socket.socket) -> int:
+    """How many bytes have arrived at an end of a link."""
+    end.setblocking(False)
+    size = 0
+    with contextlib.suppress(BlockingIOError):
+        while data := end.recv(1 << 20):
+            size += len(data)
+    return size
 
 
 def value(pool: FrontendPool, name: str, process: str) -> float:
@@ -95,9 +116,9 @@ def test_a_process_that_answers_nothing_is_killed_and_another_one_started(
     monkeypatch.setattr(pools, "HANG_SECONDS", 0.3)
 
     async def test(pool: FrontendPool) -> None:
-        doors = await started(pool, frontends)
+        await started(pool, frontends)
         hung, alive = frontends.processes
-        doors[0]._link.close = lambda: None  # type: ignore[union-attr,method-assign]
+        frontends.links[0].close = lambda: None  # type: ignore[method-assign]
         asyncio.get_running_loop().remove_reader(frontends.sockets[0])  # as a process that is stopped
         await until_async(lambda: hung.poll() is not None or not psutil.pid_exists(hung.pid))
         frontends.sockets[0].shutdown(socket.SHUT_RDWR)  # the kernel's part of its end
@@ -115,12 +136,7 @@ def test_a_process_that_answers_is_not_killed(frontends: Frontends, monkeypatch:
 
     async def test(pool: FrontendPool) -> None:
         await started(pool, frontends)
-        (each,) = pool._processes
-        assert each is not None
-        pongs: list[bytes] = []
-        answer = each.session._handlers[FrameKind.PONG]
-        each.session._handlers[FrameKind.PONG] = lambda payload: (pongs.append(payload), answer(payload))
-        await until_async(lambda: len(pongs) > 100)
+        await until_async(lambda: len(frontends.pings) > 100)
         assert frontends.processes[0].poll() is None
 
     run(frontends, 1, test)
@@ -132,13 +148,12 @@ def test_a_process_that_does_not_read_delays_a_change_for_a_limited_time(
     monkeypatch.setattr(pools, "_SENT_LIMIT_SECONDS", 0.05)
 
     async def test(pool: FrontendPool) -> None:
-        pool._start(0)
+        starting = asyncio.ensure_future(pool.start())
+        await until_async(lambda: frontends.sockets)
         pool.broadcast(FrameKind.REGION, bytes(8 << 20))
-        (each,) = pool._processes
-        assert each is not None
-        assert each.link.has_backlog
         await pool.wait_sent()
-        assert each.link.has_backlog
+        assert 0 < unread(frontends.sockets[0]) < 8 << 20
+        starting.cancel()
 
     run(frontends, 1, test)
 
@@ -147,7 +162,7 @@ def test_requests_of_processes_that_were_killed_stay_counted(frontends: Frontend
     name = "naiad_process_requests_total"
 
     async def ask(door: RemoteEngine, count: int) -> None:
-        door._routes["m", -1] = _KnownRoute(VersionRoute(1, False, None, {}, None), None)  # type: ignore[arg-type]
+        door.ask = lambda *_: VersionRoute(1, False, None, {}, None)  # type: ignore[method-assign,arg-type]
         sink = Sink()
         for _ in range(count):
             door.submit(request("m"), sink)
@@ -159,7 +174,7 @@ def test_requests_of_processes_that_were_killed_stay_counted(frontends: Frontend
         await ask(doors[1], 2)
         assert [value(pool, name, f"frontend {n}") for n in (0, 1)] == [3, 2]
         frontends.processes[0].kill()
-        doors[0]._link.close()  # type: ignore[union-attr]
+        frontends.links[0].close()
         await until_async(lambda: len(frontends.processes) == 3)
         assert [value(pool, name, f"frontend {n}") for n in (0, 1)] == [3, 2]  # no scrape had asked the process
         await ask(frontends.connect(2), 5)

@@ -20,17 +20,8 @@ STRING = InputTensor("S", Datatype.BYTES, (1,), BYTES, StringScan(1, 5))
 
 
 def kinds_of(pair: Pair) -> list[int]:
-    """The kinds of requests that the owner gets, in a list that grows."""
-    kinds: list[int] = []
-    handle = pair.session.on_frame
-
-    def on_frame(kind: int, payload: bytes) -> None:
-        if kind in (FrameKind.SHORT_REQUEST, FrameKind.REQUEST):
-            kinds.append(kind)
-        handle(kind, payload)
-
-    pair.session._link._on_frame = on_frame  # type: ignore[union-attr]
-    return kinds
+    """The kinds of requests that the owner has got."""
+    return [kind for kind in pair.kinds if kind in (FrameKind.SHORT_REQUEST, FrameKind.REQUEST)]
 
 
 async def arrived(pair: Pair, sent: InferRequest) -> InferRequest:
@@ -80,12 +71,11 @@ def test_a_request_arrives_as_it_was_sent(case: str, is_known: bool) -> None:
     fields, kind = CASES[case]
 
     async def test(pair: Pair) -> None:
-        kinds = kinds_of(pair)
         pair.know_route("m")
         sent = replace(request("m"), layout_key=case if is_known else None, **fields)
         for _ in range(3):
             assert comparable(await arrived(pair, sent)) == comparable(sent)
-        assert kinds == [kind] * 3
+        assert kinds_of(pair) == [kind] * 3
 
     run(test)
 
@@ -94,12 +84,11 @@ def test_a_request_of_a_known_form_may_have_what_the_others_did_not() -> None:
     """A frontend adds parameters and a trace to requests after their form was recognised."""
 
     async def test(pair: Pair) -> None:
-        kinds = kinds_of(pair)
         pair.know_route("m")
         for fields in ({}, {"parameters": {"header": "x"}}, {"propagated": TRACE}, {"request_id": "7"}, {}):
             sent = replace(request("m"), **fields)
             assert comparable(await arrived(pair, sent)) == comparable(sent)
-        assert kinds == [FrameKind.SHORT_REQUEST, FrameKind.REQUEST, *[FrameKind.SHORT_REQUEST] * 3]
+        assert kinds_of(pair) == [FrameKind.SHORT_REQUEST, FrameKind.REQUEST, *[FrameKind.SHORT_REQUEST] * 3]
 
     run(test)
 
@@ -143,7 +132,7 @@ def place_and_unload(pair: Pair, sink: Any) -> None:
     shared = pair.engine.version.shared_inputs = pair.memory.add_inputs("m")
     pair.know_route("m")
     pair.remote.submit(replace(request("m", LARGE), request_id="7"), sink)
-    assert pair.remote._pending != {}
+    assert pair.remote.held.requests == 1
     shared.close()
     pair.engine.version.number += 1
     pair.engine.version.shared_inputs = None
@@ -151,7 +140,6 @@ def place_and_unload(pair: Pair, sink: Any) -> None:
 
 def test_a_request_for_a_version_that_is_gone_is_sent_to_the_next_one() -> None:
     async def test(pair: Pair) -> None:
-        pair.remote._find_route = pair.know_route  # type: ignore[method-assign] # it would block this thread
         sink = Sink()
         place_and_unload(pair, sink)
         await pair.settle(lambda: sink.responses)
@@ -165,10 +153,6 @@ def test_a_request_for_a_version_that_is_gone_is_sent_to_the_next_one() -> None:
 
 def test_a_request_for_a_model_that_is_gone_is_rejected_like_any_other() -> None:
     async def test(pair: Pair) -> None:
-        def find(name: str, version: int) -> Any:
-            raise UnknownModelError(f"Request for unknown model: '{name}' is not found")
-
-        pair.remote._find_route = find  # type: ignore[method-assign]
         errors: list[NaiadError] = []
 
         class Rejectable(Sink):
@@ -176,8 +160,9 @@ def test_a_request_for_a_model_that_is_gone_is_rejected_like_any_other() -> None
                 errors.append(error)
 
         place_and_unload(pair, Rejectable())
+        pair.engine.refusal = UnknownModelError("Request for unknown model: 'm' is not found")
         await pair.settle(lambda: errors)
         assert [type(error) for error in errors] == [UnknownModelError]
-        assert pair.remote._pending == {}
+        assert pair.remote.held.requests == 0
 
     run(test)

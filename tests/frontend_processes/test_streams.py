@@ -32,7 +32,7 @@ def test_responses_that_are_on_their_way_to_a_client_that_has_left_are_dropped()
         pair.remote.cancel(1)
         await pair.settle(lambda: len(other.responses) == 21)
         assert left.responses == [None], "the end alone"
-        assert not pair.remote._abandoned
+        assert pair.remote.held.abandoned == 0
 
     run(test)
 
@@ -48,7 +48,7 @@ def test_an_error_that_ends_a_request_whose_client_has_left_is_passed_on() -> No
         assert response is not None
         assert response.error is not None
         assert response.error.message == "Request was cancelled"
-        assert not pair.remote._abandoned
+        assert pair.remote.held.abandoned == 0
 
     run(test)
 
@@ -80,7 +80,7 @@ def test_many_responses_that_arrive_together_are_passed_on_in_shares(waits: bool
 
         sink = pair.sink(1, work)
         responses_of(pair, 1, 200)
-        pair.session._link.flush()
+        pair.owner.flush()
         if waits:
             pair.remote.receive()
             assert not sink.responses

@@ -25,6 +25,11 @@ class InputPart:
         self._reservations = InputReservations(self._segment)
         self._blocks: dict[int, int] = {}  # blocks that the owner has, by where their inputs begin
 
+    @property
+    def in_use(self) -> int:
+        """Bytes of the part that are allocated."""
+        return self._segment.in_use
+
     def reserve(self, size: int, ahead: int) -> memoryview | None:
         """Memory to read a body into. See `InputReservations.reserve`."""
         return self._reservations.reserve(size, ahead)

@@ -114,6 +114,30 @@ segment of a version: if that is gone when the owner reads the request, it is se
 named tuple takes a quarter of a microsecond."""
 
 
+class HeldCounts(NamedTuple):
+    """How much a frontend process holds at a moment.
+
+    Attributes:
+        requests: Requests without their last response.
+        copied: Those of them whose inputs are still copied, or that follow such a request.
+        abandoned: Those of them whose further responses are dropped.
+        routes: Versions that requests can be sent to without asking the owner.
+        templates: Templates of requests, and layout keys that they are found by.
+        layouts: Layouts of responses.
+        segments: Segments of guests that are mapped.
+        input_bytes: Bytes of inputs in the parts of segments.
+    """
+
+    requests: int
+    copied: int
+    abandoned: int
+    routes: int
+    templates: int
+    layouts: int
+    segments: int
+    input_bytes: int
+
+
 class _CopiedRequest:
     """A request that is sent once its inputs have been copied to a part, or one of a sequence that is to follow it.
 
@@ -190,6 +214,20 @@ class RemoteEngine:
     def request_count(self) -> int:
         """Number of requests without their last response."""
         return len(self._pending)
+
+    @property
+    def held(self) -> HeldCounts:
+        """What it holds of requests, and of the owner's memory."""
+        return HeldCounts(
+            requests=len(self._pending),
+            copied=len(self._copied),
+            abandoned=len(self._abandoned),
+            routes=len(self._routes),
+            templates=self._template_count,
+            layouts=len(self._layouts),
+            segments=len(self._segments),
+            input_bytes=sum(part.in_use for part in self._parts.values()),
+        )
 
     # -- calls ----------------------------------------------------------------------------------------------------
 

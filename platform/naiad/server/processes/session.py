@@ -263,6 +263,16 @@ class FrontendSession:
         """Number of requests without their last response."""
         return len(self._open)
 
+    @property
+    def template_count(self) -> int:
+        """Number of templates of the process that are known."""
+        return len(self._templates)
+
+    @property
+    def segment_count(self) -> int:
+        """Number of segments of guests that the process has mapped."""
+        return len(self._segments)
+
     def on_frame(self, kind: int, payload: bytes) -> None:
         """Handle a frame of the frontend process."""
         try:
