@@ -10,21 +10,16 @@ from naiad_stub.later_module import import_later_module
 def _take_the_name() -> None:
     """Set the package's names onto this module and make its private modules importable."""
     import sys
-    from importlib import import_module
-    from pkgutil import iter_modules
 
     import naiad
     from naiad_embedded import _api, _c, inprocess
+    from naiad_embedded.private_names import define_private_modules
 
     module = sys.modules[__name__]
     for name in inprocess.__all__:
         setattr(module, name, getattr(inprocess, name))
     module.__dict__.update(__version__=naiad.__version__, __all__=[*inprocess.__all__], __path__=[], _api=_api, _c=_c)
-    for private in (_api, _c):
-        alias = private.__name__.replace("naiad", __name__, 1)
-        sys.modules[alias] = private
-        for each in iter_modules(private.__path__):
-            sys.modules[f"{alias}.{each.name}"] = import_module(f"{private.__name__}.{each.name}")
+    define_private_modules(__name__)
 
 
 if not import_later_module(__name__, __file__):

@@ -26,7 +26,7 @@ ALIASES = ("tritonfrontend", "tritonserver")
 WINGS = ("naiad_building", "naiad_embedded", "naiad_llm", "naiad_operations")
 """Packages beside `naiad`, which a server does not need."""
 
-PUBLIC_NAMES = ("testing", "ray")
+PUBLIC_NAMES = ("testing", "ray", "_api", "_c")
 """Modules of `naiad` that give what is in such a package its public name."""
 
 ROOMS = (
