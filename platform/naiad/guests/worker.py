@@ -187,9 +187,12 @@ class Worker:
         self.spec = spec
         self.python = ""
         self.memory = InstanceMemory(spec.name, shared=spec.frontends)
+        # In the order in which the guest executes them; a batch is removed before the delegate gets `on_batch_done`.
         self.batches: dict[int, ExecutingBatch] = {}
+        # A key is removed before the delegate gets the request's last response. It may outlive its batch: a decoupled
+        # model responds also after `execute`.
         self.open: set[int] = set()
-        self.forwarded: set[int] = set()
+        self.forwarded: set[int] = set()  # a subset of `open` while the process lives
         self.readiness: ReadinessProbe | None = None
         self.memory_usage: tuple[MemoryUse, ...] = ()
         code = spec.load.code
@@ -200,15 +203,16 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._process = GuestProcess(spec, self._loop)
         self._on_activity = loop_poller_of(self._loop, spec.busy_poll_us).on_activity
-        self._channel: Channel | None = None
+        self._channel: Channel | None = None  # None before `start`, and from `_dispose` on
         self._unsent = UnsentFrames(self._loop, self._send_copied, self._on_copy_failed)
         self._waiting = self._unsent.waiting
-        self._copies: list[InputCopy] = []  # of the batch that is being written, if they are not made at once
-        self._number = 0
+        # Of the batch that is being written, if they are not made at once; empty outside of `execute`.
+        self._copies: list[InputCopy] = []
+        self._number = 0  # of the latest batch: numbers rise, so that a late response cannot meet another batch
         self._startup: GuestStartup | None = None
         self._is_stopping = False
-        self._last_sent = 0  # the batch whose EXECUTE was the last message sent
-        self._is_gone = False
+        self._last_sent = 0  # the batch whose EXECUTE was the last message sent; 0 if that was another message
+        self._is_gone = False  # whether the process has exited: from then on batches are only noted, never sent
         self._watch = HangWatch(spec.hang_seconds)
         self._queries = 0  # that have no reply yet
         self._wants_release = False  # the guest waits for a free block of its output segment

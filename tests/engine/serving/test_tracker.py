@@ -8,16 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fakes.clock import SECOND, Clock
-from fakes.guests import BATCHED, PLAIN, Answers, FakeGuest, config, exited, output
+from fakes.clock import SECOND, Clock, turns
+from fakes.guests import BATCHED, PLAIN, Answers, FakeGuest, config, exited, launch_spec, output
 from naiad_stub import wire
 
 from naiad.core.errors import Code, ModelError, NaiadError, NotReadyError, QueueFullError
 from naiad.engine.scheduling.fifo import FifoScheduler
+from naiad.engine.scheduling.rate_limit import EVERY_DEVICE, ResourceCapacity
 from naiad.engine.serving import execution, fatal_requests, pending, tracker
+from naiad.engine.serving.pending import ForwardedRequest, PendingRequest
+from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.tracker import RequestTracker, depth_for
 from naiad.engine.serving.warmup import WarmUp
-from naiad.guests.exchange import ExecutingBatch, ExecutionReport
+from naiad.guests.exchange import ExecutingBatch, ExecutionReport, ForwardedResponse
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, InputTensor
 from naiad.protocol.metadata import Duration, ModelStatistics
@@ -798,5 +801,87 @@ def test_responses_leave_in_the_order_of_their_requests_where_the_model_asks_for
         second.answer()
         first.answer()
         assert order == [0, 1]
+
+    clock.run(check())
+
+
+class Trace:
+    """Records the times that it is given."""
+
+    context = b""
+
+    def __init__(self) -> None:
+        self.times: list[tuple[int, ...]] = []
+
+    def on_computed(self, *times: int) -> None:
+        self.times.append(times)
+
+
+def test_the_trace_of_a_request_gets_its_times_with_the_last_response(clock):
+    tracked, trace = Tracked(more=DECOUPLED), Trace()
+    began = clock.now_ns
+    key, _ = tracked.ask(trace=trace)
+    clock.advance(0.004)
+    tracked.guest.respond(key, part(), final=False, started=began + MS, ended=began + 2 * MS)
+    assert trace.times == []
+    tracked.guest.respond(key, part(), started=began + MS, ended=began + 3 * MS)
+    assert trace.times == [(began, began, began + MS, began + 3 * MS, began + 4 * MS)]
+
+
+def test_a_forwarded_response_that_its_source_cannot_pass_on_ends_the_request_with_an_error(clock):
+    tracked, answers = Tracked(), Answers()
+
+    class Source:
+        request_of = staticmethod(lambda forwarded: InferRequest("m", -1, [], "r"))
+        sink_of = staticmethod(lambda number: answers)
+        respond = staticmethod(raise_(ZeroDivisionError("no room")))
+
+    layout = CheckedLayout(generation=0, batch_size=1, is_repeatable=True, packed=None)
+    forwarded = ForwardedRequest(Source(), 1, b"r", b"")
+    tracked.tracker.track(PendingRequest(5, None, None, layout, forwarded))
+    batch = ExecutingBatch((5,), -1, 1, 1)
+    tracked.tracker.on_forwarded_response(tracked.guest, ForwardedResponse(1, 5, 0, 0, None, b""), batch)
+    assert answers.error.message.startswith("cannot pass on a response of 'm': unexpected ZeroDivisionError: no room")
+    assert len(tracked.tracker) == 0
+
+
+def test_what_has_ended_before_its_guest_exits_is_neither_failed_nor_requeued(clock):
+    tracked = Tracked()
+    tracked.tracker.plain_scheduler.set_depth(tracked.guest, 3)
+    asked = [tracked.ask() for _ in range(3)]
+    tracked.tracker.fail([tracked.tracker.find(asked[1][0])], NaiadError("it is over"))
+    end(tracked)
+    assert [len(answers.responses) for _, answers in asked] == [1, 1, 0]
+    assert tracked.guest.executed == [[asked[2][0]]]
+
+
+LIMITED = """
+instance_group { name: "m_0" count: 2 kind: KIND_CPU rate_limiter { resources { name: "R" count: 1 } } }
+"""
+
+
+def test_a_resource_that_one_instance_holds_is_given_to_the_next_when_its_batch_or_its_guest_ends(clock):
+    async def check() -> None:
+        limiter = SharedRateLimiter([ResourceCapacity("R", 1, EVERY_DEVICE)])
+        keys = itertools.count(1)
+        tracked = Tracked.__new__(Tracked)
+        tracked.keys = keys
+        tracked.tracker = RequestTracker(config(PLAIN, LIMITED), 1, keys, WarmUp((), keys), limiter)
+        tracked.guests = [FakeGuest(launch_spec(f"m_0_{number}"), tracked.tracker) for number in range(2)]
+        for guest in tracked.guests:
+            tracked.tracker.add_guest(guest)
+        assert tracked.tracker.plain_scheduler is None
+        first, second = [tracked.ask()[0] for _ in range(2)]
+        running = [guest for guest in tracked.guests if guest.open]
+        assert [guest.executed for guest in running] == [[[first]]], "there is one resource for both"
+        running[0].answer()
+        await turns()
+        running = [guest for guest in tracked.guests if guest.open]
+        assert [guest.executed[-1] for guest in running] == [[second]]
+        third = tracked.ask()[0]
+        tracked.tracker.on_guest_exit(running[0], exited(), EXITED)
+        await turns()
+        (other,) = [guest for guest in tracked.guests if guest is not running[0]]
+        assert other.executed[-1] == [third]
 
     clock.run(check())

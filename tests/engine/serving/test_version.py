@@ -16,7 +16,7 @@ from naiad.core.logs import GUEST_LEVELS, GuestName
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.lifecycle.scaling import InstanceLoad
 from naiad.engine.response_cache import ResponseCache
-from naiad.engine.serving import execution, fatal_requests, instance, pending, tracker, version
+from naiad.engine.serving import execution, fatal_requests, instance, pending, tracker, version, version_log
 from naiad.engine.serving.device_use import device_use
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.serving.warmup import WarmupSample
@@ -734,7 +734,7 @@ def test_what_a_model_logs_is_logged_under_its_own_file_and_line(clock, caplog):
 
 def test_a_message_that_is_to_be_logged_once_is_and_no_more_than_256_of_them(clock, monkeypatch):
     logged = []
-    monkeypatch.setattr(version, "log_guest_record", lambda *record: logged.append(record))
+    monkeypatch.setattr(version_log, "log_guest_record", lambda *record: logged.append(record))
 
     async def check() -> None:
         served = await started()
@@ -753,17 +753,17 @@ def test_a_message_that_is_to_be_logged_once_is_and_no_more_than_256_of_them(clo
 
 def test_an_error_about_a_missing_module_is_logged_with_what_to_do(clock, monkeypatch):
     logged = []
-    monkeypatch.setattr(version, "log_guest_record", lambda *record: logged.append(record[4]))
+    monkeypatch.setattr(version_log, "log_guest_record", lambda *record: logged.append(record[4]))
 
     async def check() -> None:
         served = await started()
         (guest,) = guests(served)
         text = "ModuleNotFoundError: no module\nTraceback"
         served.on_log_record(guest, 1, "model.py", 7, text)
-        served.advise = lambda message: "run naiad add" if message == text else ""
+        served.log.advise = lambda message: "run naiad add" if message == text else ""
         served.on_log_record(guest, 1, "model.py", 7, text)
         served.on_log_record(guest, 1, "model.py", 7, "ModuleNotFoundError of another kind")
-        served.advise = lambda message: "never asked"
+        served.log.advise = lambda message: "never asked"
         served.on_log_record(guest, 1, "model.py", 7, "another error")
         assert logged == [
             text,

@@ -351,7 +351,7 @@ class Loader:
             specs = [replace(spec, frontends=settings.frontends, inputs=inputs) for spec in specs]
         loaded = ModelVersion(config, version, specs, settings.restart, services, samples, settings.limiter, states)
         loaded.metadata, loaded.resolution = with_labels(loaded.metadata, labels), resolution
-        loaded.advise = partial(missing_package, resolution=resolution)
+        loaded.log.advise = partial(missing_package, resolution=resolution)
         self.launching.set()
         await loaded.start()
         return loaded

@@ -80,17 +80,23 @@ class RequestTracker:
     ) -> None:
         self.statistics = Statistics(dict(config.message.metric_tags), is_cached=config.message.response_cache.enable)
         self.order: Order | None = ResponseOrder() if preserves_order(config) else None
-        self.reported: ReportedStatistics | None = None
-        self.lanes = 1
-        self.trims_due = 0
+        self.reported: ReportedStatistics | None = None  # set, if at all, before the first request
+        self.lanes = 1  # changed, if at all, before the first guest is added
+        self.trims_due = 0  # from 0 to _TRIM_COUNT
         self.fatal = FatalRequestGuard(config.name)
         self._config = config
         self._version = version
         self._model = config.name, version
         self._warm_up = warm_up
+        # In the order in which requests came. A request is removed before its sink gets the last response, so no sink
+        # gets two. Those whose `worker` is None are with the scheduler, or staged at the gate; the others are in
+        # `open` of that worker until it has passed on their last response.
         self._pending: dict[int, PendingRequest] = {}
-        self._queued_inside: set[int] = set()  # keys, also of requests that have ended meanwhile
-        self._pace = _INITIAL_PACE_NS  # the longest recent `execute`: rises at once, falls by an eighth per batch
+        # Keys, also of requests that have ended meanwhile: `queued_inside` removes these.
+        self._queued_inside: set[int] = set()
+        # The longest recent `execute`: rises at once, falls by an eighth per batch. A new version counts as slow.
+        self._pace = _INITIAL_PACE_NS
+        # What it has dispatched to a worker and has not been told the end of is what that worker's `batches` has.
         self._scheduler: WorkerScheduler = scheduler_for(config, states)
         self._sequences = self._scheduler if isinstance(self._scheduler, SequenceScheduler) else None
         self.is_batching = not isinstance(self._scheduler, FifoScheduler)

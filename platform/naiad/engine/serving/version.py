@@ -11,17 +11,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import math
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from naiad_stub.load_spec import NativeCode
-from naiad_stub.wire import LOG_ONCE
 
 from naiad.config.model.model_config import ModelConfig, instance_groups
 from naiad.config.model.render import to_json
 from naiad.core.errors import GuestExitedError, NaiadError, NotReadyError, fresh
-from naiad.core.logs import GUEST_LEVELS, GuestName, log_guest_line, log_guest_record
+from naiad.engine.lifecycle.recovery import RecoveryTrials
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.lifecycle.scaling import InstanceLoad
 from naiad.engine.response_cache import CachedResponses, ResponseCache
@@ -34,6 +32,7 @@ from naiad.engine.serving.forwarding import Forwarding
 from naiad.engine.serving.instance import Instance
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.tracker import RequestTracker
+from naiad.engine.serving.version_log import VersionLog
 from naiad.engine.serving.warmup import WarmUp, WarmupSample
 from naiad.engine.statistics.counters import Statistics
 from naiad.guests.exchange import ModelInterface
@@ -52,14 +51,8 @@ _CANCELLED_SECONDS = 5.0
 """How long a version that stops waits for requests that were cancelled. Their models may free resources meanwhile; but
 nobody gets their responses, and a model that does not look for cancellation may execute them for hours."""
 
-_KEPT_ONCE = 256
-"""Messages that are logged once, for a version: a guest is foreign code, and may send any number of them."""
-
 _SHARED_SECONDS = 5.0
 """How long frontend processes may take to learn that another version serves; they usually need milliseconds."""
-
-_TRIALS_UNTIL_LOST = 3
-"""Recoveries that fail in a row before a version counts as lost."""
 
 
 class ModelVersion:
@@ -79,7 +72,7 @@ class ModelVersion:
         device: See `Target`.
         recovering: Held by the instance that tries a guest after it was given up.
         resolution: What runs it; None until the loader sets it.
-        advise: Returns what to do about an error that the guest logged, for the log; empty for nothing.
+        log: Logs what its guests log and print.
         submit: See `Target.submit`.
         forwarding: See `DirectAccess`.
         on_response: See `WorkerDelegate`, also for `on_forwarded_response`, `on_batch_done`,
@@ -88,7 +81,6 @@ class ModelVersion:
     """
 
     resolution: Resolution | None = None
-    advise: Callable[[str], str] | None = None
 
     def __init__(
         self,
@@ -126,6 +118,9 @@ class ModelVersion:
         self._admission = Admission(plan, tracker.start, keys, tracker.statistics)
         # The request path calls the collaborating objects directly: a method here would be a call per request more.
         self.submit = self._admission.submit
+        self.log = VersionLog(config.name, version)
+        self.on_log_record = self.log.on_log_record
+        self.on_output_line = self.log.on_output_line
         self.on_response = tracker.on_response
         self.on_batch_done = tracker.on_batch_done
         self.on_batch_unsent = tracker.on_batch_unsent
@@ -154,15 +149,12 @@ class ModelVersion:
 
         self._make_instance = make_instance
         self.instances = [self._make_instance(spec) for spec in specs]
-        self._changing: list[Instance] = []  # instances that are being added or removed
-        self._logged_once: set[str] = set()
+        # Instances that are being added, and are not in `instances` yet, or being removed, and are not there any more.
+        self._changing: list[Instance] = []
         self._passive = _passive_names(config)
         self._active = [instance for instance in self.instances if instance.name not in self._passive]
         self.recovering = asyncio.Lock()
-        self._next_trial = 0.0  # while no instance serves, no guest is tried before this time
-        self._failed_trials = 0  # times that the last instance was given up, with no window of service in between
-        self._recovered = -math.inf
-        self._window = policy.window
+        self._trials = RecoveryTrials(policy.window)
         self._was_busy = False
         self._is_started = self._is_stopping = False
 
@@ -182,7 +174,7 @@ class ModelVersion:
     @property
     def is_lost(self) -> bool:
         """See `LoadedVersion`."""
-        return bool(self.reason) and self._failed_trials > _TRIALS_UNTIL_LOST
+        return bool(self.reason) and self._trials.is_lost
 
     async def start(self) -> None:
         """Start all instances; if one fails, stop them all.
@@ -489,13 +481,13 @@ class ModelVersion:
 
         While no instance serves, one guest at a time is tried: the others wait until it serves, or for the next pause.
         """
-        return 0.0 if self.is_ready() else self._next_trial - time.monotonic()
+        return 0.0 if self.is_ready() else self._trials.delay(time.monotonic())
 
     def on_restart(self, instance: Instance) -> None:
         """Let the new guest take work."""
         if self.reason and instance in self._active and not self._is_stopping:
             self._admission.reason = ""
-            self._recovered = time.monotonic()
+            self._trials.on_serving(time.monotonic())
         if instance.worker is not None and self._is_started and instance in self._active:
             self._tracker.add_guest(instance.worker)
 
@@ -507,33 +499,10 @@ class ModelVersion:
     def on_given_up(self, instance: Instance, pause: float | None) -> None:
         """After the last active instance was given up, reject everything that waits."""
         if all(other.reason for other in self._active):
-            now = time.monotonic()
-            self._next_trial = now + (pause or 0.0)
-            # While `reason` is set, no guest has served since the last time: this was a trial that did not even start.
-            if not self.reason and now - self._recovered >= self._window:
-                self._failed_trials = 0
-            self._failed_trials += 1 if pause is not None else _TRIALS_UNTIL_LOST + 1
+            # `reason` is set from the time that no instance served until one serves again.
+            self._trials.on_given_up(time.monotonic(), pause, has_served=not self.reason)
             self._admission.reason = instance.reason
             self._tracker.fail_waiting(NotReadyError(instance.reason))
-
-    def on_log_record(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
-        """Log what the model logged, under the model's own file and line."""
-        if self.advise is not None and "ModuleNotFoundError" in message and (advice := self.advise(message)):
-            first, separator, rest = message.partition("\n")
-            message = f"{first}; {advice}{separator}{rest}"
-        if level & LOG_ONCE:
-            if message in self._logged_once or len(self._logged_once) >= _KEPT_ONCE:
-                return
-            self._logged_once.add(message)
-            level -= LOG_ONCE
-        log_guest_record(self._guest(worker), GUEST_LEVELS.get(level, logging.INFO), file, line, message)
-
-    def on_output_line(self, worker: Worker, stream: str, line: str) -> None:
-        """Log a line the guest wrote to stdout or stderr."""
-        log_guest_line(self._guest(worker), stream, line)
-
-    def _guest(self, worker: Worker) -> GuestName:
-        return GuestName(self.config.name, self.version, worker.spec.name, worker.pid)
 
 
 def _passive_names(config: ModelConfig) -> frozenset[str]:

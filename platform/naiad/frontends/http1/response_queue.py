@@ -82,25 +82,29 @@ class ResponseQueue(HttpExchange):
         """
         self._handle = handle
         self._cancel = cancel
-        self._transport: asyncio.Transport | None = None  # while the connection is open
+        self._transport: asyncio.Transport | None = None  # not None while the connection is open
         self._on_closing = on_closing
         self._on_linger = on_linger
         self._on_body_released = on_body_released
         self._on_full = on_full
         self._on_room = on_room
         self._error_response = error_response
+        # The request whose response is due next. While the connection is open and it is None, the next four have their
+        # first values: `respond` resets them with it.
         self._current: HttpRequest | None = None
-        self._is_response_begun = False  # the first part of it is written
+        self._is_response_begun = False  # the first part of the response is written
         self._ticket = -1
-        self._further_tickets: list[int] = []
+        self._further_tickets: list[int] = []  # empty while `_ticket` is -1
         self._resume: Callable[[], None] | None = None
+        # Requests behind `_current`, oldest first. Where there are some and no `_current`, the client does not read, or
+        # the share of this turn is used up and the owner calls `handle_queued` in a later one.
         self._pipelined: deque[HttpRequest] = deque()
-        self._is_full = False
-        self._is_handling_pipelined = False
+        self._is_full = False  # from _MAX_PIPELINED queued requests until a request begins with _FEW_PIPELINED left
+        self._is_handling_pipelined = False  # whether `handle_queued` is on the stack
         self._is_blocked = False
-        self._is_draining = False
-        self._is_closing = False
-        self._is_continue_due = False
+        self._is_draining = False  # stays True
+        self._is_closing = False  # stays True: no further request is accepted
+        self._is_continue_due = False  # only while a response is due
         self._has_unread = False
         self.request_count = 0
 
