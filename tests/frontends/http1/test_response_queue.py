@@ -319,3 +319,62 @@ def test_queued_requests_are_handled_until_the_share_of_the_connection_is_used_u
         connection.is_read = False
         connection.queue.handle_queued()
     assert handled == shares
+
+
+class Charge:
+    """Counts how often it was released."""
+
+    def __init__(self) -> None:
+        self.released = 0
+
+    def release(self) -> None:
+        self.released += 1
+
+
+def test_a_body_that_is_replaced_is_released_at_once_and_its_charge_with_the_response(connection):
+    buffer, charge = bytearray(10), Charge()
+    connection.submit("/later", memoryview(buffer))
+    connection.queue.replace_body(b"shorter", charge)
+    assert connection.released == [buffer]
+    assert connection.queue.request.body == b"shorter"
+    assert charge.released == 0
+    connection.respond()
+    assert charge.released == 1
+
+
+def test_the_charge_of_a_request_is_released_when_its_client_disconnects(connection):
+    charge = Charge()
+    connection.submit("/later")
+    connection.queue.replace_body(b"", charge)
+    connection.queue.on_connection_lost()
+    assert charge.released == 1
+
+
+def test_tickets_of_an_answered_request_are_not_those_of_the_next(connection):
+    connection.submit("/later-1")
+    for ticket in (1, 2):
+        connection.queue.on_disconnect(ticket)
+    connection.submit("/later-2")
+    connection.respond()
+    connection.queue.on_disconnect(3)
+    connection.queue.on_connection_lost()
+    assert connection.cancelled == [3]
+    assert connection.queue.request_count == 2
+
+
+def test_a_connection_that_drains_tells_its_client_with_the_last_response_that_is_due(connection):
+    connection.submit("/later-1")
+    connection.submit("/later-2")
+    connection.queue.begin_drain()
+    connection.respond()
+    assert b"Connection: close" not in connection.transport.written
+    connection.respond()
+    assert connection.transport.written.count(b"Connection: close") == 1
+    assert connection.transport.is_closed
+
+
+def test_a_streamed_response_of_a_connection_that_drains_says_that_it_is_the_last(connection):
+    connection.submit("/later")
+    connection.queue.begin_drain()
+    connection.queue.write(stream_head(200, b"text/plain", is_chunked=True))
+    assert b"Connection: close" in connection.transport.written
