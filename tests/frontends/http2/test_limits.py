@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from frontends.http2.peer import REQUEST
 
@@ -79,8 +81,9 @@ def test_refused_streams_are_not_free(serve, connect):
 
 def test_fields_that_are_costly_to_decode_end_the_connection(serve, connect):
     peer = connect(serve(Http2Limits(overhead_seconds=0.01, overhead_share=0)))
-    for number in range(1, 201, 2):
-        peer.request(number, fields=(*HOLD, ("x", f"{number:<8}" * 200)))
+    with contextlib.suppress(ConnectionError):  # it may end before the last one is sent
+        for number in range(1, 201, 2):
+            peer.request(number, fields=(*HOLD, ("x", f"{number:<8}" * 200)))
     away = peer.go_away()
     assert away.code == CALM
     assert "compressed fields" in away.text

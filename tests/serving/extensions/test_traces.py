@@ -129,6 +129,7 @@ def test_requests_of_clients_are_traced_with_their_tensors(serve, connect, api, 
     tensor = api.InferInput("INPUT0", [2], "FP32")
     tensor.set_data_from_numpy(np.array([1, 2.5], np.float32))
     client.infer("later", [tensor])
+    client.is_server_live()  # it is answered after the trace of the first request has ended
     tracer.close()
     events = json.loads((tmp_path / "t").read_text())
     activities = {event["activity"]: event["tensor"] for event in events if "activity" in event}
