@@ -66,7 +66,7 @@ class LaunchSpec:
         load: What it is told about its model.
         start_timeout: Seconds that a start may take without progress.
         at_terminal: Whether the guest's stdin, stdout and stderr are this process's, for a debugger.
-        hang_seconds: How long requests may go without progress (`workers.hang_watch`); 0 for any time.
+        hang_seconds: How long requests may go without progress (`guests.hang_watch`); 0 for any time.
         busy_poll_us: Both sides of the channel poll instead of sleeping while messages come every so many microseconds
             (`naiad_stub.busy_poll`); 0: never.
         log_rate: Lines a second that the guest may log; 0 for any number.

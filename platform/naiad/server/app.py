@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -42,6 +41,7 @@ from naiad.models.resolution.resolve import resolution_settings
 from naiad.models.resolution.tables import agent_table, backend_table, model_table, option_table
 from naiad.server.processes.ports import require_free_ports
 from naiad.server.processes.spawned import SpawnedProcesses
+from naiad.server.signals import call_on_hangup, stop_on_signals
 
 if TYPE_CHECKING:
     from naiad.server.listeners import Listeners
@@ -96,9 +96,9 @@ def serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor | None 
 
 
 async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor | None) -> int:
-    stopping = _stop_on_signals()
+    stopping = stop_on_signals()
     if options.log.file is not None:
-        _call_on_hangup(log.reopen)
+        call_on_hangup(log.reopen)
     require_free_ports(options)
     _require_valid_tls(options)
     recent = log.keep_recent() if options.http.ui else None  # before the models load: the page shows why they failed
@@ -132,7 +132,7 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
         if supervisor is not None:
             supervisor.on_listening(ports.listeners.ports)
         if options.log.file is not None or options.trace.config.file:
-            _call_on_hangup(log.reopen, ports.reopen)
+            call_on_hangup(log.reopen, ports.reopen)
         await import_in_background("naiad.protocol.numpy_types")
         garbage_collection.settle()
         if options.general.exit_on_lost_models:
@@ -301,34 +301,6 @@ def build_engine(options: ServerOptions, loader: Loader) -> Engine:
     engine = Engine(settings, loader)
     ModelControl(engine)
     return engine
-
-
-def _stop_on_signals() -> asyncio.Event:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def on_signal(number: int) -> None:
-        if stopping.is_set():
-            logger.warning("signal %d again; still stopping", number)
-        stopping.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal, number)
-    return stopping
-
-
-def _call_on_hangup(*functions: Callable[[], None]) -> None:
-    """Call *functions* on each SIGHUP, which programs that rotate files send.
-
-    Only for a server with a log file or trace file: any other ends with its terminal, by the signal's default action.
-    """
-
-    def on_hangup() -> None:
-        for function in functions:
-            function()
-        logger.info("SIGHUP: reopened the files")
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
 
 
 async def _import_listeners(
