@@ -36,7 +36,7 @@ class VersionRecord:
     leaving: LoadedVersion | None = None
 
     def become(self, state: ModelState, reason: str = "", loaded: ServedVersion | None = None) -> None:
-        """Change to *state*; raises ValueError for a transition that `lifecycle.states` does not allow."""
+        """Change to *state*; raises ValueError for a transition that `engine.lifecycle.states` does not allow."""
         self.state = advance(self.state, state)
         self.reason = reason
         self.loaded = loaded

@@ -205,7 +205,7 @@ class RegionReading:
             return room
         import numpy as np  # imported late: see `protocol.numpy_types`
 
-        return memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type] # as in `memory.tracking`
+        return memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type] # as in `guests.memory.tracking`
 
     def _replace(self, targets: Sequence[memoryview]) -> None:
         """The inputs have their bytes; the regions stay in use until the request ends."""

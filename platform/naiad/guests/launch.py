@@ -111,7 +111,7 @@ class LaunchedGuest:
         output: The pipes it prints into, by the stream's name; none if it prints to the host's terminal.
         channel: The host's end of its channel.
         side: The host's end of its readiness socket.
-        guest_id: Its id for the sweeper (`workers.sweeper`).
+        guest_id: Its id for the sweeper (`guests.sweeper`).
         reap: To be called once when it has exited. It frees the process id and calls back with the exit status as
             `subprocess` gives it, and the reason if the guest ended because another process did.
     """

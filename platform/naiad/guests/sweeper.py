@@ -1,4 +1,4 @@
-"""Ends the whole process tree of each guest, by a sweeper process beside the host (`workers.sweeper_process`).
+"""Ends the whole process tree of each guest, by a sweeper process beside the host (`guests.sweeper_process`).
 
 The kernel kills a guest when its host exits, and the host kills a guest's process group. Both leave processes that the
 guest has started: the first all of them, the second those that called `setsid`. A separate process does the rest,

@@ -6,7 +6,7 @@ loop's thread.
 
 A worker's life:
 
-1. `start` launches the process and exchanges HELLO, LOAD and READY with it (`workers.startup`).
+1. `start` launches the process and exchanges HELLO, LOAD and READY with it (`guests.startup`).
 2. `execute` sends a batch. The guest responds with any number of RESPONSES; the last one is DONE.
 3. The process ends. `stop` and `kill` end it deliberately. If it exits by itself, responses that it had sent are read
    first, then the delegate gets `on_exit`. A guest that breaks the protocol is killed, and that is its exit.

@@ -27,7 +27,7 @@ _CAPABILITIES = {5: "CAP_KILL", 6: "CAP_SETGID", 7: "CAP_SETUID"}
 """By their number (capabilities(7)). Without CAP_KILL the server could start such guests and not end them."""
 
 
-@dataclass(frozen=True)  # without slots, which have no room for the weak references of `workers.guest_users`
+@dataclass(frozen=True)  # without slots, which have no room for the weak references of `guests.guest_users`
 class GuestUser:
     """A user and a group.
 

@@ -1,7 +1,7 @@
 """One request to an ensemble in flight.
 
-`scheduling.ensembles.progress` is the state machine: given what the steps return, it decides which step starts, which
-response leaves and when the request ends. `EnsembleRequest` feeds it and carries out its actions.
+`engine.scheduling.ensembles.progress` is the state machine: given what the steps return, it decides which step
+starts, which response leaves and when the request ends. `EnsembleRequest` feeds it and carries out its actions.
 """
 
 from __future__ import annotations

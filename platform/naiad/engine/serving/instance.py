@@ -1,7 +1,7 @@
 """One instance of a model version: its guest, and the restart of a guest that exits.
 
 An instance has a guest, or waits to start one, or is given up for a while because its guests exited too often. What
-follows an exit is decided in `lifecycle.restart`.
+follows an exit is decided in `engine.lifecycle.restart`.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ __all__ = ["RequestTracker", "depth_for"]
 logger = logging.getLogger("naiad.engine")
 
 # A guest that had to wait for the host between two short batches would idle. So an instance may hold as many requests
-# as it executes within a millisecond, but no more than 16 (see `scheduling.fifo`).
+# as it executes within a millisecond, but no more than 16 (see `engine.scheduling.fifo`).
 _DEPTH_WINDOW_NS = 1_000_000
 _MAX_DEPTH = 16
 _MAX_DEPTH_PACE_NS = _DEPTH_WINDOW_NS // _MAX_DEPTH

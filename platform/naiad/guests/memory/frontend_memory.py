@@ -156,7 +156,7 @@ class FrontendMemory:
 
     def find(self, data: Buffer) -> OutputSegment | None:
         """The output segment that *data* is in."""
-        # Borrowed bytes are slices of an array over a segment (`memory.tracking`).
+        # Borrowed bytes are slices of an array over a segment (`guests.memory.tracking`).
         if not isinstance(data, memoryview) or not data.nbytes:
             return None
         base = getattr(data.obj, "base", None)

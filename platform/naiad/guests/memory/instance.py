@@ -2,10 +2,10 @@
 
 Outputs leave the output segment in one of two ways. Small ones are copied, so their block is free at once. Large ones
 are **borrowed**: the response refers to the segment itself, and the block is released when the last reference to those
-bytes is gone (`memory.tracking`). Released blocks are listed in `released` and sent to the guest with one of the next
-messages.
+bytes is gone (`guests.memory.tracking`). Released blocks are listed in `released` and sent to the guest with one of the
+next messages.
 
-Inputs are copied into blocks that `allocate_input` finds, or are there already (`memory.reservations`).
+Inputs are copied into blocks that `allocate_input` finds, or are there already (`guests.memory.reservations`).
 """
 
 from __future__ import annotations

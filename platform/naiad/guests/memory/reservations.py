@@ -5,7 +5,7 @@ frontend reserves before it knows the request; a reservation becomes the batch's
 have the layout that the guest expects. Otherwise they are copied, as for any other request.
 
 A block has two users: the request, which may have to be sent again to another guest, and the guest. It is free when
-neither refers to it. `memory.tracking` reports when the request's last reference to its bytes is dropped.
+neither refers to it. `guests.memory.tracking` reports when the request's last reference to its bytes is dropped.
 
 A guest may write to its inputs. So reserved bytes are sent in place only once: a retry copies them.
 """
