@@ -25,7 +25,7 @@ from support.server import ServerProcess
 
 from naiad import InternalError, ModelControlMode, Server
 from naiad.core.errors import RegistryError
-from naiad.environments.archives.signatures import read_trusted_keys
+from naiad.core.signatures import read_trusted_keys
 from naiad.environments.store.pulled import copies_folder
 from naiad.models.artifacts.copies import SignedCopies
 

@@ -224,7 +224,7 @@ def test_a_model_that_asks_for_a_python_that_is_not_in_the_bundle_is_refused(tmp
 
 def test_signed_environments_bring_their_signatures_and_others_are_refused(tmp_path):
     pytest.importorskip("cryptography")
-    from naiad.environments.archives.signatures import create_key
+    from naiad.core.signatures import create_key
 
     keys = tmp_path / "keys.toml"
     keys.write_text(f'[[keys]]\nname = "k"\npublic = "{create_key(tmp_path / "k.pem")}"\n')

@@ -13,7 +13,7 @@ from naiad.cli.json_output import JSON_FLAG, print_json
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import UsageError
 from naiad.core.errors import RegistryError
-from naiad.environments.archives.signatures import read_trusted_keys
+from naiad.core.signatures import read_trusted_keys
 from naiad.environments.progress import ProgressMeter, ProgressReporter, default_reporter
 from naiad.environments.store.pulled import complete_reference
 from naiad.models.artifacts.manifest import Artifact, ArtifactLayer, LayerKind, changed_layers

@@ -40,7 +40,7 @@ from naiad.engine.served import LoadedVersion, SequenceOwner, Target
 from naiad.engine.serving.readiness import are_ready
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.settings import EngineSettings
-from naiad.engine.statistics.model_metrics import ModelMetrics
+from naiad.engine.statistics.custom_metrics import ModelMetrics
 from naiad.guests.sweeper import sweeper
 from naiad.models.polling import Snapshot
 from naiad.models.repository.layout import DUPLICATE_REASON, ModelFiles, models_named

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from naiad.config.model.environment_source import EnvironmentSource, redact
 from naiad.core.errors import ExecutionEnvironmentError
-from naiad.environments.archives.signatures import read_signatures
+from naiad.core.signatures import read_signatures
 from naiad.environments.fetching.remote import RemoteArchives, signature_uri
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import ProgressReporter

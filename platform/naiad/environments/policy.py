@@ -8,7 +8,7 @@ from pathlib import Path
 
 from naiad.config.server.env_build import EnvBuild
 from naiad.config.server.options import ServerOptions
-from naiad.environments.archives.signatures import TrustedKeys, read_trusted_keys
+from naiad.core.signatures import TrustedKeys, read_trusted_keys
 from naiad.environments.store.pulled import artifacts_folder, copies_folder
 
 __all__ = ["StorePolicy", "store_policy"]

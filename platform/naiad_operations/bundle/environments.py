@@ -10,9 +10,9 @@ from packaging.specifiers import SpecifierSet
 from naiad.config.model.declared_environment import is_declaration
 from naiad.config.model.environment_source import EnvironmentSource, redact
 from naiad.core.errors import BundleError
+from naiad.core.signatures import SIGNATURE_SUFFIX
 from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.archives.manifest import Manifest, host_platform, read_manifest
-from naiad.environments.archives.signatures import SIGNATURE_SUFFIX
 from naiad.environments.fetching.download import download
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.progress import ProgressReporter

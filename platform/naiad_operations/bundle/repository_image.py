@@ -16,9 +16,9 @@ from typing import Any
 from naiad import __version__
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import BundleError
+from naiad.core.signatures import SIGNATURE_SUFFIX
 from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.archives.manifest import host_platform
-from naiad.environments.archives.signatures import SIGNATURE_SUFFIX
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
 from naiad.environments.progress import ProgressReporter

@@ -8,7 +8,7 @@ import pytest
 from scheduling.sequences.sequences import END, READY, START, scheduler
 
 from naiad.core.errors import OutOfMemoryError
-from naiad.engine.scheduling.dynamic.batch_forming import BatchRule
+from naiad.engine.scheduling.dynamic.batch_rule import BatchRule
 from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
 from naiad.engine.serving.execution import BatchExecutor
 from naiad.engine.serving.pending import PendingRequest

@@ -8,7 +8,7 @@ from naiad.core.errors import InvalidRequestError, ProtocolError
 from naiad.engine.calls.model_control import version_number
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.registry import Registry
-from naiad.engine.statistics.model_metrics import ModelMetrics
+from naiad.engine.statistics.custom_metrics import ModelMetrics
 from naiad.frontends.metrics.custom_families import custom_families
 from naiad.frontends.metrics.families import render
 

@@ -16,7 +16,7 @@ from environments.web import serving
 
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.core.errors import ExecutionEnvironmentError
-from naiad.environments.archives.signatures import TrustedKeys, create_key, read_trusted_keys, sign
+from naiad.core.signatures import TrustedKeys, create_key, read_trusted_keys, sign
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.store.archive_digest import digest_of

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduling.requests import MS, Request
 
-from naiad.engine.scheduling.dynamic.batch_forming import BatchRule
+from naiad.engine.scheduling.dynamic.batch_rule import BatchRule
 from naiad.engine.scheduling.dynamic.queue import QueuedRequest
 
 LATE = 5 * MS

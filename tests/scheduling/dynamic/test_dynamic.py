@@ -8,7 +8,7 @@ from scheduling.requests import MS, Request, names
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import freeze
 from naiad.core.errors import Code
-from naiad.engine.scheduling.dynamic.batch_forming import BatchRule
+from naiad.engine.scheduling.dynamic.batch_rule import BatchRule
 from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
 from naiad.engine.scheduling.dynamic.queue import QueuePolicy
 from naiad.engine.scheduling.interface import Dispatch, Rejection

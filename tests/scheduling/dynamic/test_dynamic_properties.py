@@ -8,7 +8,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from scheduling.clocked import Clocked
 from scheduling.requests import MS, Request
 
-from naiad.engine.scheduling.dynamic.batch_forming import BatchRule
+from naiad.engine.scheduling.dynamic.batch_rule import BatchRule
 from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
 from naiad.engine.scheduling.dynamic.queue import QueuePolicy
 from naiad.engine.scheduling.interface import Dispatch, Rejection

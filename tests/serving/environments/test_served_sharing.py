@@ -19,7 +19,7 @@ from environments.web import serving as web_serving
 from support.server import ServerProcess
 
 import naiad
-from naiad.environments.archives.signatures import create_key, sign
+from naiad.core.signatures import create_key, sign
 from naiad.environments.progress import LogReporter
 from naiad.environments.store.archive_digest import digest_of
 from naiad.environments.store.entries import read_entries

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from naiad.config.model.model_config import ModelConfig
-from naiad.engine.scheduling.dynamic.batch_forming import BatchRule
+from naiad.engine.scheduling.dynamic.batch_rule import BatchRule
 from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
 from naiad.engine.scheduling.fifo import FifoScheduler
 from naiad.engine.scheduling.interface import Instance, Item, Scheduler

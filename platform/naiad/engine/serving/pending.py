@@ -169,7 +169,7 @@ class PendingRequest:
         if self.progress is not None:
             self.on_responses_sent(len(self.progress.sizes))
 
-    # -- `engine.scheduling.interface.Schedulable` --------------------------------------------------------------------------
+    # -- `engine.scheduling.interface.Schedulable` ---------------------------------------------------------------------
 
     @property
     def priority(self) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 from naiad.config.model.environment_source import redact
 from naiad.core import json_cache
 from naiad.core.errors import ExecutionEnvironmentError
-from naiad.environments.archives.signatures import SIGNATURE_SUFFIX
+from naiad.core.signatures import SIGNATURE_SUFFIX
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.file_locks import CreationLocks
 

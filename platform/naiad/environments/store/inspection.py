@@ -14,11 +14,11 @@ from pathlib import Path
 
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.core.quantities import counted
+from naiad.core.signatures import list_signers
 from naiad.environments.archives.extraction import damaged_archive_error, explain_unsafe_name
 from naiad.environments.archives.formats import ARCHIVE_ERRORS, ArchiveFormat, detect_format, iterate_members
 from naiad.environments.archives.manifest import Manifest, Package, read_manifest
 from naiad.environments.archives.member import Member, MemberContent, MemberKind
-from naiad.environments.archives.signatures import list_signers
 from naiad.environments.installed_packages import list_packages
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.entries import StoreEntry, find_entry, read_entries

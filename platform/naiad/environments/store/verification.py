@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.core.errors import ExecutionEnvironmentError
-from naiad.environments.archives.signatures import TrustedKeys
+from naiad.core.signatures import TrustedKeys
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.entries import StoreEntry, find_entry, read_entries
 from naiad.environments.store.file_digests import FileChanges, compare_files

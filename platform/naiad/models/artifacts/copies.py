@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from naiad.core.errors import RegistryError
-from naiad.environments.archives.signatures import TrustedKeys
+from naiad.core.signatures import TrustedKeys
 from naiad.environments.store.pulled import copies_folder, remove_unused_copies
 from naiad.models.artifacts.folders import FolderListing, copy_file, list_folder, move_into_place
 from naiad.models.artifacts.manifest import HIDDEN_FOLDER, needed_folders

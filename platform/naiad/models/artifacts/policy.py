@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.config.server.options import ServerOptions
-from naiad.environments.archives.signatures import TrustedKeys, read_trusted_keys
+from naiad.core.signatures import TrustedKeys, read_trusted_keys
 
 __all__ = ["ArtifactPolicy", "artifact_policy"]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.core.errors import RegistryError
-from naiad.environments.archives.signatures import TrustedKeys, sign_message
+from naiad.core.signatures import TrustedKeys, sign_message
 from naiad.models.artifacts.manifest import SIGNATURES_FOLDER
 from naiad.sources.registry.references import Reference
 

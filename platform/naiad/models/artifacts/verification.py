@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from naiad.core.errors import RegistryError
-from naiad.environments.archives.signatures import TrustedKeys
+from naiad.core.signatures import TrustedKeys
 from naiad.models.artifacts.folders import FolderListing, list_folder, quoted, read_file, sha256_of_file
 from naiad.models.artifacts.manifest import SIGNATURES_FOLDER, Artifact, changed_layers
 from naiad.models.artifacts.statements import SignedStatement, read_statement

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import RepositoryError
-from naiad.environments.archives.signatures import TrustedKeys
+from naiad.core.signatures import TrustedKeys
 from naiad.models.artifacts.copies import SignedCopies
 from naiad.models.artifacts.policy import ArtifactPolicy, artifact_policy
 from naiad.models.artifacts.repository import ArtifactRepository

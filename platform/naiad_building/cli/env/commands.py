@@ -21,7 +21,7 @@ from naiad.config.server.env_build import EnvBuild
 from naiad.core.quantities import counted, parse_seconds, parse_size, size_text
 
 if TYPE_CHECKING:
-    from naiad.environments.archives.signatures import TrustedKeys
+    from naiad.core.signatures import TrustedKeys
     from naiad_building.cli.env.models import UsedEnvironment
 
 __all__ = ["env_group"]
@@ -65,7 +65,7 @@ def _read_keys(path: Path | None) -> TrustedKeys | None:
     Raises:
         ExecutionEnvironmentError: If the file cannot be read.
     """
-    from naiad.environments.archives.signatures import read_trusted_keys
+    from naiad.core.signatures import read_trusted_keys
 
     return None if path is None else read_trusted_keys(path)
 
@@ -450,7 +450,7 @@ def _header(text: str) -> tuple[str, str]:
 @json_option
 def _sign(archive: Path, key: Path, store: Path, json: bool) -> None:  # noqa: FBT001 - click passes options by name
     """Sign ARCHIVE: writes ARCHIVE.sig, which must be kept beside the archive wherever it is copied."""
-    from naiad.environments.archives.signatures import sign
+    from naiad.core.signatures import sign
     from naiad.environments.progress import default_reporter
     from naiad.environments.store.archive_digest import digest_of
 
@@ -474,7 +474,7 @@ def _sign(archive: Path, key: Path, store: Path, json: bool) -> None:  # noqa: F
 @json_option
 def _keygen(private: Path, name: str, algorithm: str, json: bool) -> None:  # noqa: FBT001 - click passes options by name
     """Create a private key in the file PRIVATE, and print its entry for a file of --env-trust."""
-    from naiad.environments.archives.signatures import create_key
+    from naiad.core.signatures import create_key
 
     public = create_key(private, algorithm)
     if json:

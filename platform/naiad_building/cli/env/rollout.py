@@ -21,7 +21,7 @@ from urllib.parse import quote
 from naiad.config.model.environment_source import ENVIRONMENT_SCHEME, EnvironmentSource
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import ExecutionEnvironmentError
-from naiad.environments.archives.signatures import SIGNATURE_SUFFIX
+from naiad.core.signatures import SIGNATURE_SUFFIX
 from naiad.models.resolution.environment import EnvironmentSearch, locate_environment
 from naiad.models.resolution.files import RealFiles
 from naiad_building.cli.env.models import environments_of

@@ -19,7 +19,7 @@ from typing import Generic
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.core.errors import NotReadyError
-from naiad.engine.scheduling.dynamic.batch_forming import BatchDecision, BatchRule
+from naiad.engine.scheduling.dynamic.batch_rule import BatchDecision, BatchRule
 from naiad.engine.scheduling.dynamic.queue import QueuePolicy, WaitingQueue
 from naiad.engine.scheduling.instance_loads import InstanceLoads
 from naiad.engine.scheduling.interface import Action, Dispatch, Instance, Item, Rejection

@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable
 from typing import Generic, Protocol
 
-from naiad.engine.scheduling.dynamic.batch_forming import BatchRule
+from naiad.engine.scheduling.dynamic.batch_rule import BatchRule
 from naiad.engine.scheduling.interface import Instance, Item, NamedTuple
 from naiad.engine.scheduling.sequences.states import SequenceState
 
