@@ -69,11 +69,21 @@ def install_in_owner() -> None:
 
     session.FrontendSession._respond = faulty  # type: ignore[method-assign] # the fault
     session.FrontendSession.respond_forwarded = faulty_forwarded  # type: ignore[method-assign] # the fault
-    spawned._START = spawned._START.replace(
-        "from naiad.server.frontend_process import",
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r}); import packing_faults; packing_faults.install(); "
-        "from naiad.server.frontend_process import",
-    )
+    start = spawned.start_own_code
+
+    def start_faulty(_function: str, *arguments: Any, **keywords: Any) -> Any:
+        return start(f"{Path(__file__).stem}:serve_frontend", *arguments, **keywords)
+
+    sys.path.insert(0, str(Path(__file__).parent))  # which the process gets
+    spawned.start_own_code = start_faulty
+
+
+def serve_frontend(descriptor: int) -> None:
+    """What a frontend process runs in place of its own function."""
+    install()
+    from naiad.server.frontend_process import main
+
+    main(descriptor)
 
 
 class _FaultyTicket:
