@@ -9,7 +9,7 @@ PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 # Hundreds of servers are started from this checkout: without bytecode each would compile all of it.
 export PYTHONDONTWRITEBYTECODE :=
 # `make test FRONTENDS=2`: servers under test run their frontends in so many processes. SHARE=1/3 runs a third of the files,
-# and SLOW_SHARE=1/3 all tests but two thirds of the slow ones.
+# SLOW_SHARE=1/3 all tests but two thirds of the slow ones, and SERVER_SHARE=1/2 all but half of the others that start servers.
 export NAIAD_TEST_FRONTENDS := $(FRONTENDS)
 
 .PHONY: demo demo-llm demo-ray test quick check docs bench bench-llm bench-scaling bench-declared gpu-check changelog proto clean
@@ -34,7 +34,7 @@ demo-ray: $(VENV)/.ready-demo-ray  ## Two nodes of a Ray cluster under load: upd
 	$(BIN)/python examples/demo/demo_ray.py
 
 test: $(VENV)/.ready-dev  ## Every test; TESTS='-m "not slow"' leaves some out
-	$(BIN)/python -m pytest $(PARALLEL) $(if $(SHARE),--share=$(SHARE)) $(if $(SLOW_SHARE),--slow-share=$(SLOW_SHARE)) $(TESTS)
+	$(BIN)/python -m pytest $(PARALLEL) $(if $(SHARE),--share=$(SHARE)) $(if $(SLOW_SHARE),--slow-share=$(SLOW_SHARE)) $(if $(SERVER_SHARE),--server-share=$(SERVER_SHARE)) $(TESTS)
 
 quick: $(VENV)/.ready-dev  ## The tests that start no server process and build no environment, and a few that do
 	$(BIN)/python -m pytest $(PARALLEL) $(if $(SHARE),--share=$(SHARE)) --hypothesis-profile=quick -m "smoke or not (slow or server or builds)"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from support.once import once
-from support.selection import deselect_other_shares, is_slow, put_longest_first
+from support.selection import deselect_other_shares, is_slow, put_longest_first, starts_quick_server
 from support.server import ServerProcess, shared_guests
 
 from naiad.environments.store.placement import spread
@@ -108,10 +108,11 @@ def _knows_servers(namespace: Mapping[str, object]) -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--share` and `--slow-share`."""
+    """Add `--share`, `--slow-share` and `--server-share`."""
     what = "run only the Kth of N shares of the files, which their names decide"
     parser.addoption("--share", metavar="K/N", help=what)
     parser.addoption("--slow-share", metavar="K/N", help="the same for tests marked as slow alone; all others run")
+    parser.addoption("--server-share", metavar="K/N", help="the same for tests that start servers and are not slow")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -122,5 +123,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow_share = config.getoption("slow_share")
     if slow_share is not None:
         config.hook.pytest_deselected(items=deselect_other_shares(items, slow_share, is_slow))
+    server_share = config.getoption("server_share")
+    if server_share is not None:
+        config.hook.pytest_deselected(items=deselect_other_shares(items, server_share, starts_quick_server))
     if hasattr(config, "workerinput"):
         put_longest_first(items)

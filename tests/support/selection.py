@@ -44,6 +44,11 @@ def is_slow(item: pytest.Item) -> bool:
     return item.get_closest_marker("slow") is not None
 
 
+def starts_quick_server(item: pytest.Item) -> bool:
+    """Whether a test starts a server and is not slow."""
+    return item.get_closest_marker("server") is not None and not is_slow(item)
+
+
 def _file_of(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
 
