@@ -238,7 +238,9 @@ def half_a_body(server: ServerProcess) -> None:
     """A client that disconnects within the body."""
     body, headers = _binary()
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    head = f"POST /v2/models/returns_all/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{lines}\r\n"
+    head = (
+        f"POST /v2/models/returns_all/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{lines}\r\n"
+    )
     with socket.create_connection((HOST, server.http_port), timeout=60) as connection:
         connection.sendall(head.encode() + body[: SIZE // 2])
 

@@ -12,10 +12,9 @@ from naiad.cli.command_line import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OUTPUT_C
 from naiad.cli.completion import CompletedFlagCommand, completion_command
 from naiad.cli.flag_commands import all_flag_commands
 from naiad.core.errors import NaiadError
-from naiad.core.wings import WINGS, load_from_wing, wing_of_command
+from naiad.core.wings import command_modules, load_from_wing, wing_of_command
 
 __all__ = ["naiad_group", "run"]
-
 
 _ORDER = (
     *("init", "env"),
@@ -58,9 +57,8 @@ def _installed_commands() -> dict[str, click.Command]:
     found: dict[str, click.Command] = {
         name: CompletedFlagCommand(name, command) for name, command in all_flag_commands().items()
     }
-    for wing in WINGS:
-        if wing.commands and wing.is_installed:
-            found.update(load_from_wing(f"{wing.package}.commands:click_commands", "list commands")())
+    for module in command_modules():
+        found.update(module.click_commands())
     found["completion"] = completion_command
     return found
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from naiad.core.wings import WINGS, load_from_wing, wing_of_command
+from naiad.core.wings import command_modules, load_from_wing, wing_of_command
 
 __all__ = ["FlagCommand", "all_flag_commands", "find_flag_command"]
 
@@ -73,18 +73,16 @@ def find_flag_command(name: str) -> FlagCommand | None:
     if name in _OWN:
         return _OWN[name]
     wing = wing_of_command(name)
-    return None if wing is None else _of(wing.package, f"run `naiad {name}`").get(name)
+    if wing is None:
+        return None
+    place = f"{wing.package}.commands:FLAG_COMMANDS"
+    commands: Mapping[str, FlagCommand] = load_from_wing(place, f"run `naiad {name}`")
+    return commands.get(name)
 
 
 def all_flag_commands() -> Mapping[str, FlagCommand]:
     """All commands that are installed, by their names."""
     found = dict(_OWN)
-    for wing in WINGS:
-        if wing.commands and wing.is_installed:
-            found.update(_of(wing.package, "list commands"))
-    return found
-
-
-def _of(package: str, purpose: str) -> Mapping[str, FlagCommand]:
-    found: Mapping[str, FlagCommand] = load_from_wing(f"{package}.commands:FLAG_COMMANDS", purpose)
+    for module in command_modules():
+        found.update(module.FLAG_COMMANDS)
     return found

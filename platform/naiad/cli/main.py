@@ -19,7 +19,6 @@ from types import FrameType
 
 __all__ = ["main", "main_tritonserver"]
 
-
 _SIGNALLED = 128
 """A shell adds the signal's number to this for the status of a program that a signal ended."""
 

@@ -11,6 +11,7 @@ entry points, and reading those of all installed distributions takes longer than
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -18,7 +19,7 @@ from typing import Any
 
 from naiad.core.errors import MissingPackageError
 
-__all__ = ["WINGS", "Wing", "load_from_wing", "wing_of_command"]
+__all__ = ["WINGS", "Wing", "command_modules", "load_from_wing", "wing_of_command"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,19 @@ class Wing:
         return find_spec(self.package) is not None
 
 
-OPERATIONS = Wing("naiad_operations", ("doctor", "bench", "bundle", "push", "deploy", "ray", "top", "init"))
-BUILDING = Wing("naiad_building", ("add", "lock", "env"))
-LANGUAGE_MODELS = Wing("naiad_llm")
-EMBEDDED = Wing("naiad_embedded")
+WINGS = (
+    Wing("naiad_operations", ("doctor", "bench", "bundle", "push", "deploy", "ray", "top", "init")),
+    Wing("naiad_building", ("add", "lock", "env")),
+    Wing("naiad_llm"),
+    Wing("naiad_embedded"),
+)
 
-WINGS = (OPERATIONS, BUILDING, LANGUAGE_MODELS, EMBEDDED)
+
+def command_modules() -> Iterator[Any]:
+    """The modules `commands` of the packages that are there."""
+    for wing in WINGS:
+        if wing.commands and wing.is_installed:
+            yield import_module(f"{wing.package}.commands")
 
 
 def wing_of_command(command: str) -> Wing | None:

@@ -162,8 +162,7 @@ class EnvironmentManager:
                     "naiad_building.declared.provider:DeclaredEnvironments",
                     f"prepare the environment that {named.path} declares",
                 )
-                made: DeclaredProvider = make(self._root, self._policy, self._reporter, self._store)
-                self._declared = made
+                self._declared = make(self._root, self._policy, self._reporter, self._store)
         return _from_entry(named.path, *self._declared.acquire(named.path, python=python, label=label))
 
     def _prepare_installed(self, python: SpecifierSet | None, origin: str = "") -> ReadyEnvironment:
