@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from testing.models import DECOUPLED, write_model
+from embedded.testing.models import DECOUPLED, write_model
 
 from naiad.cli.run import duration, run
 

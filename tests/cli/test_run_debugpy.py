@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from embedded.testing.models import write_model
 from support.interpreters import make_environment
 from support.server import free_ports
 from support.waiting import until
-from testing.models import write_model
 
 NAIAD = Path(sys.executable).with_name("naiad")
 DOUBLE = """

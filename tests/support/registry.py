@@ -1,7 +1,7 @@
 """A registry for tests: the OCI distribution specification 1.1 on a loopback port, with faults that tests ask for.
 
 Blobs by POST, PATCH, PUT, in one POST, and by mount; HEAD, GET with ranges, manifests, tags; status 401 with a basic or
-bearer challenge and its own server of tokens. `tests/registry/test_registry_conformance.py` applies the specification's
+bearer challenge and its own server of tokens. `tests/sources/registry/test_registry_conformance.py` applies the specification's
 cases to it, because a wrong registry would make every other test worthless.
 """
 

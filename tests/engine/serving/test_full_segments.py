@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count, repeat
 
 import pytest
-from scheduling.sequences.sequences import END, READY, START, scheduler
+from engine.scheduling.sequences.sequences import END, READY, START, scheduler
 
 from naiad.core.errors import OutOfMemoryError
 from naiad.engine.scheduling.dynamic.batch_rule import BatchRule

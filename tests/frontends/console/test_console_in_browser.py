@@ -16,7 +16,7 @@ from selenium.webdriver.common.keys import Keys
 from support.server import ServerProcess
 
 OWN_MODELS = Path(__file__).parent / "models"
-LANGUAGE_MODELS = Path(__file__).parents[1] / "openai" / "models"
+LANGUAGE_MODELS = Path(__file__).parents[2] / "llm" / "openai" / "models"
 PASSWORD = "a secret: of the page"
 SERVED_BYTES = 200_000
 AUTHORIZED = {"Authorization": "Basic " + base64.b64encode(f"anybody:{PASSWORD}".encode()).decode()}

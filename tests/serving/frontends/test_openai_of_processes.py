@@ -11,7 +11,7 @@ import pytest
 from serving.frontends.killing import frontends
 from support.server import HOST, ServerProcess, free_ports
 
-MODELS = Path(__file__).parents[2] / "frontends" / "openai" / "models"
+MODELS = Path(__file__).parents[2] / "llm" / "openai" / "models"
 CONNECTIONS = 24
 """The chance that the kernel gives all of them to one of two processes is one in eight million."""
 

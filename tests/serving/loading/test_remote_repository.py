@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from serving.ensembles.ensembles import ask, outputs, write_ensemble, write_function
-from storage.bucket import KEYS, Bucket
+from sources.storage.bucket import KEYS, Bucket
 from support.server import TRITONSERVER, ServerProcess
 
 pytest.importorskip("s3fs")

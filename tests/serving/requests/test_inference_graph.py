@@ -56,7 +56,7 @@ def graph() -> dict[str, Any]:
     page = (ROOT / "docs/how-to/kserve.md").read_text()
     text = next(block for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "InferenceGraph" in block)
     document: dict[str, Any] = yaml.safe_load(text)
-    jsonschema.validate(document, json.loads((ROOT / "tests/deploy/graph.schema.json").read_text()))
+    jsonschema.validate(document, json.loads((ROOT / "tests/operations/deploy/graph.schema.json").read_text()))
     return document
 
 

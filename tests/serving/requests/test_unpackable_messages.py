@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from remote.models import add_remote
+from backends.remote.models import add_remote
 from serving.ensembles.ensembles import DECOUPLED, REPEAT, ask, outputs, write_ensemble, write_function, write_model
 from serving.repositories import repository
 from support.packing_faults import CAUSE

@@ -1,0 +1,387 @@
+"""`naiad.testing`: a model in the test's own process behaves, and fails, as it would in a server."""
+
+import json
+import sys
+import types
+
+import numpy as np
+import pytest
+import triton_python_backend_utils as pb_utils
+from embedded.testing.models import write_model
+from naiad_stub.native.elf import write_library
+
+from naiad.testing import ConfigError, InvalidRequestError, LogRecord, ModelError, NaiadError, Request, load
+
+DOUBLE = """
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse(
+                [pb_utils.Tensor("OUT", request.inputs()[0].as_numpy() * 2)], parameters={"n": len(requests)}
+            )
+            for request in requests
+        ]
+"""
+ECHO = """
+    def execute(self, requests):
+        (request,) = requests
+        self.request = request
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1, "f4"))])]
+"""
+
+
+class Double:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", r.inputs()[0].as_numpy() * 2)]) for r in requests]
+
+
+class Returns:
+    value: object = None
+
+    def execute(self, requests):
+        return self.value
+
+
+def test_a_directory_is_run_with_its_configuration(tmp_path):
+    with load(write_model(tmp_path, "double", DOUBLE)) as model:
+        response = model.infer({"IN": [1, 2.5]})
+
+    assert dict(response)["OUT"].tolist() == [2, 5]
+    assert response["OUT"].dtype == np.float32
+    assert response.parameters == {"n": 1}
+    assert model.config["name"] == "double"
+    assert repr(response) == "<Response OUT: [2]>"
+
+
+def test_a_class_is_run_without_a_configuration():
+    with load(Double) as model:
+        assert model.infer({"x": np.array([1, 2])})["y"].tolist() == [2, 4]
+        assert model.infer({"x": 1.5})["y"].tolist() == 3
+
+
+def test_initialize_gets_the_seven_arguments_of_a_server(tmp_path):
+    folder = write_model(tmp_path, "m", "def initialize(self, args):\n    self.args = args\n", DOUBLE, batch=4)
+
+    with load(folder, arguments={"model_instance_kind": "GPU"}) as model:
+        args = model.instance.args
+
+    config = json.loads(args.pop("model_config"))
+    assert args == {
+        "model_instance_kind": "GPU",
+        "model_instance_name": "m_0",
+        "model_instance_device_id": "0",
+        "model_repository": str(folder),
+        "model_version": "1",
+        "model_name": "m",
+    }
+    assert (config["max_batch_size"], config["input"][0]["data_type"]) == (4, "TYPE_FP32")
+
+
+def test_a_model_completes_its_configuration(tmp_path):
+    complete = """
+    @staticmethod
+    def auto_complete_config(config):
+        config.set_max_batch_size(8)
+        config.add_input({"name": "A", "data_type": "TYPE_INT64", "dims": [2]})
+        config.add_output({"name": "OUT", "data_type": "TYPE_INT64", "dims": [2]})
+        return config
+    """
+    folder = write_model(tmp_path, "completes", complete, DOUBLE, config="")
+
+    with load(folder) as model:
+        assert model.config["max_batch_size"] == 8
+        assert model.infer({"A": [[1, 2]]})["OUT"].tolist() == [[2, 4]]
+        with pytest.raises(InvalidRequestError, match=r"unexpected shape for input 'A' for model 'completes'"):
+            model.infer({"A": [[1, 2, 3]]})
+
+
+def test_a_wrong_answer_of_auto_complete_config_is_told_in_the_servers_words(tmp_path):
+    folder = write_model(tmp_path, "m", "@staticmethod\ndef auto_complete_config(config):\n    return 3\n", DOUBLE)
+
+    with pytest.raises(ModelError) as caught:
+        load(folder)
+
+    assert caught.value.message == (
+        "auto_complete_config function in model 'm' must return a valid pb.ModelConfig object."
+    )
+
+
+def test_a_contradiction_of_the_configuration_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="'max_batch_size' must be non-negative value for m"):
+        load(write_model(tmp_path, "m", DOUBLE, batch=-1))
+
+
+def test_an_exception_of_initialize_is_told_in_the_servers_words_and_kept(tmp_path):
+    folder = write_model(tmp_path, "m", "def initialize(self, args):\n    raise OSError('no weights')\n", DOUBLE)
+
+    with pytest.raises(ModelError) as caught:
+        load(folder)
+
+    assert caught.value.message == f"OSError: no weights\n\nAt:\n  {folder}/1/model.py(7): initialize\n"
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_an_exception_of_execute_fails_the_batch_in_the_servers_words(tmp_path):
+    folder = write_model(tmp_path, "m", "def execute(self, requests):\n    raise KeyError('k')\n")
+
+    with load(folder) as model:
+        (first,), (second,) = model.execute([Request(inputs={"IN": [1]}), Request(inputs={"IN": [2]})])
+        with pytest.raises(ModelError) as caught:
+            model.infer({"IN": [1]})
+
+    expected = (
+        "Failed to process the request(s) for model 'm_0', message: KeyError: 'k'\n\nAt:\n"
+        f"  {folder}/1/model.py(7): execute\n"
+    )
+    assert first.error.message == second.error.message == caught.value.message == expected
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert [record.level for record in model.logs] == ["ERROR", "ERROR"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ((), "Expected a list in the execute return, found type '<class 'tuple'>'."),
+        ([], "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "),
+        ([3], "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'int'>'"),
+        (None, "execute returned no response for a request and its response sender was dropped without sending one"),
+    ],
+)
+def test_an_invalid_return_value_of_execute_is_refused_as_by_the_guest(value, text):
+    with load(Returns) as model:
+        model.instance.value = value
+        with pytest.raises(ModelError) as caught:
+            model.infer({"x": [1]})
+
+    assert caught.value.message.startswith("Failed to process the request(s) for model 'model_0', message: " + text)
+
+
+def test_a_model_without_execute_says_so():
+    class Empty:
+        pass
+
+    with load(Empty) as model, pytest.raises(ModelError, match=r"does not implement `execute` method\."):
+        model.infer({"x": [1]})
+
+
+def test_an_error_of_one_request_has_its_code():
+    class Refuses:
+        def execute(self, requests):
+            return [pb_utils.InferenceResponse(error=pb_utils.TritonError("not me", pb_utils.TritonError.NOT_FOUND))]
+
+    with load(Refuses) as model, pytest.raises(ModelError) as caught:
+        model.infer({"x": [1]})
+
+    assert (caught.value.message, caught.value.code.name) == ("not me", "NOT_FOUND")
+    assert caught.value.__cause__ is None
+
+
+def test_the_model_sees_what_the_request_says(tmp_path):
+    with load(write_model(tmp_path, "echo", ECHO)) as model:
+        model.infer(
+            {"IN": [1]},
+            request_id="r1",
+            correlation_id="s",
+            flags=pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
+            parameters={"p": 1.5, "q": "x"},
+            requested_outputs=["OUT"],
+            timeout=7,
+            is_cancelled=True,
+        )
+        request = model.instance.request
+        told = (request.request_id(), request.correlation_id(), request.flags(), request.timeout())
+        assert told == ("r1", "s", 1, 7)
+        assert json.loads(request.parameters()) == {"p": 1.5, "q": "x"}
+        assert request.requested_output_names() == {"OUT"}
+        assert request.is_cancelled()
+        model.infer({"IN": [1]})
+        assert model.instance.request.requested_output_names() == {"OUT", "MORE"}
+        assert not model.instance.request.is_cancelled()
+
+
+def test_a_request_that_does_not_fit_is_refused_before_the_model_sees_it(tmp_path):
+    with load(write_model(tmp_path, "double", DOUBLE)) as model:
+        with pytest.raises(InvalidRequestError, match="inference input 'IN' data-type is 'INT64', but model 'double'"):
+            model.infer({"IN": np.array([1])})
+        with pytest.raises(InvalidRequestError, match="missing required input"):
+            model.infer({})
+        with pytest.raises(InvalidRequestError, match="unexpected inference output 'NO' for model 'double'"):
+            model.infer({"IN": [1]}, requested_outputs=["NO"])
+        for value in ("a", [[1], [1, 2]]):
+            with pytest.raises(InvalidRequestError, match=r"^'IN' cannot be made an array of float32: "):
+                model.infer({"IN": value})
+
+
+def test_outputs_that_were_not_asked_for_are_left_out(tmp_path):
+    both = """
+    def execute(self, requests):
+        names = ("OUT", "MORE", "UNKNOWN")
+        return [pb_utils.InferenceResponse([pb_utils.Tensor(name, np.ones(1, "f4")) for name in names])]
+    """
+    with load(write_model(tmp_path, "both", both)) as model:
+        assert list(model.infer({"IN": [1]})) == ["OUT", "MORE"]
+        response = model.infer({"IN": [1]}, requested_outputs=["MORE"])
+
+    assert list(response) == ["MORE"]
+    with pytest.raises(KeyError, match="no output 'OUT'; there are: MORE"):
+        response["OUT"]
+
+
+def test_text_arrives_as_bytes_and_inputs_may_be_written_to():
+    class Shouts:
+        def execute(self, requests):
+            array = requests[0].inputs()[0].as_numpy()
+            array[0] = array[0].upper()
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("y", array)])]
+
+    given = np.array([b"a", b"b"], object)
+    with load(Shouts) as model:
+        assert model.infer({"x": given})["y"].tolist() == [b"A", b"b"]
+        assert model.infer({"x": ["\u00e9", "b"]})["y"].tolist() == ["\u00e9".encode().upper(), b"b"]
+    assert given.tolist() == [b"a", b"b"]
+
+
+def test_a_batch_is_given_to_execute_at_once(tmp_path):
+    with load(write_model(tmp_path, "double", DOUBLE)) as model:
+        answers = model.execute([Request(inputs={"IN": [number]}) for number in range(3)])
+
+    assert [response["OUT"].tolist() for (response,) in answers] == [[0], [2], [4]]
+    assert answers[0][0].parameters == {"n": 3}
+
+
+def test_logs_are_kept_with_the_models_own_place(tmp_path):
+    logs = """
+    def execute(self, requests):
+        pb_utils.Logger.log_warn("careful")
+        pb_utils.Logger.log("more", pb_utils.Logger.VERBOSE)
+        return [pb_utils.InferenceResponse([])]
+    """
+    folder = write_model(tmp_path, "logs", logs)
+
+    with load(folder) as model:
+        model.infer({"IN": [1]})
+
+    place = f"{folder}/1/model.py"
+    assert model.logs == [LogRecord("WARNING", "careful", place, 7), LogRecord("VERBOSE", "more", place, 8)]
+
+
+def test_finalize_is_called_once_and_its_exception_is_only_logged():
+    class Finalizes:
+        count = 0
+
+        def finalize(self):
+            self.count += 1
+            raise ValueError("late")
+
+    with load(Finalizes) as model:
+        pass
+    model.close()
+
+    assert model.instance.count == 1
+    assert "finalize of 'model" in model.logs[0].message
+    assert model.logs[0].level == "INFO"
+    with pytest.raises(ValueError, match="'model' is closed"):
+        model.infer({})
+
+
+def test_two_models_with_modules_of_the_same_names_live_side_by_side(tmp_path):
+    methods = """
+    def execute(self, requests):
+        from . import helper as late
+        import helper
+        assert helper.WHO == helper_at_import.WHO == late.WHO == pb_utils.get_model_dir().split("/")[-2]
+        return [pb_utils.InferenceResponse([], parameters={"who": late.WHO})]
+    """
+    for name in ("first", "second"):
+        write_model(tmp_path, name, methods, head="import helper as helper_at_import\n")
+        (tmp_path / name / "1" / "helper.py").write_text(f"WHO = {name!r}\n")
+    path, modules = list(sys.path), set(sys.modules)
+
+    with load(tmp_path / "first") as first, load(tmp_path / "second") as second:
+        for model in (first, second, first):
+            assert model.infer({"IN": [1]}).parameters == {"who": model.name}
+
+    assert sys.path == path
+    assert not {"1.model", "helper", "1"} & (set(sys.modules) - modules)
+    assert not list(tmp_path.rglob("__pycache__"))
+
+
+def test_a_shared_backends_code_is_found(tmp_path):
+    (tmp_path / "backends" / "doubles").mkdir(parents=True)
+    folder = write_model(tmp_path, "user", DOUBLE, more='backend: "doubles"')
+    (folder / "1" / "model.py").rename(tmp_path / "backends" / "doubles" / "model.py")
+
+    with load(folder, backend_directories=[tmp_path / "backends"]) as model:
+        assert model.infer({"IN": [4]})["OUT"].tolist() == [8]
+    with pytest.raises(NaiadError, match="doubles"):
+        load(folder)
+
+
+def test_a_shared_backend_is_not_confused_with_another_module_called_model(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "model.py").write_text("is_another = True\n")
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    other = types.ModuleType("model")
+    monkeypatch.setitem(sys.modules, "model", other)
+    (tmp_path / "backends" / "doubles").mkdir(parents=True)
+    folder = write_model(tmp_path, "user", DOUBLE, more='backend: "doubles"')
+    (folder / "1" / "model.py").rename(tmp_path / "backends" / "doubles" / "model.py")
+
+    with load(folder, backend_directories=[tmp_path / "backends"]) as model:
+        assert model.infer({"IN": [4]})["OUT"].tolist() == [8]
+    assert sys.modules["model"] is other
+
+
+def test_a_version_may_be_named(tmp_path):
+    folder = write_model(tmp_path, "m", DOUBLE)
+    (folder / "3").mkdir()
+    (folder / "3" / "model.py").write_text((folder / "1" / "model.py").read_text().replace("* 2", "* 3"))
+
+    with load(folder) as latest, load(folder, version=1) as first:
+        assert latest.infer({"IN": [1]})["OUT"].tolist() == [3]
+        assert first.infer({"IN": [1]})["OUT"].tolist() == [2]
+    with pytest.raises(NaiadError, match="model 'm' has no version 2; it has 1, 3"):
+        load(folder, version=2)
+
+
+def test_a_missing_directory_is_named(tmp_path):
+    with pytest.raises(NaiadError, match=f"cannot load a model from '{tmp_path}/none': it is not a directory"):
+        load(tmp_path / "none")
+
+
+def test_is_ready_is_asked_of_the_model():
+    class Ready:
+        answer: object = False
+
+        def is_ready(self):
+            return self.answer
+
+    with load(Ready) as model, load(Double) as other:
+        assert model.is_ready() is False
+        assert other.is_ready() is True
+        model.instance.answer = 1
+        with pytest.raises(TypeError, match=r"is_ready\(\) must return a boolean value"):
+            model.is_ready()
+
+
+def test_a_failed_test_inside_a_model_is_the_tests_own():
+    class Fails:
+        def execute(self, requests):
+            pytest.fail("seen")
+
+    with load(Fails) as model, pytest.raises(pytest.fail.Exception, match="seen"):
+        model.infer({"x": [1]})
+
+
+def test_a_native_backend_is_refused_with_the_library_and_what_to_do(tmp_path):
+    (tmp_path / "backends" / "own").mkdir(parents=True)
+    library = tmp_path / "backends" / "own" / "libtriton_own.so"
+    library.write_bytes(write_library(["TRITONBACKEND_ModelInstanceExecute"], library.name))
+    folder = write_model(tmp_path, "user", DOUBLE, more='backend: "own"')
+    (folder / "1" / "model.py").unlink()
+
+    with pytest.raises(NaiadError) as raised:
+        load(folder, backend_directories=[tmp_path / "backends"])
+    assert raised.value.message == (
+        f"cannot test model 'user' in this process: its backend is the native library '{library}'; run it with "
+        f"`naiad run {folder}`"
+    )

@@ -1,0 +1,273 @@
+"""Dynamic batching: what is promised about queues, priorities, time and instances."""
+
+from __future__ import annotations
+
+import pytest
+from engine.scheduling.requests import MS, Request, names
+
+from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.model_config import freeze
+from naiad.core.errors import Code
+from naiad.engine.scheduling.dynamic.batch_rule import BatchRule
+from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
+from naiad.engine.scheduling.dynamic.queue import QueuePolicy
+from naiad.engine.scheduling.interface import Dispatch, Rejection
+
+
+def scheduler(*instances, size=8, preferred=(), delay_us=0, policy=None, **levels):
+    made: DynamicScheduler[str, Request] = DynamicScheduler(BatchRule(size, preferred, delay_us), policy, **levels)
+    for instance in instances:
+        assert made.add_instance(instance) == []
+    return made
+
+
+def enqueue(made, *requests, now=0):
+    return [action for request in requests for action in made.enqueue(request, now)]
+
+
+def refused(actions):
+    return [(action.item.name, action.error.message) for action in actions if isinstance(action, Rejection)]
+
+
+def dispatched(actions):
+    return [(action.instance, names(action)) for action in actions if isinstance(action, Dispatch)]
+
+
+def test_requests_gather_while_the_instance_works():
+    made = scheduler("a")
+    assert dispatched(enqueue(made, *map(Request, range(6)))) == [("a", [0])]
+    assert dispatched(made.on_finished("a")) == [("a", [1, 2, 3, 4, 5])]
+
+
+def test_a_batch_waits_for_its_delay_and_no_longer():
+    made = scheduler("a", delay_us=5000)
+    assert enqueue(made, Request(0), now=10 * MS) == []
+    assert enqueue(made, Request(1), now=12 * MS) == []
+    assert made.next_wakeup() == 15 * MS
+    assert made.wake(15 * MS - 1) == []
+    assert dispatched(made.wake(15 * MS)) == [("a", [0, 1])]
+    assert made.next_wakeup() is None
+
+
+def test_a_batch_that_reaches_a_preferred_size_goes_at_once():
+    made = scheduler("a", preferred=[4], delay_us=5000)
+    assert enqueue(made, *map(Request, range(3))) == []
+    assert dispatched(enqueue(made, Request(3))) == [("a", [0, 1, 2, 3])]
+    assert enqueue(made, Request(4)) == []
+    assert made.next_wakeup() is None, "its instance works: there is nothing to wait for"
+
+
+def test_a_request_of_another_shape_sends_the_batch_that_waits():
+    made = scheduler("a", delay_us=5000)
+    assert enqueue(made, Request(0, shape_key="x"), Request(1, shape_key="x")) == []
+    assert dispatched(enqueue(made, Request(2, shape_key="y"))) == [("a", [0, 1])]
+
+
+def test_the_freest_instance_is_given_the_batch():
+    made = scheduler("a", "b")
+    assert dispatched(enqueue(made, Request(0), Request(1), Request(2))) == [("a", [0]), ("b", [1])]
+    assert dispatched(made.on_finished("b")) == [("b", [2])]
+
+
+def test_an_instance_that_works_is_given_complete_batches_only():
+    made = scheduler("a", size=2)
+    made.set_depth("a", 2)
+    assert dispatched(enqueue(made, Request(0), Request(1))) == [("a", [0])]
+    assert dispatched(enqueue(made, Request(2))) == [("a", [1, 2])]
+    assert enqueue(made, Request(3), Request(4)) == [], "it holds as many as it may"
+
+
+def test_a_request_that_comes_alone_goes_to_an_instance_that_holds_nothing():
+    made = scheduler("a", size=1)
+    made.set_depth("a", 4)
+    assert dispatched(enqueue(made, Request(0), Request(1))) == [("a", [0]), ("a", [1])]
+    assert made.enqueue(Request(2), 0, needs_idle=True) == []
+    assert made.on_finished("a") == []
+    assert dispatched(made.on_finished("a")) == [("a", [2])]
+
+
+def test_higher_priorities_go_first_and_unknown_ones_are_the_default():
+    made = scheduler(size=8, levels=3, default_level=2)
+    enqueue(made, *(Request(number, priority=number) for number in (3, 2, 0, 1, 4)))
+    assert dispatched(made.add_instance("a")) == [("a", [1, 2, 0, 4, 3])]
+
+
+def test_priorities_are_ignored_without_levels():
+    made = scheduler(policies={1: QueuePolicy(max_size=1)})
+    enqueue(made, *(Request(number, priority=number) for number in (3, 2, 1)))
+    assert dispatched(made.add_instance("a")) == [("a", [3, 2, 1])]
+
+
+def test_a_full_level_refuses_and_others_do_not():
+    made = scheduler(policy=QueuePolicy(max_size=1), levels=2, default_level=1, policies={2: QueuePolicy()})
+    actions = enqueue(
+        made, Request("a", priority=1), Request("b", priority=1), *(Request(i, priority=2) for i in range(3))
+    )
+    assert refused(actions) == [("b", "[request id: b] Exceeds maximum queue size")]
+    assert actions[0].error.code is Code.UNAVAILABLE
+    assert made.waiting_count == 4
+
+
+def test_a_request_that_waited_too_long_is_refused():
+    made = scheduler(policy=QueuePolicy(timeout_us=5000))
+    enqueue(made, Request(0), now=0)
+    enqueue(made, Request(1), now=1 * MS)
+    assert made.next_wakeup() == 5 * MS
+    actions = made.wake(5 * MS)
+    assert refused(actions) == [(0, "Request timeout expired")]
+    assert actions[0].error.code is Code.UNAVAILABLE
+    assert made.next_wakeup() == 6 * MS
+
+
+def test_an_expired_request_makes_room_for_a_new_one():
+    made = scheduler(policy=QueuePolicy(timeout_us=5000, max_size=1))
+    enqueue(made, Request(0))
+    assert refused(enqueue(made, Request(1), now=5 * MS)) == [(0, "Request timeout expired")]
+    assert made.waiting_count == 1
+
+
+def test_a_timeout_of_a_few_microseconds_expires_though_an_instance_is_idle():
+    made = scheduler("a", policy=QueuePolicy(timeout_us=5))
+    assert enqueue(made, Request(0)) == []
+    assert made.next_wakeup() == 5000
+    assert refused(made.wake(5000)) == [(0, "Request timeout expired")]
+    assert dispatched(enqueue(scheduler("a", policy=QueuePolicy(timeout_us=100)), Request(1))) == [("a", [1])]
+
+
+def test_a_request_may_itself_ask_for_a_timeout_of_a_few_microseconds():
+    made = scheduler("a", policy=QueuePolicy(timeout_us=5000, allow_override=True))
+    assert enqueue(made, Request(0, timeout_us=5)) == []
+    assert refused(made.wake(5000)) == [(0, "Request timeout expired")]
+
+
+def test_an_expired_request_that_is_delayed_is_executed_by_an_idle_instance():
+    made = scheduler("a", policy=QueuePolicy(timeout_us=5, delays_expired=True))
+    assert enqueue(made, Request(0)) == []
+    assert dispatched(made.wake(5000)) == [("a", [0])]
+
+
+def test_an_expired_request_may_be_delayed_behind_the_others():
+    made = scheduler(size=1, policy=QueuePolicy(timeout_us=5000, delays_expired=True))
+    enqueue(made, Request(0), Request(1))
+    enqueue(made, Request(2), now=1 * MS)
+    assert made.wake(5 * MS) == []
+    assert dispatched(made.add_instance("a", 5 * MS)) == [("a", [2])]
+    assert dispatched(made.on_finished("a", 90 * MS)) == [("a", [0])]
+
+
+@pytest.mark.parametrize(
+    ("default", "override", "asked", "expected"),
+    [
+        (5000, True, 3000, 3 * MS),
+        (5000, True, 9000, 5 * MS),
+        (5000, True, 0, 5 * MS),
+        (5000, False, 3000, 5 * MS),
+        (0, True, 3000, None),
+    ],
+)
+def test_a_request_may_shorten_its_timeout_where_that_is_allowed(default, override, asked, expected):
+    made = scheduler(policy=QueuePolicy(timeout_us=default, allow_override=override))
+    enqueue(made, Request(0, timeout_us=asked))
+    assert made.next_wakeup() == expected
+
+
+def test_a_withdrawn_request_does_not_block_others():
+    made = scheduler("a", delay_us=5000, size=2)
+    big = Request("big", batch_size=2, shape_key="x")
+    enqueue(made, Request("busy", batch_size=2))
+    enqueue(made, big, Request(1, shape_key="y"), Request(2, shape_key="y"))
+    assert made.withdraw(big)
+    assert not made.withdraw(big)
+    assert dispatched(made.on_finished("a")) == [("a", [1, 2])]
+
+
+def test_after_a_withdrawal_the_scheduler_asks_to_be_woken():
+    made = scheduler("a", delay_us=5000, size=4, preferred=[2])
+    first = Request(0, batch_size=3, shape_key="x")
+    made.set_depth("a", 0)
+    enqueue(made, first, Request(1, batch_size=2, shape_key="y"))
+    made.set_depth("a", 1)
+    assert made.withdraw(first)
+    assert made.next_wakeup() == 0
+    assert dispatched(made.wake(0)) == [("a", [1])]
+
+
+def test_requests_put_back_are_dispatched_first_and_without_another_delay():
+    made = scheduler("a", delay_us=5000)
+    requests = [Request(number) for number in range(3)]
+    enqueue(made, *requests)
+    [dispatch] = made.wake(5 * MS)
+    enqueue(made, Request(3), now=5 * MS)
+    made.remove_instance("a")
+    assert made.requeue(dispatch.items, 5 * MS) == []
+    assert dispatched(made.add_instance("b", 5 * MS)) == [("b", [0, 1, 2, 3])]
+
+
+def test_an_undone_dispatch_waits_for_the_one_before():
+    made = scheduler("a", size=2)
+    made.set_depth("a", 2)
+    enqueue(made, Request(0))
+    [dispatch] = enqueue(made, Request(1), Request(2))
+    made.undo_dispatch("a", dispatch.items)
+    assert enqueue(made, Request(3)) == []
+    assert dispatched(made.on_finished("a")) == [("a", [1, 2])]
+
+
+def test_draining_returns_all_requests_in_order():
+    made = scheduler(levels=2, default_level=1, policy=QueuePolicy(timeout_us=1))
+    enqueue(made, Request("low", priority=2), Request("high", priority=1))
+    assert [request.name for request in made.drain()] == ["high", "low"]
+    assert made.waiting_count == 0
+    assert made.next_wakeup() is None
+
+
+def test_a_thousand_levels_leave_nothing_behind():
+    made = scheduler("a", size=1, levels=2**64 - 1, default_level=5)
+    enqueue(made, *(Request(number, priority=number) for number in range(1, 1000)))
+    while made.waiting_count:
+        made.on_finished("a")
+    assert repr(made) == "<DynamicScheduler <WaitingQueue waiting=0 size=0 levels=[5]> <InstanceLoads load=[1]>>"
+
+
+def test_deadlines_of_requests_that_left_in_time_are_not_kept():
+    made = scheduler("a", size=1, policy=QueuePolicy(timeout_us=10**9))
+    for number in range(1000):
+        enqueue(made, Request(number))
+        made.on_finished("a")
+    assert len(made._queue._deadlines) < 200
+
+
+def config(text):
+    from google.protobuf import text_format
+
+    return freeze(text_format.Parse(text, pb.ModelConfig()))
+
+
+def test_a_scheduler_takes_all_settings_from_the_configuration():
+    made = DynamicScheduler.of(
+        config("""
+        max_batch_size: 4
+        dynamic_batching {
+          preferred_batch_size: 2
+          max_queue_delay_microseconds: 100
+          priority_levels: 2
+          default_priority_level: 2
+          default_queue_policy { max_queue_size: 1 }
+          priority_queue_policy { key: 1 value { default_timeout_microseconds: 7 timeout_action: DELAY } }
+        }""")
+    )
+    assert made.add_instance("a") == []
+    assert enqueue(made, Request(0, priority=1)) == []
+    assert made.next_wakeup() == 7000
+    assert made.wake(7000) == []
+    assert made.next_wakeup() == 100_000
+    assert dispatched(enqueue(made, Request(1), now=50_000)) == [("a", [0, 1])]
+    assert refused(enqueue(made, Request(2), Request(3), now=50_000)) == [
+        (3, "[request id: 3] Exceeds maximum queue size")
+    ]
+
+
+def test_without_dynamic_batching_batches_are_of_one():
+    made = DynamicScheduler.of(config("max_batch_size: 4"))
+    enqueue(made, Request(0), Request(1))
+    assert dispatched(made.add_instance("a")) == [("a", [0])]

@@ -1,0 +1,137 @@
+"""Sequences when instances come and go, models ask to see a request again, and the server stops."""
+
+from __future__ import annotations
+
+import pytest
+from engine.scheduling.sequences.sequences import END, START, config, refused, rows, scheduler, send, start_error
+
+from naiad.core.errors import Code
+from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
+from naiad.engine.scheduling.factory import preserves_order, scheduler_for
+from naiad.engine.scheduling.fifo import FifoScheduler
+
+
+def test_sequences_end_with_the_instance_they_began_on():
+    made = scheduler("a", "b", size=1)
+    send(made, 1, START)
+    send(made, 1, 0, "queued")
+    send(made, 2, START)
+    made.on_finished("b")
+    made.remove_instance("a")
+    lost = "sequence 1 of model 'm' was lost: the instance that held it ended; begin it again with the START flag"
+    actions = made.requeue(())
+    assert refused(actions) == [("queued", lost)]
+    assert actions[0].error.code is Code.UNAVAILABLE
+    assert refused(send(made, 1)) == [(1, lost)]
+    assert rows(send(made, 2)) == [("b", [2])]
+    assert rows(send(made, 1, START)) == []
+    assert rows(made.add_instance("c")) == [("c", [1])]
+
+
+def test_an_instance_is_in_use_as_long_as_it_has_a_sequence():
+    made = scheduler("a", "b", size=1)
+    assert not made.is_in_use("a")
+    send(made, 1, START)
+    made.on_finished("a")
+    assert (made.is_in_use("a"), made.is_in_use("b")) == (True, False)
+    send(made, 1, END)
+    made.on_finished("a")
+    assert not made.is_in_use("a")
+    assert not made.is_in_use("unknown")
+
+
+def test_a_sequence_that_had_not_begun_moves_to_another_instance():
+    made = scheduler("a", text="oldest { max_candidate_sequences: 2 }")
+    send(made, 1, START | END)
+    send(made, 2, START)
+    made.remove_instance("a")
+    assert made.requeue(()) == []
+    assert rows(made.add_instance("b")) == [("b", [2])]
+
+
+def test_requests_not_begun_fail_because_their_sequence_is_lost():
+    made = scheduler("a")
+    [action] = send(made, 1, START)
+    made.remove_instance("a")
+    [(name, message)] = refused(made.requeue(action.items))
+    assert name == 1
+    assert message == (
+        "the sequence of this request to model 'm' was lost: the instance that held it ended; begin it again "
+        "with the START flag"
+    )
+
+
+def test_a_dispatch_that_could_not_be_carried_out_waits_first():
+    made = scheduler("a", text="oldest { max_candidate_sequences: 4 }", size=2)
+    send(made, 1, START, "busy")
+    send(made, 2, START)
+    send(made, 3, START)
+    [action] = made.on_finished("a")
+    send(made, 4, START)
+    made.undo_dispatch("a", action.items)
+    assert made.waiting_count == 3
+    assert rows(send(made, 4)) == [("a", [2, 3])]
+
+
+ITERATIVE = "iterative_sequence: true oldest { max_candidate_sequences: 2 }"
+
+
+def test_iterative_requests_are_sequences_of_their_own():
+    made = scheduler("a", text=ITERATIVE)
+    [first] = send(made, 0, name="x")
+    assert (first.rows[0].correlation_id, first.rows[0].flags) == (1, START)
+    made.reschedule(first.items[0])
+    [second] = made.on_finished("a")
+    assert (second.rows[0].correlation_id, second.rows[0].flags) == (1, 0)
+    assert second.items == first.items
+    assert made.on_finished("a") == []
+    [third] = send(made, "", name="y")
+    assert third.rows[0].correlation_id == 2
+    assert refused(send(made, 1)) == [(1, start_error(1))]
+
+
+def test_new_iterative_requests_join_those_in_progress():
+    made = scheduler("a", text=ITERATIVE)
+    [first] = send(made, 0, name="x")
+    send(made, 0, name="y")
+    send(made, 0, name="z")
+    made.reschedule(first.items[0])
+    assert rows(made.on_finished("a")) == [("a", ["y", "x"])]
+    assert rows(made.on_finished("a")) == [("a", ["z"])]
+
+
+def test_a_closed_scheduler_completes_its_sequences():
+    made = scheduler("a")
+    send(made, 1, START)
+    made.on_finished("a")
+    made.close()
+    assert refused(send(made, 2, START)) == [
+        (2, "Server is stopping, scheduler for model has stopped accepting new inference requests")
+    ]
+    assert rows(send(made, 1, END)) == [("a", [1])]
+
+
+def test_draining_ends_all_sequences():
+    made = scheduler("a", size=1)
+    send(made, 1, START)
+    for sequence, flags, name in ((1, 0, "a"), (2, START, "b"), (1, 0, "c")):
+        send(made, sequence, flags, name)
+    assert [request.name for request in made.drain()] == ["a", "b", "c"]
+    assert made.waiting_count == 0
+    made.on_finished("a")
+    assert refused(send(made, 1)) == [(1, start_error(1))]
+    assert rows(send(made, 3, START)) == [("a", [3])]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "ordered"),
+    [
+        ("", FifoScheduler, False),
+        ("dynamic_batching { preserve_ordering: true }", DynamicScheduler, True),
+        ("sequence_batching { oldest { preserve_ordering: true } }", type(scheduler()), True),
+        ("sequence_batching { }", type(scheduler()), False),
+    ],
+)
+def test_a_configuration_chooses_its_scheduler(text, kind, ordered):
+    assert type(scheduler_for(config(text))) is kind
+    assert preserves_order(config(text)) is ordered

@@ -1,0 +1,128 @@
+"""Layouts of responses: announced once, forgotten by both sides, and what a frontend process reads with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from naiad_stub import wire
+from server.processes.pair import SILENT, Engine, request
+
+from naiad.frontends.tracing.tracer import Tracer
+from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.guests.tensors import TensorLayout
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InferResponse, OutputTensor
+from naiad.server.processes.messages import FrameKind
+from naiad.server.processes.remote_engine import RemoteEngine
+from naiad.server.processes.session import _MAX_LAYOUTS, FrontendSession
+
+
+class Link:
+    """Hands all frames to the other side at once."""
+
+    is_open = True
+
+    def __init__(self, on_frame: Callable[[int, bytes], None]) -> None:
+        self._on_frame = on_frame
+        self._reader = wire.FrameReader(1 << 30)
+        self.kinds: list[int] = []
+
+    def send(self, data: bytes) -> None:
+        for kind, payload in self._reader.feed(data):
+            self.kinds.append(kind)
+            self._on_frame(kind, payload)
+
+    def receive(self, timeout: float | None = 0) -> bool:
+        return False
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.responses: list[InferResponse] = []
+
+    def send(self, response: InferResponse, final: bool) -> None:
+        assert final
+        self.responses.append(response)
+
+
+class Pair:
+    """The owner's side and the frontend process's side in one process."""
+
+    def __init__(self) -> None:
+        self.remote = RemoteEngine(lambda: None)
+        self.session = FrontendSession(Engine(), FrontendMemory(1), Tracer(), {}, lambda *_: None)  # type: ignore[arg-type]
+        self.link = Link(self.remote.on_frame)
+        self.session.connect(self.link)  # type: ignore[arg-type]
+        self.remote.connect(Link(self.session.on_frame))  # type: ignore[arg-type]
+
+    def receive(self, size: int) -> InferResponse:
+        """A response whose first output has so many bytes."""
+        sink = Sink()
+        self.respond(self.remote.submit(replace(request(SILENT), request_id=f"id {size}"), sink), size)
+        self.remote.on_received()
+        (response,) = sink.responses
+        return response
+
+
+class Forwarded(Pair):
+    """Responses as a guest wrote them: the second output begins at an aligned offset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layouts: dict[int, TensorLayout] = {}
+
+    def respond(self, number: int, size: int) -> None:
+        outputs = bytes([7]) * size + bytes(4096 - size) + b"ab"
+        entries = [("A", Datatype.UINT8, (size,), 0, size), ("B", Datatype.UINT8, (2,), 4096, 4098)]
+        layout = self.layouts.setdefault(size, TensorLayout(entries, 4098))
+        self.session.respond_forwarded(number, ("m", 3), layout, outputs)
+
+
+class Joined(Pair):
+    """Responses whose outputs are sent one after the other."""
+
+    def respond(self, number: int, size: int) -> None:
+        outputs = [
+            OutputTensor("A", Datatype.UINT8, (size,), bytes([7]) * size),
+            OutputTensor("B", Datatype.UINT8, (2,), b"ab"),
+        ]
+        self.session.sink_of(number).send(InferResponse("m", 3, "", outputs, layout=("a layout", size)), True)
+
+
+def check(response: InferResponse, number: int) -> None:
+    assert (response.model_name, response.model_version, response.request_id) == ("m", 3, f"id {number}")
+    assert [(each.name, tuple(each.shape), bytes(each.data)) for each in response.outputs] == [
+        ("A", (number,), bytes([7]) * number),
+        ("B", (2,), b"ab"),
+    ]
+
+
+def test_both_sides_forget_layouts_before_they_are_too_many() -> None:
+    async def run() -> None:
+        for pair in (Forwarded(), Joined()):
+            for number in range(1, _MAX_LAYOUTS + 10):
+                check(pair.receive(number), number)
+            assert pair.link.kinds.count(FrameKind.FORGET_LAYOUTS) == 1
+            assert pair.remote.held.layouts == 9
+            check(pair.receive(_MAX_LAYOUTS + 5), _MAX_LAYOUTS + 5)
+            check(pair.receive(5), 5)
+
+    asyncio.run(run())
+
+
+def test_a_layout_is_announced_once() -> None:
+    async def run() -> None:
+        pair = Forwarded()
+        for _ in range(3):
+            check(pair.receive(5), 5)
+        assert pair.link.kinds == [FrameKind.RESULT, FrameKind.LAYOUT, *[FrameKind.RESPONSE] * 3]
+
+    asyncio.run(run())

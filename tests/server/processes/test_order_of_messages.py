@@ -1,0 +1,144 @@
+"""Messages between a frontend process and the owner take effect in their order, also where a call blocks meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+
+import pytest
+from naiad_stub import wire
+from server.processes.pair import Pair, run
+
+from naiad.guests.memory.instance import InstanceMemory
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InferResponse, OutputTensor
+from naiad.server.processes.link import Link
+from naiad.server.processes.messages import CallResult, FrameKind, VersionRoute, pack, unpack
+from naiad.server.processes.remote_engine import RemoteEngine
+
+LARGE = 200_000
+
+
+def respond_from_guest(pair: Pair, number: int) -> InstanceMemory:
+    """Respond with an output that stays in the segment of a guest."""
+    guest = InstanceMemory("guest", capacity=1 << 24, shared=pair.memory)
+    output = OutputTensor("A", Datatype.UINT8, (LARGE,), guest.borrow(0, 0, LARGE))
+    pair.session.sink_of(number).send(InferResponse("m", 1, "", [output], layout=("large", number)), True)
+    return guest
+
+
+def respond(pair: Pair, number: int) -> None:
+    outputs = [OutputTensor("A", Datatype.UINT8, (2,), b"ab")]
+    pair.session.sink_of(number).send(InferResponse("m", 1, "", outputs, layout=("small",)), True)
+
+
+def test_a_response_is_read_before_the_segment_of_its_exited_guest_is_dropped() -> None:
+    async def test(pair: Pair) -> None:
+        sinks = [pair.sink(1), pair.sink(2)]
+        respond_from_guest(pair, 1).close()
+        pair.session.on_routes_changed()  # arrives together with the response
+        respond(pair, 2)
+        await pair.settle(lambda: all(sink.responses for sink in sinks))
+        (large,), (small,) = (sink.responses for sink in sinks)
+        assert bytes(large.outputs[0].data) == bytes(LARGE)
+        assert bytes(small.outputs[0].data) == b"ab"
+        assert pair.remote.held.segments == 0
+
+    run(test)
+
+
+def test_a_response_that_waits_for_a_blocking_call_keeps_the_segment_it_names() -> None:
+    async def test(pair: Pair) -> None:
+        sink = pair.sink(1)
+        respond_from_guest(pair, 1).close()
+        pair.session.on_routes_changed()
+        pair.remote.receive()  # as a frontend does before it looks at a kept route
+        assert sink.responses == []
+        assert pair.remote.held.segments == 1
+        await pair.settle(lambda: sink.responses)
+        assert bytes(sink.responses[0].outputs[0].data) == bytes(LARGE)
+        assert pair.remote.held.segments == 0
+
+    run(test)
+
+
+def test_the_segment_of_an_exited_guest_is_unmapped_without_a_change_of_routes() -> None:
+    """Guests restart, and instances come and go with the load, while routes stay the same."""
+
+    async def test(pair: Pair) -> None:
+        for number in (1, 2, 3):
+            sink = pair.sink(number)
+            guest = respond_from_guest(pair, number)
+            await pair.settle(lambda sink=sink: sink.responses)
+            (response,) = sink.responses
+            guest.close()
+            await pair.settle(lambda: not pair.remote.held.segments)
+            assert bytes(response.outputs[0].data) == bytes(LARGE)  # mapped while a response refers to it
+        assert pair.session.segment_count == 0
+
+    run(test)
+
+
+def test_responses_keep_their_order_when_one_of_them_causes_a_blocking_call() -> None:
+    async def test(pair: Pair) -> None:
+        order: list[int] = []
+        pair.sink(1, lambda: (respond(pair, 3), pair.owner.flush(), pair.remote.receive(), order.append(1)))
+        for number in (2, 3):
+            pair.sink(number, lambda number=number: order.append(number))
+        respond(pair, 1)
+        respond(pair, 2)
+        await pair.settle(lambda: len(order) == 3)
+        assert order == [1, 2, 3]
+
+    run(test)
+
+
+def test_a_failing_sink_does_not_affect_other_responses(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(pair: Pair) -> None:
+        pair.sink(1, lambda: 1 // 0)
+        other = pair.sink(2)
+        respond(pair, 1)
+        respond(pair, 2)
+        await pair.settle(lambda: other.responses)
+
+    run(test)
+    assert "cannot pass on a response of 'm'" in caplog.text
+
+
+def test_a_route_that_changes_while_its_answer_arrives_is_asked_for_again() -> None:
+    owner, frontend = socket.socketpair()
+    owner.settimeout(30)
+
+    def answer() -> None:
+        """Reply to two calls; together with the first reply comes the news that it does not hold any more."""
+        reader = wire.FrameReader()
+        for load in (1, 2):
+            calls: list[tuple[int, bytes]] = []
+            while not calls:
+                calls += reader.feed(owner.recv(1 << 16))
+            ((kind, payload),) = calls
+            assert kind == FrameKind.CALL
+            route = VersionRoute(load, False, None, {"load": load}, None)
+            frames = pack(FrameKind.RESULT, CallResult(unpack(payload).number, route, None))
+            if load == 1:
+                frames += pack(FrameKind.ROUTES_CHANGED, frozenset())
+            owner.sendall(frames)
+
+    async def test() -> None:
+        remote = RemoteEngine(lambda: None)
+        link = Link(frontend, asyncio.get_running_loop(), remote.on_frame, remote.on_link_end, remote.on_received)
+        remote.connect(link)
+        try:
+            assert remote.model_config("m") == {"load": 2}
+            assert remote.model_config("m") == {"load": 2}  # kept
+        finally:
+            link.close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        asyncio.run(test())
+    finally:
+        owner.close()
+        thread.join(30)

@@ -1,0 +1,185 @@
+"""Frontend processes that are stopped or hung, and the counters of those that were killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+from server.processes.pair import Engine, Sink, request
+from support.waiting import until_async
+
+from naiad.frontends.tracing.tracer import Tracer
+from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.server.processes import pool as pools
+from naiad.server.processes.link import Link
+from naiad.server.processes.messages import FrameKind, ProcessReport, VersionRoute, pack
+from naiad.server.processes.pool import FrontendPool
+from naiad.server.processes.remote_engine import RemoteEngine
+from naiad.server.processes.spawned import SpawnedProcess, SpawnedProcesses
+
+
+class Frontends(SpawnedProcesses):
+    """Processes that only sleep. This process has their ends of the links, each with a real engine's door."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.doors: list[RemoteEngine] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.sockets: list[socket.socket] = []
+        self.links: list[Link] = []
+        self.pings: list[bytes] = []
+
+    def take(self) -> SpawnedProcess:
+        own, other = socket.socketpair()
+        process = subprocess.Popen(["sleep", "600"])
+        self.processes.append(process)
+        self.sockets.append(other)
+        return SpawnedProcess(process, own)
+
+    def connect(self, number: int) -> RemoteEngine:
+        """Have a process take part from now on."""
+        door = RemoteEngine(lambda: None)
+        loop = asyncio.get_running_loop()
+
+        def on_frame(kind: int, payload: bytes) -> None:
+            if kind == FrameKind.PING:
+                self.pings.append(payload)
+            door.on_frame(kind, payload)
+
+        link = Link(self.sockets[number], loop, on_frame, door.on_link_end, door.on_received)
+        door.connect(link)
+        self.links.append(link)
+        door.send(pack(FrameKind.REPORT, ProcessReport(started=["a line"])))
+        self.doors.append(door)
+        return door
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait(30)
+        for each in self.sockets:
+            each.close()
+
+
+@pytest.fixture
+def frontends() -> Iterator[Frontends]:
+    made = Frontends()
+    yield made
+    made.end()
+
+
+def run(frontends: Frontends, count: int, test: Callable[[FrontendPool], Awaitable[None]]) -> None:
+    async def with_pool() -> None:
+        pool = FrontendPool(Engine(), FrontendMemory(count), Tracer(), count, None, frontends)  # type: ignore[arg-type]
+        try:
+            await asyncio.wait_for(test(pool), 20)
+        finally:
+            for each in frontends.processes:
+                each.kill()
+            await pool.stop(0)
+
+    asyncio.run(with_pool())
+
+
+async def started(pool: FrontendPool, frontends: Frontends) -> list[RemoteEngine]:
+    starting = asyncio.ensure_future(pool.start())
+    await until_async(lambda: frontends.processes and len(frontends.processes) == len(pool.pids))
+    doors = [frontends.connect(number) for number in range(len(frontends.processes))]
+    assert await starting == ["a line"]
+    return doors
+
+
+def unread(end: socket.socket) -> int:
+    """How many bytes have arrived at an end of a link."""
+    end.setblocking(False)
+    size = 0
+    with contextlib.suppress(BlockingIOError):
+        while data := end.recv(1 << 20):
+            size += len(data)
+    return size
+
+
+def value(pool: FrontendPool, name: str, process: str) -> float:
+    (family,) = [each for each in pool.families() if each.name == name]
+    return next(each.value for each in family.samples if each.labels == {"process": process})
+
+
+def test_a_process_that_answers_nothing_is_killed_and_another_one_started(
+    frontends: Frontends, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pools, "HANG_SECONDS", 0.3)
+
+    async def test(pool: FrontendPool) -> None:
+        await started(pool, frontends)
+        hung, alive = frontends.processes
+        frontends.links[0].close = lambda: None  # type: ignore[method-assign]
+        asyncio.get_running_loop().remove_reader(frontends.sockets[0])  # as a process that is stopped
+        await until_async(lambda: hung.poll() is not None or not psutil.pid_exists(hung.pid))
+        frontends.sockets[0].shutdown(socket.SHUT_RDWR)  # the kernel's part of its end
+        await until_async(lambda: len(frontends.processes) == 3)
+        assert alive.poll() is None
+        assert f"frontend process {hung.pid} has not responded for 0.3 s and is killed" in caplog.text
+        assert pool.restart_count == 1
+
+    run(frontends, 2, test)
+
+
+def test_a_process_that_answers_is_not_killed(frontends: Frontends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "HANG_SECONDS", 0.06)
+    monkeypatch.setattr(pools, "_PINGS", 60)  # one a millisecond; each of them would have to be late
+
+    async def test(pool: FrontendPool) -> None:
+        await started(pool, frontends)
+        await until_async(lambda: len(frontends.pings) > 100)
+        assert frontends.processes[0].poll() is None
+
+    run(frontends, 1, test)
+
+
+def test_a_process_that_does_not_read_delays_a_change_for_a_limited_time(
+    frontends: Frontends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "_SENT_LIMIT_SECONDS", 0.05)
+
+    async def test(pool: FrontendPool) -> None:
+        starting = asyncio.ensure_future(pool.start())
+        await until_async(lambda: frontends.sockets)
+        pool.broadcast(FrameKind.REGION, bytes(8 << 20))
+        await pool.wait_sent()
+        assert 0 < unread(frontends.sockets[0]) < 8 << 20
+        starting.cancel()
+
+    run(frontends, 1, test)
+
+
+def test_requests_of_processes_that_were_killed_stay_counted(frontends: Frontends) -> None:
+    name = "naiad_process_requests_total"
+
+    async def ask(door: RemoteEngine, count: int) -> None:
+        door.ask = lambda *_: VersionRoute(1, False, None, {}, None)  # type: ignore[method-assign,arg-type]
+        sink = Sink()
+        for _ in range(count):
+            door.submit(request("m"), sink)
+        await until_async(lambda: len(sink.responses) == count)
+
+    async def test(pool: FrontendPool) -> None:
+        doors = await started(pool, frontends)
+        await ask(doors[0], 3)
+        await ask(doors[1], 2)
+        assert [value(pool, name, f"frontend {n}") for n in (0, 1)] == [3, 2]
+        frontends.processes[0].kill()
+        frontends.links[0].close()
+        await until_async(lambda: len(frontends.processes) == 3)
+        assert [value(pool, name, f"frontend {n}") for n in (0, 1)] == [3, 2]  # no scrape had asked the process
+        await ask(frontends.connect(2), 5)
+        assert [value(pool, name, f"frontend {n}") for n in (0, 1)] == [8, 2]
+        figures: Any = await pool.figures()
+        assert figures[frontends.processes[2].pid]["requests"] == 5
+
+    run(frontends, 2, test)
