@@ -14,6 +14,7 @@ from environments import makers
 from environments.makers import member, write_tar
 from packaging.specifiers import SpecifierSet
 
+from naiad.config.model.environment_source import EnvironmentSource
 from naiad.core.errors import ExecutionEnvironmentError, InterpreterNotFoundError
 from naiad.environments.manager import EnvironmentManager
 
@@ -138,6 +139,76 @@ def test_a_link_to_a_directory_is_followed_once(manager, whole, tmp_path):
     (tmp_path / "current").symlink_to(whole)
 
     assert manager.prepare(tmp_path / "current").prefix == whole
+
+
+def interpreter(path: Path) -> EnvironmentSource:
+    return EnvironmentSource(path=path, is_interpreter=True)
+
+
+def test_an_interpreter_is_started_by_its_own_name_in_its_environment(manager, whole, minor, tmp_path):
+    """A venv's is a link to another one: what it is called determines its packages."""
+    subprocess.run([whole / "bin" / "python", "-I", "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    site = next((tmp_path / "venv").glob("lib/python3*/site-packages"))
+    shutil.copytree(next(whole.glob("lib/python3*/site-packages/numpy")), site / "numpy")
+    (tmp_path / "current").symlink_to(tmp_path / "venv")
+
+    plain = manager.prepare(interpreter(whole / "bin" / f"python{minor}"))
+    venv = manager.prepare(interpreter(tmp_path / "current" / "bin" / "python"))
+
+    assert (plain.prefix, plain.python, plain.source) == (whole, whole / "bin" / f"python{minor}", plain.python)
+    assert (venv.prefix, venv.python) == (tmp_path / "venv", tmp_path / "venv" / "bin" / "python")
+    assert venv.environ({})["VIRTUAL_ENV"] == str(tmp_path / "venv")
+    assert not stored(manager)
+
+
+def test_the_servers_own_interpreter_may_be_named(manager):
+    assert manager.prepare(interpreter(Path(sys.executable))).is_host
+
+
+def test_a_file_that_is_no_interpreter_is_refused_with_what_it_is(manager, whole, tmp_path):
+    (tmp_path / "text").write_text("hello")
+    shutil.copy(whole / "bin" / "python", tmp_path / "python")
+    (tmp_path / "python").chmod(0o644)
+    (tmp_path / "gone").symlink_to("/gone/python3.9")
+    (tmp_path / "arm").write_bytes(FOREIGN["aarch64"][0])
+    (tmp_path / "false").write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "false").chmod(0o755)
+
+    for name, text in {
+        "text": "cannot be used: it is not a program; name a file such as /opt/conda/bin/python, or the folder above bin",
+        "none": "cannot be used: it does not exist; name an interpreter, or the folder above bin",
+        "gone": "cannot be used: it is a link to /gone/python3.9, which does not exist; name an interpreter",
+        "arm": "is for another platform: ",
+        "false": "does not work: exit status 3 with no output",
+        "python": "cannot be used: it is not executable by this user (mode 644); run `chmod +x ",
+    }.items():
+        message = refusal(manager, interpreter(tmp_path / name))
+        assert message.startswith(f"the interpreter {tmp_path / name} "), (name, message)
+        assert text in message, name
+
+
+def test_the_interpreter_of_an_environment_without_numpy_is_refused_with_what_to_run(manager, minor, tmp_path):
+    bare = makers.make_environment(tmp_path / "bare", minor, numpy=False)
+
+    message = refusal(manager, interpreter(bare / "bin" / "python"))
+
+    assert f"the interpreter {bare}/bin/python cannot be used: its Python {minor}" in message
+    assert f"install it there (`{bare}/bin/python -m pip install numpy`)" in message
+
+
+def test_an_interpreter_of_another_version_than_required_is_refused_with_both(manager, whole, minor):
+    python = whole / "bin" / "python"
+
+    message = refusal(manager, interpreter(python), python=SpecifierSet("==3.99"), python_origin="the manifest")
+
+    assert message.startswith(f"the execution environment {python} has Python {minor}.")
+    assert "but the manifest asks for Python ==3.99; " in message
+
+
+def test_the_folder_bin_in_place_of_the_environment_is_refused_with_the_folder_above(manager, whole):
+    message = refusal(manager, whole / "bin")
+
+    assert message.endswith(f"; name the folder above it, {whole}, or an interpreter in it")
 
 
 def test_a_missing_path_has_the_references_text_and_more(manager, tmp_path):

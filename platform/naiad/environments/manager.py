@@ -28,7 +28,12 @@ from naiad.environments.store.leases import Lease
 from naiad.environments.store.record import ReadyEntry
 from naiad.environments.store.store import Store
 from naiad.sources.interpreters.discovery import find_interpreter
-from naiad.sources.interpreters.prefix import probe_with_libraries, require_interpreter, require_numpy
+from naiad.sources.interpreters.prefix import (
+    probe_with_libraries,
+    require_interpreter,
+    require_numpy,
+    require_program,
+)
 from naiad.sources.interpreters.probe import Interpreter, probe_cached
 from naiad.sources.interpreters.versions import matches, version_text
 
@@ -93,8 +98,8 @@ class EnvironmentManager:
         The result has a lease on its store entry until the lease is released or the result is garbage collected.
 
         Args:
-            source: An archive, a directory, or a file that declares packages; None for an interpreter of the
-                machine, preferably the host's.
+            source: An archive, a directory, an interpreter, or a file that declares packages; None for an interpreter
+                of the machine, preferably the host's.
             python: Versions that the model supports.
             python_origin: The parameter or file that requires these versions, for errors.
             label: Name of the model, for the log.
@@ -131,6 +136,8 @@ class EnvironmentManager:
     def _prepare_named(self, named: EnvironmentSource, label: str) -> ReadyEnvironment:
         if named.path is None:
             return _from_entry(redact(named.uri), *self._entries.acquire_remote(named, label))
+        if named.is_interpreter:
+            return self._prepare_interpreter(named.path)
         # Resolved: changing a link to the next release must not change the environment of guests that restart.
         path = Path(os.path.realpath(named.path))
         if not path.exists():
@@ -184,6 +191,26 @@ class EnvironmentManager:
             raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
         require_numpy(found, where=where, advice=f"install it there (`{found.python} -m pip install numpy`)")
         return self._ready(found, source=path, prefix=path, library_path=library_path)
+
+    def _prepare_interpreter(self, path: Path) -> ReadyEnvironment:
+        """The environment of an interpreter, which is started by its own name: that of a link determines the venv."""
+        python = Path(os.path.realpath(path.parent), path.name)
+        if python == Path(os.path.realpath(Path(sys.executable).parent), Path(sys.executable).name):
+            return host_environment(self._root)
+        where = f"the interpreter {path}"
+        if self._policy.trust is not None:
+            raise ExecutionEnvironmentError(
+                f"{where} is refused: only archives have signatures; pack its environment with `naiad env pack`, or "
+                "remove --env-trust"
+            )
+        require_program(python, where=where)
+        probe = partial(probe_cached, cache=self._root / "interpreters")
+        try:
+            found, library_path = probe_with_libraries(python, python.parent.parent, probe)
+        except ExecutionEnvironmentError as error:
+            raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
+        require_numpy(found, where=where, advice=f"install it there (`{found.python} -m pip install numpy`)")
+        return self._ready(found, source=path, prefix=found.prefix, library_path=library_path)
 
     def _ready(
         self, found: Interpreter, *, source: Path | None, prefix: Path, library_path: Path | None

@@ -209,7 +209,12 @@ def _named_environment(model: Path) -> tuple[str, Path | str] | None:
 
     None if nothing does, so that a script block counts. An environment that is not here is returned as it is written.
     """
-    from naiad.models.resolution.environment import DEFAULT_ENVIRONMENT, EnvironmentSearch, locate_environment
+    from naiad.models.resolution.environment import (
+        DEFAULT_ENVIRONMENT,
+        EnvironmentSearch,
+        locate_environment,
+        names_environment,
+    )
     from naiad.models.resolution.files import RealFiles
 
     folder = _folder_of(model)
@@ -219,6 +224,8 @@ def _named_environment(model: Path) -> tuple[str, Path | str] | None:
     parameters = {} if config is None else {name: one.string_value for name, one in config.parameters.items()}
     origin = f"{_PARAMETER}.{version}" if parameters.get(f"{_PARAMETER}.{version}") else _PARAMETER
     text, origin = parameters.get(origin, ""), f"{origin} in {folder / 'config.pbtxt'}"
+    if not text and names_environment(python := parameters.get(_PYTHON_PARAMETER, "")):
+        text, origin = python, f"{_PYTHON_PARAMETER} in {folder / 'config.pbtxt'}"
     if not text and manifest is not None:
         text, origin = manifest.environment, str(manifest.path)
     if not text and (folder / DEFAULT_ENVIRONMENT).exists():
@@ -234,6 +241,7 @@ def _named_environment(model: Path) -> tuple[str, Path | str] | None:
 
 def _required_python(model: Path) -> SpecifierSet | None:
     """The versions of Python that a model's configuration, or a backend's manifest, requires; None for any."""
+    from naiad.models.resolution.environment import names_environment
     from naiad.models.resolution.files import RealFiles
     from naiad.models.resolution.manifest import parse_python_version
 
@@ -241,6 +249,8 @@ def _required_python(model: Path) -> SpecifierSet | None:
     config, manifest = _config_of(folder), read_backend_manifest(folder, RealFiles())
     if config is not None and _PYTHON_PARAMETER in config.parameters:
         text = config.parameters[_PYTHON_PARAMETER].string_value
+        if names_environment(text):
+            return None
         return parse_python_version(text, f"{_PYTHON_PARAMETER} in {folder / 'config.pbtxt'}")
     return None if manifest is None else manifest.requires_python
 

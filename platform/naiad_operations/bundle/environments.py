@@ -25,6 +25,7 @@ __all__ = ["ENVIRONMENTS_FOLDER", "BundledEnvironments"]
 
 ENVIRONMENTS_FOLDER = "environments"
 _SHOWN_DIGITS = 12
+_SYSTEM_FOLDERS = frozenset({"/", "/usr", "/usr/local"})
 _DECLARED_NAME = "packages.tar.zst"
 """Name of each archive of a declared environment: models that declare the same packages in other files share it."""
 
@@ -88,6 +89,8 @@ class BundledEnvironments:
             ExecutionEnvironmentError: If it cannot be read, packed or downloaded.
         """
         named = source if isinstance(source, EnvironmentSource) else EnvironmentSource(path=source)
+        if named.is_interpreter:
+            named = EnvironmentSource(path=self._folder_of(named, origin))
         key = f"{os.path.realpath(named.path) if named.path is not None else named.uri}@{named.digest}"
         if named.path is not None and is_declaration(named.path):
             key += f" {python or ''}"
@@ -128,6 +131,20 @@ class BundledEnvironments:
                 "sign it with `naiad env sign`"
             )
         return path
+
+    def _folder_of(self, named: EnvironmentSource, origin: str) -> Path:
+        """The folder of an environment that is named by its interpreter.
+
+        Raises:
+            BundleError: If that is the system's.
+        """
+        prefix = self._manager.prepare(named).prefix
+        if str(prefix) in _SYSTEM_FOLDERS:
+            raise BundleError(
+                f"{origin}: cannot bundle the interpreter {named}: its packages are in {prefix}, with the rest of this "
+                "system; make a venv or a conda environment with the packages of the model, and name that"
+            )
+        return prefix
 
     def _built(self, named: EnvironmentSource, python: SpecifierSet | None) -> Path:
         """An archive of an environment that a file declares: built from its lock, and packed with its interpreter."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from naiad import __version__
+from naiad.config.server.backend_settings import ENVIRONMENT_SETTING, PYTHON_SETTING
 from naiad.config.server.flag import Flag, format_flag
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import BundleError
@@ -23,6 +24,7 @@ from naiad.environments.elf import newest_glibc
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
 from naiad.environments.progress import ProgressReporter
+from naiad.models.resolution.environment import names_environment
 from naiad_operations.bundle.environments import BundledEnvironments
 from naiad_operations.bundle.host import HOST_FOLDER, copy_host, lock_text, run_script
 from naiad_operations.bundle.manifest import HERE, MANIFEST_NAME, RUN, BundleManifest, digests_of
@@ -162,8 +164,15 @@ def _flags(options: ServerOptions, flags: Sequence[tuple[Flag, str]], collected:
     if options.environments.trusted_keys is not None:
         yield f"--env-trust={HERE}/{_KEYS}"
     for flag, text in flags:
-        if flag.name not in _REPLACED_FLAGS:
+        if flag.name not in _REPLACED_FLAGS and not _names_default_environment(flag, text):
             yield format_flag(flag, text)
+
+
+def _names_default_environment(flag: Flag, text: str) -> bool:
+    """Whether a flag names an environment for all models: in the bundle, the models' configurations name it."""
+    key, _, value = text.rpartition(",")[2].partition("=")
+    is_one = key == ENVIRONMENT_SETTING or (key == PYTHON_SETTING and names_environment(value))
+    return flag.name == "backend-config" and is_one and text.startswith(("python,", f"{key}="))
 
 
 def _notes(collected: CollectedModels, described: Manifest, flags: Sequence[tuple[Flag, str]]) -> Iterable[str]:

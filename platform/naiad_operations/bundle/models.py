@@ -35,6 +35,7 @@ from naiad.models.resolution.environment import (
     PYTHON_PARAMETER,
     EnvironmentSearch,
     locate_environment,
+    names_environment,
     read_script,
 )
 from naiad.models.resolution.files import RealFiles
@@ -184,7 +185,8 @@ class _ModelCollector:
                 directories=self._settings.environment_directories,
                 repository=files.directory.parent,
             )
-            source, _ = locate_environment(text, origin, places, RealFiles())
+            is_interpreter = key == PYTHON_PARAMETER
+            source, _ = locate_environment(text, origin, places, RealFiles(), is_interpreter=is_interpreter)
             archive = self._add_environment(source, origin, pythons.get(version))
             return f"$$TRITON_MODEL_DIRECTORY/{os.path.relpath(archive, folder)}"
 
@@ -298,6 +300,8 @@ class _ModelCollector:
 def _is_to_be_named(resolution: Resolution, config: ModelConfig) -> bool:
     """Whether a model's configuration must name the environment in the bundle, because nothing else there does."""
     source = resolution.environment
+    if resolution.has_default_environment:
+        return True
     if isinstance(source, EnvironmentSource) or source is None or not is_declaration(source):
         return False
     if not resolution.is_shared:
@@ -340,11 +344,15 @@ def rewrite_config(text: str, source: str, versions: Iterable[int], place: Calla
         ConfigError: If the configuration is malformed.
     """
     message = parse_text(text, source)
-    named = {key: value.string_value for key, value in message.parameters.items() if _is_environment(key)}
+    named = {
+        key: value.string_value
+        for key, value in message.parameters.items()
+        if _is_environment(key) or (key == PYTHON_PARAMETER and names_environment(value.string_value))
+    }
     for key, old in named.items():
         if not old:
             continue
-        if key == _PARAMETER and _VERSION_DIRECTORY in old:
+        if key in (_PARAMETER, PYTHON_PARAMETER) and _VERSION_DIRECTORY in old:
             # One value names a different environment for each version, so each version gets its own parameter.
             del message.parameters[key]
             for version in versions:

@@ -327,7 +327,8 @@ def _prepare_environment(
             if finding is not None:
                 examined.add_findings([finding], version)
                 return None
-        is_remote = isinstance(resolution.environment, EnvironmentSource)
+        named = resolution.environment
+        is_remote = isinstance(named, EnvironmentSource) and not named.is_interpreter
         if not context.can_unpack and (archive is not None or is_remote or _is_declared(resolution.environment)):
             return None
         return prepare_environment(resolution, context.environments, examined.files.key)
@@ -358,6 +359,8 @@ def _prepare_environment(
 
 
 def _archive(source: Path | EnvironmentSource | None) -> Path | None:
+    if isinstance(source, EnvironmentSource) and source.is_interpreter:
+        return None
     path = source.path if isinstance(source, EnvironmentSource) else source
     return path if path is not None and path.is_file() and not is_declaration(path) else None
 

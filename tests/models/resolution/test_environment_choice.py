@@ -44,7 +44,7 @@ def test_the_path_of_an_environment_is_found_by_the_documented_rules(text, path)
     [
         (
             "e.tar.gz",
-            "names the execution environment 'e.tar.gz', but '/repo/m/e.tar.gz' does not exist; a path may be",
+            "names the execution environment 'e.tar.gz', but '/repo/m/e.tar.gz' does not exist; '/repo/m' has 1; a path may be",
         ),
         (
             "/$$TRITON_MODEL_DIRECTORY/e",
@@ -170,6 +170,101 @@ def test_a_setting_names_the_python_of_models_without_an_environment():
     assert resolve_m({OWN, "/own"}, parameters={"EXECUTION_ENV_PATH": "/own"}, **settings).python is None
 
 
+CONDA = "/opt/conda/bin/python"
+DEFAULT_PYTHON = "--backend-config=python,default-python"
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "is_interpreter"),
+    [
+        (CONDA, CONDA, True),
+        ("/opt/conda", "/opt/conda", False),
+        ("/opt/conda/", "/opt/conda", False),
+        ("/envs/python3.11", "/envs/python3.11", True),
+        ("/envs/run-python.sh", "/envs/run-python.sh", True),
+        ("/envs/e.tar.gz", "/envs/e.tar.gz", False),
+        ("$$TRITON_MODEL_DIRECTORY/venv", "/repo/m/venv", False),
+        ("venv/bin/python", "/repo/m/venv/bin/python", True),
+        ("./venv", "/repo/m/venv", False),
+    ],
+)
+def test_a_path_in_place_of_a_version_names_an_interpreter_or_an_environment(text, path, is_interpreter):
+    files = {OWN, CONDA, "/envs/python3.11", "/envs/run-python.sh", "/envs/e.tar.gz", "/repo/m/venv/bin/python"}
+    found = resolve_m(files, parameters={"PYTHON_VERSION": text})
+    expected = EnvironmentSource(path=Path(path), is_interpreter=True) if is_interpreter else Path(path)
+    assert (found.environment, found.environment_origin) == (expected, "parameter PYTHON_VERSION of model 'm'")
+    assert found.python is None
+    step = next(step for step in found.steps if step.subject == "python")
+    assert step.reason == "that of the environment, which parameter PYTHON_VERSION of model 'm' names"
+
+
+def test_the_interpreter_of_an_environment_may_be_named_as_the_environment():
+    found = resolve_m({OWN, CONDA}, parameters={"EXECUTION_ENV_PATH": CONDA})
+    assert found.environment == EnvironmentSource(path=Path(CONDA), is_interpreter=True)
+
+
+def test_a_setting_names_the_interpreter_of_all_models_that_choose_none():
+    settings = {"backend_configs": {"python": {"default-python": CONDA}}}
+    files = {OWN: "", CONDA: "", "/own": ""}
+    found = resolve_m(files, **settings)
+    assert found.environment == EnvironmentSource(path=Path(CONDA), is_interpreter=True)
+    assert (found.environment_origin, found.has_default_environment) == (DEFAULT_PYTHON, True)
+
+    own = resolve_m(files, parameters={"EXECUTION_ENV_PATH": "/own"}, **settings)
+    assert (str(own.environment), own.has_default_environment) == ("/own", False)
+    other = resolve_m(files, parameters={"PYTHON_VERSION": "3.10"}, **settings)
+    assert (other.environment, str(other.python)) == (None, "==3.10.*")
+    assert f"does not use the default environment '{CONDA}' of {DEFAULT_PYTHON}" in other.skipped_environment
+    declared = {**files, OWN: BLOCK}
+    assert str(resolve_m(declared, **settings).environment) == OWN
+
+
+def test_a_models_interpreter_wins_over_what_its_backend_and_its_code_name():
+    files = {SHARED: BLOCK, MANIFEST: 'environment = "e"\nrequires-python = ">=3.9"', "/b1/x/e": "", CONDA: ""}
+    found = resolve_m(files, backend="x", parameters={"PYTHON_VERSION": CONDA})
+    assert (str(found.environment), str(found.python)) == (CONDA, ">=3.9")
+    step = next(step for step in found.steps if step.subject == "environment")
+    assert step.reason == f"parameter PYTHON_VERSION of model 'm'; it wins over the script block of {SHARED}"
+
+
+def test_two_environments_of_one_model_or_for_all_models_are_refused():
+    files = {OWN, CONDA, "/own", "/all.tar.gz"}
+    with pytest.raises(ResolutionError) as caught:
+        resolve_m(files, parameters={"EXECUTION_ENV_PATH": "/own", "PYTHON_VERSION": CONDA})
+    assert caught.value.message == (
+        f"cannot choose the environment of model 'm': its parameter EXECUTION_ENV_PATH names '/own', and PYTHON_VERSION "
+        f"names '{CONDA}'; keep one of them, or give PYTHON_VERSION a version"
+    )
+    both = {"backend_configs": {"": {"execution-env-path": "/all.tar.gz", "default-python": CONDA}}}
+    with pytest.raises(ResolutionError) as caught:
+        resolve_m(files, **both)
+    assert caught.value.message == (
+        "cannot choose the environment of models: --backend-config=python,execution-env-path names '/all.tar.gz', and "
+        f"{DEFAULT_PYTHON} names '{CONDA}'; keep one of them, or give default-python a version"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("/opt/conda/bin/pyton", "; did you mean '/opt/conda/bin/python'?; a path may be"),
+        ("/opt/conda/bin/torch", "; '/opt/conda/bin' has pip, python; a path may be"),
+        ("/opt/miniconda/bin/python", "; '/opt' exists, and has no 'miniconda'; a path may be"),
+        ("~/conda/bin/python", "; '~' is not expanded; write the whole path; a path may be"),
+    ],
+)
+def test_the_error_of_a_missing_interpreter_says_what_is_there(text, message):
+    files = {OWN, CONDA, "/opt/conda/bin/pip"}
+    for options in (
+        {"parameters": {"PYTHON_VERSION": text}},
+        {"backend_configs": {"": {"default-python": text}}},
+    ):
+        with pytest.raises(ResolutionError) as caught:
+            resolve_m(files, **options)
+        assert f"names the execution environment '{text}', but '" in caught.value.message
+        assert message in caught.value.message
+
+
 def test_the_backend_toml_of_python_has_defaults_for_all_models():
     manifest = "/b2/python/backend.toml"
     files = {OWN: "", manifest: 'environment = "e"\nrequires-python = "3.9"', "/b2/python/e": "", "/all.tar.gz": ""}
@@ -199,7 +294,7 @@ def test_an_invalid_version_of_python_is_refused():
         resolve_m({OWN}, parameters={"PYTHON_VERSION": "python3"})
     assert caught.value.message == (
         "parameter PYTHON_VERSION of model 'm': 'python3' is not a version of Python: write a version as \"3.10\" or a "
-        'range as ">=3.10,<3.12"'
+        'range as ">=3.10,<3.12", or the path of an interpreter or environment, as "/opt/conda"'
     )
 
 
@@ -309,7 +404,7 @@ def test_files_beside_a_copied_model_are_found_where_the_model_was_copied_from(u
     [("", "../e.tgz"), ("s3://bucket/m", "e.tgz"), ("s3://bucket/m", "../../e.tgz"), ("s3://b/x/y/m", "/e")],
 )
 def test_other_files_of_a_copied_model_are_not_looked_for_elsewhere(uri, text):
-    with pytest.raises(ResolutionError, match="does not exist; a path may be absolute"):
+    with pytest.raises(ResolutionError, match=r"does not exist; .*; a path may be absolute"):
         resolve_m({OWN}, parameters={"EXECUTION_ENV_PATH": text}, model_uri=uri)
 
 

@@ -63,7 +63,9 @@ def test_a_model_directory_may_be_a_link(place):
 
 def test_a_dangling_link_is_not_an_environment(place):
     (place / "models" / "a" / "gone").symlink_to(place / "nowhere")
-    with pytest.raises(ResolutionError, match="does not exist; a path may be absolute"):
+    with pytest.raises(
+        ResolutionError, match="does not exist; it is a link, and what it names does not exist; a path may"
+    ):
         found(place, "a", "one", EXECUTION_ENV_PATH="gone")
 
 

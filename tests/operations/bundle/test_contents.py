@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 import tarfile
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from naiad.cli.commands import run as run_naiad
 from naiad.config.server.command_line import read_options
 from naiad.config.server.getopt import split_arguments
 from naiad.config.server.options import SERVER_FLAGS
-from naiad.core.errors import BundleError
+from naiad.core.errors import BundleError, NaiadError
 from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
@@ -220,6 +221,42 @@ def test_a_model_that_asks_for_a_python_that_is_not_in_the_bundle_is_refused(tmp
 
     assert "cannot bundle model 'm': it requires Python" in refused.value.message
     assert "the bundle's own Python is 3.11.7" in refused.value.message
+
+
+def test_an_environment_that_is_named_by_its_interpreter_travels(tmp_path, whole):
+    """By the model, or for all models: the folder of the interpreter is packed once, and the models name the archive."""
+    python = whole / "bin" / "python"
+    write_model(tmp_path / "models" / "own", parameter("PYTHON_VERSION", str(python)))
+    write_model(tmp_path / "models" / "folder", parameter("PYTHON_VERSION", str(whole)))
+    write_model(tmp_path / "models" / "default")
+    setting = f"--backend-config=python,default-python={python}"
+    flags = (f"--model-repository={tmp_path / 'models'}", setting)
+
+    contents, environments = collect(tmp_path, *flags)
+
+    (path,) = environments.members
+    texts = {
+        name: contents.members[f"models/{name}/config.pbtxt"].data.decode() for name in ("own", "folder", "default")
+    }
+    for name, key in (("own", "PYTHON_VERSION"), ("folder", "PYTHON_VERSION"), ("default", "EXECUTION_ENV_PATH.1")):
+        assert f'key: "{key}"' in texts[name], texts[name]
+        assert f"$$TRITON_MODEL_DIRECTORY/../../{path}" in texts[name]
+    assert contents.on_host == []
+
+
+def test_the_interpreter_of_the_system_is_not_bundled(tmp_path):
+    system = Path("/usr/bin/python3")
+    if not system.exists() or sys.prefix == "/usr":
+        pytest.skip("this system has no other Python in /usr")
+    write_model(tmp_path / "models" / "m", parameter("PYTHON_VERSION", str(system)))
+
+    with pytest.raises(NaiadError) as refused:
+        collect(tmp_path, f"--model-repository={tmp_path / 'models'}")
+
+    assert (
+        "cannot bundle the interpreter /usr/bin/python3: its packages are in /usr" in refused.value.message
+        or "cannot import numpy" in refused.value.message
+    )
 
 
 def test_signed_environments_bring_their_signatures_and_others_are_refused(tmp_path):

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import os
 import shutil
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -66,6 +67,48 @@ def test_one_setting_runs_all_models_in_an_environment(serving, tmp_path):
     with ServerProcess(repository, *flags, work=tmp_path, timeout=120) as server:
         assert told(server, "first")[1] == minor
         assert told(server, "second")[1] == minor
+
+
+def test_interpreters_and_folders_are_named_by_their_paths(tmp_path):
+    """By the setting for all models and by a model's own parameter, as the commands before a server see them."""
+    site = Path(np.__file__).parents[1]
+    for name in ("default", "own"):
+        subprocess.run([sys.executable, "-I", "-m", "venv", "--without-pip", tmp_path / name], check=True)
+        folder = next((tmp_path / name).glob("lib/python3*/site-packages"))
+        (folder / "numpy.pth").write_text(str(site))
+    python = tmp_path / "default" / "bin" / "python3"
+    repository = tmp_path / "models"
+    add_model(repository, "plain")
+    add_model(repository, "own", PYTHON_VERSION=str(tmp_path / "own"))
+    add_model(repository, "lost", PYTHON_VERSION=str(tmp_path / "own" / "bin" / "pyton3"))
+    setting = f"--backend-config=python,default-python={python}"
+    flags = (f"--env-store={tmp_path / 'store'}", setting, "--exit-on-error=false")
+
+    with ServerProcess(repository, *flags, work=tmp_path, timeout=120, wait="live") as server:
+        server.wait_for(lambda: "state" in index(server).get("lost", {}), "the start")
+        server.wait_for(lambda: index(server)["plain"]["state"] == "READY", "the models")
+        answers = {name: told(server, name) for name in ("plain", "own")}
+        reason = index(server)["lost"]["reason"]
+
+    assert answers["plain"] == [str(tmp_path / "default"), OWN_MINOR, np.__version__, "clean"]
+    assert answers["own"] == [str(tmp_path / "own"), OWN_MINOR, np.__version__, "clean"]
+    assert f"pyton3' does not exist; did you mean '{tmp_path}/own/bin/python3'?" in reason
+
+    stored = f"--env-store={tmp_path / 'store'}"
+    naiad = Path(sys.executable).with_name("naiad")
+    given = [f"--model-repository={repository}", stored, setting]
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [naiad, *arguments, *given]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+
+    explained = run("explain", "plain", "--prepare")
+    assert f"environment {python}\n" in explained.stdout, explained.stdout
+    assert "--backend-config=python,default-python" in explained.stdout
+    assert f"in {tmp_path}/default, with numpy {np.__version__}" in explained.stdout
+    shutil.rmtree(repository / "lost")
+    verified = run("doctor")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
 def manifest(**changes: object) -> bytes:

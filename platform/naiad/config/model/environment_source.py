@@ -27,19 +27,21 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSource:
-    """The source of an environment that is remote, or has a digest.
+    """The source of an environment that is remote, has a digest, or is named by its interpreter.
 
     Attributes:
-        path: An archive or a directory of this machine; None for a remote one.
+        path: An archive, a directory or an interpreter of this machine; None for a remote one.
         uri: URI of a remote one; empty for a path.
         digest: Required SHA-256 of the archive; empty if none was given.
         is_mutable: Whether the content of the URI may change between loads, because it is in the model's repository.
+        is_interpreter: Whether the path is that of an interpreter.
     """
 
     path: Path | None = None
     uri: str = ""
     digest: str = ""
     is_mutable: bool = False
+    is_interpreter: bool = False
 
     def __str__(self) -> str:
         return f"{self.path or redact(self.uri)}{f'@sha256:{self.digest}' if self.digest else ''}"

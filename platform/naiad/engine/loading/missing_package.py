@@ -31,6 +31,8 @@ def missing_package(message: str, resolution: Resolution) -> str:
     if source is None or source == resolution.model_file:
         target = resolution.backend_dir or resolution.model_dir
         return f"if '{module}' is a package, add it with `naiad add {target} {package}`"
+    if isinstance(source, EnvironmentSource) and source.is_interpreter:
+        return f"if '{module}' is a package, install it for that interpreter: `{path} -m pip install {package}`"
     if path is None or not is_declaration(path):
         return f"if '{module}' is a package, add {package} to {_origin_of(path or str(source))}"
     if path.suffix == ".py":

@@ -109,9 +109,10 @@ class Resolution:
         utils_dir: Directory of `triton_python_backend_utils.py`.
         guest: The default guest, whose library every stub uses.
         stub_requires: Python versions that the stub supports.
-        environment: Directory or archive of the execution environment, or its remote source; None for the host's
-            interpreter or one found on the machine.
+        environment: Directory, archive or interpreter of the execution environment, or its remote source; None for
+            the host's interpreter or one found by its version.
         environment_origin: The parameter or file that names the environment; empty without one.
+        has_default_environment: Whether that is what the operator has set for all models that name none.
         python: The Python version that the model or its backend requires; None for any.
         python_origin: The parameter or file that requires it; empty without one.
         skipped_environment: A sentence about the default environment if the model does not use it; else empty.
@@ -138,6 +139,7 @@ class Resolution:
     backend_config: Mapping[str, str]
     steps: tuple[Decision, ...] = field(repr=False)
     notices: tuple[str, ...] = ()
+    has_default_environment: bool = False
     skipped_environment: str = ""
     library: NativeLibrary | None = None
 

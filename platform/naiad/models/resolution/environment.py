@@ -42,6 +42,7 @@ __all__ = [
     "choose_python",
     "locate_environment",
     "misspelt_parameters",
+    "names_environment",
     "python_defaults",
     "read_script",
 ]
@@ -99,6 +100,7 @@ class PythonDefaults:
     Attributes:
         environment: The environment as written; empty for none.
         environment_origin: The flag or file that names it.
+        is_interpreter: Whether a file that it names is an interpreter whatever its name is.
         base: Directory of relative paths.
         python: The Python version; None for any.
         python_origin: The flag or file that asks for it.
@@ -106,6 +108,7 @@ class PythonDefaults:
 
     environment: str = ""
     environment_origin: str = ""
+    is_interpreter: bool = False
     base: Path = Path()
     python: SpecifierSet | None = None
     python_origin: str = ""
@@ -119,7 +122,7 @@ def python_defaults(settings: Mapping[str, str], manifest: BackendManifest | Non
         manifest: Its manifest; None without one.
 
     Raises:
-        ResolutionError: If the setting is not a version of Python.
+        ResolutionError: If a setting is neither a version of Python nor a path, or two settings name an environment.
     """
     environment, environment_origin, base = "", "", Path.cwd()
     python, python_origin = None, ""
@@ -129,16 +132,32 @@ def python_defaults(settings: Mapping[str, str], manifest: BackendManifest | Non
     if settings.get(ENVIRONMENT_SETTING):
         environment, base = settings[ENVIRONMENT_SETTING], Path.cwd()
         environment_origin = f"--backend-config=python,{ENVIRONMENT_SETTING}"
-    if settings.get(PYTHON_SETTING):
+    text, is_interpreter = settings.get(PYTHON_SETTING, ""), False
+    if names_environment(text):
+        origin = f"--backend-config=python,{PYTHON_SETTING}"
+        if settings.get(ENVIRONMENT_SETTING):
+            raise ResolutionError(
+                f"cannot choose the environment of models: {environment_origin} names '{environment}', and {origin} "
+                f"names '{text}'; keep one of them, or give {PYTHON_SETTING} a version"
+            )
+        environment, environment_origin, base, is_interpreter = text, origin, Path.cwd(), True
+        python, python_origin = None, ""
+    elif text:
         python_origin = f"--backend-config=python,{PYTHON_SETTING}"
-        python = parse_python_version(settings[PYTHON_SETTING], python_origin)
+        python = parse_python_version(text, python_origin, takes_path=True)
     return PythonDefaults(
         environment=environment,
         environment_origin=environment_origin,
+        is_interpreter=is_interpreter,
         base=base,
         python=python,
         python_origin=python_origin,
     )
+
+
+def names_environment(text: str) -> bool:
+    """Whether the text for a Python names an interpreter or an environment, and not versions."""
+    return "/" in text or text.startswith("$")
 
 
 def choose_environment(
@@ -153,19 +172,31 @@ def choose_environment(
 ) -> EnvironmentChoice:
     """Choose the environment: parameter of the version, of the model, the backend's manifest, the backend's archive.
 
-    Then the script block of the code. A block that has no effect is named in the reason.
+    Then the script block of the code. A block that has no effect is named in the reason. A path in the parameter for
+    the Python names an environment as the model's other parameter does.
 
     The operator's default comes last, and only for models that do not ask for a Python version: its Python would
     contradict most of them.
 
     Raises:
-        ResolutionError: If the named environment does not exist.
+        ResolutionError: If the named environment does not exist, or the model names two.
     """
+    python = config.parameters.get(PYTHON_PARAMETER, "")
+    if not names_environment(python):
+        python = ""
     for parameter in (f"{ENVIRONMENT_PARAMETER}.{search.version}", ENVIRONMENT_PARAMETER):
         text = config.parameters.get(parameter, "")
+        if text and python:
+            raise ResolutionError(
+                f"cannot choose the environment of model '{config.name}': its parameter {parameter} names '{text}', "
+                f"and {PYTHON_PARAMETER} names '{python}'; keep one of them, or give {PYTHON_PARAMETER} a version"
+            )
         if text:
             named = _named(text, f"parameter {parameter} of model '{config.name}'", search, files)
             return _over_script(named, script)
+    if python:
+        origin = f"parameter {PYTHON_PARAMETER} of model '{config.name}'"
+        return _over_script(_named(python, origin, search, files, is_interpreter=True), script)
     if manifest is not None and manifest.environment:
         beside = replace(search, base=manifest.path.parent, model_dir=None, model_uri="")
         return _over_script(_named(manifest.environment, str(manifest.path), beside, files), script)
@@ -249,7 +280,9 @@ def _default_environment(
         )
         return replace(none, skipped=skipped)
     beside = replace(search, base=defaults.base, model_dir=None, model_uri="")
-    return _named(defaults.environment, defaults.environment_origin, beside, files)
+    return _named(
+        defaults.environment, defaults.environment_origin, beside, files, is_interpreter=defaults.is_interpreter
+    )
 
 
 def choose_python(
@@ -263,15 +296,16 @@ def choose_python(
 
     `requires-python` of a script block counts unless something other than the block names the environment.
 
-    The default is for models that run in no environment, or in the default one.
+    The default is for models that run in no environment, or in the default one. A parameter with a path chooses an
+    environment instead.
 
     Raises:
-        ResolutionError: If the parameter is not a version.
+        ResolutionError: If the parameter is neither a version nor a path.
     """
     text = config.parameters.get(PYTHON_PARAMETER, "")
-    if text:
+    if text and not names_environment(text):
         origin = f"parameter {PYTHON_PARAMETER} of model '{config.name}'"
-        required = parse_python_version(text, origin)
+        required = parse_python_version(text, origin, takes_path=True)
         return PythonChoice(required=required, origin=origin, step=Decision("python", f"Python {required}", origin))
     if manifest is not None and manifest.requires_python is not None:
         origin = str(manifest.path)
@@ -286,6 +320,8 @@ def choose_python(
         step = Decision("python", f"Python {defaults.python}", f"{origin}, the default for all models")
         return PythonChoice(required=defaults.python, origin=origin, step=step)
     why = f"neither parameter {PYTHON_PARAMETER} nor a {BACKEND_MANIFEST} asks for a version"
+    if text:
+        why = f"that of the environment, which parameter {PYTHON_PARAMETER} of model '{config.name}' names"
     return PythonChoice(required=None, origin="", step=Decision("python", "any", why))
 
 
@@ -308,8 +344,10 @@ def _none(why: str, searched: tuple[SearchedPath, ...]) -> EnvironmentChoice:
     return EnvironmentChoice(source=None, origin="", step=Decision("environment", "none", why, searched))
 
 
-def _named(text: str, origin: str, search: EnvironmentSearch, files: Files) -> EnvironmentChoice:
-    source, searched = locate_environment(text, origin, search, files)
+def _named(
+    text: str, origin: str, search: EnvironmentSearch, files: Files, *, is_interpreter: bool = False
+) -> EnvironmentChoice:
+    source, searched = locate_environment(text, origin, search, files, is_interpreter=is_interpreter)
     return EnvironmentChoice(source=source, origin=origin, step=Decision("environment", str(source), origin, searched))
 
 
@@ -320,10 +358,13 @@ VERSION_DIRECTORY_KEYWORD = "$$NAIAD_VERSION_DIRECTORY"
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(/[A-Za-z0-9_][A-Za-z0-9._+-]*)*")
 _ENDINGS = ("", ".tar.zst", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar", ".zip")
+_INTERPRETER = re.compile(r"python(\d+(\.\d+)*)?t?")
+_SHOWN_NAMES = 6
 _RULES = (
     "a path may be absolute, relative to the model's directory (in a backend.toml, the backend's), or start with "
-    f"{MODEL_DIRECTORY_KEYWORD} or {VERSION_DIRECTORY_KEYWORD}, and names an archive or a directory; env://NAME is "
-    "one in an --env-directory, file:// is a path, and URIs such as s3://, gs:// and https:// name archives"
+    f"{MODEL_DIRECTORY_KEYWORD} or {VERSION_DIRECTORY_KEYWORD}, and names an archive, a directory or an interpreter; "
+    "env://NAME is one in an --env-directory, file:// is a path, and URIs such as s3://, gs:// and https:// name "
+    "archives"
 )
 
 
@@ -349,9 +390,11 @@ class EnvironmentSearch:
 
 
 def locate_environment(
-    text: str, origin: str, search: EnvironmentSearch, files: Files
+    text: str, origin: str, search: EnvironmentSearch, files: Files, *, is_interpreter: bool = False
 ) -> tuple[Path | EnvironmentSource, tuple[SearchedPath, ...]]:
     """The path or remote source that *text* names, and the paths searched for it. Remote sources are not contacted.
+
+    A file is an interpreter if its name is that of one; with *is_interpreter*, if its name is not that of an archive.
 
     Raises:
         ResolutionError: If the text is invalid, or a local environment does not exist.
@@ -374,10 +417,21 @@ def locate_environment(
                 return EnvironmentSource(uri=uri, digest=digest, is_mutable=True), searched
             raise ResolutionError(
                 f"{origin} names the execution environment '{text}', but '{path}' does not exist"
-                f"{_similar(name, path, search, files)}; {_RULES}",
+                f"{_similar(name, path, search, files) or _beside(path, files)}; {_RULES}",
                 code=Code.NOT_FOUND,
             )
+        if not digest and not files.is_dir(path) and _is_interpreter(path, otherwise=is_interpreter):
+            return EnvironmentSource(path=path, is_interpreter=True), searched
     return (EnvironmentSource(path=path, digest=digest) if digest else path), searched
+
+
+def _is_interpreter(path: Path, *, otherwise: bool) -> bool:
+    """Whether a file is an interpreter by its name; *otherwise* if its name says nothing."""
+    from naiad.config.model.declared_environment import is_declaration
+
+    if _INTERPRETER.fullmatch(path.name):
+        return True
+    return otherwise and not is_declaration(path) and not path.name.endswith(_ENDINGS[1:])
 
 
 def _remote(
@@ -417,6 +471,21 @@ def _similar(name: str, path: Path, search: EnvironmentSearch, files: Files) -> 
     if near and near[0] != path.name:  # else it is a dangling link
         return f"; did you mean '{path.with_name(near[0])}'?"
     return ""
+
+
+def _beside(path: Path, files: Files) -> str:
+    """What there is in place of a path that does not exist."""
+    path = Path(os.path.normpath(path))
+    folder = next((parent for parent in path.parents if files.is_dir(parent)), None)
+    if folder is None:
+        return ""
+    if folder != path.parent:
+        return f"; '{folder}' exists, and has no '{path.relative_to(folder).parts[0]}'"
+    names = files.names(folder)
+    if path.name in names:
+        return "; it is a link, and what it names does not exist"
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return f"; '{folder}' has {', '.join(names[:_SHOWN_NAMES])}{more}" if names else f"; '{folder}' is empty"
 
 
 def _find_named(

@@ -53,8 +53,13 @@ class BackendManifest:
     environment: str = ""
 
 
-def parse_python_version(text: str, origin: str) -> SpecifierSet:
+def parse_python_version(text: str, origin: str, *, takes_path: bool = False) -> SpecifierSet:
     """Parse a required Python version: `3.10` is any 3.10.x, `3.10.13` that version only, `>=3.10,<3.12` a range.
+
+    Args:
+        text: The text.
+        origin: The setting, for the error.
+        takes_path: Whether a path could be there instead, for the error.
 
     Raises:
         ResolutionError: If the text is neither a version nor a range.
@@ -66,8 +71,10 @@ def parse_python_version(text: str, origin: str) -> SpecifierSet:
     try:
         return SpecifierSet(text)
     except InvalidSpecifier:
+        path = ', or the path of an interpreter or environment, as "/opt/conda"' if takes_path else ""
         raise ResolutionError(
             f'{origin}: \'{text}\' is not a version of Python: write a version as "3.10" or a range as ">=3.10,<3.12"'
+            f"{path}"
         ) from None
 
 

@@ -185,6 +185,7 @@ def _resolve(
         stub_requires=artifacts.requires_python,
         environment=environment.source,
         environment_origin=environment.origin,
+        has_default_environment=bool(environment.origin) and environment.origin == defaults.environment_origin,
         python=python.required,
         python_origin=python.origin,
         backend_config=MappingProxyType(

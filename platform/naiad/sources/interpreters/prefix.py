@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from naiad.core.errors import ExecutionEnvironmentError
-from naiad.sources.interpreters.executables import require_runs_here
+from naiad.sources.interpreters.executables import read_header, require_runs_here
 from naiad.sources.interpreters.probe import Interpreter, probe_interpreter
 
 _NAMES = ("python", "python3")
@@ -42,7 +42,7 @@ def require_interpreter(folder: Path, *, where: str) -> Path:
             raise ExecutionEnvironmentError(f"{where} is for another platform: it holds {windows}, made for Windows")
         raise ExecutionEnvironmentError(
             f"{where} has no interpreter: looked for bin/python, bin/python3 and bin/python3.* in {folder}; "
-            "an environment is a conda environment, a venv, a conda-pack archive or anything else with bin/python"
+            f"{_advice_without_interpreter(folder)}"
         )
     if not python.exists():
         raise ExecutionEnvironmentError(
@@ -51,6 +51,39 @@ def require_interpreter(folder: Path, *, where: str) -> Path:
         )
     require_runs_here(python, where=where)
     return python
+
+
+def _advice_without_interpreter(folder: Path) -> str:
+    if folder.name == "bin" and find_interpreter_in(folder.parent) is not None:
+        return f"name the folder above it, {folder.parent}, or an interpreter in it"
+    return "an environment is a conda environment, a venv, a conda-pack archive or anything else with bin/python"
+
+
+def require_program(python: Path, *, where: str) -> None:
+    """Check that a file that is named as an interpreter is a program of this machine.
+
+    Args:
+        python: The file.
+        where: Its name in error messages.
+
+    Raises:
+        ExecutionEnvironmentError: If it is missing, is no program, or is one for another platform.
+    """
+    if not python.exists():
+        real = os.path.realpath(python)
+        link = f"it is a link to {real}, which does not exist" if python.is_symlink() else "it does not exist"
+        raise ExecutionEnvironmentError(f"{where} cannot be used: {link}; name an interpreter, or the folder above bin")
+    require_runs_here(python, where=where)
+    if not python.is_file() or read_header(python).system == "unknown":
+        raise ExecutionEnvironmentError(
+            f"{where} cannot be used: it is not a program; name a file such as /opt/conda/bin/python, or the folder "
+            "above bin"
+        )
+    if not os.access(python, os.X_OK):
+        raise ExecutionEnvironmentError(
+            f"{where} cannot be used: it is not executable by this user (mode {python.stat().st_mode & 0o7777:o}); "
+            f"run `chmod +x {python}`, or name another one"
+        )
 
 
 def probe_with_libraries(

@@ -103,6 +103,8 @@ def _of_model(
 def _is_same(source: Path | EnvironmentSource, found: Inspection, store: Store) -> bool:
     # A URI is compared as text; a path is compared by its real path, then by the content of the archive.
     named = source if isinstance(source, EnvironmentSource) else EnvironmentSource(path=source)
+    if named.is_interpreter:
+        return False
     if named.path is None:
         return found.source == named.uri
     if os.path.realpath(named.path) == os.path.realpath(found.source):
