@@ -1,4 +1,4 @@
-"""Limits that a guest sets for itself: on address space, where the host cannot limit its memory, and on privileges."""
+"""Limits that a guest sets for itself: on memory, and on privileges."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from naiad_stub.wire import MEMORY_LIMIT_STATUS
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
-_limits: List[int] = []  # on address space; empty without one
+_limits: List[int] = []  # on memory; empty without one
 
 
-def limit_address_space(size: int) -> None:
-    """Let this process and each one it starts allocate *size* bytes more than this process has mapped now.
+def limit_memory(size: int) -> None:
+    """Let this process, and each one it starts, allocate *size* bytes more than this process has now.
 
-    What is mapped now does not count: the interpreter, numpy, and the two segments, which reserve gigabytes of address
-    space and use few of them.
+    The limit is on what a process may write to and shares with no other (RLIMIT_DATA of getrlimit(2)). Addresses that
+    are only reserved, as CUDA does by the terabyte, and the two segments do not count.
     """
     import resource  # here: only guests with a memory limit need it
 
     with open("/proc/self/statm") as file:
-        mapped = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (mapped + size, resource.RLIM_INFINITY))
-    _limits.append(mapped + size)
+        data = int(file.read().split()[5]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_DATA, (data + size, resource.RLIM_INFINITY))
+    _limits.append(data + size)
 
 
 def exit_if_out_of_memory(error: Optional[BaseException]) -> None:

@@ -128,7 +128,7 @@ class LoadSpec(_Fields):
         is_decoupled: Whether a request may have any number of responses.
         busy_poll_us: See `busy_poll`; 0 for never.
         writes_stacks: Whether the guest writes its threads' stacks when the host asks for them.
-        address_space: Bytes of address space that the process may have; 0 for any number.
+        memory_limit: Bytes that the process may allocate; 0 for any number.
     """
 
     __slots__ = (
@@ -148,7 +148,7 @@ class LoadSpec(_Fields):
         "is_decoupled",
         "busy_poll_us",
         "writes_stacks",
-        "address_space",
+        "memory_limit",
     )
 
     def __init__(
@@ -170,7 +170,7 @@ class LoadSpec(_Fields):
         completes_config: bool = False,
         busy_poll_us: int = 0,
         writes_stacks: bool = False,
-        address_space: int = 0,
+        memory_limit: int = 0,
     ) -> None:
         self.code = code
         self.completes_config = completes_config
@@ -188,15 +188,11 @@ class LoadSpec(_Fields):
         self.is_decoupled = is_decoupled
         self.busy_poll_us = busy_poll_us
         self.writes_stacks = writes_stacks
-        self.address_space = address_space
+        self.memory_limit = memory_limit
 
     def for_instance(self, name: str, kind: str, device_id: int, model_config: str) -> LoadSpec:
         """The same for another instance of the model, whose configuration has changed."""
         return self._with(instance_name=name, instance_kind=kind, device_id=device_id, model_config=model_config)
-
-    def with_address_space(self, size: int) -> LoadSpec:
-        """The same for a process that may have *size* bytes of address space; 0 for any number."""
-        return self._with(address_space=size)
 
     def arguments(self) -> Dict[str, str]:
         """The dictionary that a model's `initialize` gets.
@@ -230,7 +226,7 @@ class LoadSpec(_Fields):
             "model_config": self.model_config,
             "busy_poll_us": str(self.busy_poll_us),
             "writes_stacks": str(int(self.writes_stacks)),
-            "address_space": str(self.address_space),
+            "memory_limit": str(self.memory_limit),
         }
         # Those that are fields already are sent twice: stubs of this PROTOCOL_VERSION pass on these.
         fields.update({_ARGUMENT + name: value for name, value in self.arguments().items()})
@@ -262,7 +258,7 @@ class LoadSpec(_Fields):
             is_decoupled=fields.flag("decoupled"),
             busy_poll_us=fields.number("busy_poll_us"),
             writes_stacks=fields.flag("writes_stacks"),
-            address_space=fields.number("address_space", "0"),
+            memory_limit=fields.number("memory_limit", "0"),
         )
 
     def _with(self, **changes: Any) -> LoadSpec:

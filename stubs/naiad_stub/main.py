@@ -129,10 +129,10 @@ def _serve(channel: Channel, side: socket.socket, options: dict[str, str]) -> in
     queries = ServerQueries(channel, spec.instance_name)
     with _Heartbeat(channel):
         try:
-            limit = spec.address_space
+            limit = spec.memory_limit
             if spec.completes_config:
                 if limit:
-                    limits.limit_address_space(limit)
+                    limits.limit_memory(limit)
                 runtime.install(_runtime(queries, spec, None))
                 channel.send(pack(Completed(complete_config(spec))))
                 return 0
@@ -140,8 +140,8 @@ def _serve(channel: Channel, side: socket.socket, options: dict[str, str]) -> in
             inputs, outputs = _segment(options, "--inputs"), _segment(options, "--outputs")
             server = ModelServer(queries, inputs, outputs, spec, shared)
             runtime.install(_runtime(queries, spec, server))
-            if limit:  # after the segments are mapped: they reserve address space and use little of it
-                limits.limit_address_space(limit)
+            if limit:
+                limits.limit_memory(limit)
             server.load()
         except LoadError as error:
             limits.exit_if_out_of_memory(error.__cause__)

@@ -46,7 +46,7 @@ SPECS = st.builds(
     completes_config=st.booleans(),
     busy_poll_us=NUMBERS,
     writes_stacks=st.booleans(),
-    address_space=NUMBERS,
+    memory_limit=NUMBERS,
 )
 ARGUMENTS = {
     "args.model_config": '{"name": "m"}',
@@ -70,7 +70,7 @@ FIELDS = {
     "model_config": '{"name": "m"}',
     "busy_poll_us": "50",
     "writes_stacks": "1",
-    "address_space": "0",
+    "memory_limit": "0",
     **ARGUMENTS,
 }
 PYTHON_FIELDS = {
@@ -152,12 +152,12 @@ def test_a_guest_ignores_fields_that_it_does_not_know(spec, fields):
     assert LoadSpec.from_message(Load({**fields, "of_a_later_release": "1", "args.more": ""})) == spec
 
 
-@pytest.mark.parametrize("name", ["states", "environment", "address_space"])
+@pytest.mark.parametrize("name", ["states", "environment", "memory_limit"])
 def test_fields_that_were_added_to_this_protocol_have_a_default(name):
     fields = {key: value for key, value in PYTHON_FIELDS.items() if key != name}
     found = LoadSpec.from_message(Load(fields))
     assert isinstance(found.code, PythonCode)
-    assert (found.states, found.code.environment, found.address_space) == (
+    assert (found.states, found.code.environment, found.memory_limit) == (
         (),
         "" if name == "environment" else "chosen by --python",
         0,
@@ -177,7 +177,7 @@ def test_a_missing_field_is_named(name):
         ("mode", "sleep", "'complete' or 'serve'"),
         ("decoupled", "yes", "'1' or '0'"),
         ("writes_stacks", "", "'1' or '0'"),
-        ("address_space", "much", "a number"),
+        ("memory_limit", "much", "a number"),
         ("args.model_version", "1.5", "a number"),
         ("environ", "{", "a JSON object of strings"),
         ("environ", '["HOME"]', "a JSON object of strings"),
@@ -206,11 +206,6 @@ def test_a_specification_for_another_instance_differs_in_what_belongs_to_the_ins
         "args.model_instance_device_id",
     }
     assert IN_PYTHON.instance_name == "m_0_1"
-
-
-def test_the_address_space_is_set_on_a_copy():
-    assert IN_PYTHON.with_address_space(1 << 30).message().fields["address_space"] == str(1 << 30)
-    assert IN_PYTHON.address_space == 0
 
 
 def test_a_native_backend_gets_variables_that_are_not_utf_8():

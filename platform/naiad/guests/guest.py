@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -21,8 +20,6 @@ from naiad_stub.wire import MEMORY_LIMIT_STATUS
 from naiad.config.model.memory_limit import MEMORY_LIMIT
 from naiad.core.child_processes import kill_group
 from naiad.core.errors import GuestExitedError
-from naiad.guests import cgroups
-from naiad.guests.cgroups import GuestCgroup
 from naiad.guests.launch import LaunchedGuest, LaunchSpec, launch
 from naiad.guests.memory.instance import InstanceMemory
 from naiad.guests.output import GuestLog, LineReader, describe_dropped
@@ -30,10 +27,6 @@ from naiad.guests.process import describe_exit
 from naiad.guests.sweeper import sweeper
 
 logger = logging.getLogger("naiad.workers")
-
-_GROUP_SECONDS = 0.05
-_GROUP_ATTEMPTS = 100
-"""How long apart, and how often, the removal of a control group is tried: processes need a moment to end."""
 
 
 class GuestProcess:
@@ -44,8 +37,6 @@ class GuestProcess:
         exited: Its exit status, once it has exited.
         kill_reason: Why the host killed it; empty if it did not.
         log: Limits what it prints and logs.
-        address_space: Bytes by which the guest must limit its address space, since no control group limits its
-            memory; 0 if it need not.
     """
 
     def __init__(self, spec: LaunchSpec, loop: asyncio.AbstractEventLoop) -> None:
@@ -55,13 +46,11 @@ class GuestProcess:
         self.log = GuestLog(spec.log_rate, self._on_lines_dropped, loop)
         self._spec = spec
         self._loop = loop
-        self.address_space = 0
         self._launched: LaunchedGuest | None = None
         self._is_reaped = False  # from then on its id may be another process's
         self._lines: list[LineReader] = []
         self._pidfd = -1
         self._on_exit: Callable[[int], None] | None = None
-        self._group: GuestCgroup | None = None
 
     @property
     def is_running(self) -> bool:
@@ -89,26 +78,13 @@ class GuestProcess:
             LineReader(pipe, lambda line, name=name: on_line(name, line), self.log, self._loop)  # type: ignore[misc]  # mypy cannot infer a lambda with a default value
             for name, pipe in launched.output
         ]
-        # Before anything is reaped, so that the id is this process's, and before LOAD, so that no code of the model has
-        # run. On a thread, because the kernel may let this wait.
-        making = self._loop.run_in_executor(None, self._make_group)
-        making.add_done_callback(self._on_group)  # also if this is cancelled: the group must not be left
-        try:
-            await asyncio.shield(making)
-        except BaseException:
-            launched.channel.close()
-            launched.side.close()
-            raise
-        finally:
-            self._watch()
+        self._watch()
         return launched.channel, launched.side
 
     def kill(self) -> None:
         """Kill it and every process it started; `exited` is set when it has exited."""
         if self.pid and not self._is_reaped:
             kill_group(self.pid)
-            if self._group is not None:
-                self._group.kill()
 
     def send_signal(self, number: int) -> None:
         """Send it a signal, if it has not exited."""
@@ -136,27 +112,6 @@ class GuestProcess:
         words = " Its last lines on stderr:\n" + "\n".join(lines) if lines else ""
         problem = f"Stub process '{self._spec.name}' is not healthy. Reason: {problem}"
         return GuestExitedError(problem + words, exit_status=status, last_lines=lines, problem=problem)
-
-    def _make_group(self) -> GuestCgroup | None:
-        """A control group with this process, and with its memory limit; None if the system has none for us. Blocks."""
-        limit = self._spec.memory_limit
-        group = cgroups.create(limit.size)
-        if group is not None:
-            try:
-                group.add(self.pid)
-            except OSError as error:
-                logger.debug("'%s' (pid %d) is in no control group: %s", self._spec.name, self.pid, error)
-                group.remove()
-                group = None
-        if group is None or not group.memory_limit:
-            self.address_space = limit.size
-        return group
-
-    def _has_exceeded_memory(self, status: int) -> bool:
-        """Whether the guest ended with *status* because it had reached its memory limit."""
-        if self.address_space:
-            return status == MEMORY_LIMIT_STATUS
-        return status == -signal.SIGKILL and self._group is not None and self._group.has_exceeded_memory()
 
     def _on_lines_dropped(self, lines: int, size: int) -> None:
         logger.warning(
@@ -186,33 +141,13 @@ class GuestProcess:
             os.close(self._pidfd)
             self._pidfd = -1
         self._is_reaped = True
-        sweeper.on_exit(self._launched.guest_id)  # for processes that left its process group, without control groups
+        sweeper.on_exit(self._launched.guest_id)  # for processes that left its process group
         self._launched.reap(self._on_reaped)
-
-    def _on_group(self, making: asyncio.Future[GuestCgroup | None]) -> None:
-        self._group = making.result()
-        if self._group is not None:
-            sweeper.add_groups(self._group.directories)
-            if self._is_reaped:
-                self._end_group()
-
-    def _end_group(self, attempts: int = _GROUP_ATTEMPTS) -> None:
-        """Kill what is in its control group and remove the group, as soon as these processes have ended."""
-        group = self._group
-        if group is None:
-            return
-        group.kill()
-        if group.remove() or attempts == 1:
-            self._group = None
-            sweeper.remove_groups(group.directories)
-        else:
-            self._loop.call_later(_GROUP_SECONDS, self._end_group, attempts - 1)
 
     def _on_reaped(self, status: int, reason: str) -> None:
         assert self._on_exit is not None
-        if not self.kill_reason and self._has_exceeded_memory(status):
+        if not self.kill_reason and self._spec.memory_limit and status == MEMORY_LIMIT_STATUS:
             reason = f"exceeded {MEMORY_LIMIT} {self._spec.memory_limit.text}"
         self.kill_reason = self.kill_reason or reason
-        self._end_group()
         if not self.exited.done():
             self._on_exit(status)

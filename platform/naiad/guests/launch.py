@@ -70,7 +70,7 @@ class LaunchSpec:
         busy_poll_us: Both sides of the channel poll instead of sleeping while messages come every so many microseconds
             (`naiad_stub.busy_poll`); 0: never.
         log_rate: Lines a second that the guest may log; 0 for any number.
-        memory_limit: How much memory the guest and the processes it starts may use together.
+        memory_limit: How much memory the guest may allocate; for the reason of its exit, since `load` tells it.
         user: The user that the guest runs as; None for the server's own.
         device: The instance's device; 0 for the CPU, as in the reference.
         lease: Keeps the environment in the store; None if it is not from the store.

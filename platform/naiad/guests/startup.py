@@ -48,7 +48,7 @@ class GuestStartup:
             case Hello():
                 self.python = message.python_version
                 if message.protocol == wire.PROTOCOL_VERSION:
-                    self._send(pack(self._spec.load.with_address_space(self._process.address_space).message()))
+                    self._send(pack(self._spec.load.message()))
                 else:
                     self._outcome.set_exception(
                         ProtocolError(

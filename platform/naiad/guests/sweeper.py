@@ -7,7 +7,6 @@ because only that remains when the host is killed, and because it reads /proc wi
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import os
@@ -15,7 +14,6 @@ import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
 from pathlib import Path
 
 __all__ = ["ProcessSweeper", "sweeper"]
@@ -38,7 +36,6 @@ class ProcessSweeper:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._names: dict[str, str] = {}  # of the guests that run, by id
-        self._groups: set[str] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self._starts = 0
         os.register_at_fork(after_in_child=self._forget)
@@ -61,21 +58,7 @@ class ProcessSweeper:
         with self._lock:
             name = self._names.pop(guest_id, None)
             if name is not None:
-                self._send(f"kill {guest_id} {name}")
-
-    def add_groups(self, paths: Iterable[Path]) -> None:
-        """Have these control groups ended when the host ends."""
-        with self._lock:
-            for path in map(str, paths):
-                self._groups.add(path)
-                self._send(f"group {path}")
-
-    def remove_groups(self, paths: Iterable[Path]) -> None:
-        """These control groups were removed."""
-        with self._lock:
-            for path in map(str, paths):
-                self._groups.discard(path)
-                self._send(f"ungroup {path}")
+                self._send(f"{guest_id} {name}")
 
     def close(self) -> None:
         """End the process if no guest runs, after it has killed what is left. Blocks for some milliseconds."""
@@ -95,7 +78,7 @@ class ProcessSweeper:
         """In a fork of the host: leave the process and the guests to the host."""
         self._lock = threading.Lock()
         self._marker = secrets.token_hex(8)
-        self._names, self._groups, self._process = {}, set(), None
+        self._names, self._process = {}, None
 
     def _send(self, command: str = "") -> None:
         """Send a command; start the process if it is not running. Holds the lock."""
@@ -141,9 +124,6 @@ class ProcessSweeper:
         assert process.stdin is not None
         os.set_blocking(process.stdin.fileno(), False)
         threading.Thread(target=self._report, args=(process,), name="naiad-sweeper", daemon=True).start()
-        for path in self._groups:
-            with contextlib.suppress(OSError):
-                os.write(process.stdin.fileno(), f"group {path}\n".encode())
         return process
 
     @staticmethod

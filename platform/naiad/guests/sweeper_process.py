@@ -7,19 +7,14 @@ A guest and all that it starts have the variable NAIAD_GUEST_ID in the environme
 process may leave its process group and session, but keeps that; /proc/PID/environ shows it. The value begins with
 MARKER, which is random and unique for each server.
 
-Commands on stdin, a line each:
-
-- `kill ID NAME`: kill the processes of one guest, which has exited.
-- `group PATH`, `ungroup PATH`: a control group whose processes are killed, too, when the server ends.
-
+A line `ID NAME` on stdin has the processes of one guest killed, which has exited.
 When the server ends, however that happens, the sweeper kills the processes of all its guests and exits. On stdout it
 reports what it killed: `COUNT NAME`, a line each.
 """
-# ruff: noqa: PTH118, PTH123, PTH106, PTH208 - importing pathlib would take as long as all the rest
+# ruff: noqa: PTH123, PTH208 - importing pathlib would take as long as all the rest
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -37,24 +32,15 @@ def main(marker: str, host: int) -> None:
     """Handle commands until the server ends, then kill what is left."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a service manager sends them to every process
         signal.signal(number, signal.SIG_IGN)
-    groups: set[str] = set()
     rest = b""
     for data in _received(host):
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
-            command, _, argument = line.decode("utf-8", "surrogateescape").partition(" ")
-            if command == "kill":
-                guest_id, _, name = argument.partition(" ")
-                count = sweep(_NAME + guest_id.encode() + b"\0")
-                if count:
-                    os.write(1, f"{count} {name}\n".encode("utf-8", "surrogateescape"))
-            elif command == "group":
-                groups.add(argument)
-            elif command == "ungroup":
-                groups.discard(argument)
+            guest_id, _, name = line.partition(b" ")
+            count = sweep(_NAME + guest_id + b"\0")
+            if count:
+                os.write(1, b"%d %s\n" % (count, name))
     sweep(_NAME + marker.encode())
-    for group in groups:
-        _end_group(group)
 
 
 def sweep(needle: bytes) -> int:
@@ -113,23 +99,6 @@ def _kill_if(pid: int, needle: bytes) -> bool:
     except (OSError, AttributeError):  # it has ended, belongs to another user, or the system has no pidfds
         return False
     return True
-
-
-def _end_group(path: str) -> None:
-    """Kill the processes of a control group and remove it."""
-    for _ in range(_PASSES):
-        with contextlib.suppress(OSError), open(os.path.join(path, "cgroup.procs")) as file:
-            for pid in map(int, file.read().split()):
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-        try:
-            os.rmdir(path)
-        except FileNotFoundError:
-            return
-        except OSError:
-            time.sleep(_PASS_SECONDS)
-        else:
-            return
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-from pathlib import Path
 
 import psutil
 import pytest
@@ -14,27 +13,7 @@ from serving.repositories import infer, is_model_ready, values
 from support.server import ServerProcess
 from support.waiting import until
 
-from naiad.guests import cgroups
-
 DAEMONS = 4
-
-
-GROUPS, MARKERS = "groups", "markers"
-
-
-def environ(tmp_path: Path, means: str) -> dict[str, str]:
-    """Variables of a server that uses control groups, or markers alone as on a system that permits no groups."""
-    if means == GROUPS:
-        if not cgroups.find_hierarchies():
-            pytest.skip("this system lets us make no control groups")
-        return {}
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys\n"
-        "if 'tritonserver' in sys.argv[0]:\n"
-        "    from naiad.guests import cgroups\n"
-        "    cgroups.find_hierarchies = lambda: ()\n"
-    )
-    return {"PYTHONPATH": str(tmp_path)}
 
 
 def daemons(server: ServerProcess, count: int = DAEMONS) -> list[int]:
@@ -49,14 +28,12 @@ def none_runs(pids: list[int]) -> bool:
     return not any(map(is_running, pids))
 
 
-@pytest.mark.parametrize(("means", "prewarm"), [(GROUPS, "false"), (MARKERS, "false"), (MARKERS, "true")])
-def test_daemons_end_with_a_guest_that_crashes(tmp_path, means, prewarm):
+@pytest.mark.parametrize("prewarm", ["false", "true"])
+def test_daemons_end_with_a_guest_that_crashes(tmp_path, prewarm):
     """They went on for ever, and held what they had: memory, ports, a GPU."""
-    repo, variables = models(tmp_path, "leaves_daemons"), environ(tmp_path, means)
-    with ServerProcess(repo, f"--prewarm={prewarm}", work=tmp_path, environ=variables) as server:
+    with ServerProcess(models(tmp_path, "leaves_daemons"), f"--prewarm={prewarm}", work=tmp_path) as server:
         left = daemons(server)
         assert all(map(is_running, left))
-        assert bool(groups_of(server.pid)) is (means == GROUPS)
         assert "exited with status 3" in infer(server, "leaves_daemons", -1).error
         server.wait_for(lambda: none_runs(left), "the daemons to end")
         server.wait_for(lambda: is_model_ready(server, "leaves_daemons"), "the next guest")
@@ -64,11 +41,11 @@ def test_daemons_end_with_a_guest_that_crashes(tmp_path, means, prewarm):
         assert values(infer(server, "leaves_daemons", 1)) == [1]
 
 
-@pytest.mark.parametrize(("means", "prewarm"), [(GROUPS, "true"), (MARKERS, "false"), (MARKERS, "true")])
-def test_daemons_end_with_a_server_that_is_killed(tmp_path, means, prewarm):
+@pytest.mark.parametrize("prewarm", ["false", "true"])
+def test_daemons_end_with_a_server_that_is_killed(tmp_path, prewarm):
     """Not even children in the guest's own process group ended."""
     repo = models(tmp_path, "leaves_daemons", "spawns_children")
-    server = ServerProcess(repo, f"--prewarm={prewarm}", work=tmp_path, environ=environ(tmp_path, means))
+    server = ServerProcess(repo, f"--prewarm={prewarm}", work=tmp_path)
     server.start()
     try:
         server.wait_health("ready")
@@ -78,17 +55,10 @@ def test_daemons_end_with_a_server_that_is_killed(tmp_path, means, prewarm):
         until(lambda: none_runs(left), "all processes to end")
     finally:
         server.kill()
-    until(lambda: not groups_of(server.pid), "no control group to be left")
 
 
-@pytest.mark.parametrize("means", [GROUPS, MARKERS])
-def test_nothing_is_left_of_a_server_that_stops(tmp_path, means):
-    with ServerProcess(models(tmp_path, "leaves_daemons"), work=tmp_path, environ=environ(tmp_path, means)) as server:
+def test_nothing_is_left_of_a_server_that_stops(tmp_path):
+    with ServerProcess(models(tmp_path, "leaves_daemons"), work=tmp_path) as server:
         left = daemons(server)
         server.stop()
         assert none_runs(left)
-        assert not groups_of(server.pid)
-
-
-def groups_of(pid: int) -> list[Path]:
-    return [path for each in cgroups.find_hierarchies() for path in each.group.glob(f"naiad-guest-{pid}-*")]

@@ -454,6 +454,7 @@ class Loader:
                 is_decoupled=config.decoupled,
                 busy_poll_us=self._settings.busy_poll_us,
                 writes_stacks=bool(limit),
+                memory_limit=config.settings.memory_limit.size,
             ),
             start_timeout=inf if is_debugged else self._settings.start_timeout,
             at_terminal=is_debugged,
