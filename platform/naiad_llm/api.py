@@ -22,11 +22,10 @@ from naiad.core.errors import NaiadError
 from naiad.engine.door import EngineDoor
 from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.messages import HttpExchange, json_response, response
-from naiad.frontends.http1.refused_secrets import respond_to_wrong_secret
 from naiad.frontends.kserve_http.request_log import log_request
 from naiad.frontends.kserve_http.restricted import api_denial
 from naiad.frontends.offload.background import Background
-from naiad.frontends.refusals import Refusals
+from naiad.frontends.refusals import RefusalLog
 from naiad.frontends.tracing.request_tracer import RequestTracer
 from naiad.protocol.inference import Buffer
 from naiad_llm.anthropic.endpoint import (
@@ -144,7 +143,7 @@ class OpenAiApi:
         tracer: RequestTracer,
         settings: OpenAiSettings,
         background: Background | None = None,
-        refusals: Refusals | None = None,
+        refusals: RefusalLog | None = None,
     ) -> None:
         """An API without requests.
 
@@ -153,10 +152,10 @@ class OpenAiApi:
             tracer: Selects the requests that are traced.
             settings: Settings of the API.
             background: Reads long requests; the caller closes it. None for one of this API's own, in tests.
-            refusals: Slows down clients that send wrong keys.
+            refusals: Logs wrong keys.
         """
         self._engine = engine
-        self._refusals = refusals or Refusals()
+        self._refusals = refusals or RefusalLog()
         self._settings = settings
         self._keys = ApiKeys(settings.keys, settings.key_file)
         self._models = ServedModels(engine, settings.lora_separator, settings.adapters)
@@ -246,11 +245,9 @@ class OpenAiApi:
                 self._check_key(exchange.request.headers)
                 self._route(exchange, path)
         except ApiError as error:
-            parts = _error_response(exchange, path, error)
             if error.wrong_secret:
-                respond_to_wrong_secret(exchange, self._refusals, error.wrong_secret, parts)
-            else:
-                exchange.respond(parts)
+                self._refusals.add_wrong_secret(error.wrong_secret, exchange.client_address)
+            exchange.respond(_error_response(exchange, path, error))
         except Exception:
             logger.exception("cannot handle %r", exchange.request.path)
             exchange.respond(_error_response(exchange, path, INTERNAL))

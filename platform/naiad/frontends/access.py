@@ -45,7 +45,7 @@ class Denial(NamedTuple):
 
     Attributes:
         text: The reason, for the client.
-        wrong_secret: The wrong secret that the client sent, as `Refusals` names it; "" if it sent none.
+        wrong_secret: The wrong secret that the client sent, as `RefusalLog` names it; "" if it sent none.
     """
 
     text: str

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from naiad.frontends.log_settings import NullLog, ServerLog
 from naiad.frontends.offload.background import Background
-from naiad.frontends.refusals import Refusals
+from naiad.frontends.refusals import RefusalLog
 from naiad.frontends.regions import ClientRegions, RegionRegistry
 from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.tracing.request_tracer import RequestTracer
@@ -35,7 +35,7 @@ class Extensions:
         model_metrics: The models' own metrics; each iteration gives the current ones.
         background: Runs what would hold the event loop for too long. The server closes it.
         memory: Budget and buffers of long bodies and messages.
-        refusals: The wrong secrets that clients sent.
+        refusals: Logs requests that are refused because of who sends them.
         region_readings: What reads long inputs from regions; the first one reads, the others wait for it.
     """
 
@@ -45,5 +45,5 @@ class Extensions:
     model_metrics: Iterable[ModelMetricFamily] = ()
     background: Background = field(default_factory=Background)
     memory: RequestMemory = field(default_factory=RequestMemory)
-    refusals: Refusals = field(default_factory=Refusals)
+    refusals: RefusalLog = field(default_factory=RefusalLog)
     region_readings: deque[Resumable] = field(default_factory=deque)

@@ -47,7 +47,7 @@ from naiad.frontends.metrics.server import MetricsFrontend
 from naiad.frontends.metrics.triton_families import cache_families
 from naiad.frontends.offload.background import Background
 from naiad.frontends.open_connections import ConnectionCount, default_limit
-from naiad.frontends.refusals import Refusals
+from naiad.frontends.refusals import RefusalLog
 from naiad.frontends.regions import ClientRegions, RegionRegistry
 from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.tracing.request_tracer import RequestTracer
@@ -81,14 +81,14 @@ class Listeners:
         tracer: Traces the requests of all ports.
         count: Counts the connections of all ports but that of metrics.
         memory: The memory of the requests of all ports.
-        refusals: The wrong secrets that clients of all ports sent.
+        refusals: Logs requests that any port refuses because of who sends them.
         metrics: The metrics endpoint, which `open_metrics` starts; None if it is disabled.
         started: A line for the log about each service that was started.
         ports: The number of each open port: `http`, `grpc`, `openai`, `metrics`.
     """
 
     def __init__(
-        self, tracer: RequestTracer, count: ConnectionCount, memory: RequestMemory, refusals: Refusals
+        self, tracer: RequestTracer, count: ConnectionCount, memory: RequestMemory, refusals: RefusalLog
     ) -> None:
         self.tracer = tracer
         self.count = count
@@ -127,7 +127,6 @@ class Listeners:
         Args:
             grace: Seconds that requests in flight have.
         """
-        self.refusals.close()
         await asyncio.gather(*(frontend.stop(grace) for frontend in self._frontends))
         if self.metrics is not None:
             await self.metrics.stop()
@@ -222,7 +221,7 @@ async def listen(
         model_metrics=services.model_metrics,
         background=background,
         memory=memory,
-        refusals=Refusals(),
+        refusals=RefusalLog(),
     )
     stack.push_async_callback(background.close)
     total, share = options.connections.total, services.share
@@ -394,7 +393,7 @@ async def _start_openai(
         timeouts=_http_timeouts(options),
         count=listeners.count,
         pages=_page_rules(options),
-        refused=listeners.refusals.log,
+        refused=listeners.refusals,
     )
     port = listeners.ports["openai"] = await listener.start()
     listeners.add(listener)
@@ -406,7 +405,7 @@ def _fallback(
     services: ListenerServices,
     options: ServerOptions,
     openai: HttpApi | None,
-    refusals: Refusals,
+    refusals: RefusalLog,
     stack: AsyncExitStack,
 ) -> Callable[[HttpExchange], bool] | None:
     """The handler of paths on the HTTP port that are not KServe's; None if only KServe is served there."""

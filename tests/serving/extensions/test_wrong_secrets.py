@@ -1,12 +1,8 @@
-"""Clients that guess passwords, keys and headers of a real server: logged, slowed down, and others are served."""
+"""Clients that send wrong passwords, keys and headers to a real server: they are refused, and the log says so."""
 
 from __future__ import annotations
 
 import base64
-import select
-import socket
-import threading
-import time
 
 import grpc
 import pytest
@@ -15,9 +11,7 @@ from serving.written import write_model
 from support.server import ServerProcess, free_ports
 
 SECRET = "open sesame"
-_FREE = 5
-_TRIES = 8
-"""Wrong ones from one address; the last ones are answered half a second apart."""
+_TRIES = 50
 
 
 def basic(password: str) -> dict[str, str]:
@@ -41,12 +35,12 @@ def served(request, tmp_path_factory):
         f"--frontends={request.param}",
     )
     with ServerProcess(work / "models", *options, work=work) as server:
-        yield server, port, int(request.param) or 1
+        yield server, port
 
 
 def guesses(served):
     """By name: a request with a secret that returns its status, the status of wrong ones, and what the log says."""
-    server, openai, _ = served
+    server, openai = served
 
     def admin(secret):
         return ask(server.http_port, "POST", "/v2/repository/index", admin=secret)[0]
@@ -78,59 +72,19 @@ def guesses(served):
 
 
 @pytest.mark.parametrize("kind", ["ui", "key", "admin", "control", "grpc"])
-def test_guesses_are_slowed_down_and_right_secrets_are_not(served, kind):
-    server, _, processes = served
+def test_wrong_secrets_are_refused_and_the_log_says_which_at_a_bounded_rate(served, kind):
+    server, _ = served
     ask_with, refused, named = guesses(served)[kind]
-    statuses: list[object] = []
-
-    def guess():
-        statuses.append(ask_with("wrong"))
-
-    # Each process counts, so that with several of them more are answered at once.
-    threads = [threading.Thread(target=guess) for _ in range(_TRIES * processes)]
-    begun = time.monotonic()
-    for thread in threads:
-        thread.start()
-    asked = 0
-    while any(thread.is_alive() for thread in threads):  # a client of the same address, behind the same proxy
-        before = time.monotonic()
-        assert ask_with(SECRET) not in (refused, 401), "a right secret is accepted meanwhile"
-        assert time.monotonic() - before < 5
-        asked += 1
-    for thread in threads:
-        thread.join()
-    assert statuses == [refused] * len(threads)
-    assert time.monotonic() - begun > 0.9, "at least two of some process are delayed, by 0.5 s each"
-    assert asked > 1
+    assert [ask_with("wrong") for _ in range(_TRIES)] == [refused] * _TRIES
+    assert ask_with(SECRET) not in (refused, 401)
     server.wait_log(f"refused 127.0.0.1: {named} is wrong (")
     assert server.log.count(f"{named} is wrong") < 40, "the log is bounded"
 
 
-def test_a_request_without_a_secret_is_answered_at_once_and_not_logged(served):
-    server, openai, _ = served
+def test_a_request_without_a_secret_is_not_logged(served):
+    server, openai = served
     lines = server.log.count(" is wrong (")
-    before = time.monotonic()
-    for _ in range(30):
-        assert ask(server.http_port, "GET", "/ui")[0] == 401
-        assert ask(openai, "GET", "/v1/models")[0] == 401
-        assert ask(server.http_port, "POST", "/v2/repository/index")[0] == 403
-    assert time.monotonic() - before < 10, "90 delayed ones would take 40 s"
+    assert ask(server.http_port, "GET", "/ui")[0] == 401
+    assert ask(openai, "GET", "/v1/models")[0] == 401
+    assert ask(server.http_port, "POST", "/v2/repository/index")[0] == 403
     assert server.log.count(" is wrong (") == lines
-
-
-def test_a_server_stops_at_once_although_refusals_wait(tmp_path):
-    write_model(tmp_path / "models", "m")
-    (tmp_path / "password").write_text(SECRET)
-    options = ("--ui=true", f"--ui-password={tmp_path / 'password'}")
-    with ServerProcess(tmp_path / "models", *options, work=tmp_path) as server:
-        lines = "".join(f"{name}: {value}\r\n" for name, value in basic("x").items())
-        clients = [socket.create_connection(("127.0.0.1", server.http_port), 30) for _ in range(24)]
-        for client in clients:
-            client.sendall(f"GET /ui HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode())
-        server.wait_for(lambda: len(select.select(clients, [], [], 0)[0]) >= _FREE, "the first responses")
-        before = time.monotonic()
-        assert server.stop() == 0
-        assert time.monotonic() - before < 8, "the last one was due after 9.5 s"
-        for client in clients:
-            with client:
-                assert client.recv(1 << 12).startswith(b"HTTP/1.1 401 ")

@@ -29,8 +29,7 @@ from naiad.frontends.http1.messages import (
     json_response,
     response,
 )
-from naiad.frontends.http1.refused_secrets import respond_to_wrong_secret
-from naiad.frontends.refusals import Refusals
+from naiad.frontends.refusals import RefusalLog
 from naiad.protocol.inference import Buffer
 
 __all__ = ["Console", "ConsoleSettings", "StateSource"]
@@ -76,10 +75,10 @@ class Console:
         source: StateSource,
         engine: EngineDoor,
         settings: ConsoleSettings | None = None,
-        refusals: Refusals | None = None,
+        refusals: RefusalLog | None = None,
     ) -> None:
         self._source = source
-        self._refusals = refusals or Refusals()
+        self._refusals = refusals or RefusalLog()
         self._engine = engine
         self._settings = settings or ConsoleSettings()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -96,11 +95,9 @@ class Console:
             return False
         if not self._is_authorized(request):
             challenge = b'WWW-Authenticate: Basic realm="naiad", charset="UTF-8"\r\n'
-            denial = error_text(_UNAUTHORIZED, "the page needs its password (--ui-password)", extra=challenge)
-            if b"authorization" in request.headers:
-                respond_to_wrong_secret(exchange, self._refusals, "the password of /ui", denial)
-            else:  # browsers begin without one
-                exchange.respond(denial)
+            if b"authorization" in request.headers:  # browsers begin without one
+                self._refusals.add_wrong_secret("the password of /ui", exchange.client_address)
+            exchange.respond(error_text(_UNAUTHORIZED, "the page needs its password (--ui-password)", extra=challenge))
         elif path.startswith(_CONTROL):
             self._control(exchange, path.removeprefix(_CONTROL).split("/"))
         elif request.method not in _READ:

@@ -45,7 +45,7 @@ class CallHead(Generic[M]):
     Attributes:
         method: What is called; None for a call that is rejected.
         rejection: The response to a call that is rejected.
-        wrong_secret: The wrong secret for which it is rejected, as `Refusals` names it; "" for any other reason.
+        wrong_secret: The wrong secret for which it is rejected, as `RefusalLog` names it; "" for any other reason.
         timeout: Seconds until the call's deadline; None without one.
         encoding: How the client may compress its messages.
         response_encoding: How responses are compressed.

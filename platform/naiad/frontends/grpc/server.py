@@ -23,10 +23,9 @@ from naiad.frontends.http2.stream import Stream, StreamHandler
 from naiad.frontends.listening import close_listening
 from naiad.frontends.log_settings import ServerLog
 from naiad.frontends.open_connections import ConnectionCount, OpenConnections
-from naiad.frontends.refusals import Refusals
+from naiad.frontends.refusals import RefusalLog
 from naiad.frontends.timeouts import TimeoutSweep
 from naiad.frontends.tls import listening_options
-from naiad.protocol.inference import Buffer
 
 logger = logging.getLogger("naiad.grpc")
 
@@ -43,30 +42,6 @@ _MIN_DRAIN_SECONDS = 0.1
 Head = CallHead[GrpcMethod]
 
 
-class DeniedCall:
-    """A call with a wrong secret, whose rejection is sent later. Its messages are discarded."""
-
-    def __init__(self, forget: Callable[[], None]) -> None:
-        self._forget = forget
-
-    def on_data(self, data: Buffer, start: int, end: int, ended: bool) -> None:  # noqa: FBT001 - see `StreamHandler`
-        """Discard a part of the request."""
-
-    def get_buffer(self, size: int) -> memoryview | None:  # noqa: ARG002 - see `StreamHandler`
-        """Let `on_data` discard it."""
-        return None
-
-    def buffer_updated(self, size: int) -> None:
-        """Nothing is read into a buffer."""
-
-    def on_sent(self, marker: object) -> None:
-        """No message is sent."""
-
-    def on_cancel(self) -> None:
-        """Send no rejection: the client has left."""
-        self._forget()
-
-
 class GrpcApplication:
     """Handles requests of HTTP/2 as calls of a service. Implements `Application`."""
 
@@ -76,7 +51,7 @@ class GrpcApplication:
         context: CallContext,
         *,
         denial: Callable[[GrpcMethod, Metadata], Denial | None],
-        refusals: Refusals,
+        refusals: RefusalLog,
         log: ServerLog,
         log_names: Mapping[str, tuple[str, str]],
         settings: GrpcSettings,
@@ -88,7 +63,7 @@ class GrpcApplication:
             methods: The methods by their paths.
             context: What all calls share.
             denial: Returns why a method may not be called with some metadata; None where it may.
-            refusals: Slows down clients that send wrong secrets.
+            refusals: Logs wrong secrets.
             log: The server's log; its verbosity decides whether calls are logged.
             log_names: What the log calls methods, and what it adds; other methods are logged by their names.
             settings: Which compression responses have.
@@ -112,17 +87,11 @@ class GrpcApplication:
             if self._log.is_verbose:
                 self._log_call(method.name)
             return GrpcCall(stream, head, method, self._context)
-        rejection = head.rejection
-        assert rejection is not None
-
-        def reject() -> None:
-            stream.sender.send_headers(stream, rejection, is_constant=False, ends=True)
-
-        if not head.wrong_secret:
-            reject()
-            return None
-        forget = self._refusals.answer_later(head.wrong_secret, stream.controller.client_address, reject)
-        return None if forget is None else DeniedCall(forget)
+        assert head.rejection is not None
+        stream.sender.send_headers(stream, head.rejection, is_constant=False, ends=True)
+        if head.wrong_secret:
+            self._refusals.add_wrong_secret(head.wrong_secret, stream.controller.client_address)
+        return None
 
     def _log_call(self, name: str) -> None:
         """Log that a call begins. Text: SRV src/grpc/, which also logs the later steps of its state machine."""

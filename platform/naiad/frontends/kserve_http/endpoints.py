@@ -26,7 +26,6 @@ from naiad.frontends.http1.messages import (
     json_response,
     response,
 )
-from naiad.frontends.http1.refused_secrets import respond_to_wrong_secret
 from naiad.frontends.kserve_http.generate import GenerateEndpoints
 from naiad.frontends.kserve_http.infer_request import json_length as json_length_of
 from naiad.frontends.kserve_http.infer_request import parse_json, parse_raw
@@ -160,12 +159,10 @@ class Endpoints:
             exchange.respond(_error_response(problem))
 
     def _deny(self, exchange: HttpExchange, endpoint: Endpoint, reason: str) -> None:
-        denial = error_text(_FORBIDDEN, reason)
         header = self._guarded[endpoint][0]
         if header in exchange.request.headers:
-            respond_to_wrong_secret(exchange, self._extensions.refusals, f"header '{header.decode()}'", denial)
-        else:
-            exchange.respond(denial)
+            self._extensions.refusals.add_wrong_secret(f"header '{header.decode()}'", exchange.client_address)
+        exchange.respond(error_text(_FORBIDDEN, reason))
 
     def admit(self, head: Head) -> bool:
         """Whether `handle` would read the body of a request; if not, it responds with an error without it."""

@@ -87,7 +87,7 @@ class HttpFrontend:
             timeouts=timeouts,
             count=count,
             pages=pages,
-            refused=extensions.refusals.log,
+            refused=extensions.refusals,
         )
 
     async def start(self) -> int:
