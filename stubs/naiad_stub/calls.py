@@ -11,9 +11,8 @@ channel files its results:
 
 A process that the model has forked calls in the same way, over a channel to this process (`forked_calls`).
 
-Deadlocks: two models may wait for each other. The host looks for cycles of waiting instances. It knows of calls
-by the main thread (CALL_BLOCKING, CALL_AWAITED). For calls by other threads it sends BLOCKED_QUERY, which this module
-answers by looking whether any thread of the model could go on (`blocked_threads`).
+Deadlocks: two models may wait for each other. The host looks for cycles of instances whose main threads wait for calls
+(CALL_BLOCKING, CALL_AWAITED).
 """
 
 from __future__ import annotations
@@ -25,18 +24,15 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from naiad_stub import layout, wire
-from naiad_stub.blocked_threads import are_all_blocked
 from naiad_stub.blocks import BorrowedBlock, KeptBlocks, OutputBlocks
 from naiad_stub.channel import Channel, Waiter, running_loop
 from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
 from naiad_stub.exchange import DevicePlace, TensorWriter, Written, pack_block, place_on_device, read_device_places
 from naiad_stub.memo import Memo
 from naiad_stub.messages import (
-    BlockedQuery,
     CancelCalls,
     DiscardResults,
     ExportersEnded,
-    Notification,
     ResultsConsumed,
     TakesDevice,
     pack,
@@ -111,10 +107,8 @@ class HostCalls(ModelCalls):
         self._calls: Dict[int, PendingCall] = {}
         self._layouts: Memo[bytes, List[layout.Place]] = Memo(layout.KEPT)
         self._main = get_ident()  # constructed on the main thread
-        self._waiting: Dict[int, PendingCall] = {}  # by the thread that waits for it
         channel.handlers[wire.Kind.RESULT] = self._on_result  # as bytes: it is on the request path
         self._takers: Set[Tuple[str, int]] = set()  # models that take inputs in GPU memory, by name and version
-        channel.add_handler(BlockedQuery, self._on_blocked_query)
         channel.add_handler(TakesDevice, self._on_takes_device)
         channel.add_handler(ExportersEnded, _on_exporters_ended)
 
@@ -178,12 +172,7 @@ class HostCalls(ModelCalls):
             call.waiter = waiter = Waiter()
             if call.arrived or call.is_ended:  # another thread read it before it could see the waiter
                 return
-            thread = get_ident()
-            self._waiting[thread] = call
-            try:
-                call.channel.wait(waiter)
-            finally:
-                self._waiting.pop(thread, None)
+            call.channel.wait(waiter)
 
     def next_result(self, call: PendingCall) -> Tuple[InferenceResponse, int]:
         """Consume the next result that has arrived; the response and its bytes."""
@@ -237,7 +226,6 @@ class HostCalls(ModelCalls):
         self._is_connected = False
         self._connecting = allocate_lock()
         self._calls = {}
-        self._waiting = {}
         self.is_open = True  # the parent decides at each call
 
     def _start_in_child(
@@ -388,12 +376,6 @@ class HostCalls(ModelCalls):
         waiter, call.waiter = call.waiter, None
         if waiter is not None:
             call.channel.finish(waiter)
-
-    def _on_blocked_query(self, query: BlockedQuery) -> None:
-        """Report whether every thread of the model is blocked; called on the thread that reads the channel."""
-        is_blocked = are_all_blocked(self._waiting)
-        fields = {"number": str(query.number), "is_so": str(int(is_blocked))}
-        self._channel.post(pack(Notification("standstill", fields)))
 
     def _on_takes_device(self, message: TakesDevice) -> None:
         model = message.model, message.version[0]

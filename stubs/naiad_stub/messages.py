@@ -476,21 +476,6 @@ class ReadinessQuery(Message):
         self.number = number
 
 
-class BlockedQuery(Message):
-    """Check whether every thread of the model is blocked; answered by the notification "standstill".
-
-    Attributes:
-        number: Number of the query.
-    """
-
-    __slots__ = ("number",)
-    kind = Kind.BLOCKED_QUERY
-    format = "u"
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
 # -- fork server to host --------------------------------------------------------------------------------------------
 
 
@@ -660,7 +645,7 @@ TO_MAIN_THREAD: Dict[int, Type[ToMainThread]] = {
         Finalize,
     )
 }
-ToAnyThread = Union[ReleaseOutputs, CancelRequests, Credit, Reply, BlockedQuery, LogLevels, TakesDevice, ExportersEnded]
+ToAnyThread = Union[ReleaseOutputs, CancelRequests, Credit, Reply, LogLevels, TakesDevice, ExportersEnded]
 """What whichever thread of the guest reads it handles at once, beside RESULT."""
 TO_ANY_THREAD: Dict[int, Type[ToAnyThread]] = {
     message.kind: message
@@ -669,7 +654,6 @@ TO_ANY_THREAD: Dict[int, Type[ToAnyThread]] = {
         CancelRequests,
         Credit,
         Reply,
-        BlockedQuery,
         LogLevels,
         TakesDevice,
         ExportersEnded,

@@ -25,7 +25,6 @@ from naiad_stub.load_spec import NativeCode
 from naiad_stub.messages import (
     FROM_GUEST,
     REQUEST_PROGRESS,
-    BlockedQuery,
     CancelCalls,
     CancelRequests,
     Completed,
@@ -437,10 +436,6 @@ class Worker:
                 return NO_HEADERS
             shared = request.propagated
         return shared or NO_HEADERS
-
-    def query_blocked(self, number: int) -> None:
-        """Ask whether every thread of the model is blocked; the guest replies with the notification "standstill"."""
-        self._send(pack(BlockedQuery(number)))
 
     def release_idle_memory(self, *, idle: bool) -> None:
         """Release output blocks that were read; if *idle*, have both sides return free pages to the system."""

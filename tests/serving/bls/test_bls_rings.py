@@ -49,31 +49,6 @@ def test_a_model_of_one_instance_that_calls_itself_gets_an_error(server):
     assert re.match(RING, reply["error"])[2] == "runs_code_0' -> 'runs_code_0"
 
 
-@ours
-@pytest.mark.parametrize(
-    "wait",
-    [
-        "ThreadPoolExecutor(4).submit(ask).result()",
-        "list(ThreadPoolExecutor(4).map(lambda _: ask(), range(3)))[0]",
-        "in_thread(ask)",
-        "in_thread(lambda: in_thread(ask))",
-        "[thread.start(), queue.get()][1]",
-    ],
-)
-def test_a_ring_through_threads_is_noticed_after_a_while(server, wait):
-    """The thread that runs the model only waits for the one that calls."""
-    code = f"""
-    from concurrent.futures import ThreadPoolExecutor
-    from queue import Queue
-    queue = Queue()
-    ask = lambda: raised(to("runs_code", code("return [answer(1)]")).exec)
-    thread = threading.Thread(target=lambda: queue.put(ask()))
-    return [answer({wait})]
-    """
-    reply = run(server, "runs_code", code)
-    assert re.match(RING, reply["error"])[2] == "runs_code_0' -> 'runs_code_0"
-
-
 def test_a_call_that_waits_for_a_slow_model_is_no_ring(server):
     """A thread of the model waits for an instance that is busy with the same model's request, which goes on."""
     code = """

@@ -4,8 +4,9 @@ A call is submitted like any other request; its sink sends the responses to the 
 with `needs_idle`: only an instance that holds no other request may take it. Behind a request whose model calls back
 into the caller it would wait forever.
 
-Calls that can never be answered are rejected with an error that names the deadlock cycle (see `deadlocks`); the
-reference hangs. Other texts are the reference's (PB src/request_executor.cc).
+A call that its instance waits for may close a cycle of instances that wait for each other. It is rejected with an error
+that names the cycle; the reference hangs. Calls by other threads than the main one are not looked at: only the guest
+could know what its threads wait for. Other texts are the reference's (PB src/request_executor.cc).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from naiad.config.model.ensemble import ENSEMBLE_PLATFORM
 from naiad.core.errors import Code, ModelError, NaiadError, NotReadyError
-from naiad.engine.calls.deadlocks import DeadlockDetector, reject_deadlocked
 from naiad.engine.registry import Registry
 from naiad.engine.scheduling.deadlock import deadlock_cycle
 from naiad.engine.served import Target
@@ -88,7 +88,6 @@ class ModelCalls:
         self.made: Counter[tuple[str, str]] = Counter()
         self._registry = registry
         self._calls: dict[Worker, dict[int, _PendingCall]] = {}
-        self._detector = DeadlockDetector(self._calls)
 
     def on_call(self, worker: Worker, call: ModelCall) -> None:
         """Submit a call; a call that is rejected gets the error as its response."""
@@ -115,8 +114,8 @@ class ModelCalls:
             )
             return
         self.made[worker.spec.load.model_name, name] += 1
-        if version.is_waiting(pending.key) and not self._reject_cycle(pending):
-            self._detector.start_watching()
+        if version.is_waiting(pending.key):
+            self._reject_cycle(pending)
 
     def is_calling(self, worker: Worker) -> bool:
         """Whether a model waits for results of its calls."""
@@ -179,10 +178,6 @@ class ModelCalls:
 
     # -- deadlocks ----------------------------------------------------------------------------------------------
 
-    def on_stalled_reply(self, worker: Worker, fields: Mapping[str, str]) -> None:
-        """A guest has replied to `Worker.query_blocked`."""
-        self._detector.on_stalled_reply(worker, fields.get("number", ""), is_stalled=fields.get("is_so") == "1")
-
     def on_ensemble_step_waiting(self) -> None:
         """A step of an ensemble waits for an instance: a model that called the ensemble may wait for itself.
 
@@ -193,17 +188,20 @@ class ModelCalls:
                 # A call without a key is being submitted: `on_call` looks at it next.
                 is_to_ensemble = pending.key and pending.version.config.platform == ENSEMBLE_PLATFORM
                 is_waiting = is_to_ensemble and pending.version.is_waiting(pending.key)
-                if is_waiting and not self._reject_cycle(pending):
-                    self._detector.start_watching()
+                if is_waiting:
+                    self._reject_cycle(pending)
 
-    def _reject_cycle(self, last: _PendingCall) -> bool:
-        """Reject the call *last* if it closes a cycle of instances that wait for each other; whether it did."""
-        if not last.is_blocking_instance:
-            return False
-        cycle = deadlock_cycle(last.worker, self._waits())
+    def _reject_cycle(self, last: _PendingCall) -> None:
+        """Reject the call *last* if it closes a cycle of instances that wait for each other."""
+        cycle = deadlock_cycle(last.worker, self._waits()) if last.is_blocking_instance else ()
         if cycle:
-            reject_deadlocked(last, cycle)
-        return bool(cycle)
+            names = " -> ".join(f"'{worker.spec.name}'" for worker in cycle)
+            error = NaiadError(
+                f"Model {last.call.request.model_name} - Error when running inference: the call can never be answered, "
+                f"as all instances that could wait on each other: {names}. Give one of these models more instances, or "
+                "call from decoupled models whose execute returns meanwhile"
+            )
+            last.version.reject_waiting(last.key, error)
 
     def _waits(self) -> Mapping[Worker, Sequence[Collection[Worker]]]:
         """For each blocked instance, for each of its calls: the instances that could answer it."""

@@ -32,7 +32,7 @@ class ModelServices:
     def __init__(self, registry: Registry) -> None:
         self.calls = calls = ModelCalls(registry)
         self.query_handlers: dict[str, QueryHandler] = {}
-        self.notification_handlers: dict[str, NotificationHandler] = {"standstill": calls.on_stalled_reply}
+        self.notification_handlers: dict[str, NotificationHandler] = {}
         self.exit_handlers: list[Callable[[Worker], None]] = [calls.on_worker_exit]
         self.on_call = calls.on_call
         self.is_calling = calls.is_calling

@@ -1,8 +1,8 @@
 """Deadlock detection between instances whose models call other models (BLS). Pure: instances are hashable values.
 
 The wait-for graph has an edge from an instance that waits for a call to every instance that could execute that call.
-A call waits for *any* of these instances, and one that calls several models at once waits for *all* of its calls (or
-for any of them, if they come from several threads). Such AND-OR graphs have no simple "a cycle is a deadlock" rule, so
+A call waits for *any* of these instances, and one that calls several models at once waits for *all* of its calls. Such
+AND-OR graphs have no simple "a cycle is a deadlock" rule, so
 a deadlock is computed as a greatest fixed point: assume that all waiting instances are blocked, repeatedly remove those
 that a non-blocked instance can serve, and what remains is blocked forever.
 
@@ -11,7 +11,7 @@ The reference does not detect this: models that wait for each other hang.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TypeVar
 
 Instance = TypeVar("Instance", bound=Hashable)
@@ -27,34 +27,13 @@ def find_deadlocked(waits: Mapping[Instance, Sequence[Collection[Instance]]]) ->
     Returns:
         The largest set of instances that each have a call which only instances of the set could execute.
     """
-    return _largest_blocked_set(waits, any)
-
-
-def find_mutually_blocked(calls: Mapping[Instance, Sequence[Collection[Instance]]]) -> set[Instance]:
-    """The deadlocked instances: those that can continue with the result of any of their calls.
-
-    Unlike `find_deadlocked`, this is for calls of several threads: the result of one call may unblock the instance.
-
-    Args:
-        calls: For each instance that waits only for its calls: these calls, as in `find_deadlocked`.
-
-    Returns:
-        The largest set of instances all of whose calls only instances of the set could execute.
-    """
-    return _largest_blocked_set(calls, all)
-
-
-def _largest_blocked_set(
-    calls: Mapping[Instance, Sequence[Collection[Instance]]], quantifier: Callable[[Iterator[bool]], bool]
-) -> set[Instance]:
-    """The largest set of blocked instances: `any` or `all` of its calls depend on the set alone."""
-    blocked = set(calls)
+    blocked = set(waits)
     while True:
         # A round removes at least one instance, so there are at most as many rounds as instances.
         unblocked = {
             instance
             for instance in blocked
-            if not quantifier(bool(servers) and blocked.issuperset(servers) for servers in calls[instance])
+            if not any(bool(servers) and blocked.issuperset(servers) for servers in waits[instance])
         }
         if not unblocked:
             return blocked
