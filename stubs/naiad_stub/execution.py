@@ -11,6 +11,7 @@ Texts of errors are the reference's (PB src/pb_stub.cc), because clients and tes
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Coroutine
 from typing import Any, Callable, List, Optional, Set, Tuple
@@ -26,6 +27,7 @@ from naiad_stub.response import InferenceResponse
 from naiad_stub.sender import HostSenders
 
 _RELEASE_RESCHEDULE = 2
+_DEVICE_MEMORY = "naiad_stub.cuda.memory"
 
 
 class Execution:
@@ -214,6 +216,9 @@ class Execution:
     def _describe(self, error: BaseException) -> str:
         """The text for clients; the log gets the traceback as well."""
         limits.exit_if_out_of_memory(error)
+        memory = sys.modules.get(_DEVICE_MEMORY)
+        if memory is not None and limits.is_device_full(error):
+            memory.free_reserves()  # so that the next request has them
         text, traceback_text = loader.format_exception(error)
         if isinstance(error, TritonModelException) and error.__traceback__ is not None:
             # If this module raised it and not the model's code, the frames are the stub's and do not help the user.

@@ -10,6 +10,7 @@ from naiad_stub.wire import MEMORY_LIMIT_STATUS
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
+_DEVICE_MODULES = frozenset(("cupy", "cupy_backends", "rmm"))
 _limits: List[int] = []  # on memory; empty without one
 
 
@@ -29,8 +30,22 @@ def limit_memory(size: int) -> None:
 
 def exit_if_out_of_memory(error: Optional[BaseException]) -> None:
     """Exit this process if *error*, which the model did not handle, says that the limit is reached."""
-    if _limits and isinstance(error, MemoryError):
+    if _limits and isinstance(error, MemoryError) and not is_device_full(error):
         _exit_with(error)
+
+
+def is_device_full(error: BaseException) -> bool:
+    """Whether *error* says that a GPU has too little free memory: torch's, CuPy's, JAX's, RMM's or the driver's.
+
+    CuPy's and RMM's are MemoryErrors, torch's and JAX's RuntimeErrors.
+    """
+    kind = type(error)
+    if isinstance(error, MemoryError):
+        return kind.__module__.partition(".")[0] in _DEVICE_MODULES or "cuda" in str(error).lower()
+    if kind.__name__ == "OutOfMemoryError":
+        return True
+    text = str(error)
+    return "RESOURCE_EXHAUSTED" in text or "CUDA out of memory" in text or "CUDA_ERROR_OUT_OF_MEMORY" in text
 
 
 def _exit_with(error: MemoryError) -> NoReturn:

@@ -20,23 +20,25 @@ import pytest
 from filelock import FileLock
 
 SOURCE = Path(__file__).with_name("cuda_driver.c")
+MANAGEMENT_SOURCE = Path(__file__).with_name("nvml.c")
 DEVICE_ARRAYS = Path(__file__).parents[2] / "bench" / "gpu" / "models" / "device_arrays.py"
 """A module for models: arrays in GPU memory without a framework."""
-_FLAGS = ("-shared", "-fPIC", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-Wl,-soname,libcuda.so.1")
+_FLAGS = ("-shared", "-fPIC", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread")
 
 
-def _compiled() -> Path:
+def _compiled(source: Path, name: str) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("there is no compiler on this machine: install gcc or clang")
-    digest = hashlib.sha256(repr((compiler, _FLAGS)).encode() + SOURCE.read_bytes()).hexdigest()[:16]
+    flags = (*_FLAGS, f"-Wl,-soname,{name}")
+    digest = hashlib.sha256(repr((compiler, flags)).encode() + source.read_bytes()).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / "naiad-tests-cuda"
     folder.mkdir(exist_ok=True)
     library = folder / f"driver-{digest}.so"
     with FileLock(f"{library}.lock"):
         if not library.exists():
             partial = library.with_suffix(".partial")
-            subprocess.run([compiler, *_FLAGS, "-o", partial, SOURCE, "-ldl"], check=True, timeout=60)
+            subprocess.run([compiler, *flags, "-o", partial, source, "-ldl"], check=True, timeout=60)
             partial.rename(library)
     return library
 
@@ -50,11 +52,14 @@ class StandInDriver:
         environ: The variables with which a process finds it.
     """
 
-    def __init__(self, folder: Path, *, devices: int = 1) -> None:
+    def __init__(self, folder: Path, *, devices: int = 1, has_management: bool = False) -> None:
+        """With *has_management*, the server finds the devices, too (`nvml.c`)."""
         folder.mkdir()
         self.folder = folder
         self.library = folder / "libcuda.so.1"
-        shutil.copy(_compiled(), self.library)
+        shutil.copy(_compiled(SOURCE, self.library.name), self.library)
+        if has_management:
+            shutil.copy(_compiled(MANAGEMENT_SOURCE, "libnvidia-ml.so.1"), folder / "libnvidia-ml.so.1")
         (folder / "devices").write_text(str(devices))
         inherited = os.environ.get("LD_LIBRARY_PATH")
         self.environ = {"LD_LIBRARY_PATH": f"{folder}:{inherited}" if inherited else str(folder)}

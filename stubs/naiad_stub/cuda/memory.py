@@ -8,9 +8,9 @@ stream is enough. The stream of a bare capsule is unknown, so all of the device'
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
-from naiad_stub.cuda.driver import LEGACY_STREAM, Driver, device
+from naiad_stub.cuda.driver import LEGACY_STREAM, CudaError, Driver, device
 from naiad_stub.datatypes import Buffer
 
 
@@ -106,8 +106,22 @@ class DeviceMemory:
                 driver.call(purpose, "cuStreamSynchronize", LEGACY_STREAM)
 
 
+_reserves: List[Callable[[], None]] = []
+
+
+def add_reserve(free: Callable[[], None]) -> None:
+    """Have *free* called when a GPU is full: it frees memory that is kept for later."""
+    _reserves.append(free)
+
+
+def free_reserves() -> None:
+    """Free the memory that this process keeps for later."""
+    for free in _reserves:
+        free()
+
+
 class Allocation:
-    """Memory that this module allocated; its finalizer frees it.
+    """Memory that this module allocated; its finalizer frees it. A full GPU gets back what is kept for later.
 
     Attributes:
         address: Where it begins.
@@ -121,7 +135,13 @@ class Allocation:
         address = ctypes.c_uint64()
         with self._device as driver:
             purpose = f"allocate {size} bytes of the memory of GPU {ordinal}"
-            driver.call(purpose, "cuMemAlloc_v2", ctypes.byref(address), size)
+            try:
+                driver.call(purpose, "cuMemAlloc_v2", ctypes.byref(address), size)
+            except CudaError as error:
+                if not error.is_out_of_memory or not _reserves:
+                    raise
+                free_reserves()
+                driver.call(purpose, "cuMemAlloc_v2", ctypes.byref(address), size)
         self.address = address.value
 
     def __del__(self) -> None:

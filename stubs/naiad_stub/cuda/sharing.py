@@ -19,7 +19,7 @@ from typing import Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from naiad_stub import wire
 from naiad_stub.cuda.driver import CudaError, Device, IpcHandle, device, device_by_uuid
-from naiad_stub.cuda.memory import Allocation, DeviceMemory
+from naiad_stub.cuda.memory import Allocation, DeviceMemory, add_reserve
 from naiad_stub.exceptions import TritonModelException
 from naiad_stub.primitives import allocate_lock
 from naiad_stub.segment import block_size
@@ -66,6 +66,7 @@ class Exports:
         self._idle: Dict[Tuple[int, int], List[_Region]] = {}
         self._total = 0
         self._is_possible = True
+        add_reserve(self.trim)
 
     def add(self, memory: DeviceMemory) -> Optional[Tuple[int, bytes]]:
         """Copy *memory* into a region: its number and packed handle; None if it has to go through the CPU.
@@ -260,9 +261,9 @@ def imported(uuid: bytes, handle: bytes, exporter: int, size: int, lease: object
         try:
             opened = imports.open((uuid, handle), exporter)
         except CudaError as error:
+            cause = "" if error.is_out_of_memory else "; the model that sent it may have ended meanwhile"
             raise TritonModelException(
-                f"cannot read a tensor of {size} bytes in GPU memory: {error}; the model that sent it may have ended "
-                "meanwhile: send the request again"
+                f"cannot read a tensor of {size} bytes in GPU memory: {error}{cause}: send the request again"
             ) from None
         return opened.address, opened.ordinal, _Import(opened, lease)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from naiad.guests.memory.processes import memory_of, parse_pss, process_memory
+from naiad.guests.memory import processes
+from naiad.guests.memory.processes import may_use_gpu, memory_of, parse_pss, process_memory
 
 SMAPS = "00400000-7fff [rollup]\nRss:  900 kB\nPss:                 123 kB\nPss_Anon:  100 kB\n"
 
@@ -46,3 +47,24 @@ def test_the_measured_memory_grows_with_an_allocation():
         assert memory_of([os.getpid()])[os.getpid()] - before > len(held) // 2
     with pytest.raises(KeyError):
         memory_of([])[os.getpid()]
+
+
+@pytest.mark.parametrize(("maps", "uses"), [("libc.so.6", False), ("libcuda.so.580", True), ("/dev/nvidia0", True)])
+def test_a_process_uses_a_gpu_if_it_has_mapped_the_driver(tmp_path, maps, uses):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "maps").write_text(f"7f00-7f01 r-xp 0000 08:01 1 /usr/lib/{maps}\n")
+
+    assert may_use_gpu(7, tmp_path) == uses
+    assert not may_use_gpu(8, tmp_path)
+
+
+@pytest.mark.parametrize(("namespace", "counts"), [("4026531836", True), ("4026532001", False)])
+def test_in_a_container_a_process_with_the_number_of_one_outside_gets_none_of_its_gpu_memory(
+    monkeypatch, namespace, counts
+):
+    """The driver reports the numbers of the machine."""
+    own = os.getpid()
+    monkeypatch.setattr(processes, "gpu_memory_of_processes", lambda: {own: 1 << 40})
+    monkeypatch.setattr(processes.os, "readlink", lambda _path: f"pid:[{namespace}]")
+
+    assert (memory_of([own])[own] > 1 << 40) == counts

@@ -8,17 +8,40 @@ from pathlib import Path
 
 from naiad.core.gpus import gpu_memory_of_processes
 
-__all__ = ["memory_of", "parse_pss", "process_memory"]
+__all__ = ["may_use_gpu", "memory_of", "parse_pss", "process_memory"]
 
 _PROC = Path("/proc")
 _KIB = 1024
+_FIRST_NAMESPACE = "pid:[4026531836]"
+"""PROC_PID_INIT_INO in the kernel's include/linux/proc_ns.h."""
 
 
 def memory_of(pids: Iterable[int]) -> dict[int, int]:
     """Bytes that each process uses, GPU memory included where the driver reports it. Blocks for milliseconds."""
     wanted = list(pids)
     gpu = gpu_memory_of_processes()
+    if gpu and not _has_machines_pids():
+        gpu = {pid: gpu[pid] for pid in wanted if pid in gpu and may_use_gpu(pid)}
     return {pid: process_memory(pid) + gpu.get(pid, 0) for pid in wanted}
+
+
+def _has_machines_pids(proc: Path = _PROC) -> bool:
+    """Whether process ids are those of the machine. The driver reports these also in a container with its own."""
+    try:
+        return os.readlink(proc / "self" / "ns" / "pid") == _FIRST_NAMESPACE  # noqa: PTH115 - the link has no target
+    except OSError:
+        return True
+
+
+def may_use_gpu(pid: int, proc: Path = _PROC) -> bool:
+    """Whether a process has NVIDIA's driver loaded, as far as that can be read: else a GPU's process is another one."""
+    try:
+        maps = (proc / str(pid) / "maps").read_bytes()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return b"/libcuda.so" in maps or b"/dev/nvidia" in maps
 
 
 def process_memory(pid: int, proc: Path = _PROC) -> int:
