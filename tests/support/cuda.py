@@ -76,6 +76,11 @@ class StandInDriver:
         """Give each process *size* bytes of device memory."""
         (self.folder / "limit").write_text(str(size))
 
+    def part(self, device: int, other: int) -> None:
+        """Let two devices have no direct access to each other."""
+        with (self.folder / "apart").open("a") as file:
+            file.write(f"{device} {other}\n")
+
     def allocations(self) -> list[str]:
         """The allocations of processes that still run."""
         return self._marks("memory")

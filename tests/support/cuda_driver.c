@@ -14,6 +14,7 @@
  *   fail-FUNCTION           written by a test: every call of FUNCTION fails with the code in the file
  *   once-FUNCTION           the same for one call, which removes the file
  *   devices                 written by a test: how many devices there are (1 without the file)
+ *   apart                   written by a test: device and device, "0 1", that have no direct access to each other
  *   limit                   written by a test: bytes of device memory of each process (1 GiB without the file)
  */
 #define _GNU_SOURCE
@@ -309,6 +310,26 @@ int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
     ENTER("cuDeviceGetUuid_v2");
     memset(uuid, 0xda, 16);
     uuid[15] = (unsigned char)machine_device(device);
+    return OK;
+}
+
+/* Whether a device can use the memory of another one directly. */
+static int are_peers(int device, int other) {
+    char path[4096];
+    in_folder(path, "apart");
+    FILE *file = fopen(path, "r");
+    int first, second, found = 1;
+    if (!file) return 1;
+    while (fscanf(file, "%d %d", &first, &second) == 2)
+        if ((first == device && second == other) || (first == other && second == device)) found = 0;
+    fclose(file);
+    return found;
+}
+
+int cuDeviceCanAccessPeer(int *can, int device, int other) {
+    ENTER("cuDeviceCanAccessPeer");
+    if (machine_device(device) < 0 || machine_device(other) < 0) return INVALID_DEVICE;
+    *can = device != other && are_peers(machine_device(device), machine_device(other));
     return OK;
 }
 

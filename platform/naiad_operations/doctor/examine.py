@@ -24,6 +24,7 @@ from naiad.models.repository.repositories import Repositories, open_repositories
 from naiad.models.resolution.resolve import resolution_settings
 from naiad_operations.doctor.ensembles import examine_ensembles
 from naiad_operations.doctor.findings import Examination, Finding, Severity
+from naiad_operations.doctor.gpus import examine_gpus
 from naiad_operations.doctor.machine import examine_memory, examine_ports, examine_store, examine_temporary
 from naiad_operations.doctor.migration import migration_items
 from naiad_operations.doctor.model import ExaminationContext, ExaminedModel, examine_model
@@ -66,10 +67,12 @@ def examine(
         examination.findings += examine_store(options.environments.store)
         if examination.count(Severity.ERROR):
             return examination  # without a store, no environment can be prepared
-        _examine_models(examination, repositories, _context(options, reporter, can_unpack=can_unpack), only, on_waiting)
+        context = _context(options, reporter, can_unpack=can_unpack)
+        library = context.resolution.guest.library_dir
+        _examine_models(examination, repositories, context, only, on_waiting)
     finally:
         repositories.close()
-    examination.findings += [*examine_temporary(), *examine_ports(options)]
+    examination.findings += [*examine_temporary(), *examine_ports(options), *examine_gpus(library)]
     return examination
 
 

@@ -36,10 +36,12 @@ class IpcHandle(ctypes.Structure):
 # The functions in use. cuda.h defines names without a suffix as macros for these versions.
 _SIGNATURES: Dict[str, Tuple[Any, ...]] = {
     "cuInit": (_unsigned,),
+    "cuDriverGetVersion": (_pointer,),
     "cuGetErrorName": (_int, _pointer),
     "cuDeviceGet": (_pointer, _int),
     "cuDeviceGetCount": (_pointer,),
     "cuDeviceGetUuid_v2": (_pointer, _int),
+    "cuDeviceCanAccessPeer": (_pointer, _int, _int),
     "cuDevicePrimaryCtxRetain": (_pointer, _int),
     "cuCtxPushCurrent_v2": (_pointer,),
     "cuCtxPopCurrent_v2": (_pointer,),
@@ -172,10 +174,11 @@ class Device:
 
     def uuid(self) -> bytes:
         """The GPU's UUID, 16 bytes: the same in all processes, unlike its number."""
-        return _uuid(self._driver, self.ordinal)
+        return uuid_of(self._driver, self.ordinal)
 
 
-def _uuid(driver: Driver, ordinal: int) -> bytes:
+def uuid_of(driver: Driver, ordinal: int) -> bytes:
+    """The UUID of the GPU that this process knows by that number; of a MIG device, its own."""
     uuid = (ctypes.c_ubyte * 16)()
     number = _int()
     purpose = f"find the UUID of GPU {ordinal}"
@@ -219,7 +222,7 @@ def device_by_uuid(uuid: bytes) -> Device:
         loaded = driver()
         count = _int()
         loaded.call("count the GPUs", "cuDeviceGetCount", ctypes.byref(count))
-        _ordinals.update({_uuid(loaded, number): number for number in range(count.value)})
+        _ordinals.update({uuid_of(loaded, number): number for number in range(count.value)})
         ordinal = _ordinals.get(uuid)
     if ordinal is None:
         raise TritonModelException(
