@@ -177,7 +177,6 @@ FAILURES = {
     "env pack": ["{work}/empty"],
     "env prefetch": ["{work}/nowhere.tar.gz"],
     "env pin": ["{work}/pinned"],
-    "env rollout": ["e", "--env-directory={work}/empty", "--model-repository={work}/models", "--dry-run"],
     "env sign": ["{work}/file.txt", "--key={work}/file.txt"],
     "env keygen": ["{work}/nowhere/key"],
     "env inspect": ["abcdef0"],

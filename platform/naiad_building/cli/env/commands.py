@@ -367,82 +367,6 @@ def _pin(
         click.echo(f"nothing to pin: no model of {repository} names a URI without @sha256")
 
 
-@click.command("rollout", short_help="Replace a shared archive, and reload the models that use it.")
-@click.argument("name")
-@click.argument("archive", type=_EXISTING_FILE, required=False)
-@click.option(
-    "--env-directory", "directories", multiple=True, required=True, type=_FOLDER, help="Folder with env://NAME."
-)
-@click.option(
-    "--model-repository",
-    "repositories",
-    multiple=True,
-    required=True,
-    help="Repository of its models; may be repeated.",
-)
-@click.option("--url", "urls", multiple=True, help="HTTP address of a server to reload; may be repeated.")
-@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="Header of the requests to servers.")
-@click.option("--back", is_flag=True, help="Put the previous archive back instead.")
-@click.option("--dry-run", is_flag=True, help="Print which models use the archive; change nothing.")
-@_store_option
-@json_option
-def _rollout(
-    name: str,
-    archive: Path | None,
-    directories: tuple[Path, ...],
-    repositories: tuple[str, ...],
-    urls: tuple[str, ...],
-    headers: tuple[str, ...],
-    back: bool,  # noqa: FBT001 - click passes options by name
-    dry_run: bool,  # noqa: FBT001 - click passes options by name
-    store: Path,
-    json: bool,  # noqa: FBT001 - click passes options by name
-) -> None:
-    """Put ARCHIVE in the place of env://NAME, and reload the models that use it, one after the other.
-
-    ARCHIVE is unpacked and started first. If a model cannot be reloaded, the old archive is put back.
-    """
-    from naiad.environments.manager import EnvironmentManager
-    from naiad_building.cli.env.models import server_options
-    from naiad_building.cli.env.rollout import Servers, find_shared_archive, reload_models, users_of
-
-    if (archive is None) != (back or dry_run) and not (dry_run and archive is not None):
-        raise click.UsageError("name the new ARCHIVE, or give --back")
-    servers = Servers(urls, dict(_header(text) for text in headers))
-    shared = find_shared_archive(name, directories)
-    flags = [f"--env-directory={directory}" for directory in directories]
-    models = users_of(shared, server_options(store, repositories, *flags))
-    say = progress_printer(json=json)
-    say(f"{shared.path} is used by {', '.join(models) or 'no model'}")
-    facts = {"archive": shared.path, "models": models, "dry_run": dry_run}
-    if dry_run:
-        if json:
-            print_json({**facts, "reloaded": []})
-        return
-    new = shared.previous if archive is None else archive
-    if not new.exists():
-        raise click.UsageError(f"there is no previous archive: {shared.previous} does not exist")
-    EnvironmentManager(store).prepare(new.absolute())
-    if archive is None:
-        shared.swap()
-        say(f"put the previous archive back at {shared.path}")
-    else:
-        shared.replace(archive)
-        say(f"replaced {shared.path}; `naiad env rollout --back` puts the old archive back")
-    reloaded = reload_models(servers, models, shared.swap, say)
-    if json:
-        print_json({**facts, "reloaded": [{"url": url, "model": model} for url, model in reloaded]})
-    elif not urls and models:
-        click.echo("next: load these models again; servers in poll mode do so by themselves")
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip():
-        raise click.UsageError(f"'{text}' is not a header: give NAME:VALUE")
-    return name.strip(), value.strip()
-
-
 @click.command("sign", short_help="Sign an archive.")
 @click.argument("archive", type=_EXISTING_FILE)
 @click.option("--key", required=True, type=_EXISTING_FILE, help="The private key.")
@@ -698,7 +622,7 @@ def env_group() -> None:
 
 _COMMANDS: tuple[click.Command, ...] = (
     *(_lock, _download, _build, _pack),
-    *(_prefetch, _pin, _rollout, _sign, _keygen),
+    *(_prefetch, _pin, _sign, _keygen),
     *(_inspect, _verify, _list, _gc, _remove),
 )
 for _command in _COMMANDS:
