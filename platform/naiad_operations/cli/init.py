@@ -38,7 +38,7 @@ _repository = click.option(
 def _model(name: str, function: str | None, repository: str, root: Path, json: bool) -> None:  # noqa: FBT001 - click passes options by name
     """Write the model NAME: code, config.pbtxt, a client and a test.
 
-    With --from at a terminal, ask for the number of dimensions of arrays where neither hint nor docstring gives it.
+    With --from at a terminal, ask for the number of dimensions of arrays, which no hint gives.
     """
     from naiad_operations.scaffold.templates import function_model, plain_model
 

@@ -1,14 +1,13 @@
 """The tensors of a function: its parameters become inputs, its results become outputs.
 
-Types come from type hints, else from the docstring, else from default values. Hints are read as syntax and never
-evaluated, so that neither the function nor the modules it imports need to be installed here.
+Types come from type hints, else from default values. Hints are read as syntax and never evaluated, so that neither the
+function nor the modules it imports need to be installed here.
 """
 
 from __future__ import annotations
 
 import ast
 import enum
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -16,7 +15,7 @@ from naiad.core.errors import ScaffoldError
 from naiad.protocol.datatypes import Datatype
 from naiad_operations.scaffold.source import FunctionSource
 
-__all__ = ["Parameter", "PythonForm", "Result", "Signature", "TensorType", "of_docstring", "of_hint", "read_signature"]
+__all__ = ["Parameter", "PythonForm", "Result", "Signature", "TensorType", "of_hint", "read_signature"]
 
 _SCALARS = {
     "int": Datatype.INT64,
@@ -26,7 +25,7 @@ _SCALARS = {
     "bytes": Datatype.BYTES,
 }
 _LISTS = frozenset({"list", "List", "Sequence", "Iterable", "Collection", "MutableSequence", "tuple", "Tuple"})
-_ARRAYS = frozenset({"ndarray", "NDArray", "ArrayLike", "array", "array_like", "array-like", "np.array"})
+_ARRAYS = frozenset({"ndarray", "NDArray", "ArrayLike"})
 _WRAPPERS = frozenset({"Optional", "Annotated", "Final"})
 _NUMPY = {
     "bool": Datatype.BOOL,
@@ -61,17 +60,15 @@ class TensorType:
         datatype: Datatype of the elements.
         dims: The shape as in `config.pbtxt`, with -1 for any size.
         form: The type as which the function takes or returns it.
-        has_shape: Whether the author has stated the shape; hints of arrays have none.
     """
 
     datatype: Datatype
     dims: tuple[int, ...]
     form: PythonForm
-    has_shape: bool = False
 
 
 UNKNOWN = TensorType(datatype=Datatype.FP32, dims=(-1,), form=PythonForm.ARRAY)
-"""The type that is assumed where neither hint, docstring nor default value gives one."""
+"""The type that is assumed where neither a hint nor a default value gives one."""
 
 
 def of_hint(hint: ast.expr | None) -> TensorType | None:
@@ -98,37 +95,6 @@ def of_literal(value: ast.expr | None) -> TensorType | None:
             return of_literal(operand)
         case _:
             return None
-
-
-def of_docstring(kind: str, text: str = "") -> TensorType | None:
-    """The tensor type of a type in a docstring, such as `array of float64, shape (n, 3)`; None if it is not one.
-
-    Args:
-        kind: The type.
-        text: The rest of the description, which may give a shape and a dtype.
-    """
-    words = re.split(r",\s*(?:optional|default|shape|dtype)\b|\s+of shape|\s+with", kind, maxsplit=1)[0].strip()
-    entry = f"{kind}, {text}"
-    element = re.fullmatch(r"(?P<base>[\w.-]+?)s?\s+of\s+(?P<of>[\w.]+?)s?", words)
-    tensor = _of_phrase(element["base"], element["of"]) if element else of_hint(_parsed(words))
-    if tensor is None and words.split(" ")[0] in _ARRAYS:
-        tensor = UNKNOWN
-    if tensor is None or tensor.form is not PythonForm.ARRAY:
-        return tensor
-    dtype = re.search(r"dtype\s*[=:]?\s*(?:np\.|numpy\.)?(\w+)", entry)
-    datatype = _NUMPY.get(dtype[1].rstrip("_"), tensor.datatype) if dtype else tensor.datatype
-    shape = re.search(r"shape\s*[=:]?\s*[\[(]([^)\]]+)[\])]", entry)
-    if shape is None:
-        return replace(tensor, datatype=datatype)
-    sizes = [size.strip() for size in shape[1].split(",") if size.strip()]
-    dims = tuple(int(size) if size.isdigit() else -1 for size in sizes)
-    return replace(tensor, datatype=datatype, dims=dims, has_shape=True)
-
-
-def _of_phrase(base: str, element: str) -> TensorType | None:
-    if base.rpartition(".")[2] in _ARRAYS:
-        return replace(UNKNOWN, datatype=_NUMPY.get(element.rpartition(".")[2], UNKNOWN.datatype))
-    return of_hint(_parsed(f"{base}[{element}]"))
 
 
 def _of_generic(base: str, inner: ast.expr) -> TensorType | None:
@@ -262,8 +228,7 @@ def read_signature(source: FunctionSource, ask: Callable[[str], int] | None = No
 
     Args:
         source: The function.
-        ask: Returns the number of dimensions of a tensor, by its name, where the source gives none; None to assume one
-            and add a note.
+        ask: Returns the number of dimensions of an array, by its name; None to assume one and add a note.
 
     Raises:
         ScaffoldError: If a parameter or result cannot be a tensor, or the function has no parameter.
@@ -276,27 +241,22 @@ def read_signature(source: FunctionSource, ask: Callable[[str], int] | None = No
         )
     results = tuple(_results(source, notes))
     # Type hints of arrays have no shape, and calling the function to see one would run the author's code.
-    assumed = [one.name for one in parameters if _has_assumed_shape(one.tensor)]
-    assumed += [one.name for one in results if _has_assumed_shape(one.tensor)]
+    given: tuple[Parameter | Result, ...] = (*parameters, *results)
+    arrays = [one.name for one in given if one.tensor.form is PythonForm.ARRAY]
     if ask is not None:
-        ranks = {name: ask(name) for name in dict.fromkeys(assumed)}
+        ranks = {name: ask(name) for name in dict.fromkeys(arrays)}
         parameters = tuple(replace(one, tensor=_with_rank(one.tensor, ranks.get(one.name))) for one in parameters)
         results = tuple(replace(one, tensor=_with_rank(one.tensor, ranks.get(one.name))) for one in results)
-    elif assumed:
+    elif arrays:
         notes.append(
-            f"the number of dimensions of {', '.join(map(repr, assumed))} is assumed to be one: if it is another, "
-            "write dims: [ -1, -1 ] or the like in config.pbtxt, or document it as 'array of shape (n, 2)' and run "
-            "this again"
+            f"the number of dimensions of {', '.join(map(repr, arrays))} is assumed to be one: if it is another, "
+            "write dims: [ -1, -1 ] or the like in config.pbtxt"
         )
     return Signature(parameters=parameters, results=results, notes=tuple(notes))
 
 
 def _with_rank(tensor: TensorType, rank: int | None) -> TensorType:
-    return tensor if rank is None or not _has_assumed_shape(tensor) else replace(tensor, dims=(-1,) * rank)
-
-
-def _has_assumed_shape(tensor: TensorType) -> bool:
-    return tensor.form is PythonForm.ARRAY and tensor.dims == UNKNOWN.dims and not tensor.has_shape
+    return tensor if rank is None or tensor.form is not PythonForm.ARRAY else replace(tensor, dims=(-1,) * rank)
 
 
 def _parameters(source: FunctionSource, notes: list[str]) -> Iterator[Parameter]:
@@ -322,41 +282,18 @@ def _parameters(source: FunctionSource, notes: list[str]) -> Iterator[Parameter]
 
 
 def _tensor(source: FunctionSource, argument: ast.arg, default: ast.expr | None, notes: list[str]) -> TensorType:
-    said = _documented(ast.get_docstring(source.function) or "", argument.arg)
-    hinted = of_hint(argument.annotation)
-    if argument.annotation is not None and hinted is None:
-        raise ScaffoldError(
-            f"cannot serve {_where(source)}: '{argument.arg}: {ast.unparse(argument.annotation)}' is not a tensor; "
-            f"supported types are {_SUPPORTED}"
-        )
-    if hinted is not None:
-        if said is None or said.form is not PythonForm.ARRAY or hinted.form is not PythonForm.ARRAY:
-            return hinted
-        # A hint gives no shape of an array, and often no datatype. The docstring may give both.
-        return said if hinted == UNKNOWN else replace(hinted, dims=said.dims, has_shape=said.has_shape)
-    known = said or of_literal(default)
+    if argument.annotation is not None:
+        hinted = of_hint(argument.annotation)
+        if hinted is None:
+            raise ScaffoldError(
+                f"cannot serve {_where(source)}: '{argument.arg}: {ast.unparse(argument.annotation)}' is not a tensor; "
+                f"supported types are {_SUPPORTED}"
+            )
+        return hinted
+    known = of_literal(default)
     if known is None:
         notes.append(f"'{argument.arg}' has no type hint: assumed an array of float32, see config.pbtxt")
     return known or UNKNOWN
-
-
-def _documented(docstring: str, name: str) -> TensorType | None:
-    """The tensor type that a docstring gives a parameter, in Google, Sphinx or numpydoc style."""
-    escaped = re.escape(name)
-    for pattern in (
-        rf"^\s*{escaped}\s*\(([^)]*(?:\([^)]*\)[^)]*)*)\)\s*:(.*)$",
-        rf":type\s+{escaped}:(.*)()$",
-        rf":param\s+(\S+)\s+{escaped}:(.*)$",
-        rf"^\s*{escaped}\s*:\s+(.*)()$",
-        rf"^\s*{escaped}\s*:()(.*)$",
-    ):
-        match = re.search(pattern, docstring, re.MULTILINE)
-        if match:
-            kind, text = (part.strip() for part in match.groups())
-            tensor = of_docstring(kind or ("array" if "shape" in text else ""), text)
-            if tensor is not None:
-                return tensor
-    return None
 
 
 def _results(source: FunctionSource, notes: list[str]) -> Iterator[Result]:
@@ -364,10 +301,8 @@ def _results(source: FunctionSource, notes: list[str]) -> Iterator[Result]:
     if isinstance(hint, ast.Constant) and isinstance(hint.value, str):
         hint = ast.parse(hint.value, mode="eval").body
     if hint is None:
-        said = _documented_result(ast.get_docstring(source.function) or "")
-        if said is None:
-            notes.append(f"{source.function.name} has no return type: assumed an array of float32")
-        yield Result(name="result", tensor=said or UNKNOWN)
+        notes.append(f"{source.function.name} has no return type: assumed an array of float32")
+        yield Result(name="result", tensor=UNKNOWN)
         return
     match hint:
         case ast.Subscript(value=ast.Name(id="tuple" | "Tuple"), slice=ast.Tuple(elts=parts)) if not _is_open(parts):
@@ -377,11 +312,7 @@ def _results(source: FunctionSource, notes: list[str]) -> Iterator[Result]:
             for field, (kind, place) in fields.items():
                 yield Result(name=field, tensor=_returned(source, kind), part=place)
         case _:
-            hinted = _returned(source, hint)
-            said = _documented_result(ast.get_docstring(source.function) or "")
-            if hinted.form is PythonForm.ARRAY and said is not None and said.form is PythonForm.ARRAY:
-                hinted = said if hinted == UNKNOWN else replace(hinted, dims=said.dims, has_shape=said.has_shape)
-            yield Result(name="result", tensor=hinted)
+            yield Result(name="result", tensor=_returned(source, hint))
 
 
 def _is_open(parts: list[ast.expr]) -> bool:
@@ -396,11 +327,6 @@ def _returned(source: FunctionSource, hint: ast.expr) -> TensorType:
             f"are {_SUPPORTED}, tuples of them, and a TypedDict, NamedTuple or dataclass of the same module"
         )
     return tensor
-
-
-def _documented_result(docstring: str) -> TensorType | None:
-    match = re.search(r"Returns:?\s*\n(?:\s*-+\s*\n)?\s*([^\n:]+)|:rtype:\s*(.+)", docstring)
-    return of_docstring((match[1] or match[2]).strip()) if match else None
 
 
 def _fields(tree: ast.Module, name: str) -> dict[str, tuple[ast.expr, str]] | None:

@@ -215,7 +215,7 @@ def function_model(
         repository: Folder of the model repository in the project.
         named: The function.
         search: Folders to search for its module.
-        ask: Returns the number of dimensions of a tensor, by its name, where nothing in the source gives it.
+        ask: Returns the number of dimensions of an array, by its name; None to assume one.
 
     Raises:
         ScaffoldError: If the name is invalid, or the function does not exist or cannot serve requests.
