@@ -7,19 +7,17 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from naiad.cli.command_line import EXIT_FAILURE, is_directory, report_option_error, stray_argument, usage
+from naiad.cli.command_line import is_directory, report_option_error, stray_argument, usage
 from naiad.config.model.environment_source import redact
 from naiad.config.server.command_line import read_options
 from naiad.config.server.env_build import EnvBuild
 from naiad.config.server.getopt import HELP, split_arguments
 from naiad.config.server.options import SERVER_FLAGS, LogFormat, ServerOptions
 from naiad.core import garbage_collection, heap
-from naiad.core.errors import MissingPackageError, OptionError
+from naiad.core.errors import OptionError
 from naiad.core.logs import ActiveLog, LogSettings, configure, escapes_messages
-from naiad.core.wings import load_from_wing
 
 if TYPE_CHECKING:
     from naiad.server.app import Supervisor
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["log_settings", "naiad_serve", "open_log", "serve", "with_default_build"]
 
 _log = logging.getLogger("naiad.cli")
-_BUNDLE = "bundle"
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
@@ -51,11 +48,6 @@ def serve(arguments: Sequence[str], program: str, supervisor: Supervisor | None 
             return 0
         if positional:
             raise stray_argument(positional[0], is_repository=is_directory(positional[0]))
-        bundles = [text for flag, text in found if flag.name == _BUNDLE]
-        if bundles:
-            start = load_from_wing("naiad_operations.bundle.start:exec_bundle", "start a bundle (--bundle)")
-            code: int = start(Path(bundles[-1]), [(flag, text) for flag, text in found if flag.name != _BUNDLE])
-            return code
         options = read_options(found, environ=os.environ)
         # A person at a terminal tries models; a server in production must never resolve requirements on its own.
         is_tried = program != "tritonserver" and sys.stdin.isatty() and sys.stderr.isatty()
@@ -64,9 +56,6 @@ def serve(arguments: Sequence[str], program: str, supervisor: Supervisor | None 
         log = open_log(log_settings(options), is_queued=True)
     except OptionError as error:
         return report_option_error(error, program)
-    except MissingPackageError as error:
-        print(error.message, file=sys.stderr)
-        return EXIT_FAILURE
     with log:
         _log_notices(options)
         garbage_collection.pause()  # `app` resumes it

@@ -46,7 +46,7 @@ class BundledEnvironments:
         members: Archives and signatures, by path in the bundle.
         sources: Collected files and folders of this machine; models that contain one are copied without it.
         facts: Origin and SHA-256 of each environment, by path in the bundle.
-        manifests: Manifests of the environments that have one, by path in the bundle.
+        manifests: Manifests of the environments that have one.
         notes: Sentences for the person who makes the bundle.
     """
 
@@ -73,7 +73,7 @@ class BundledEnvironments:
         self.members: dict[str, OutputMember] = {}
         self.sources: set[Path] = set()
         self.facts: dict[str, dict[str, str]] = {}
-        self.manifests: dict[str, Manifest] = {}
+        self.manifests: list[Manifest] = []
         self.notes: list[str] = []
 
     def add(self, source: Path | EnvironmentSource, origin: str, python: SpecifierSet | None = None) -> str:
@@ -120,7 +120,7 @@ class BundledEnvironments:
             # Only the name of a path: its folders would make bundles of two machines differ.
             self.facts[path] = {"from": label if named.path is None else named.path.name, "sha256": digest}
             if manifest is not None:
-                self.manifests[path] = manifest
+                self.manifests.append(manifest)
         signature = archive.with_name(archive.name + SIGNATURE_SUFFIX)
         if signature.is_file():
             self.members[path + SIGNATURE_SUFFIX] = OutputMember(name=path + SIGNATURE_SUFFIX, source=signature)

@@ -20,7 +20,6 @@ from naiad.config.server.options import ServerOptions
 from naiad.core.errors import BundleError
 from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.archives.manifest import Manifest, host_platform
-from naiad.environments.elf import newest_glibc
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
 from naiad.environments.progress import ProgressReporter
@@ -30,7 +29,7 @@ from naiad_operations.bundle.host import HOST_FOLDER, copy_host, lock_text, run_
 from naiad_operations.bundle.manifest import HERE, MANIFEST_NAME, RUN, BundleManifest, digests_of
 from naiad_operations.bundle.models import CollectedModels, collect_models
 
-__all__ = ["LOCK_NAME", "Bundle", "BundleRequest", "make_bundle"]
+__all__ = ["LOCK_NAME", "Bundle", "make_bundle"]
 
 LOCK_NAME = "naiad.lock"
 _KEYS = "keys.toml"
@@ -40,23 +39,6 @@ _REPLACED_FLAGS = frozenset(
     {"model-repository", "model-store", "backend-directory", "env-directory", "env-store", "env-trust"}
     | {"env-build", "env-wheels"}
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BundleRequest:
-    """The settings of a bundle that are not flags of its server.
-
-    Attributes:
-        name: Name of the bundle.
-        platform: Required platform; empty for any.
-        glibc: Version of glibc with which all files must run; empty for any.
-        packages: Additional packages of the server's interpreter.
-    """
-
-    name: str
-    platform: str = ""
-    glibc: str = ""
-    packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,52 +70,49 @@ class Bundle:
 
 
 def make_bundle(
+    name: str,
     options: ServerOptions,
     flags: Sequence[tuple[Flag, str]],
-    request: BundleRequest,
+    packages: Sequence[str],
     scratch: Path,
     reporter: ProgressReporter,
 ) -> Bundle:
     """The bundle of a server with these options.
 
     Args:
+        name: Name of the bundle.
         options: The server's options.
         flags: The flags that the options come from.
-        request: The other settings of the bundle.
+        packages: Additional packages of the server's interpreter.
         scratch: An empty folder for members that are made here; it must exist until the bundle is written.
         reporter: Receives the progress.
 
     Raises:
-        BundleError: If a model would not run from the bundle, or the request cannot be met.
+        BundleError: If a model would not run from the bundle, or a package is not installed here.
         NaiadError: If a model or an environment cannot be read or packed.
         OSError: If a file cannot be copied.
     """
-    _check_platform(request.platform)
     if options.models.is_namespaced:
         raise BundleError(
             "cannot bundle with --model-namespacing=true: namespaces are the folders of repositories, which a bundle "
             "renames"
         )
-    # Copied libraries may need a newer glibc and are checked below, after minutes of copying. The interpreter is
-    # checked first, because an interpreter that is too new fails every time.
-    _check_glibc(request.glibc, {HOST_FOLDER: newest_glibc((Path(sys.executable).resolve(),))})
     manager = EnvironmentManager(options.environments.store, reporter=reporter, policy=store_policy(options))
     environments = BundledEnvironments(
         scratch / "environments", reporter, manager, signed=options.environments.trusted_keys is not None
     )
     collected = collect_models(options, environments, sys.version_info[:3])
     (scratch / HOST_FOLDER).mkdir()
-    host, described = copy_host(scratch / HOST_FOLDER, request.packages)
-    parts = {HOST_FOLDER: described, **environments.manifests}
-    _check_glibc(request.glibc, {place: part.glibc for place, part in parts.items()})
+    host, described = copy_host(scratch / HOST_FOLDER, packages)
+    needed = [part.glibc for part in (described, *environments.manifests) if part.glibc]
     models = _sorted((*collected.members.values(), *_server_files(options, described)))
     packed = _sorted(environments.members.values())
     manifest = BundleManifest(
-        name=request.name,
+        name=name,
         naiad=__version__,
         python=described.python,
         platform=host_platform(),
-        glibc=max((part.glibc for part in parts.values() if part.glibc), key=Version, default=""),
+        glibc=max(needed, key=Version, default=""),
         flags=tuple(_flags(options, flags, collected)),
         models=collected.models,
         environments=environments.facts,
@@ -184,27 +163,6 @@ def _notes(collected: CollectedModels, described: Manifest, flags: Sequence[tupl
     for flag, text in flags:
         if flag.name.endswith(("-cert", "-key", "-keys-file")):
             yield f"--{flag.name}={text} is not in the bundle: put the file at that path on the other machine"
-
-
-def _check_platform(wanted: str) -> None:
-    here = host_platform()
-    if wanted and wanted != here:
-        raise BundleError(
-            f"cannot make a bundle for --platform={wanted}: it has a copy of this server's interpreter, which is for "
-            f"{here}; make the bundle on a {wanted} machine"
-        )
-
-
-def _check_glibc(oldest: str, needed: dict[str, str]) -> None:
-    if not oldest:
-        return
-    newer = {place: glibc for place, glibc in needed.items() if glibc and Version(glibc) > Version(oldest)}
-    if newer:
-        listed = ", ".join(f"{place} needs {glibc}" for place, glibc in sorted(newer.items()))
-        raise BundleError(
-            f"cannot make a bundle for --glibc={oldest}: {listed}; make the bundle, or build the environment, on a "
-            f"machine with glibc {oldest} or older"
-        )
 
 
 def _sorted(members: Iterable[OutputMember]) -> tuple[OutputMember, ...]:

@@ -14,17 +14,16 @@ from naiad.cli.serve import with_default_build
 from naiad.config.server.command_line import read_options
 from naiad.config.server.env_build import EnvBuild
 from naiad.config.server.flag import Flag, Kind, UsageError
-from naiad.config.server.store_location import store_path
 from naiad.core.errors import BundleError
 from naiad.core.quantities import counted, size_text
 from naiad.environments.archives.manifest import host_platform
 from naiad.environments.progress import default_reporter
 from naiad.environments.store.archive_digest import digest_of
 from naiad.environments.store.placement import spread
-from naiad_operations.bundle.archive import SUFFIXES, verify_bundle, write_bundle
+from naiad_operations.bundle.archive import SUFFIXES, write_bundle
 from naiad_operations.bundle.image import check_base, write_image
-from naiad_operations.bundle.make import Bundle, BundleRequest, make_bundle
-from naiad_operations.bundle.manifest import RUN
+from naiad_operations.bundle.make import Bundle, make_bundle
+from naiad_operations.bundle.manifest import RUN, find_damage, read_manifest
 
 __all__ = ["bundle"]
 
@@ -34,12 +33,10 @@ _OUTPUT = Flag("output", Kind.STRING, "", "Archive to write: .tar.zst or .tar.gz
 _OCI = Flag("oci", Kind.STRING, "", "Folder to write an OCI image layout into, instead of or beside the archive.")
 _BASE = Flag("base", Kind.STRING, "", "OCI image layout to build the image on; default: this machine's libraries.")
 _NAME = Flag("name", Kind.STRING, "", "Name of the bundle; default: the archive's name.")
-_PLATFORM = Flag("platform", Kind.STRING, "", "Fail unless the bundle is for this platform, such as linux-x86_64.")
-_GLIBC = Flag("glibc", Kind.STRING, "", "Fail unless all files run with this version of glibc, such as 2.28.")
 _WITH = Flag("with", Kind.STRING, "", "Additional package of the server's interpreter to include.", repeatable=True)
 _FORCE = Flag("force", Kind.NOTHING, "", "Replace an existing archive or layout.")
-_VERIFY = Flag("verify", Kind.STRING, "", "Check the files of this bundle; write nothing.")
-OWN_FLAGS = own_flags(_GROUP, _OUTPUT, _OCI, _BASE, _NAME, _PLATFORM, _GLIBC, _WITH, _FORCE, _VERIFY, JSON_FLAG)
+_VERIFY = Flag("verify", Kind.STRING, "", "Check the files of this unpacked bundle; write nothing.")
+OWN_FLAGS = own_flags(_GROUP, _OUTPUT, _OCI, _BASE, _NAME, _WITH, _FORCE, _VERIFY, JSON_FLAG)
 _SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 
 
@@ -55,9 +52,8 @@ def _bundle(line: CommandLine) -> int:
 
 
 def _verify(line: CommandLine) -> int:
-    store = next((text for flag, text in line.server if flag.name == "env-store"), "")
     place = Path(line.last(_VERIFY))
-    differences = verify_bundle(place, store_path(store, os.environ), default_reporter())
+    differences = find_damage(place, read_manifest(place))
     if line.has(JSON_FLAG):
         print_json({"bundle": place, "differences": differences})
         return 1 if differences else 0
@@ -80,12 +76,7 @@ def _make(line: CommandLine) -> int:
     base = Path(line.last(_BASE)) if line.has(_BASE) else None
     if layout is not None and base is not None:
         check_base(base, host_platform())
-    request = BundleRequest(
-        name=line.last(_NAME) or _default_name(outputs[0]),
-        platform=line.last(_PLATFORM),
-        glibc=line.last(_GLIBC),
-        packages=line.all(_WITH),
-    )
+    name = line.last(_NAME) or _default_name(outputs[0])
     options = with_default_build(read_options(line.server, environ=os.environ), EnvBuild.ALLOWED)
     reporter = default_reporter()
     logging.getLogger("naiad").setLevel(logging.WARNING)
@@ -95,7 +86,7 @@ def _make(line: CommandLine) -> int:
     with tempfile.TemporaryDirectory(dir=output_folder, prefix=".naiad-bundle-") as scratch:
         spread(Path(scratch))
         digest = image = ""
-        made = make_bundle(options, line.server, request, Path(scratch), reporter)
+        made = make_bundle(name, options, line.server, line.all(_WITH), Path(scratch), reporter)
         if archive is not None:
             write_bundle(made, archive, reporter)
             digest = digest_of(archive.absolute(), Path(scratch, "index"), reporter=reporter)

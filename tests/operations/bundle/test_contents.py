@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 import tarfile
 from pathlib import Path
@@ -23,10 +22,10 @@ from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
 from naiad.environments.progress import LogReporter
-from naiad_operations.bundle.archive import unpack_bundle, write_bundle
+from naiad_operations.bundle.archive import write_bundle
 from naiad_operations.bundle.environments import BundledEnvironments
 from naiad_operations.bundle.host import needed_packages, run_script
-from naiad_operations.bundle.make import BundleRequest, make_bundle
+from naiad_operations.bundle.make import make_bundle
 from naiad_operations.bundle.manifest import MANIFEST_NAME, BundleManifest, digests_of, find_damage, read_manifest
 from naiad_operations.bundle.models import collect_models, rewrite_backend, rewrite_config
 
@@ -278,24 +277,19 @@ def test_signed_environments_bring_their_signatures_and_others_are_refused(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("flags", "wishes", "message"),
+    ("flags", "message"),
     [
-        (
-            (),
-            BundleRequest(name="b", platform="plan9-vax"),
-            "--platform=plan9-vax: it has a copy of this server's",
-        ),
-        (("--model-namespacing=true",), BundleRequest(name="b"), "cannot bundle with --model-namespacing=true"),
-        ((), BundleRequest(name="b"), "cannot find models to bundle in "),
+        (("--model-namespacing=true",), "cannot bundle with --model-namespacing=true"),
+        ((), "cannot find models to bundle in "),
     ],
 )
-def test_an_impossible_bundle_is_refused_before_anything_is_copied(tmp_path, flags, wishes, message):
+def test_an_impossible_bundle_is_refused_before_anything_is_copied(tmp_path, flags, message):
     (tmp_path / "models").mkdir()
     options, found = server_options(tmp_path, f"--model-repository={tmp_path / 'models'}", *flags)
     (tmp_path / "scratch").mkdir()
 
     with pytest.raises(BundleError) as refused:
-        make_bundle(options, found, wishes, tmp_path / "scratch", LogReporter())
+        make_bundle("b", options, found, (), tmp_path / "scratch", LogReporter())
 
     assert message in refused.value.message
 
@@ -362,39 +356,6 @@ def test_an_invalid_manifest_is_refused(tmp_path, content, message):
         read_manifest(tmp_path)
 
     assert message in refused.value.message
-
-
-@pytest.mark.parametrize(
-    ("platform", "spoil", "message"),
-    [
-        ("plan9-vax", False, "is for plan9-vax, this machine is"),
-        ("here", True, "it is damaged (run: changed)"),
-    ],
-)
-def test_an_archive_of_a_bundle_that_would_not_run_is_refused_and_leaves_nothing(tmp_path, platform, spoil, message):
-    if platform == "here":
-        platform = f"{os.uname().sysname.lower()}-{os.uname().machine}"
-    folder = bundle_folder(tmp_path, platform=platform)
-    if spoil:
-        (folder / "run").write_text("exit 0")
-    archive = tmp_path / "b.tar.gz"
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.add(folder, "b")
-
-    with pytest.raises(Exception, match=r".*") as refused:
-        unpack_bundle(archive, tmp_path / "store", LogReporter())
-
-    assert message in refused.value.message
-    assert [path for path in (tmp_path / "store" / "bundles").iterdir() if path.is_dir()] == []
-
-
-def test_an_archive_that_is_no_bundle_is_refused(tmp_path):
-    archive = write_archive(tmp_path / "x.tar.gz", "x")
-
-    with pytest.raises(BundleError, match=r"as a bundle: it has no naiad-bundle\.json"):
-        unpack_bundle(archive, tmp_path / "store", LogReporter())
-    with pytest.raises(BundleError, match="the file does not exist"):
-        unpack_bundle(tmp_path / "nothing.tar.gz", tmp_path / "store", LogReporter())
 
 
 def test_an_archive_needs_a_name_that_says_its_format(tmp_path):

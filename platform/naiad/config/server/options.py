@@ -224,10 +224,6 @@ class ModelOptions:
         repeatable=True,
         read=FlagValues.locations,
     )
-    # The command line replaces it by the flags in the bundle before it reads the options.
-    bundle: ClassVar[Flag] = Flag(
-        "bundle", _TEXT, "", "Start what `naiad bundle` made, with its models and flags.", own=True
-    )
     auto_complete: bool = option(
         "disable-auto-complete-config",
         _NONE,
