@@ -97,8 +97,6 @@ def test_the_navigation_is_that_of_the_first_page():
 
     assert list(parts)[-1] == "All pages"
     assert parts["How to"].entries[0].title == "Models"
-    assert ("Start a model, a backend or a recipe", "docs/how-to/start-a-model.md") in parts["How to"].entries[
-        0
-    ].entries
+    assert ("Start a model or a backend", "docs/how-to/start-a-model.md") in parts["How to"].entries[0].entries
     commands = parts["Reference"].entries[0]
     assert ("Flags of tritonserver and naiad serve", "docs/reference/flags.md") in commands.entries

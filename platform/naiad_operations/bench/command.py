@@ -26,7 +26,7 @@ from naiad.core.errors import NaiadError, OptionError
 from naiad.protocol.inference import InferRequest
 from naiad.protocol.model_names import LATEST
 from naiad_operations.bench.load import LoadResult, LoadTarget, run_load
-from naiad_operations.bench.report import HEADER, as_json, histogram, row, throughput
+from naiad_operations.bench.report import HEADER, as_json, row
 from naiad_operations.bench.requests import BenchModel, generated_request, model_of_config, parse_shapes
 
 __all__ = ["OWN_FLAGS", "bench"]
@@ -253,7 +253,7 @@ async def _measure(target: LoadTarget, plan: _BenchPlan, report: _BenchReport) -
     if plan.is_json:
         _print_json(report, results)
     else:
-        _print_plots(results)
+        _print_rest(results)
     return results
 
 
@@ -266,15 +266,7 @@ def _print_head(plan: _BenchPlan, report: _BenchReport) -> None:
     print(f"\n{HEADER}", flush=True)
 
 
-def _print_plots(results: Sequence[LoadResult]) -> None:
-    is_ascii = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-    measured = [result for result in results if result.latencies_ms]
-    if len(measured) > 1:
-        print("\nrequests/s by concurrency")
-        print("\n".join(throughput(measured, is_ascii=is_ascii)))
-    if measured:
-        print(f"\nlatency from ... ms, {measured[-1].concurrency} in flight: number of requests")
-        print("\n".join(histogram(measured[-1].latencies_ms, is_ascii=is_ascii)))
+def _print_rest(results: Sequence[LoadResult]) -> None:
     for result in results:
         if result.first_ms:
             median = as_json(result)["first_response_p50_ms"]

@@ -1,14 +1,12 @@
-"""The results of a load as a table with bars, as a histogram, and as JSON values."""
+"""The results of a load as lines of a table, and as JSON values."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 from naiad_operations.bench.load import LoadResult, percentile
 
-__all__ = ["HEADER", "as_json", "histogram", "row", "throughput"]
+__all__ = ["HEADER", "as_json", "row"]
 
 PERCENTILES = (50, 90, 95, 99)
 HEADER = (
@@ -16,11 +14,6 @@ HEADER = (
     + "  ".join(f"{f'p{percent} ms':>8}" for percent in PERCENTILES)
     + f"  {'max ms':>8}  {'errors':>6}"
 )
-_BINS = 12
-_BAR_COLUMNS = 40
-_EIGHTHS = " ▏▎▍▌▋▊▉"
-_FULL = "█"
-_ASCII = "#"
 _UNKNOWN = "-"
 
 
@@ -30,39 +23,6 @@ def row(result: LoadResult) -> str:
     values = [*(percentile(ordered, percent) for percent in PERCENTILES), ordered[-1] if ordered else None]
     cells = "  ".join(f"{_milliseconds(value):>8}" for value in values)
     return f"{result.concurrency:>11}  {_rate(result.requests_per_second):>10}  {cells}  {result.errors:>6}"
-
-
-def throughput(results: Sequence[LoadResult], *, is_ascii: bool) -> list[str]:
-    """A bar for the requests per second of each load."""
-    largest = max((result.requests_per_second for result in results), default=0.0)
-    return [
-        f"{result.concurrency:>11}  {_bar(result.requests_per_second, largest, is_ascii=is_ascii)} "
-        f"{_rate(result.requests_per_second)}"
-        for result in results
-    ]
-
-
-def histogram(values: Sequence[float], *, is_ascii: bool) -> list[str]:
-    """A bar for the number of values in each of some ranges, which grow by a constant factor.
-
-    Latencies have a long tail: ranges of equal length would put most of them into the first.
-    """
-    if not values:
-        return []
-    ordered = sorted(values)
-    low, high = max(ordered[0], 1e-3), max(ordered[-1], 1e-3)
-    if high <= low * 1.001:
-        return [f"{_milliseconds(low):>11}  {_bar(1, 1, is_ascii=is_ascii)} {len(ordered):,}"]
-    factor = (high / low) ** (1 / _BINS)
-    counts = [0] * _BINS
-    for value in ordered:
-        place = int(math.log(max(value, low) / low) / math.log(factor))
-        counts[min(place, _BINS - 1)] += 1
-    largest = max(counts)
-    return [
-        f"{_milliseconds(low * factor**number):>11}  {_bar(count, largest, is_ascii=is_ascii)} {count:,}".rstrip()
-        for number, count in enumerate(counts)
-    ]
 
 
 def as_json(result: LoadResult) -> dict[str, Any]:
@@ -83,15 +43,6 @@ def as_json(result: LoadResult) -> dict[str, Any]:
         "first_response_p50_ms": percentile(first, 50),
         "first_response_p95_ms": percentile(first, 95),
     }
-
-
-def _bar(value: float, largest: float, *, is_ascii: bool) -> str:
-    """A bar of up to 40 columns, in eighths of a column."""
-    eighths = round(_BAR_COLUMNS * 8 * value / largest) if largest else 0
-    if is_ascii:
-        return _ASCII * math.ceil(eighths / 8)
-    whole, rest = divmod(eighths, 8)
-    return _FULL * whole + (_EIGHTHS[rest] if rest else "")
 
 
 def _milliseconds(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""`naiad init model | backend | recipe`: writes the first files of a project; they run without changes."""
+"""`naiad init model | backend`: writes the first files of a project; they run without changes."""
 
 from __future__ import annotations
 
@@ -65,19 +65,6 @@ def _backend(name: str, backends: str, repository: str, root: Path, json: bool) 
     _write(backend(name, repository, backends), root, json=json)
 
 
-@click.command("recipe")
-@click.argument("name")
-@click.option("--envs", default="envs", show_default=True, help="Folder of recipes in the project.")
-@click.option("--python", default=">=3.10", show_default=True, help="Versions of Python that the recipe supports.")
-@_directory
-@json_option
-def _recipe(name: str, envs: str, python: str, root: Path, json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Write the recipe NAME of an environment."""
-    from naiad_operations.scaffold.templates import recipe
-
-    _write(recipe(name, envs, python), root, json=json)
-
-
 def _ask_rank(tensor: str) -> int:
     return int(click.prompt(f"number of dimensions of '{tensor}'", default=1, type=click.IntRange(1, 32)))
 
@@ -100,8 +87,8 @@ def _write(scaffold: Scaffold, root: Path, *, json: bool) -> None:
 
 @click.group("init", cls=OrderedGroup)
 def init_group() -> None:
-    """Write the first files of a model, a backend or a recipe."""
+    """Write the first files of a model or a backend."""
 
 
-for _command in (_model, _backend, _recipe):
+for _command in (_model, _backend):
     init_group.add_command(_command)

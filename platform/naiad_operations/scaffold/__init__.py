@@ -1,1 +1,1 @@
-"""`naiad init`: writes the first files of a model, a shared backend or a recipe, for its author to change."""
+"""`naiad init`: writes the first files of a model or a shared backend, for its author to change."""

@@ -1,4 +1,4 @@
-"""The files that `naiad init` writes: models, shared backends and recipes, each with its texts.
+"""The files that `naiad init` writes: models and shared backends, each with its texts.
 
 A model comes with a configuration, a client and a test, which share example inputs; a backend comes with a model that
 uses it.
@@ -14,7 +14,7 @@ from naiad_operations.scaffold.project import Scaffold, check_name, identifier
 from naiad_operations.scaffold.signature import Parameter, PythonForm, Result, Signature, TensorType, read_signature
 from naiad_operations.scaffold.source import FunctionSource, find_function
 
-__all__ = ["backend", "function_model", "plain_model", "recipe"]
+__all__ = ["backend", "function_model", "plain_model"]
 
 _EXAMPLE_SIZE = 3
 """Size of an example input along a dimension of any size."""
@@ -362,42 +362,3 @@ def backend(name: str, repository: str, backends: str) -> Scaffold:
     }
     serve = f"naiad serve --model-repository={repository} --backend-directory={backends}"
     return Scaffold(files=files, commands=(serve, f"python clients/{module}.py"))
-
-
-_RECIPE = """name = "{name}"
-description = "Packages for models of {name}"
-# Supported versions of Python; `naiad env build` uses the newest of them on this machine.
-python = "{python}"
-# A requirements file of pip. `naiad env lock {folder}/{name}` writes the exact versions.
-requirements = "requirements.txt"
-# glibc = "2.28"     # the oldest version that it must run with
-# files = ["data"]   # files and folders to include
-"""
-
-_REQUIREMENTS = """# Every guest needs numpy.
-numpy
-"""
-
-
-def recipe(name: str, folder: str, python: str) -> Scaffold:
-    """The files of a recipe of an environment with numpy.
-
-    Args:
-        name: Name of the recipe.
-        folder: Folder of recipes.
-        python: Supported versions of Python, such as `>=3.10`.
-
-    Raises:
-        ScaffoldError: If the name is invalid.
-    """
-    check_name(name, "recipe")
-    return Scaffold(
-        files={
-            f"{folder}/{name}/env.toml": _RECIPE.format(name=name, folder=folder, python=python),
-            f"{folder}/{name}/requirements.txt": _REQUIREMENTS,
-        },
-        commands=(
-            f"naiad env build {folder}/{name} --output build/{name}",
-            f"naiad env pack build/{name} --output {name}.tar.zst",
-        ),
-    )

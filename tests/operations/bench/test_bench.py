@@ -59,7 +59,7 @@ def test_every_request_reaches_the_model_and_is_measured(served, capsys, protoco
     assert succeeded(served, "add_sub") - before == sum(load["requests"] for load in document["loads"])
 
 
-def test_tables_and_plots_are_for_people(served, capsys):
+def test_tables_are_for_people(served, capsys):
     code, out, err = bench(
         capsys, "add_sub", f"--url={served.http_url}", "--input=LEFT=[1,2,3,4]", "--input=RIGHT=[1,2,3,4]"
     )
@@ -69,8 +69,7 @@ def test_tables_and_plots_are_for_people(served, capsys):
     assert lines[1] == "request: LEFT FP32 [4], RIGHT FP32 [4]"
     assert lines[3].split()[:2] == ["concurrency", "requests/s"]
     assert [line.split()[0] for line in lines[4:6]] == ["1", "3"]
-    assert "requests/s by concurrency" in lines
-    assert "latency from ... ms, 3 in flight: number of requests" in lines
+    assert len(lines) == 6
 
 
 @pytest.mark.parametrize("flag", ["--grpc", ""])

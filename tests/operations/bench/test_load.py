@@ -10,7 +10,7 @@ import pytest
 
 from naiad.core.errors import ConfigError, NaiadError, OptionError
 from naiad_operations.bench.load import LoadResult, percentile, run_load
-from naiad_operations.bench.report import HEADER, as_json, histogram, row, throughput
+from naiad_operations.bench.report import HEADER, as_json, row
 from naiad_operations.bench.requests import generated_request, model_of_config, parse_shapes
 
 CONFIG = {
@@ -109,25 +109,6 @@ def test_figures_are_printed_below_their_headings():
     assert row(result_of([])).split() == ["4", "0.0", "-", "-", "-", "-", "-", "0"]
     assert as_json(result_of([2.0, 4.0]))["mean_ms"] == 3.0
     assert as_json(result_of([]))["p99_ms"] is None
-
-
-def test_a_histogram_has_every_value_in_a_range_that_grows():
-    lines = histogram([0.5, 0.6, 0.7, 5.0, 50.0], is_ascii=True)
-    counts = [int(line.split()[-1]) for line in lines]
-    starts = [float(line.split()[0]) for line in lines]
-    assert sum(counts) == 5
-    assert (counts[0], counts[-1]) == (3, 1)
-    assert starts == sorted(starts)
-    assert starts[0] == 0.5
-    assert lines[0].count("#") == 40  # the longest bar
-    assert histogram([3.0, 3.0], is_ascii=False) == ["       3.00  " + "█" * 40 + " 2"]
-    assert histogram([], is_ascii=True) == []
-
-
-def test_bars_are_as_long_as_their_values():
-    slow, fast = result_of([1.0] * 10), result_of([1.0] * 40)
-    lines = throughput([slow, fast], is_ascii=False)
-    assert [line.count("█") for line in lines] == [10, 40]
 
 
 def test_generated_inputs_have_the_shapes_and_types_of_the_configuration():

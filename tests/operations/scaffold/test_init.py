@@ -110,21 +110,7 @@ def inputs(client, model, **values):
     return made
 
 
-def test_init_recipe_writes_a_valid_recipe(tmp_path):
-    from naiad_building.recipe import read_recipe
-
-    code, out, err = naiad("init", "recipe", "tables", "--python", ">=3.11", cwd=tmp_path)
-
-    assert (code, err) == (0, "")
-    assert out.splitlines()[-2:] == [
-        "    naiad env build envs/tables --output build/tables",
-        "    naiad env pack build/tables --output tables.tar.zst",
-    ]
-    recipe = read_recipe(tmp_path / "envs" / "tables")
-    assert (recipe.name, str(recipe.python)) == ("tables", ">=3.11")
-
-
-@pytest.mark.parametrize("kind", ["model", "backend", "recipe"])
+@pytest.mark.parametrize("kind", ["model", "backend"])
 def test_existing_files_are_never_replaced_and_no_file_is_half_written(tmp_path, kind):
     assert naiad("init", kind, "mine", cwd=tmp_path)[0] == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
