@@ -26,19 +26,15 @@ from naiad.config.server.store_location import find_store
 from naiad.core.errors import ExecutionEnvironmentError, InterpreterNotFoundError, OptionError, without_frames
 from naiad.environments.bytecode import bytecode_path, is_fresh
 from naiad.environments.elf import read_dynamic_section
-from naiad.sources.interpreters.discovery import find_interpreter, list_interpreters
-from naiad.sources.interpreters.versions import matches
-from naiad_building.lockfiles import read_head
-from naiad_building.recipe import LOCK_FILE, Preference, Recipe
+from naiad.sources.interpreters.discovery import find_interpreter
+from naiad_building.recipe import Preference, Recipe
 from naiad_building.relocation import relocate_binaries, relocate_texts
 
 __all__ = [
     "BaseInterpreter",
     "choose_base",
     "copy_base",
-    "find_base",
     "inspect_base",
-    "installed_minors",
     "version_preferences",
 ]
 
@@ -235,8 +231,8 @@ def _build_settings(prefix: Path) -> Iterator[Path]:
         yield from prefix.glob(f"lib*/python*/{pattern}")
 
 
-def choose_base(recipe: Recipe, python: str | None) -> Path:
-    """The interpreter to copy: the requested one, or the newest that the recipe accepts, by its preference.
+def choose_base(recipe: Recipe, accepted: SpecifierSet, python: str | None) -> Path:
+    """The interpreter to copy: the requested one, or the newest of the accepted versions, by the recipe's preference.
 
     Raises:
         InterpreterNotFoundError: If the machine has no suitable one.
@@ -244,17 +240,8 @@ def choose_base(recipe: Recipe, python: str | None) -> Path:
     """
     if python is not None and "/" in python:
         return Path(python)
-    return find_base(recipe, *version_preferences(recipe, python, sys.version_info[:2]))
-
-
-def find_base(recipe: Recipe, *wanted: SpecifierSet) -> Path:
-    """The newest interpreter in the first set of versions that the machine has.
-
-    Raises:
-        InterpreterNotFoundError: If the machine has none of any set.
-    """
     last = InterpreterNotFoundError("no version is left to look for")
-    for versions in wanted:
+    for versions in version_preferences(recipe.prefer, accepted, python, sys.version_info[:2]):
         try:
             return find_interpreter(versions, _cache(), need_numpy=False).python
         except InterpreterNotFoundError as error:
@@ -262,39 +249,16 @@ def find_base(recipe: Recipe, *wanted: SpecifierSet) -> Path:
     raise InterpreterNotFoundError(f"cannot build '{recipe.name}' of {recipe.folder}: {last.message}") from last
 
 
-def installed_minors(versions: SpecifierSet) -> list[str]:
-    """The minor versions on the machine among these versions, such as `3.12`; at least one.
-
-    Raises:
-        InterpreterNotFoundError: If the machine has none of these versions.
-    """
-    found = {one.version for one in list_interpreters(_cache()) if matches(versions, one.version)}
-    if not found:
-        find_interpreter(versions, _cache(), need_numpy=False)  # raises an error that lists the searched places
-    return [f"{major}.{minor}" for major, minor in sorted({version[:2] for version in found})]
-
-
-def version_preferences(recipe: Recipe, python: str | None, host: tuple[int, int]) -> list[SpecifierSet]:
+def version_preferences(
+    prefer: Preference, accepted: SpecifierSet, python: str | None, host: tuple[int, int]
+) -> list[SpecifierSet]:
     """Sets of versions to search for, most preferred first."""
     if python is not None:
         return [_exactly(python)]
-    locked = _locked_versions(recipe)
-    if recipe.prefer is Preference.NEWEST:
-        return locked or [recipe.python]
-    own = SpecifierSet(f"=={host[0]}.{host[1]}.*")
-    if locked:
-        first = [one for one in locked if (one == own) == (recipe.prefer is Preference.HOST)]
-        return [*first, *(one for one in locked if one not in first)]
-    sign = "==" if recipe.prefer is Preference.HOST else "!="
-    return [recipe.python & SpecifierSet(f"{sign}{host[0]}.{host[1]}.*"), recipe.python]
-
-
-def _locked_versions(recipe: Recipe) -> list[SpecifierSet]:
-    """The versions that `requirements.lock` is valid for, newest first: the build would reject others."""
-    if recipe.lock is None or recipe.lock.name != LOCK_FILE:
-        return []
-    minors = [tuple(map(int, minor.split("."))) for minor in read_head(recipe.lock).pythons]
-    return [SpecifierSet("==" + ".".join(map(str, minor)) + ".*") for minor in sorted(minors, reverse=True)]
+    if prefer is Preference.NEWEST:
+        return [accepted]
+    sign = "==" if prefer is Preference.HOST else "!="
+    return [accepted & SpecifierSet(f"{sign}{host[0]}.{host[1]}.*"), accepted]
 
 
 def _exactly(version: str) -> SpecifierSet:

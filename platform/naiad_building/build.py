@@ -12,30 +12,41 @@ The order of steps matters:
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from naiad.config.server.store_location import find_store
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError
 from naiad.environments.archives.manifest import host_platform
 from naiad.environments.bytecode import compile_environment
 from naiad.environments.elf import newest_glibc
 from naiad.environments.installed_packages import list_packages
 from naiad.environments.progress import LogReporter, ProgressReporter
+from naiad.environments.store.package_cache import conda_packages
 from naiad.sources.interpreters.probe import probe_interpreter
 from naiad_building.base_interpreter import BaseInterpreter, choose_base, copy_base, inspect_base
-from naiad_building.conda import build_conda
 from naiad_building.conda_meta import record_interpreter, write_history
-from naiad_building.installers import InstallOptions, download_wheels, install
+from naiad_building.declared.declaration import Declaration, find_lock, locked_pins, read_declaration
+from naiad_building.declared.venv import by_indexes
+from naiad_building.indexes import parse_options
+from naiad_building.installers import InstallOptions, install
+from naiad_building.lockfiles import pin_lines
 from naiad_building.recipe import Recipe, copy_recipe, read_recipe
 from naiad_building.relocation import relocate_binaries
-from naiad_building.requirements import Requirements, requirements_to_install
+from naiad_building.requirements import Requirements
 
-__all__ = ["BuiltEnvironment", "build", "fetch_wheels"]
+__all__ = ["BuiltEnvironment", "build", "requirements_to_install"]
+
+_EDITABLE = ("-e", "--editable")
+_INCLUDED = ("-r", "--requirement")
 
 
 @dataclass(frozen=True)
@@ -59,10 +70,9 @@ class BuiltEnvironment:
 
 @dataclass(frozen=True)
 class _InstallPlan:
-    """The requirements to install, and how."""
+    """What to install, each with its sources."""
 
-    requirements: Requirements | None
-    options: InstallOptions
+    requirements: list[tuple[Requirements, InstallOptions]]
     progress: Callable[[str], None]
     reporter: ProgressReporter
 
@@ -118,38 +128,107 @@ def _prepared(
 ) -> Callable[[], tuple[Path, BaseInterpreter]]:
     """Check everything that needs no files, and return the function that builds."""
     if recipe.conda is not None:
-        return partial(
-            build_conda, recipe, prefix, python=python, options=options, progress=progress, reporter=reporter
-        )
-    base = inspect_base(choose_base(recipe, python))
+        return partial(_build_conda, recipe, prefix, python, options, progress, reporter)
+    base = inspect_base(choose_base(recipe, _accepted_versions(recipe), python))
     # Raises if the lock is for another version.
-    installing = _InstallPlan(requirements_to_install(recipe, base.version), options, progress, reporter)
+    installing = _InstallPlan(requirements_to_install(recipe, base.version, options), progress, reporter)
     return partial(_build_in, recipe, base, prefix, installing)
 
 
-def fetch_wheels(
-    recipe_dir: Path,
-    folder: Path,
-    *,
-    python: str | None = None,
-    progress: Callable[[str], None] = lambda _: None,
-    reporter: ProgressReporter | None = None,
-) -> str:
-    """Download the wheels that building a recipe would install; returns the version of Python they are for.
+def _accepted_versions(recipe: Recipe) -> SpecifierSet:
+    """The versions of Python that the recipe, its declaration and its lock are for."""
+    if recipe.requirements is None:
+        return recipe.python
+    declaration = read_declaration(recipe.requirements)
+    lock = find_lock(declaration)
+    versions = recipe.python & declaration.requires_python
+    return versions if lock is None else versions & lock.requires_python
+
+
+def requirements_to_install(
+    recipe: Recipe, python: str, options: InstallOptions
+) -> list[tuple[Requirements, InstallOptions]]:
+    """What to install for a version of Python, each with its sources: what the lock selects, else the requirements.
 
     Raises:
-        ConfigError: If the recipe is invalid or installs no wheels.
-        InterpreterNotFoundError: If the machine has no suitable interpreter.
-        ExecutionEnvironmentError: If a package cannot be downloaded.
+        ConfigError: If a file is invalid, or a requirement is editable.
+        ExecutionEnvironmentError: If a file cannot be read, the lock does not match, or a project has none.
     """
-    recipe = read_recipe(recipe_dir)
-    base = inspect_base(choose_base(recipe, python))
-    packages = requirements_to_install(recipe, base.version)
-    if packages is None:
-        raise ConfigError(f"nothing to fetch for '{recipe.name}': {recipe.folder} names no requirements")
-    folder.mkdir(parents=True, exist_ok=True)
-    download_wheels(recipe.name, packages, base, folder.resolve(), progress, reporter or LogReporter())
-    return base.version
+    if recipe.requirements is None:
+        return []
+    declaration = read_declaration(recipe.requirements)
+    lock = find_lock(declaration)
+    pins = locked_pins(declaration, lock, python, options.wheels)
+    if pins is None:
+        return [(_unlocked(declaration), options)]
+    named_in = declaration.file if lock is None else lock.path
+    return [
+        (Requirements(pin_lines(group), named_in, complete=True, hashed=True), replace(options, indexes=indexes))
+        for indexes, group in by_indexes(pins, declaration.indexes)
+    ]
+
+
+def _unlocked(declaration: Declaration) -> Requirements:
+    if not declaration.is_requirements:
+        raise ExecutionEnvironmentError(
+            f"{declaration.file} has no lock; write it with `{declaration.lock_command}`, or list its dependencies in "
+            "a requirements.txt"
+        )
+    _reject_editable(declaration.file, set())
+    # By path, because included files are relative to it.
+    return Requirements(f"-r {declaration.file.resolve()}\n", declaration.file, complete=False, hashed=False)
+
+
+def _reject_editable(file: Path, seen: set[Path]) -> None:
+    """Reject requirements with `--editable`, also in included files: their code would stay outside the environment."""
+    seen.add(file)
+    for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines(), 1):
+        for name, value in parse_options(line):
+            if name in _EDITABLE:
+                raise ConfigError(
+                    f"{file}:{number} requires '{line.strip()}': the code of an editable package stays outside the "
+                    f"environment, so that it cannot be packed; write {value} without --editable, which copies it"
+                )
+            included = file.parent / value
+            if name in _INCLUDED and "://" not in value and included not in seen:
+                _reject_editable(included, seen)
+
+
+def _build_conda(
+    recipe: Recipe,
+    prefix: Path,
+    python: str | None,
+    options: InstallOptions,
+    progress: Callable[[str], None],
+    reporter: ProgressReporter,
+) -> tuple[Path, BaseInterpreter]:
+    """Build an environment of conda packages: those of its lock, else of a resolution."""
+    # Here, because only these recipes need py-rattler.
+    from naiad_building.declared.conda import (
+        build_conda_environment,
+        read_conda_declaration,
+        read_conda_lock,
+        resolve_conda,
+    )
+
+    assert recipe.conda is not None
+    if python is not None and "/" in python:
+        raise ConfigError(f"'{recipe.name}' gets its Python from conda: give a version instead of {python}")
+    declaration = read_conda_declaration(recipe.conda)
+    required = recipe.python & SpecifierSet(f"=={python}.*" if python else "")
+    cache = conda_packages(find_store("", os.environ).path)
+    # Beside the prefix, and renamed when it is complete: what a killed build leaves must not look like an environment.
+    with tempfile.TemporaryDirectory(dir=prefix.parent, prefix=f".{prefix.name}.") as scratch:
+        lock, built = declaration.lock, Path(scratch, "env")
+        if not lock.is_file():
+            lock = resolve_conda(declaration, Path(scratch), cache, required or None, options, progress, reporter)
+        packages = read_conda_lock(lock, declaration, required or None)
+        built.mkdir()
+        build_conda_environment(built, prefix, declaration, packages, cache, recipe.name, options, progress, reporter)
+        copy_recipe(replace(recipe, variables={**declaration.variables, **recipe.variables}), built)
+        built.replace(prefix)
+    executable = prefix / "bin" / "python"
+    return executable, inspect_base(executable)
 
 
 def _build_in(
@@ -163,8 +242,9 @@ def _build_in(
     _require_self_contained(python, prefix, base)
     compile_environment(python, prefix, base.cache_tag)
     record_interpreter(prefix, base.version)
-    if installing.requirements is not None:
-        install(recipe.name, installing.requirements, base, python, installing.options, progress, installing.reporter)
+    for requirements, options in installing.requirements:
+        install(recipe.name, requirements, base, python, options, progress, installing.reporter)
+    if installing.requirements:
         relocate_binaries(prefix, (base.prefix, prefix) if not base.is_system else (prefix,))
         progress("compiling")
         compile_environment(python, prefix, base.cache_tag)

@@ -1,4 +1,4 @@
-"""Conda packages, solved and installed by py-rattler, and recipes with an `environment.yml`.
+"""Conda packages, solved and installed by py-rattler, and the file `environment.yml`.
 
 conda itself is neither needed nor installed into the environment.
 """
@@ -8,31 +8,21 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import SpecifierSet
 
-from naiad.config.server.store_location import find_store
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError
-from naiad.environments.bytecode import compile_environment
-from naiad.environments.progress import ProgressReporter
-from naiad.sources.interpreters.prefix import find_interpreter_in
-from naiad_building.base_interpreter import BaseInterpreter, inspect_base
-from naiad_building.installers import InstallOptions, install
-from naiad_building.recipe import Recipe, copy_recipe
-from naiad_building.requirements import Requirements
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
 
 __all__ = [
     "EnvironmentYml",
-    "build_conda",
-    "channel_uri",
     "install_packages",
     "python_spec",
     "read_environment_yml",
@@ -86,7 +76,7 @@ def read_environment_yml(file: Path) -> EnvironmentYml:
     return _EnvironmentYmlReader(file, table).read()
 
 
-def channel_uri(channel: str, file: Path) -> str:
+def _channel_uri(channel: str, file: Path) -> str:
     """A channel as rattler takes it. Paths are relative to the file that names them, which may be beside a channel."""
     return (file.parent / channel).resolve().as_uri() if channel.startswith((".", "/")) else channel
 
@@ -105,7 +95,7 @@ class _EnvironmentYmlReader:
         variables = self._table.get("variables") or {}
         if not isinstance(variables, dict):
             raise self._error("'variables' must be names with values")
-        channels = tuple(channel_uri(str(channel), self._file) for channel in self._list("channels"))
+        channels = tuple(_channel_uri(str(channel), self._file) for channel in self._list("channels"))
         channels = channels or _DEFAULT_CHANNELS
         return EnvironmentYml(
             # "nodefaults" excludes conda's default channels, which are never used here.
@@ -233,58 +223,3 @@ def python_spec(required: SpecifierSet) -> str:
         for one in required
     ]
     return f"python {','.join(sorted(versions))}"
-
-
-def build_conda(
-    recipe: Recipe,
-    prefix: Path,
-    *,
-    python: str | None,
-    options: InstallOptions,
-    progress: Callable[[str], None],
-    reporter: ProgressReporter,
-) -> tuple[Path, BaseInterpreter]:
-    """Build in the empty folder *prefix*; returns the interpreter of the environment and its parts.
-
-    Raises:
-        ConfigError: If `environment.yml` is invalid, or the extra `conda` is not installed.
-        ExecutionEnvironmentError: If a package cannot be installed.
-        OSError: If a file cannot be copied.
-    """
-    assert recipe.conda is not None
-    file = read_environment_yml(recipe.conda)
-    require_rattler(recipe.conda)
-    wanted = _with_python(recipe, file, python)
-    if options.offline:
-        require_local(wanted.channels, recipe.conda)
-    progress(f"solving for {len(wanted.specs)} conda packages from {', '.join(wanted.channels)}")
-    records = solve_packages(wanted.channels, wanted.specs, recipe.conda)
-    progress(f"installing {len(records)} conda packages")
-    install_packages(records, prefix, cache=find_store("", {}).path.with_name("conda-packages"), file=recipe.conda)
-    # The history marks a complete environment, so it is restored last: a killed build must not look complete.
-    history = prefix / "conda-meta" / "history"
-    text = history.read_bytes() if history.is_file() else b""
-    history.unlink(missing_ok=True)
-    executable = find_interpreter_in(prefix)
-    if executable is None:
-        raise ExecutionEnvironmentError(
-            f"cannot build '{recipe.name}': {recipe.conda} names no Python; add 'python' to its dependencies"
-        )
-    base = inspect_base(executable)
-    if file.requirements:
-        requirements = Requirements("\n".join(file.requirements) + "\n", recipe.conda, complete=False, hashed=False)
-        progress(f"installing {len(file.requirements)} requirements with pip")
-        install(recipe.name, requirements, base, executable, options, progress, reporter)
-    progress("compiling")
-    compile_environment(executable, prefix, base.cache_tag)
-    copy_recipe(replace(recipe, variables={**file.variables, **recipe.variables}), prefix)
-    history.write_bytes(text)
-    return executable, base
-
-
-def _with_python(recipe: Recipe, file: EnvironmentYml, python: str | None) -> EnvironmentYml:
-    """Add the versions of Python that the recipe and the caller require."""
-    if python is not None and "/" in python:
-        raise ConfigError(f"'{recipe.name}' gets its Python from conda: give a version instead of {python}")
-    required = recipe.python & SpecifierSet(f"=={python}.*" if python else "")
-    return replace(file, specs=(*file.specs, python_spec(required))) if required else file

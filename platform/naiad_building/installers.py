@@ -51,7 +51,6 @@ __all__ = [
     "uv_environ",
     "uv_lock_script_command",
     "uv_pylock_command",
-    "uv_resolve_command",
     "uv_settings",
     "uv_venv_command",
     "with_sources",
@@ -176,9 +175,9 @@ def run_installer(
     progress: Callable[[str], None],
     reporter: ProgressReporter,
     *,
-    requirements_flag: str | None = "-r",
+    has_file: bool = True,
 ) -> None:
-    """Run an installer with a requirements file as its last argument; without one if *requirements_flag* is None.
+    """Run an installer, with a requirements file as its last argument if *has_file*.
 
     Its TMPDIR is removed afterwards: pip extracts its certificates there, uv creates lock files.
 
@@ -192,7 +191,7 @@ def run_installer(
             *(["--no-deps"] if requirements.complete else []),
             *(["--require-hashes"] if requirements.hashed else []),
         ]
-        listed = [] if requirements_flag is None else [*filter(None, [requirements_flag]), str(file)]
+        listed = ["-r", str(file)] if has_file else []
         parser = _OutputParser(progress, reporter)
         directory = requirements.named_in.resolve().parent
         with _running([*command, *flags, *listed], {**environ, "TMPDIR": folder}, directory) as process:
@@ -425,15 +424,6 @@ def uv_command(uv: Path, python: Path, settings: Mapping[str, list[str]]) -> lis
         *(str(uv), "pip", "install", "--python", str(python), "--break-system-packages"),
         # Hard-linked files belong to uv's cache, and rewriting prefixes would change them there.
         *("--link-mode", "copy"),
-        *_as_pip(settings),
-    ]
-
-
-def uv_resolve_command(uv: Path, minor: str, settings: Mapping[str, list[str]]) -> list[str]:
-    """The uv command that resolves for a version of Python, which need not be installed."""
-    return [
-        *(str(uv), "pip", "compile", "--python-version", minor, "--only-binary", ":all:", "--quiet"),
-        *("--generate-hashes", "--no-header", "--no-annotate"),
         *_as_pip(settings),
     ]
 

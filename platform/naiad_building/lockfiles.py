@@ -1,12 +1,8 @@
-"""Lock files of recipes: `requirements.lock`, `pylock.toml` (PEP 751) and `uv.lock`.
+"""Lock files: `pylock.toml` (PEP 751), `uv.lock`, and uv's lock of a script.
 
-`naiad env lock` writes `requirements.lock`. It is a requirements file for pip's `--require-hashes`, with versions and
-digests of all packages. Its first lines name the Python versions, the platform and the digest of the inputs it is
-valid for; a build rejects it if they do not match.
-
-The locks of other tools are read for one version of Python on this machine: names, versions, digests and markers. Their
-URLs are ignored: packages come from the indexes of the machine's pip settings, which may be mirrors, and from those
-that the declaration itself names.
+They are read for one version of Python on this machine: names, versions, digests and markers. Their URLs are ignored:
+packages come from the indexes of the machine's pip settings, which may be mirrors, and from those that the declaration
+itself names.
 """
 
 from __future__ import annotations
@@ -15,7 +11,6 @@ import hashlib
 import logging
 import re
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +24,6 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from naiad.core.errors import ConfigError
-from naiad.environments.archives.manifest import host_platform
-from naiad_building.recipe import Recipe
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -39,14 +32,9 @@ else:
 
 __all__ = [
     "ForeignLock",
-    "LockHead",
     "Pin",
-    "lock_text",
     "open_foreign_lock",
     "pin_lines",
-    "read_head",
-    "require_current",
-    "sources_digest",
 ]
 
 _log = logging.getLogger("naiad.environments")
@@ -55,7 +43,6 @@ _Table = Mapping[str, Any]
 
 _NEWER_MINOR = re.compile(r"1\.0*[1-9][0-9]*", re.ASCII)
 """Versions of pylock.toml that have what 1.0 has, and more (PEP 751, "lock-version")."""
-_HEAD = re.compile(r"^# (python|platform|sources): (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,45 +60,6 @@ class Pin:
     digests: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LockHead:
-    """What a `requirements.lock` is valid for.
-
-    Attributes:
-        pythons: Versions of Python, `3.12`.
-        platform: Platform, `linux-x86_64`.
-        sources: Digest of the inputs of the resolution.
-    """
-
-    pythons: tuple[str, ...]
-    platform: str
-    sources: str
-
-
-def lock_text(recipe: Recipe, chosen: Mapping[str, Iterable[Pin]]) -> str:
-    """The text of `requirements.lock` for the pins of each version of Python."""
-    pythons: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    digests: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-    for python, pins in chosen.items():
-        for pin in pins:
-            key = str(canonicalize_name(pin.name)), pin.version
-            pythons[key].append(python)
-            digests[key].update(pin.digests)
-    lines = [
-        "# Written by `naiad env lock`: change the requirements and run it again.",
-        f"# python: {' '.join(chosen)}",
-        f"# platform: {host_platform()}",
-        f"# sources: {sources_digest(recipe)}",
-    ]
-    for name, version in sorted(pythons):
-        key = name, version
-        everywhere = len(pythons[key]) == len(chosen)
-        marker = " or ".join(f'python_version == "{python}"' for python in pythons[key])
-        hashes = "".join(f" \\\n    --hash=sha256:{digest}" for digest in sorted(digests[key]))
-        lines.append(f"{name}=={version}{'' if everywhere else f' ; {marker}'}{hashes}")
-    return "\n".join(lines) + "\n"
-
-
 def pin_lines(pins: Iterable[Pin]) -> str:
     """The pins as a requirements file with digests."""
     return "".join(
@@ -120,54 +68,6 @@ def pin_lines(pins: Iterable[Pin]) -> str:
         + "\n"
         for pin in pins
     )
-
-
-def read_head(lock: Path) -> LockHead:
-    """The first lines of a `requirements.lock`.
-
-    Raises:
-        ConfigError: If it cannot be read, or these lines are missing.
-    """
-    try:
-        found = dict(_HEAD.findall(lock.read_text(encoding="utf-8")))
-        return LockHead(tuple(found["python"].split()), found["platform"], found["sources"])
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {lock}: {error}") from error
-    except KeyError as error:
-        raise ConfigError(
-            f"{lock} has no line '# {error.args[0]}: ...': it was not written by `naiad env lock`"
-        ) from None
-
-
-def require_current(recipe: Recipe, lock: Path, python: str) -> None:
-    """Reject a lock for other requirements, another platform or another Python.
-
-    Raises:
-        ConfigError: If one of them differs.
-    """
-    head = read_head(lock)
-    command = f"naiad env lock {recipe.folder}"
-    renew = f"update it with `{command}`"
-    if head.sources != sources_digest(recipe):
-        raise ConfigError(f"{lock} does not match the requirements of the recipe; {renew}")
-    if head.platform != host_platform():
-        raise ConfigError(f"{lock} is for {head.platform}, this machine is {host_platform()}; {renew}")
-    if python not in head.pythons:
-        every = " ".join(f"--python {one}" for one in (*head.pythons, python))
-        raise ConfigError(
-            f"{lock} is for Python {', '.join(head.pythons)}, not for {python}; add that version with "
-            f"`{command} {every}`"
-        )
-
-
-def sources_digest(recipe: Recipe) -> str:
-    """A digest of the inputs of a resolution; ignores comments and empty lines."""
-    digest = hashlib.sha256(repr((recipe.locked, recipe.extras)).encode())
-    for source in (recipe.requirements, recipe.project, recipe.conda):
-        for line in source.read_text(encoding="utf-8").splitlines() if source is not None else ():
-            if line.strip() and not line.lstrip().startswith("#"):
-                digest.update(line.strip().encode() + b"\n")
-    return f"sha256:{digest.hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +116,11 @@ class ForeignLock:
         except (AttributeError, InvalidRequirement, KeyError, TypeError) as error:
             raise ConfigError(f"{self.path} is invalid: {error!r}") from error
 
-    def pins(self, python: str, extras: tuple[str, ...] = (), wheels: tuple[Path, ...] = ()) -> list[Pin]:
+    def pins(self, python: str, wheels: tuple[Path, ...] = ()) -> list[Pin]:
         """The packages that it selects for a version of Python, by name.
 
         Args:
             python: Full version of Python.
-            extras: Selected optional dependencies of the project.
             wheels: Folders with wheels that the lock names without a digest, because they were in a folder.
 
         Raises:
@@ -231,9 +130,9 @@ class ForeignLock:
             environment = _environment(python)
             self._require_environment(python, environment)
             pins = (
-                _read_pylock(self.path, self.pylock, environment, extras)
+                _read_pylock(self.path, self.pylock, environment)
                 if self.pylock is not None
-                else _read_uv_lock(self.path, self.table, environment, extras, wheels)
+                else _read_uv_lock(self.path, self.table, environment, wheels)
             )
             return sorted(pins, key=lambda pin: pin.name)
         except (AttributeError, KeyError, TypeError, ValueError, InvalidMarker) as error:
@@ -340,7 +239,7 @@ def _environment(python: str) -> dict[str, str]:
     return {**here, "python_version": minor, "python_full_version": python, "implementation_version": python}
 
 
-def _read_pylock(lock: Path, pylock: Pylock, environment: dict[str, str], extras: tuple[str, ...]) -> Iterator[Pin]:
+def _read_pylock(lock: Path, pylock: Pylock, environment: dict[str, str]) -> Iterator[Pin]:
     """The packages to install, by the steps of PEP 751 ("Installation"), with all their files: pip or uv chooses one.
 
     Not `Pylock.select`, which chooses one file by the tags of this Python, needs one for another Python, and rejects
@@ -348,7 +247,7 @@ def _read_pylock(lock: Path, pylock: Pylock, environment: dict[str, str], extras
     """
     values: dict[str, Any] = {
         **environment,
-        "extras": frozenset(map(canonicalize_name, extras)),
+        "extras": frozenset(),
         "dependency_groups": frozenset(pylock.default_groups or ()),
     }
     selected: dict[str, Package] = {}
@@ -371,16 +270,11 @@ def _read_pylock(lock: Path, pylock: Pylock, environment: dict[str, str], extras
         yield _pin(lock, package.name, version, [file.hashes.get("sha256", "") for file in files])
 
 
-def _read_uv_lock(
-    lock: Path, table: _Table, environment: dict[str, str], extras: tuple[str, ...], wheels: tuple[Path, ...]
-) -> Iterator[Pin]:
+def _read_uv_lock(lock: Path, table: _Table, environment: dict[str, str], wheels: tuple[Path, ...]) -> Iterator[Pin]:
     packages: list[_Table] = table["package"]
     seen: set[tuple[str, str, str]] = set()
     pinned: set[tuple[str, str]] = set()
-    waiting: list[tuple[_Table, str]] = []
-    for package in packages:
-        if _is_project(package):
-            waiting.extend((package, extra) for extra in ("", *extras))
+    waiting: list[tuple[_Table, str]] = [(package, "") for package in packages if _is_project(package)]
     if not waiting:  # the lock of a script, which has requirements and no project
         waiting.extend(_follow_dependencies(packages, table.get("manifest", {}).get("requirements", ()), environment))
     while waiting:

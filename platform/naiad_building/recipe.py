@@ -4,7 +4,7 @@ A recipe is a folder with an `env.toml`; docs/reference/environments.md lists it
 
     name = "text_pipeline"
     python = ">=3.10,<3.14"              # default: any version
-    requirements = "requirements.txt"    # for pip; or `project`, `conda`, or only a `lock`
+    requirements = "requirements.txt"    # or pyproject.toml, or pylock.toml; `conda` for conda packages
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import TypeVar
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from naiad.config.model.declared_environment import is_conda_declaration, lock_candidates
 from naiad.core.errors import ConfigError
 from naiad.environments.archives.manifest import RECIPE_FOLDER
 
@@ -32,7 +33,6 @@ else:
     import tomli as tomllib
 
 __all__ = [
-    "LOCK_FILE",
     "RECIPE_FILE",
     "STATE_FILE",
     "Preference",
@@ -43,21 +43,18 @@ __all__ = [
 ]
 
 RECIPE_FILE = "env.toml"
-LOCK_FILE = "requirements.lock"
-"""The lock file that `naiad env lock` writes into the recipe's folder."""
+_FORMER_LOCK = "requirements.lock"
+"""What naiad 0.2 locked a recipe with."""
 
-_T = TypeVar("_T", str, bool, list[str], dict[str, str])
+_T = TypeVar("_T", str, list[str], dict[str, str])
 
 _KEYS = (
-    *("name", "description", "python", "prefer", "requirements", "project", "extras", "conda", "lock", "locked"),
-    *("files", "variables", "platform", "glibc"),
+    *("name", "description", "python", "prefer", "requirements", "conda", "files", "variables", "platform", "glibc"),
 )
-_SOURCES = ("requirements", "project", "conda")
-_FOREIGN_LOCK = re.compile(r"(pylock(\.[^.]+)?\.toml|uv\.lock)")
 _PLATFORM = re.compile(r"[a-z0-9]+-[a-z0-9_]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_KINDS: Mapping[type, str] = {str: "a string", bool: "true or false", list: "a list of strings", dict: "a table"}
+_KINDS: Mapping[type, str] = {str: "a string", list: "a list of strings", dict: "a table"}
 
 
 class Preference(enum.Enum):
@@ -77,12 +74,8 @@ class Recipe:
         name: Name of the environment; its files are copied to `share/<name>/`.
         python: Supported versions of Python.
         prefer: Which of these is used if the machine has several.
-        requirements: Requirements file for pip.
-        project: A `pyproject.toml` whose dependencies are installed.
-        extras: Optional dependencies of the project to install.
-        conda: An `environment.yml` with conda packages.
-        lock: Lock of the above, or a lock without them: `requirements.lock`, `pylock.toml` or `uv.lock`.
-        locked: Whether the requirements file lists all packages, so that pip must not add dependencies.
+        requirements: A requirements file for pip, a `pyproject.toml`, or a `pylock.toml`.
+        conda: A file of conda packages: `environment.yml` or `pixi.lock`.
         files: Files and folders to copy into the environment.
         description: Purpose, in one line.
         variables: Environment variables for guests.
@@ -95,21 +88,25 @@ class Recipe:
     python: SpecifierSet
     prefer: Preference = Preference.NEWEST
     requirements: Path | None = None
-    locked: bool = False
     files: tuple[Path, ...] = ()
     description: str = ""
-    project: Path | None = None
-    extras: tuple[str, ...] = ()
     conda: Path | None = None
-    lock: Path | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     platform: str = ""
     glibc: str = ""
 
     @property
+    def declaration(self) -> Path | None:
+        """The file that declares what is installed; None if nothing is."""
+        return self.requirements or self.conda
+
+    @property
     def sources(self) -> tuple[Path, ...]:
-        """The files that determine what is installed."""
-        return tuple(path for path in (self.requirements, self.project, self.conda, self.lock) if path is not None)
+        """The files that determine what is installed: the declaration, and its lock if there is one."""
+        if self.declaration is None:
+            return ()
+        locks = [path for path in lock_candidates(self.declaration) if path.is_file()]
+        return tuple(dict.fromkeys([self.declaration, *locks[:1]]))
 
 
 def read_recipe(folder: Path) -> Recipe:
@@ -139,20 +136,18 @@ class _RecipeReader:
 
     def read(self) -> Recipe:
         self._reject_unknown_keys()
-        self._reject_two_sources()
+        if "requirements" in self._table and "conda" in self._table:
+            raise self._key_error("conda", "conflicts with 'requirements'; a recipe has one of them")
+        self._reject_former_lock()
         return Recipe(
             folder=self._file.parent,
             name=self._name(),
             python=self._python(),
             prefer=self._prefer(),
             requirements=self._file_named("requirements"),
-            locked=self._get("locked", bool) or False,
             files=self._files(),
             description=self._get("description", str) or "",
-            project=self._file_named("project"),
-            extras=tuple(self._strings("extras")),
-            conda=self._file_named("conda"),
-            lock=self._lock(),
+            conda=self._conda(),
             variables=self._variables(),
             platform=self._matching("platform", _PLATFORM, "linux-x86_64"),
             glibc=self._matching("glibc", re.compile(r"\d+\.\d+"), "2.28"),
@@ -188,19 +183,11 @@ class _RecipeReader:
         text = self._get(key, str)
         return None if text is None else self._inside(key, text, "file")
 
-    def _lock(self) -> Path | None:
-        """The lock file in the recipe, else the one that `naiad env lock` wrote."""
-        named = self._file_named("lock")
-        if named is None:
-            written = self._file.parent / LOCK_FILE
-            return written if written.is_file() else None
-        if named.name != LOCK_FILE and not _FOREIGN_LOCK.fullmatch(named.name):
-            raise self._key_error("lock", f"names '{named.name}'; it is {LOCK_FILE}, pylock.toml or uv.lock")
-        if named.name != LOCK_FILE and any(key in self._table for key in ("requirements", "conda")):
-            raise self._key_error(
-                "lock", f"names '{named.name}', which determines everything that is installed; remove the other sources"
-            )
-        return named
+    def _conda(self) -> Path | None:
+        file = self._file_named("conda")
+        if file is not None and not is_conda_declaration(file):
+            raise self._key_error("conda", f"names '{file.name}'; it is environment.yml or pixi.lock")
+        return file
 
     def _variables(self) -> dict[str, str]:
         variables = self._get("variables", dict) or {}
@@ -239,12 +226,13 @@ class _RecipeReader:
             raise self._key_error(key, f"names '{text}', but there is no such {kind} in {self._file.parent}")
         return path
 
-    def _reject_two_sources(self) -> None:
-        given = [key for key in _SOURCES if key in self._table]
-        if len(given) > 1:
-            raise self._key_error(given[1], f"conflicts with '{given[0]}'; a recipe has one of {', '.join(_SOURCES)}")
-        if "extras" in self._table and "project" not in self._table and "lock" not in self._table:
-            raise self._key_error("extras", "needs the key 'project' or 'lock'")
+    def _reject_former_lock(self) -> None:
+        former = self._file.with_name(_FORMER_LOCK)
+        if former.is_file():
+            raise ConfigError(
+                f"cannot use {former}: a recipe is locked by a pylock.toml now; remove it and run `naiad lock "
+                f"{self._file.parent}`, or rename it to requirements.txt, which is then its own lock"
+            )
 
     def _reject_unknown_keys(self) -> None:
         for key in self._table:

@@ -57,8 +57,8 @@ def test_an_invalid_environment_yml_is_reported_with_its_path(tmp_path: Path, te
 
 @pytest.fixture(scope="module")
 def channel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A channel with one Python."""
-    return make_channel(tmp_path_factory.mktemp("channel") / "channel", makers.other_minor())
+    """A channel with one Python, in which pip runs."""
+    return make_channel(tmp_path_factory.mktemp("channel") / "channel", makers.other_minor(), whole=True)
 
 
 @pytest.fixture

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from environments.packages import offer_greeter, write_recipe
-from packaging.specifiers import SpecifierSet
 
 from naiad.cli.commands import naiad_group
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError
-from naiad.environments.archives.manifest import host_platform
-from naiad_building.base_interpreter import version_preferences
-from naiad_building.build import build
-from naiad_building.lockfiles import Pin, lock_text, open_foreign_lock, read_head, require_current, sources_digest
-from naiad_building.locking import lock
+from naiad_building.build import build, requirements_to_install
+from naiad_building.declared.declaration import is_locked
+from naiad_building.installers import InstallOptions
+from naiad_building.lockfiles import Pin, open_foreign_lock
 from naiad_building.recipe import read_recipe
-from naiad_building.requirements import requirements_to_install
 
 _ENVS = Path(__file__).parents[2] / "envs"
 _A, _B = "a" * 64, "b" * 64
@@ -86,83 +82,15 @@ def _file(folder: Path, name: str, text: str) -> Path:
     return folder / name
 
 
-def test_a_lock_joins_what_was_chosen_under_each_python(tmp_path: Path) -> None:
-    recipe = read_recipe(write_recipe(tmp_path / "r", "numpy\n"))
-    text = lock_text(
-        recipe,
-        {
-            "3.9": [Pin("Num.Py", "2.0.2", (_A,)), Pin("both", "1.0", (_A,))],
-            "3.10": [Pin("Num.Py", "2.2.6", (_A,)), Pin("both", "1.0", (_B,))],
-        },
-    )
-
-    assert text.splitlines()[1:] == [
-        "# python: 3.9 3.10",
-        f"# platform: {host_platform()}",
-        f"# sources: {sources_digest(recipe)}",
-        "both==1.0 \\",
-        f"    --hash=sha256:{_A} \\",
-        f"    --hash=sha256:{_B}",
-        'num-py==2.0.2 ; python_version == "3.9" \\',
-        f"    --hash=sha256:{_A}",
-        'num-py==2.2.6 ; python_version == "3.10" \\',
-        f"    --hash=sha256:{_A}",
-    ]
-
-
 @pytest.mark.parametrize(
-    ("lines", "python", "said"),
+    ("python", "expected"),
     [
-        ("numpy<2\n", "3.9", "does not match the requirements of the recipe; update it with"),
-        ("numpy\n", "3.8", "not for 3.8; add that version with `naiad env lock .* --python 3.9 --python 3.8`$"),
-        ("# remark\nnumpy\n\n", "3.9", None),
+        ("3.12.1", [("numpy", "2.2.6")]),
+        ("3.9.18", []),
     ],
 )
-def test_a_lock_for_other_requirements_or_versions_of_python_is_refused(
-    tmp_path: Path, lines: str, python: str, said: str | None
-) -> None:
-    folder = write_recipe(tmp_path / "r", "numpy\n")
-    file = _file(folder, "requirements.lock", lock_text(read_recipe(folder), {"3.9": [Pin("numpy", "2.0.2", (_A,))]}))
-    (folder / "requirements.txt").write_text(lines)
-    recipe = read_recipe(folder)
-    assert recipe.lock == file
-    if said is None:
-        require_current(recipe, file, python)
-        return
-    with pytest.raises(ConfigError, match=said):
-        require_current(recipe, file, python)
-
-
-def test_a_lock_for_another_platform_is_refused(tmp_path: Path) -> None:
-    folder = write_recipe(tmp_path / "r", "numpy\n")
-    text = lock_text(read_recipe(folder), {"3.9": []}).replace(host_platform(), "linux-riscv128")
-    file = _file(folder, "requirements.lock", text)
-    with pytest.raises(ConfigError, match=f"is for linux-riscv128, this machine is {host_platform()}; update it with"):
-        require_current(read_recipe(folder), file, "3.9")
-
-
-def test_only_locked_versions_of_python_are_looked_for_the_newest_first(tmp_path: Path) -> None:
-    folder = write_recipe(tmp_path / "r", "numpy\n")
-    _file(folder, "requirements.lock", lock_text(read_recipe(folder), {"3.9": [], "3.10": [], "3.12": []}))
-    recipe = read_recipe(folder)
-    expected = [SpecifierSet(f"=={minor}.*") for minor in ("3.12", "3.9", "3.10")]
-    assert sorted(map(str, version_preferences(recipe, None, (3, 10)))) == sorted(map(str, expected))
-    assert str(version_preferences(recipe, None, (3, 10))[0]) == "==3.12.*"
-    assert str(version_preferences(recipe, None, (3, 10))[-1]) == "==3.10.*"  # the host's, by the recipe's preference
-
-
-@pytest.mark.parametrize(
-    ("python", "extras", "expected"),
-    [
-        ("3.12.1", (), [("numpy", "2.2.6")]),
-        ("3.9.18", (), []),
-        ("3.12.1", ("fast",), [("numpy", "2.2.6"), ("orjson", "3.10.0")]),
-    ],
-)
-def test_a_pylock_is_read_for_one_python(
-    tmp_path: Path, python: str, extras: tuple[str, ...], expected: list[tuple[str, str]]
-) -> None:
-    pins = open_foreign_lock(_file(tmp_path, "pylock.toml", PYLOCK)).pins(python, extras)
+def test_a_pylock_is_read_for_one_python(tmp_path: Path, python: str, expected: list[tuple[str, str]]) -> None:
+    pins = open_foreign_lock(_file(tmp_path, "pylock.toml", PYLOCK)).pins(python)
     assert [(pin.name, pin.version) for pin in pins] == expected
     assert all(pin.digests == (_A,) for pin in pins)
 
@@ -218,19 +146,14 @@ def test_a_pylock_of_a_newer_minor_version_is_read_with_one_warning(
     assert [record.getMessage() for record in caplog.records] == [expected] * warnings
 
 
-@pytest.mark.parametrize(
-    ("groups", "extras", "expected"),
-    [("[]", (), []), ("['serving']", (), ["served"]), ("[]", ("Fast_Path",), ["fast"])],
-)
-def test_a_pylock_selects_its_default_groups_and_the_extras_by_their_normalized_names(
-    tmp_path: Path, groups: str, extras: tuple[str, ...], expected: list[str]
-) -> None:
+@pytest.mark.parametrize(("groups", "expected"), [("[]", []), ("['serving']", ["served"])])
+def test_a_pylock_selects_its_default_groups_and_no_extras(tmp_path: Path, groups: str, expected: list[str]) -> None:
     text = _pylock(
         _wheel("served", more="marker = \"'serving' in dependency_groups\""),
         _wheel("fast", more="marker = \"'fast-path' in extras\""),
         head=f"extras = ['fast-path']\ndefault-groups = {groups}",
     )
-    pins = open_foreign_lock(_file(tmp_path, "pylock.toml", text)).pins("3.12.1", extras)
+    pins = open_foreign_lock(_file(tmp_path, "pylock.toml", text)).pins("3.12.1")
     assert [pin.name for pin in pins] == expected
 
 
@@ -290,19 +213,12 @@ def test_all_files_of_a_package_may_be_installed_also_those_for_other_pythons(tm
     assert pin.digests == (_A, _B)
 
 
-@pytest.mark.parametrize(
-    ("python", "extras", "expected"),
-    [
-        ("3.12.1", (), [("numpy", "2.2.6")]),
-        ("3.8.18", (), [("numpy", "1.24.4")]),
-        ("3.12.1", ("fast",), [("h2", "4.1.0"), ("httpx", "0.27.0"), ("numpy", "2.2.6")]),
-    ],
-)
-def test_a_uv_lock_is_followed_from_the_project_on(
-    tmp_path: Path, python: str, extras: tuple[str, ...], expected: list[tuple[str, str]]
+@pytest.mark.parametrize(("python", "version"), [("3.12.1", "2.2.6"), ("3.8.18", "1.24.4")])
+def test_a_uv_lock_is_followed_from_the_project_on_without_its_extras(
+    tmp_path: Path, python: str, version: str
 ) -> None:
-    pins = open_foreign_lock(_file(tmp_path, "uv.lock", UV_LOCK)).pins(python, extras)
-    assert [(pin.name, pin.version) for pin in pins] == expected
+    pins = open_foreign_lock(_file(tmp_path, "uv.lock", UV_LOCK)).pins(python)
+    assert [(pin.name, pin.version) for pin in pins] == [("numpy", version)]
 
 
 @pytest.mark.parametrize(
@@ -354,62 +270,81 @@ def test_a_uv_lock_is_followed_from_the_project_on(
 )
 def test_an_unusable_foreign_lock_is_reported_with_its_path(tmp_path: Path, name: str, text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        open_foreign_lock(_file(tmp_path, name, text)).pins("3.12.1", ())
-
-
-def test_a_foreign_lock_alone_is_a_recipe(tmp_path: Path) -> None:
-    _file(tmp_path, "pylock.toml", PYLOCK)
-    _file(tmp_path, "env.toml", 'name = "x"\nlock = "pylock.toml"\n')
-    recipe = read_recipe(tmp_path)
-    found = requirements_to_install(recipe, "3.12.1")
-    assert found is not None
-    assert found.text == f"numpy==2.2.6 \\\n    --hash=sha256:{_A}\n"
-    assert (found.complete, found.hashed, found.named_in) == (True, True, tmp_path / "pylock.toml")
-    with pytest.raises(
-        ConfigError, match=r"pylock.toml is the lock of .* already; update it with the tool that wrote it"
-    ):
-        lock(tmp_path)
-
-
-def test_dependencies_of_a_project_are_installed_with_the_extras_that_are_named(tmp_path: Path) -> None:
-    _file(
-        tmp_path,
-        "pyproject.toml",
-        '[project]\nname = "mine"\ndependencies = ["numpy>=1"]\n'
-        '[project.optional-dependencies]\nfast = ["orjson"]\nall = ["mine[fast]"]\n',
-    )
-    _file(tmp_path, "env.toml", 'name = "x"\nproject = "pyproject.toml"\nextras = ["fast", "all"]\n')
-    found = requirements_to_install(read_recipe(tmp_path), "3.12.1")
-    assert found is not None
-    assert found.text == "numpy>=1\norjson\n"
-    _file(tmp_path, "env.toml", 'name = "x"\nproject = "pyproject.toml"\nextras = ["slow"]\n')
-    with pytest.raises(ConfigError, match="has no extra 'slow'; it has all, fast"):
-        requirements_to_install(read_recipe(tmp_path), "3.12.1")
+        open_foreign_lock(_file(tmp_path, name, text)).pins("3.12.1")
 
 
 @pytest.mark.parametrize(
-    "recipe", [path.parent for path in _ENVS.glob("*/requirements.lock")], ids=lambda path: path.name
+    ("named", "files", "locked_by"),
+    [
+        ("pylock.toml", {"pylock.toml": PYLOCK}, "pylock.toml"),
+        ("requirements.txt", {"requirements.txt": "numpy>=2\n", "pylock.toml": PYLOCK}, "pylock.toml"),
+        ("requirements.txt", {"requirements.txt": f"numpy==2.2.6 --hash=sha256:{_A}\n"}, "requirements.txt"),
+        (
+            "pyproject.toml",
+            {"pyproject.toml": '[project]\nname = "mine"\ndependencies = ["numpy"]\n', "uv.lock": UV_LOCK},
+            "uv.lock",
+        ),
+    ],
 )
-def test_locks_that_come_with_naiad_are_current_and_name_no_place(recipe: Path) -> None:
-    file = recipe / "requirements.lock"
-    assert read_head(file).sources == sources_digest(read_recipe(recipe))
+def test_a_recipe_is_locked_as_a_model_is(tmp_path: Path, named: str, files: dict[str, str], locked_by: str) -> None:
+    for name, text in files.items():
+        _file(tmp_path, name, text)
+    _file(tmp_path, "env.toml", f'name = "x"\nrequirements = "{named}"\n')
+    recipe = read_recipe(tmp_path)
+    ((found, _),) = requirements_to_install(recipe, "3.12.1", InstallOptions())
+    assert found.text == f"numpy==2.2.6 \\\n    --hash=sha256:{_A}\n"
+    assert (found.complete, found.hashed, found.named_in) == (True, True, tmp_path / locked_by)
+    assert {path.name for path in recipe.sources} == set(files)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (
+            {"requirements.txt": "numpy<2\n", "pylock.toml": PYLOCK},
+            r"pylock.toml does not match .*requirements.txt, which requires 'numpy<2': it has numpy 2.2.6; update it",
+        ),
+        (
+            {"pyproject.toml": '[project]\nname = "mine"\ndependencies = ["numpy"]\n'},
+            r"pyproject.toml has no lock; write it with `naiad lock .*pyproject.toml`, or list its dependencies in a",
+        ),
+    ],
+)
+def test_a_recipe_with_a_stale_lock_or_a_project_without_one_is_rejected(
+    tmp_path: Path, files: dict[str, str], said: str
+) -> None:
+    for name, text in files.items():
+        _file(tmp_path, name, text)
+    _file(tmp_path, "env.toml", f'name = "x"\nrequirements = "{next(iter(files))}"\n')
+    with pytest.raises(ExecutionEnvironmentError, match=said):
+        requirements_to_install(read_recipe(tmp_path), "3.12.1", InstallOptions())
+
+
+def test_a_lock_of_an_earlier_naiad_is_rejected_with_two_ways_on(tmp_path: Path) -> None:
+    folder = write_recipe(tmp_path / "r", "numpy\n")
+    former = _file(folder, "requirements.lock", f"numpy==2.2.6 --hash=sha256:{_A}\n")
+    with pytest.raises(ConfigError) as caught:
+        read_recipe(folder)
+    assert caught.value.message == (
+        f"cannot use {former}: a recipe is locked by a pylock.toml now; remove it and run `naiad lock {folder}`, or "
+        "rename it to requirements.txt, which is then its own lock"
+    )
+
+
+@pytest.mark.parametrize("recipe", [path for path in _ENVS.iterdir() if path.is_dir()], ids=lambda path: path.name)
+def test_recipes_that_come_with_naiad_are_locked_and_name_no_place(recipe: Path) -> None:
+    file = recipe / "requirements.txt"
+    pythons = [minor for minor in range(8, 15) if f"3.{minor}.0" in read_recipe(recipe).python]
+    assert pythons
+    assert all(is_locked(file, (3, minor, 0)) for minor in pythons)
     assert "://" not in file.read_text()
     assert "/" not in "".join(line for line in file.read_text().splitlines() if not line.startswith("#"))
 
 
-def test_every_recipe_that_comes_with_naiad_has_a_lock() -> None:
-    assert [path.name for path in _ENVS.iterdir() if path.is_dir() and not (path / "requirements.lock").is_file()] == []
-
-
-@pytest.mark.slow
-def test_a_python_that_is_not_on_this_machine_is_locked_for_by_uv(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    offer_greeter(tmp_path / "wheels", monkeypatch)
-    recipe = write_recipe(tmp_path / "recipe", "greeter\n", more="")
-    _, chosen = lock(recipe, pythons=("3.99",))
-    digest = hashlib.sha256((tmp_path / "wheels" / "greeter-1.2-py3-none-any.whl").read_bytes()).hexdigest()
-    assert chosen == {"3.99": [Pin("greeter", "1.2", (digest,))]}
+def _naiad(*arguments: str | Path) -> str:
+    done = CliRunner().invoke(naiad_group, list(map(str, arguments)), standalone_mode=False)
+    assert done.exception is None, done.output
+    return done.stdout
 
 
 @pytest.mark.slow
@@ -417,48 +352,29 @@ def test_exactly_the_locked_files_are_built(tmp_path: Path, monkeypatch: pytest.
     offer_greeter(tmp_path / "wheels", monkeypatch)
     recipe = write_recipe(tmp_path / "recipe", "greeter\n", more="")
 
-    file, chosen = lock(recipe, pythons=(_newest(recipe),))
-    assert [[pin.version for pin in pins] for pins in chosen.values()] == [["1.2"]]
+    facts = json.loads(_naiad("lock", recipe, "--download", tmp_path / "downloaded", "--json"))
+    file = recipe / "pylock.toml"
+    assert (facts["lock"], facts["packages"]) == (str(file), [{"name": "greeter", "version": "1.2"}])
+    assert [path.name for path in (tmp_path / "downloaded").iterdir()] == ["greeter-1.2-py3-none-any.whl"]
     built = build(recipe, tmp_path / "prefix")
+    assert built.version.startswith(f"{facts['python']}.")
     assert built.packages == (("greeter", "1.2"),)
-    assert (built.prefix / "share/naiad/recipe/recipe/requirements.lock").read_text() == file.read_text()
+    assert (built.prefix / "share/naiad/recipe/recipe/pylock.toml").read_text() == file.read_text()
 
-    file.write_text(file.read_text().replace("--hash=sha256:", "--hash=sha256:0")[:-2] + "\n")
+    (pin,) = open_foreign_lock(file).pins(built.version)
+    file.write_text(file.read_text().replace(pin.digests[0], _A))
     for installer in ("pip", "uv"):
-        from naiad_building.installers import InstallOptions
-
         with pytest.raises(
-            ExecutionEnvironmentError, match=r"cannot install .* for 'recipe', named in .*\.lock"
+            ExecutionEnvironmentError, match=r"cannot install .* for 'recipe', named in .*pylock\.toml"
         ) as caught:
             build(recipe, tmp_path / "other", options=InstallOptions(installer=installer))
         assert "greeter" in caught.value.message
         assert not (tmp_path / "other").exists()
 
 
-def _newest(recipe: Path) -> str:
-    from naiad_building.base_interpreter import installed_minors
-
-    return installed_minors(read_recipe(recipe).python)[-1]
-
-
-def test_wheels_are_downloaded_for_each_python_of_the_lock(tmp_path, monkeypatch):
-    """What is not on this machine is warned of, for `env build` would fail elsewhere without a word about why."""
-    recipe = tmp_path / "recipe"
-    recipe.mkdir()
-    (recipe / "env.toml").write_text('name = "small"\nrequirements = "requirements.txt"\n')
-    (recipe / "requirements.txt").write_text("numpy\n")
-    (recipe / "requirements.lock").write_text("# python: 3.10 3.11 3.99\n# platform: linux-x86_64\n# sources: x\n")
-    (tmp_path / "wheels").mkdir()
-    monkeypatch.setattr("naiad_building.locking.installed_minors", lambda _: ["3.10", "3.11", "3.12"])
-    monkeypatch.setattr(
-        "naiad_building.build.fetch_wheels", lambda *_, python, **__: f"{python}.1" if python else "3.12.1"
+def test_a_recipe_without_packages_has_nothing_to_lock(tmp_path: Path) -> None:
+    _file(tmp_path, "env.toml", 'name = "bare"\n')
+    done = CliRunner().invoke(naiad_group, ["lock", str(tmp_path)], standalone_mode=False)
+    assert (
+        str(done.exception) == f"nothing to lock in {tmp_path}: its env.toml names neither 'requirements' nor 'conda'"
     )
-
-    def download(*more):
-        return CliRunner().invoke(naiad_group, ["env", "download", str(recipe), "-o", str(tmp_path / "wheels"), *more])
-
-    assert download().stdout == f"fetched 0 files for Python 3.10.1, 3.11.1 into {tmp_path / 'wheels'}\n"
-    assert "warning: the lock is also for Python 3.99, which is not on this machine" in download().stderr
-    assert json.loads(download("--python=3.12", "--json").stdout)["pythons"] == ["3.12.1"]
-    (recipe / "requirements.lock").unlink()
-    assert json.loads(download("--json").stdout)["pythons"] == ["3.12.1"]

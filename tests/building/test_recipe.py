@@ -8,8 +8,9 @@ import pytest
 
 from naiad.core.errors import ConfigError
 from naiad_building.base_interpreter import version_preferences
+from naiad_building.build import requirements_to_install
+from naiad_building.installers import InstallOptions
 from naiad_building.recipe import Preference, Recipe, read_recipe
-from naiad_building.requirements import declared_requirements
 
 _ENVS = Path(__file__).parents[2] / "envs"
 
@@ -25,7 +26,7 @@ def test_a_recipe_is_read_with_all_its_keys(tmp_path: Path) -> None:
     recipe = _recipe(
         tmp_path,
         'name = "small"\ndescription = "for a test"\npython = ">=3.9,<3.13"\nprefer = "other-than-host"\n'
-        'requirements = "requirements.txt"\nlocked = true\nfiles = ["data", "requirements.txt"]\n',
+        'requirements = "requirements.txt"\nfiles = ["data", "requirements.txt"]\n',
     )
     assert recipe.name == "small"
     assert recipe.description == "for a test"
@@ -33,7 +34,6 @@ def test_a_recipe_is_read_with_all_its_keys(tmp_path: Path) -> None:
     assert "3.13.0" not in recipe.python
     assert recipe.prefer is Preference.OTHER_THAN_HOST
     assert recipe.requirements == tmp_path / "requirements.txt"
-    assert recipe.locked
     assert recipe.files == (tmp_path / "data", tmp_path / "requirements.txt")
 
 
@@ -59,7 +59,9 @@ def test_a_recipe_needs_only_a_name(tmp_path: Path) -> None:
         ('name = "a"\nfiles = ["missing"]', "files", "names 'missing', but there is no such file or folder in"),
         ('name = "a"\nfiles = [1]', "files", "must be a list of strings"),
         ('name = "a"\nfiles = "one"', "files", "must be a list of strings, not 'one'"),
-        ('name = "a"\nlocked = "yes"', "locked", "must be true or false, not 'yes'"),
+        ('name = "a"\nrequirements = ["x"]', "requirements", "must be a string, not ['x']"),
+        ('name = "a"\nconda = "env.toml"', "conda", "names 'env.toml'; it is environment.yml or pixi.lock"),
+        ('name = "a"\nconda = "env.toml"\nrequirements = "env.toml"', "conda", "conflicts with 'requirements'"),
     ],
 )
 def test_a_wrong_key_is_named_with_its_file(tmp_path: Path, text: str, key: str, said: str) -> None:
@@ -96,13 +98,13 @@ def test_the_preference_decides_which_versions_are_looked_for_first(
 ) -> None:
     recipe = _recipe(tmp_path, f'name = "a"\npython = ">=3.9,<3.13"\nprefer = "{prefer}"')
     on_machine = ["3.8.18", "3.9.18", "3.11.7", "3.12.1", "3.13.0"]
-    asked_for = version_preferences(recipe, asked, host)
+    asked_for = version_preferences(recipe.prefer, recipe.python, asked, host)
     assert [version for version in on_machine if version in asked_for[0]] == dearest
 
 
 def test_a_preference_that_cannot_be_met_is_ignored(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, 'name = "a"\npython = ">=3.9"\nprefer = "other-than-host"')
-    assert version_preferences(recipe, None, (3, 11))[-1] == recipe.python
+    assert version_preferences(recipe.prefer, recipe.python, None, (3, 11))[-1] == recipe.python
 
 
 @pytest.mark.parametrize("line", ["-e ../pkg", "--editable=../pkg", "  -e  ../pkg  # ours", "-e '../pkg'"])
@@ -113,7 +115,7 @@ def test_an_editable_requirement_is_refused_before_anything_is_built(tmp_path: P
     recipe = _recipe(tmp_path, 'name = "small"\nrequirements = "requirements.txt"')
 
     with pytest.raises(ConfigError) as refused:
-        declared_requirements(recipe)
+        requirements_to_install(recipe, "3.12.1", InstallOptions())
 
     assert refused.value.message.startswith(
         f"{tmp_path / 'no more.txt'}:2 requires '{line.strip()}': the code of an editable"

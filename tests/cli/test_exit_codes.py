@@ -170,9 +170,6 @@ FAILURES = {
     "top": ["http://127.0.0.1:{closed}"],
     "init model": ["file.txt", "--model-repository=.", "--from=nowhere:nothing"],
     "init backend": ["../b"],
-    "init recipe": ["../r"],
-    "env lock": ["{work}/empty"],
-    "env download": ["{work}/empty", "-o", "{work}/wheels"],
     "env build": ["{work}/empty", "-o", "{work}/built"],
     "env pack": ["{work}/empty"],
     "env prefetch": ["{work}/nowhere.tar.gz"],
@@ -360,7 +357,6 @@ def test_the_script_of_a_shell_asks_naiad(shell, capsys):
     ("arguments", "keys"),
     [
         (["init", "model", "m"], {"folder", "files", "notes", "next"}),
-        (["init", "recipe", "r"], {"folder", "files", "notes", "next"}),
         (["env", "keygen", "key.pem"], {"private", "name", "public"}),
         (["env", "list"], {"store", "environments"}),
         (["env", "gc"], {"store", "dry_run", "removed", "stays", "leftovers", "leftover_bytes"}),

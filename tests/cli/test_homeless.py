@@ -17,6 +17,7 @@ from naiad.config.server.store_location import StoreLocation, find_store, store_
 from naiad.core.errors import OptionError
 from naiad.sources.interpreters.discovery import candidate_paths
 from naiad_building import base_interpreter
+from naiad_building.recipe import Recipe
 
 
 @pytest.fixture
@@ -126,11 +127,12 @@ def test_interpreters_outside_of_homes_are_found_for_a_user_without_one(homeless
 def test_a_user_without_a_home_may_build_environments(homeless, temporary, monkeypatch):
     asked = []
 
-    def found(cache):
+    def found(_versions, cache, **_options):
         asked.append(cache)
-        return [SimpleNamespace(version=(3, 12, 1))]
+        return SimpleNamespace(python=Path("/usr/bin/python3.12"))
 
     monkeypatch.delenv("NAIAD_STORE", raising=False)
-    monkeypatch.setattr(base_interpreter, "list_interpreters", found)
-    assert base_interpreter.installed_minors(SpecifierSet(">=3.8")) == ["3.12"]
+    monkeypatch.setattr(base_interpreter, "find_interpreter", found)
+    recipe = Recipe(Path("/recipe"), "bare", SpecifierSet(">=3.8"))
+    assert base_interpreter.choose_base(recipe, recipe.python, None) == Path("/usr/bin/python3.12")
     assert asked == [temporary / "environments" / "interpreters"]

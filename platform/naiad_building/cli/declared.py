@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from naiad.config.model.model_config_pb2 import ModelConfig
     from naiad_building.declared.locking import Edit, LockedDeclaration
+    from naiad_building.recipe import Recipe
 
 __all__ = ["add_command", "lock_command"]
 
@@ -91,8 +92,9 @@ def lock_command(
 ) -> None:
     """Resolve the packages that MODEL declares, and write them with their digests into a lock beside it.
 
-    MODEL is a model's directory, a shared backend's, or a file: a script with a block, requirements.txt,
-    pyproject.toml, environment.yml or pixi.toml. Servers then install exactly these packages.
+    MODEL is a model's directory, a shared backend's, the folder of a recipe, or a file: a script with a block,
+    requirements.txt, pyproject.toml or environment.yml. Servers and builds then install exactly these
+    packages.
     """
     from naiad.environments.progress import default_reporter
     from naiad_building.declared.locking import fetch_locked_wheels
@@ -121,9 +123,13 @@ def _lock_file(
 ) -> LockedDeclaration:
     from naiad.config.server.store_location import store_path
     from naiad.environments.progress import default_reporter
+    from naiad_building.base_interpreter import choose_base, inspect_base
     from naiad_building.declared.locking import lock_declaration
     from naiad_building.installers import InstallOptions
 
+    if python is None and (recipe := _recipe_of(model)) is not None and recipe.conda is None:
+        # The one that a build takes: the lock of pip is for one Python, and so are downloaded wheels.
+        python = inspect_base(choose_base(recipe, recipe.python, None)).minor
     return lock_declaration(
         file,
         cache=store_path("", os.environ) / "interpreters",
@@ -196,8 +202,12 @@ def _declaration_of(model: Path) -> Path:
     """The file that declares the packages of a model: the one that is named as its environment, else its code.
 
     Raises:
-        RepositoryError: If the model has neither.
+        RepositoryError: If the model has neither, or a recipe declares none.
     """
+    if (recipe := _recipe_of(model)) is not None:
+        if recipe.declaration is None:
+            raise RepositoryError(f"nothing to lock in {model}: its env.toml names neither 'requirements' nor 'conda'")
+        return recipe.declaration
     named = _named_environment(model) if model.is_dir() else None
     if named is not None and isinstance(named[1], Path) and is_declaration(named[1]):
         return named[1]
@@ -239,12 +249,20 @@ def _named_environment(model: Path) -> tuple[str, Path | str] | None:
     return origin, source if isinstance(source, Path) else text
 
 
+def _recipe_of(folder: Path) -> Recipe | None:
+    from naiad_building.recipe import RECIPE_FILE, read_recipe
+
+    return read_recipe(folder) if (folder / RECIPE_FILE).is_file() else None
+
+
 def _required_python(model: Path) -> SpecifierSet | None:
-    """The versions of Python that a model's configuration, or a backend's manifest, requires; None for any."""
+    """The versions of Python that a model's configuration, a backend's manifest or a recipe requires; None for any."""
     from naiad.models.resolution.environment import names_environment
     from naiad.models.resolution.files import RealFiles
     from naiad.models.resolution.manifest import parse_python_version
 
+    if (recipe := _recipe_of(model)) is not None:
+        return recipe.python
     folder = _folder_of(model)
     config, manifest = _config_of(folder), read_backend_manifest(folder, RealFiles())
     if config is not None and _PYTHON_PARAMETER in config.parameters:

@@ -1,18 +1,16 @@
-"""Environments that `environment.yml`, `pixi.toml` or `pixi.lock` declare, solved and installed by py-rattler.
+"""Environments that `environment.yml` or `pixi.lock` declares, solved and installed by py-rattler.
 
-The lock is a `pixi.lock`, the format of pixi and rattler, beside the declaration: pixi writes it, and so does
-`naiad lock`. It has conda packages, and those of PyPI that are installed on top of them.
+The lock is a `pixi.lock`, the format of pixi and rattler: pixi writes it, and so does `naiad lock` beside an
+`environment.yml`. It has conda packages, and those of PyPI that are installed on top of them.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
@@ -26,7 +24,6 @@ from naiad.sources.interpreters.prefix import find_interpreter_in
 from naiad.sources.interpreters.versions import matches
 from naiad_building.base_interpreter import inspect_base
 from naiad_building.conda import (
-    channel_uri,
     install_packages,
     python_spec,
     read_environment_yml,
@@ -46,11 +43,6 @@ from naiad_building.requirements import Requirements
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = [
     "CondaDeclaration",
@@ -142,7 +134,10 @@ def read_conda_declaration(file: Path) -> CondaDeclaration:
     except (OSError, UnicodeDecodeError) as error:
         raise ExecutionEnvironmentError(f"cannot read {file}: {error}") from error
     if file.name == "pixi.toml":
-        return _PixiReader(file, text).read()
+        raise ConfigError(
+            f"cannot read {file}: pixi alone knows all that it may say; name {file.with_name('pixi.lock')}, which "
+            "`pixi lock` writes"
+        )
     if file.name == "pixi.lock":
         return CondaDeclaration(file=file, text=text)
     found = read_environment_yml(file)
@@ -405,67 +400,3 @@ def _digest_of(record: RepoDataRecord) -> str:
     if record.sha256 is not None:
         return record.sha256.hex()
     return record.md5.hex() if record.md5 is not None else record.url
-
-
-class _PixiReader:
-    """Reads a `pixi.toml`: the packages of its default feature for this platform."""
-
-    def __init__(self, file: Path, text: str) -> None:
-        self._file = file
-        self._text = text
-
-    def read(self) -> CondaDeclaration:
-        try:
-            table = tomllib.loads(self._text)
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{self._file} is not valid TOML: {error}") from error
-        head = table.get("workspace") or table.get("project") or {}
-        if _ENVIRONMENT in table.get("environments", {}):
-            raise ConfigError(
-                f"{self._file}: the environment '{_ENVIRONMENT}' has features, which naiad does not read; lock it with "
-                "pixi, and name pixi.lock"
-            )
-        conda: dict[str, Any] = {}
-        pypi: dict[str, Any] = {}
-        for part in (table, *self._targets(table)):
-            conda.update(part.get("dependencies", {}))
-            pypi.update(part.get("pypi-dependencies", {}))
-        channels = [one["channel"] if isinstance(one, dict) else str(one) for one in head.get("channels", ())]
-        if not channels:
-            raise ConfigError(f"{self._file} names no channels; add them to [workspace]")
-        return CondaDeclaration(
-            file=self._file,
-            text=self._text,
-            channels=tuple(channel_uri(channel, self._file) for channel in channels),
-            specs=tuple(self._spec(name, value) for name, value in conda.items()),
-            requirements=tuple(self._requirement(name, value) for name, value in pypi.items()),
-            variables={name: str(value) for name, value in table.get("activation", {}).get("env", {}).items()},
-        )
-
-    def _targets(self, table: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        import rattler
-
-        targets = table.get("target", {})
-        return [targets[name] for name in ("unix", "linux", str(rattler.Subdir.current())) if name in targets]
-
-    def _spec(self, name: str, value: object) -> str:
-        if isinstance(value, str):
-            return name if value == "*" else f"{name} {value}"
-        if not isinstance(value, dict) or not set(value) <= {"version", "build", "channel"}:
-            raise self._unsupported(name, value)
-        channel = f"{channel_uri(value['channel'], self._file)}::" if "channel" in value else ""
-        return f"{channel}{name} {value.get('version', '*')} {value.get('build', '')}".strip()
-
-    def _requirement(self, name: str, value: object) -> str:
-        table = {"version": value} if isinstance(value, str) else value
-        if not isinstance(table, dict) or not set(table) <= {"version", "extras"}:
-            raise self._unsupported(name, value)
-        extras = f"[{','.join(table['extras'])}]" if table.get("extras") else ""
-        version = table.get("version", "*")
-        return f"{name}{extras}{'' if version == '*' else version}"
-
-    def _unsupported(self, name: str, value: object) -> ConfigError:
-        return ConfigError(
-            f"{self._file}: cannot solve '{name} = {json.dumps(value)}': only versions of packages in channels and "
-            "indexes are; lock it with pixi"
-        )

@@ -280,7 +280,7 @@ def _run(
     reporter: ProgressReporter,
 ) -> None:
     requirements = Requirements("", file, complete=False, hashed=False)
-    run_installer(file.name, requirements, command, dict(environ), progress, reporter, requirements_flag=None)
+    run_installer(file.name, requirements, command, dict(environ), progress, reporter, has_file=False)
 
 
 def _with_absolute_paths(declaration: Declaration) -> str:

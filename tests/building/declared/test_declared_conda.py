@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -66,13 +65,6 @@ def yml(folder: Path, channel: Path, *dependencies: str) -> Path:
     return folder / "environment.yml"
 
 
-def pixi(folder: Path, channel: Path, dependencies: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    head = f'[workspace]\nname = "x"\nchannels = ["{channel}"]\nplatforms = ["linux-64", "linux-aarch64"]\n'
-    (folder / "pixi.toml").write_text(f"{head}{dependencies}")
-    return folder / "pixi.toml"
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_conda_packages_and_wheels_are_locked_built_shared_and_packed(
@@ -96,15 +88,6 @@ def test_conda_packages_and_wheels_are_locked_built_shared_and_packed(
     assert makers.run(ready.prefix / "bin" / "teller").strip() == str(ready.prefix)
     assert bytes(ready.prefix) in (ready.prefix / "share" / "teller" / "where.bin").read_bytes()
     assert ready.environ({})["MINE"] == "one"
-    # A pixi.toml with the same packages has the same environment, and needs no packages any more.
-    again = pixi(
-        tmp_path / "p",
-        channel,
-        f'[activation.env]\nMINE = "one"\n[dependencies]\npython = "{MINOR}.*"\nnumpy = {{ version = ">=0.1" }}\n'
-        '[target.unix.dependencies]\nteller = "*"\n[pypi-dependencies]\ncounter = ">=1"\n',
-    )
-    shutil.copy(lock, again.with_name("pixi.lock"))
-    assert managed(tmp_path, EnvBuild.NEVER).prepare(again).prefix == ready.prefix
     # Packages that no entry has are garbage; those of an entry are kept, because packing reads them.
     (conda_packages(tmp_path / "store") / "old-1.0-0").mkdir()
     assert collect_garbage(tmp_path / "store").leftovers == 1
@@ -213,25 +196,13 @@ def test_unavailable_conda_packages_are_refused_with_the_reason(tmp_path: Path, 
     assert "nowhere" in refusal(lambda: allowed.prepare(missing))
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[dependencies", "is not valid TOML"),
-        ('[dependencies]\npython = "*"\n', "names no channels"),
-        ('[workspace]\nchannels = ["c"]\n[dependencies]\na = { git = "u" }\n', 'cannot solve \'a = {"git": "u"}\''),
-        (
-            '[workspace]\nchannels = ["c"]\n[environments]\ndefault = ["cuda"]\n',
-            "the environment 'default' has features",
-        ),
-    ],
-)
-def test_a_pixi_toml_that_cannot_be_used_is_refused_by_its_name(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / "pixi.toml").write_text(text)
-
-    message = refusal(lambda: read_conda_declaration(tmp_path / "pixi.toml"), ConfigError)
-
-    assert str(tmp_path / "pixi.toml") in message
-    assert said in message
+def test_a_pixi_toml_is_refused_with_the_lock_to_name(tmp_path: Path) -> None:
+    file = tmp_path / "pixi.toml"
+    file.write_text("[workspace]")
+    assert refusal(lambda: read_conda_declaration(file), ConfigError) == (
+        f"cannot read {file}: pixi alone knows all that it may say; name {tmp_path / 'pixi.lock'}, which `pixi lock` "
+        "writes"
+    )
 
 
 def test_a_lock_that_is_damaged_or_for_other_platforms_is_refused(tmp_path: Path) -> None:

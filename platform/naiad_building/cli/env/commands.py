@@ -51,14 +51,6 @@ def _trust_option(command: _Command) -> _Command:
     return click.option("--env-trust", "trust", type=_EXISTING_FILE, help=text)(command)
 
 
-def _python_option(command: _Command) -> _Command:
-    text = "Version of Python or path of an interpreter; default: the recipe's."
-    return click.option("--python", metavar="VERSION", help=text)(command)
-
-
-_recipe_argument = click.argument("recipe", type=click.Path(exists=True, file_okay=False, path_type=Path))
-
-
 def _read_keys(path: Path | None) -> TrustedKeys | None:
     """The trusted keys of a file; None without a file.
 
@@ -73,77 +65,14 @@ def _read_keys(path: Path | None) -> TrustedKeys | None:
 # -- from a recipe to an archive --------------------------------------------------------------------------------------
 
 
-@click.command("lock", short_help="Write the exact packages of a recipe, with digests.")
-@_recipe_argument
-@click.option(
-    "--python", "pythons", metavar="VERSION", multiple=True, help="Resolve for this version only; may be repeated."
-)
-@json_option
-def _lock(recipe: Path, pythons: tuple[str, ...], json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Resolve the folder RECIPE for each Python it supports, and write the exact packages with their digests.
-
-    Without --python, resolve for each version on this machine that the recipe supports. Builds then install exactly
-    these packages.
-    """
-    from naiad_building.locking import lock
-
-    file, chosen = lock(recipe, pythons=pythons, progress=progress_printer(json=json))
-    if json:
-        pins = {python: [{"name": pin.name, "version": pin.version} for pin in pins] for python, pins in chosen.items()}
-        print_json({"lock": file, "pythons": pins})
-        return
-    held = ", ".join(f"{len(pins)} packages for Python {python}" for python, pins in chosen.items())
-    click.echo(f"wrote {file}: {held}")
-
-
-@click.command("download", short_help="Download a recipe's wheels, to build without a network.")
-@_recipe_argument
-@click.option("-o", "--output", required=True, type=_FOLDER, help="Folder for the wheels.")
+@click.command("build")
+@click.argument("recipe", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder to build in.")
 @click.option(
     "--python",
-    "pythons",
     metavar="VERSION",
-    multiple=True,
-    help="Version of Python or path of an interpreter; may be repeated. Default: the installed ones that the lock is "
-    "for; without a lock, the recipe's.",
+    help="Version of Python or path of an interpreter; default: the newest that the recipe and its lock are for.",
 )
-@json_option
-def _download(
-    recipe: Path,
-    output: Path,
-    pythons: tuple[str, ...],
-    json: bool,  # noqa: FBT001 - click passes options by name
-) -> None:
-    """Download the wheels of the folder RECIPE, for `naiad env build --offline --wheels` on another machine.
-
-    They are for each Python on this machine that the recipe's lock is for.
-    """
-    from naiad.environments.progress import default_reporter
-    from naiad_building.build import fetch_wheels
-    from naiad_building.locking import locked_pythons
-
-    progress = progress_printer(json=json)
-    chosen, missing = (pythons, ()) if pythons else locked_pythons(recipe)
-    versions = [
-        fetch_wheels(recipe, output, python=python, progress=progress, reporter=default_reporter())
-        for python in chosen or (None,)
-    ]
-    for minor in missing:
-        click.echo(
-            f"warning: the lock is also for Python {minor}, which is not on this machine: run this where it is",
-            err=True,
-        )
-    files = sorted(file.name for file in output.iterdir())
-    if json:
-        print_json({"folder": output, "pythons": versions, "missing": missing, "files": files})
-    else:
-        click.echo(f"fetched {counted(len(files), 'file')} for Python {', '.join(versions)} into {output}")
-
-
-@click.command("build")
-@_recipe_argument
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder to build in.")
-@_python_option
 @click.option("--wheels", multiple=True, type=_FOLDER, help="Folder of wheels to search; may be repeated.")
 @click.option("--offline", is_flag=True, help="Install from these folders only.")
 @click.option(
@@ -621,7 +550,7 @@ def env_group() -> None:
 
 
 _COMMANDS: tuple[click.Command, ...] = (
-    *(_lock, _download, _build, _pack),
+    *(_build, _pack),
     *(_prefetch, _pin, _sign, _keygen),
     *(_inspect, _verify, _list, _gc, _remove),
 )
