@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # SLOW_SHARE=1/3 all tests but two thirds of the slow ones, and SERVER_SHARE=1/2 all but half of the others that start servers.
 export NAIAD_TEST_FRONTENDS := $(FRONTENDS)
 
-.PHONY: demo demo-llm demo-ray test quick check docs bench bench-llm bench-scaling bench-declared gpu-check changelog proto clean
+.PHONY: demo demo-llm demo-ray test quick mutation check docs bench bench-llm bench-scaling bench-declared gpu-check changelog proto clean
 
 # The demonstrations need a fraction of what the tests do, which is most of their time on a fresh machine.
 # What is there already is installed along, so that pip keeps versions that suit all: Ray alone would replace protobuf.
@@ -38,6 +38,9 @@ test: $(VENV)/.ready-dev  ## Every test; TESTS='-m "not slow"' leaves some out
 
 quick: $(VENV)/.ready-dev  ## The tests that start no server process and build no environment, and a few that do
 	$(BIN)/python -m pytest $(PARALLEL) $(if $(SHARE),--share=$(SHARE)) --hypothesis-profile=quick -m "smoke or not (slow or server or builds)"
+
+mutation: $(VENV)/.ready-dev  ## Faults that unit tests do not notice; ARGUMENTS="memory --count 40" chooses
+	PYTHONPATH=tests $(BIN)/python -m mutation $(ARGUMENTS)
 
 docs: $(VENV)/.ready-docs  ## The documentation as a site: build/site
 	$(BIN)/python docs/make_site.py

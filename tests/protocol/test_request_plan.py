@@ -13,8 +13,8 @@ from naiad_stub.layout import unpack
 import naiad.server.processes.messages  # noqa: F401 - says how requests are pickled
 from naiad.core.errors import InvalidRequestError, UnsupportedRequestError
 from naiad.protocol.datatypes import Datatype
-from naiad.protocol.inference import InferRequest, InputTensor
-from naiad.protocol.request_plan import InputRule, RequestPlan
+from naiad.protocol.inference import InferRequest, InferResponse, InputTensor
+from naiad.protocol.request_plan import InputRule, RequestPlan, offsets_of
 
 FP32, BYTES = Datatype.FP32, Datatype.BYTES
 UNKNOWN = "[request id: <id_unknown>] "
@@ -134,6 +134,111 @@ def test_a_request_that_does_not_fit_is_rejected_with_the_references_text(by, as
 def test_long_correlation_ids_are_rejected():
     with pytest.raises(UnsupportedRequestError, match="cannot be longer than 128 characters"):
         PLAIN.check(request(A, B, correlation_id="x" * 129))
+
+
+@pytest.mark.parametrize("correlation", ["x" * 128, "é" * 64, 7])
+def test_correlation_ids_have_up_to_128_bytes(correlation):
+    assert PLAIN.check(request(A, B, correlation_id=correlation)).layout.batch_size == 3
+
+
+def test_a_text_of_more_bytes_than_characters_counts_by_its_bytes():
+    with pytest.raises(UnsupportedRequestError, match="cannot be longer than 128 characters"):
+        PLAIN.check(request(A, B, correlation_id="é" * 64 + "x"))
+
+
+def test_request_ids_have_up_to_65534_bytes():
+    assert PLAIN.check(request(A, B, request_id="x" * 0xFFFE)).layout.batch_size == 3
+
+
+def test_a_model_with_batches_of_one_has_a_batch_dimension():
+    single = plan(rule("A", (-1, 2), reshape=(2, 1, -1)), rule("B"), max_batch_size=1)
+    checked = single.check(request(tensor("A", (1, 5, 2)), tensor("B", (1, 2))))
+    assert [each.shape for each in checked.request.inputs] == [(1, 2, 1, 5), (1, 2)]
+    assert checked.layout.batch_size == 1
+    for shape, text in [
+        ((1, 3), "unexpected shape for input 'B' for model 'm'. Expected [-1,2], got [1,3]. NOTE: Setting a non-zero"),
+        ((2,), "input 'B' batch size does not match other inputs"),
+        ((), "input 'B' has no shape but model requires batch dimension"),
+        ((1, -1), "All input dimensions should be specified for input 'B'"),
+    ]:
+        asked = request(tensor("B", shape), tensor("A", (1, 5, 2)))
+        with pytest.raises(InvalidRequestError) as caught:
+            single.check(asked)
+        assert text in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("by", "shape", "got"), [(UNBATCHED, (-1,), "[-1]"), (OPTIONAL, (3, 0), "[3,0]"), (OPTIONAL, (3,), "[3]")]
+)
+def test_a_shape_that_differs_is_named_as_it_is(by, shape, got):
+    with pytest.raises(InvalidRequestError, match=r"unexpected shape for input 'A'") as caught:
+        by.check(request(tensor("A", shape)))
+    assert f", got {got}." in caught.value.message
+
+
+@pytest.mark.parametrize("batch_size", [-1, -7])
+def test_a_negative_batch_size_is_a_dimension_that_is_not_specified(batch_size):
+    with pytest.raises(InvalidRequestError, match=f"All input dimensions .* input 'A' .* got .{batch_size},2]"):
+        OPTIONAL.check(request(tensor("A", (batch_size, 2))))
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_batches_have_up_to_the_largest_size(batch_size):
+    assert OPTIONAL.check(request(tensor("A", (batch_size, 2)))).layout.batch_size == batch_size
+
+
+def test_the_dimensions_of_a_wildcard_must_be_known_without_batches_too():
+    by = plan(rule("A", (-1,)), max_batch_size=0)
+    assert by.check(request(tensor("A", (0,)))).layout.batch_size == 1
+    with pytest.raises(InvalidRequestError, match=r"All input dimensions .* got \[-1]"):
+        by.check(request(tensor("A", (-1,))))
+
+
+def test_a_datatype_that_is_unknown_is_called_invalid():
+    with pytest.raises(InvalidRequestError, match="data-type is '<invalid>', but model 'm' expects 'FP32'"):
+        OPTIONAL.check(request(tensor("A", (1, 2), Datatype.INVALID)))
+
+
+@pytest.mark.parametrize(
+    ("data", "shape", "text"),
+    [
+        (b"\1\0\0\0a" * 2, (2, 1), ""),
+        (b"", (1, 0), ""),
+        (b"\1\0\0\0a", (2, 1), "expected 2 string elements for inference input 'A' for model 'm', got 1"),
+        (b"\1\0\0\0a" * 3, (2, 1), ("unexpected number of string elements 3 for inference input 'A' for model 'm', "
+         "expecting 2")),
+        (b"\1\0\0\0a\0", (2, 1), ("incomplete string length indicator for inference input 'A' for model 'm', expecting "
+         "4 bytes but only 1 bytes available. Please make sure the string length indicator is in one buffer.")),
+        (b"\1\0\0\0a\5\0\0\0", (2, 1), ("incomplete string data for inference input 'A' for model 'm', expecting "
+         "string of length 5 but only 0 bytes available")),
+        (b"\1\0\0\0a\0\1\0\0x", (2, 1), ("incomplete string data for inference input 'A' for model 'm', expecting "
+         "string of length 256 but only 1 bytes available")),
+    ],
+)  # fmt: skip
+def test_strings_are_as_many_as_the_shape_says(data, shape, text):
+    by = replace(TEXT, rules={"A": rule("A", (-1,), BYTES)})
+    asked = request(tensor("A", shape, BYTES, data))
+    if text:
+        with pytest.raises(InvalidRequestError) as caught:
+            by.check(asked)
+        assert caught.value.message == UNKNOWN + text
+    else:
+        assert by.check(asked).layout.batch_size == shape[0]
+
+
+def test_inputs_begin_at_aligned_places():
+    assert offsets_of([]) == ([], 0)
+    assert offsets_of([1, 64, 0, 65, 3]) == ([0, 64, 128, 128, 256], 259)
+    packed = PLAIN.check(request(A, B)).layout.packed
+    assert (list(packed.offsets), packed.byte_size) == offsets_of([24, 60])
+
+
+def test_a_request_has_no_parameters_and_no_headers_by_default():
+    made = request(A)
+    assert made.parameters == made.propagated == {}
+    with pytest.raises(TypeError):
+        made.parameters["x"] = 1
+    assert InferResponse("m", 1).parameters == {}
 
 
 def test_reshaping_leaves_the_clients_request_as_it_is():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from naiad.core.errors import InvalidRequestError
 from naiad.protocol import strings
 from naiad.protocol.inference import StringScan
 from naiad.protocol.request_plan import check_strings
-from naiad.protocol.strings import scan_steps, scan_strings
+from naiad.protocol.strings import pack_chunk, scan_steps, scan_strings
 
 WHERE = "for inference input 'A' for model 'm'"
 
@@ -125,25 +127,52 @@ def test_bytes_without_any_structure_are_judged_as_by_a_plain_loop() -> None:
 
 
 @pytest.mark.parametrize(
-    ("elements", "at_most"),
+    ("elements", "at_least", "at_most"),
     [
-        ([b"a"] * 1_000_000, 40),
-        ([b""] * 1_000_000, 40),
-        ([b"a" * (index * 7 % 30 + 1) for index in range(200_000)], 40),
-        ([b"a" * (index % 20 != 0) for index in range(200_000)], 40),
-        ([b"\0" * (index * 7 % 5) for index in range(100_000)], 40),
-        ([bytes(1000)] * 20_000, 4),
+        ([b"a"] * 1_000_000, 30, 40),
+        ([b""] * 1_000_000, 30, 40),
+        ([b"a" * (index * 7 % 30 + 1) for index in range(200_000)], 29, 40),
+        ([b"a" * (index % 20 != 0) for index in range(200_000)], 7, 40),
+        ([b"\0" * (index * 7 % 5) for index in range(100_000)], 12, 40),
+        ([bytes(1000)] * 20_000, 1, 4),
     ],
     ids=["equal", "empty", "short texts", "some empty", "zero bytes", "long"],
 )
-def test_long_tensors_take_few_steps(elements: list[bytes], at_most: int) -> None:
+def test_long_tensors_take_few_short_steps(elements: list[bytes], at_least: int, at_most: int) -> None:
     """A step is about a millisecond, so the number of steps stands for the time, whatever else the machine does."""
     data = packed(elements)
     scan, steps = steps_of(data, len(elements))
     assert scan == (len(elements), len(data))
-    assert steps <= at_most
+    assert at_least <= steps <= at_most
 
 
 def test_counted_elements_are_not_counted_again() -> None:
     assert found(b"nonsense", 3, StringScan(3, 8)) == ""
     assert found(b"nonsense", 4, StringScan(3, 8)).endswith("got 3")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 63, 64, 65, 300])
+@pytest.mark.parametrize("fill", [lambda i: b"x" * (i % 5), lambda i: bytes([i % 256]) * (i * 7 % 300), lambda _: b""])
+def test_elements_are_packed_with_their_lengths(count: int, fill: Callable[[int], bytes]) -> None:
+    elements = [fill(index) for index in range(count)]
+    assert pack_chunk(elements) == packed(elements)
+
+
+@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 300])
+@pytest.mark.parametrize("alphabet", ["abc", "aé€𝄞"])
+def test_texts_are_packed_as_utf_8(count: int, alphabet: str) -> None:
+    texts = [alphabet[: index % 5] for index in range(count)]
+    assert pack_chunk(texts) == packed([text.encode() for text in texts])
+
+
+@pytest.mark.parametrize(
+    "elements", [["a", b"b"], [b"a", "b"], ["a", 1], ["a"] * 64 + [b"b"], [b"a"] * 64 + ["b"], [1]]
+)
+def test_elements_of_several_types_are_not_packed(elements: list[object]) -> None:
+    with pytest.raises(TypeError):
+        pack_chunk(elements)
+
+
+def test_surrogates_are_not_packed() -> None:
+    with pytest.raises(UnicodeEncodeError):
+        pack_chunk(["a", "\ud800"])

@@ -68,3 +68,40 @@ def test_in_a_container_a_process_with_the_number_of_one_outside_gets_none_of_it
     monkeypatch.setattr(processes.os, "readlink", lambda _path: f"pid:[{namespace}]")
 
     assert (memory_of([own])[own] > 1 << 40) == counts
+
+
+def test_gpu_memory_is_added_for_the_processes_that_use_some(monkeypatch):
+    monkeypatch.setattr(processes, "gpu_memory_of_processes", lambda: {7: 1000, 9: 5})
+    monkeypatch.setattr(processes, "process_memory", {7: 10, 8: 20}.__getitem__)
+    monkeypatch.setattr(processes, "_has_machines_pids", lambda: True)
+    assert memory_of(iter([7, 8])) == {7: 1010, 8: 20}
+
+
+@pytest.mark.parametrize("text", ["", "1000 500", "a b c"])
+def test_a_process_that_exits_while_it_is_read_uses_nothing(tmp_path, monkeypatch, text):
+    folder = tmp_path / "7"
+    folder.mkdir()
+    (folder / "statm").write_text(text)
+    (folder / "smaps_rollup").mkdir()
+    monkeypatch.setattr(processes, "parse_pss", pytest.fail)
+    assert process_memory(7, tmp_path) == 0
+
+    def refuse(path):
+        if path.name == "smaps_rollup":
+            raise PermissionError
+        return text
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert process_memory(7, tmp_path) == 0
+
+
+def test_what_cannot_be_read_of_a_process_leaves_it_its_gpu_memory(monkeypatch, tmp_path):
+    def refuse(_path):
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert may_use_gpu(7, tmp_path)
+    monkeypatch.setattr(processes, "gpu_memory_of_processes", lambda: {7: 1000})
+    monkeypatch.setattr(processes, "process_memory", lambda _pid: 10)
+    monkeypatch.setattr(processes.os, "readlink", refuse)
+    assert memory_of([7]) == {7: 1010}
