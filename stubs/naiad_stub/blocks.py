@@ -23,7 +23,7 @@ import numpy as np
 
 from naiad_stub.channel import FORKED, Channel, HostGoneError, Waiter
 from naiad_stub.exceptions import TritonModelException
-from naiad_stub.messages import ReleaseOutputs, WantRelease, pack
+from naiad_stub.messages import MemoryUsage, ReleaseOutputs, WantRelease, pack
 from naiad_stub.primitives import allocate_lock
 from naiad_stub.runtime import allocate_private
 from naiad_stub.segment import Segment, block_size
@@ -45,6 +45,10 @@ class _ForeignSegment(Segment):
     def allocate(self, size: int) -> int:  # noqa: ARG002 - no size is possible
         """Raise HostGoneError: the child has no host."""
         raise HostGoneError(FORKED)
+
+
+# TRITONSERVER_MEMORY_CPU_PINNED and TRITONSERVER_MEMORY_GPU.
+_PINNED_MEMORY, _GPU_MEMORY = 1, 2
 
 
 def _nothing() -> None:
@@ -193,7 +197,7 @@ class OutputBlocks:
 
         with self._lock:
             if self._exports is None:  # no other thread has exported its first tensor meanwhile
-                self._exports = Exports()
+                self._exports = Exports(self._report_usage)
             return self._exports
 
     def _create_pinned(self) -> Any:
@@ -201,8 +205,18 @@ class OutputBlocks:
 
         with self._lock:
             if self._pinned is None:  # no other thread has sent its first tensor meanwhile
-                self._pinned = PinnedBlocks(self.view)
+                self._pinned = PinnedBlocks(self.view, self._report_usage)
             return self._pinned
+
+    def _report_usage(self) -> None:
+        """Tell the host how much memory is registered with the driver, and how much of each GPU is kept for tensors."""
+        usage: List[int] = []
+        if self._pinned is not None:
+            usage += [_PINNED_MEMORY, 0, self._pinned.size]
+        if self._exports is not None:
+            for ordinal, size in sorted(self._exports.sizes.copy().items()):
+                usage += [_GPU_MEMORY, ordinal, size]
+        self._channel.post(pack(MemoryUsage(usage)))
 
     # -- blocks that the model writes to itself -------------------------------------------------------------------
 

@@ -279,7 +279,7 @@ class Notification(Message):
 
 
 class MemoryUsage(Message):
-    """A native backend reports how much memory its model and instances use; replaces what this guest reported before.
+    """How much memory a native backend uses, or a model keeps for tensors in GPU memory; replaces the report before it.
 
     Attributes:
         usage: Number of the memory type, the memory's id and bytes of each kind of memory, one after the other.

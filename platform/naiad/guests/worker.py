@@ -177,7 +177,7 @@ class Worker:
         open: Keys of all requests that do not have their last response.
         forwarded: Those of them that `forward` sent.
         readiness: Asks the model whether it is ready; None if the model does not define `is_ready`.
-        memory_usage: Memory that a native backend reported.
+        memory_usage: What the guest reports: memory of a native backend, or kept for tensors in GPU memory.
     """
 
     def __init__(

@@ -183,11 +183,11 @@ class ResponseStatistics:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Memory that a native backend reported.
+    """Memory that a guest reported.
 
     Attributes:
         type: CPU, CPU_PINNED or GPU.
-        id: Number of the memory among those of its type.
+        id: Number of the memory among those of its type; of a GPU, its number in that guest.
         byte_size: Bytes in use.
     """
 
@@ -238,7 +238,7 @@ class ModelStatistics:
         batch_stats: Per batch size.
         responses: Per position of a response in its request, with that position; decoupled models, and native
             backends that report responses.
-        memory_usage: Memory that native backends reported, by type and id.
+        memory_usage: Memory that guests reported, by type and id.
         running_count: Requests that instances have now.
         latencies: Successful requests by their duration in microseconds, rounded; empty unless enabled.
         first_latencies: The same until the first response; decoupled models only.

@@ -20,9 +20,19 @@ LEAST_BYTES = 4 << 20
 
 
 class PinnedBlocks:
-    """The registered blocks of one segment."""
+    """The registered blocks of one segment.
 
-    def __init__(self, segment: Buffer) -> None:
+    Args:
+        segment: The segment.
+        on_change: Called when other blocks are registered.
+
+    Attributes:
+        size: The bytes that are registered.
+    """
+
+    def __init__(self, segment: Buffer, on_change: Callable[[], None]) -> None:
+        self.size = 0
+        self._on_change = on_change
         self._base, self._keep = address_of(segment)
         self._lock = allocate_lock()
         self._seen: Dict[int, int] = {}  # size by offset: blocks that were copied to
@@ -61,6 +71,8 @@ class PinnedBlocks:
             return
         self._registered[block] = size
         self._devices[block] = found
+        self.size += size
+        self._on_change()
 
     def _drop_overlapping(self, block: int, size: int) -> None:
         # The exact block may stay. Nothing is copied to any other one that overlaps: the caller owns these bytes.
@@ -69,5 +81,6 @@ class PinnedBlocks:
                 self._unregister(offset)
 
     def _unregister(self, offset: int) -> None:
-        del self._registered[offset]
+        self.size -= self._registered.pop(offset)
+        self._on_change()
         self._devices.pop(offset).attempt("cuMemHostUnregister", self._base + offset)

@@ -57,9 +57,18 @@ class _Region:
 
 
 class Exports:
-    """The regions of this process."""
+    """The regions of this process.
 
-    def __init__(self) -> None:
+    Args:
+        on_change: Called when there are other regions.
+
+    Attributes:
+        sizes: The bytes of the regions, by the number of the GPU.
+    """
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self.sizes: Dict[int, int] = {}
+        self._on_change = on_change
         self._lock = allocate_lock()
         self._numbers = itertools.count()
         self._sent: Dict[int, _Region] = {}
@@ -99,8 +108,15 @@ class Exports:
         with self._lock:
             idle = [region for regions in self._idle.values() for region in regions]
             self._idle.clear()
-            self._total -= sum(region.kind[1] for region in idle)
+            for region in idle:
+                self._count(region.kind[0], -region.kind[1])
+        if idle:
+            self._on_change()
         del idle  # its finalizers free the memory
+
+    def _count(self, ordinal: int, size: int) -> None:
+        self._total += size
+        self.sizes[ordinal] = self.sizes.get(ordinal, 0) + size
 
     def _take(self, memory: DeviceMemory) -> Optional[_Region]:
         size = -(-block_size(memory.size) // _GRANULE) * _GRANULE
@@ -117,15 +133,17 @@ class Exports:
         with self._lock:
             if self._total + size > POOL_BYTES:
                 return None
-            self._total += size
+            self._count(memory.ordinal, size)
         try:
-            return _Region(kind)
+            region = _Region(kind)
         except CudaError as error:
             with self._lock:
-                self._total -= size
+                self._count(memory.ordinal, -size)
                 # A system without such handles (a container without the privilege for them) never gets them.
                 self._is_possible = error.is_out_of_memory
             return None
+        self._on_change()
+        return region
 
     def _put_back(self, region: _Region) -> None:
         with self._lock:

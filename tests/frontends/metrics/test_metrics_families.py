@@ -18,7 +18,7 @@ from naiad.core.errors import (
 from naiad.engine.statistics.counters import RefusalReason, reason_of
 from naiad.frontends.metrics import naiad_families, triton_families
 from naiad.frontends.metrics.families import Family, MetricType, Sample, render
-from naiad.protocol.metadata import ModelCondition, ModelStatistics
+from naiad.protocol.metadata import MemoryUse, ModelCondition, ModelStatistics
 
 LABELS = 'model="add_sub",version="1"'
 
@@ -174,11 +174,23 @@ def test_a_namespace_is_a_label_if_the_server_has_namespaces():
     )
 
 
-def test_the_pool_of_pinned_memory_has_no_bytes():
-    assert values(triton_families.memory_pool_families()) == {
-        ("nv_pinned_memory_pool_total_bytes",): 0,
-        ("nv_pinned_memory_pool_used_bytes",): 0,
-    }
+def test_the_pool_of_pinned_memory_is_what_guests_have_registered():
+    reported = (MemoryUse("CPU_PINNED", 0, 5), MemoryUse("GPU", 1, 7))
+    models = [ModelStatistics(name=name, version="1", memory_usage=reported) for name in ("m", "n")]
+    for statistics, size in (([], 0), (models, 10)):
+        assert values(triton_families.memory_pool_families(statistics)) == {
+            ("nv_pinned_memory_pool_total_bytes",): size,
+            ("nv_pinned_memory_pool_used_bytes",): size,
+        }
+
+
+def test_memory_that_guests_reported_is_listed_by_its_type():
+    model = ModelStatistics(name="m", version="1", memory_usage=(MemoryUse("GPU", 1, 7),))
+    (family,) = naiad_families.reported_memory_families([model])
+    assert render([family]).decode().splitlines()[-1] == (
+        'naiad_model_reported_memory_bytes{memory="GPU",memory_id="1",model="m",version="1"} 7'
+    )
+    assert naiad_families.reported_memory_families([ModelStatistics(name="m", version="1")]) == []
 
 
 def test_memory_of_the_machine_and_a_utilization_from_0_to_1_are_measured():

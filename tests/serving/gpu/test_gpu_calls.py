@@ -244,10 +244,20 @@ def test_nothing_stays_in_use_after_a_pause(tmp_path, driver):
     add_code_model(tmp_path / "models")
     add_model(tmp_path / "models", "echo", ECHO, config=TAKES_GPU)
     with ServerProcess(tmp_path / "models", work=tmp_path, environ=driver.environ) as server:
+
+        def regions() -> list[dict[str, object]]:
+            """What is kept for tensors of the caller on the GPU, by the statistics."""
+            usage = server.get("/v2/models/code/stats").json()["model_stats"][0].get("memory_usage", [])
+            return [each for each in usage if each["type"] == "GPU"]
+
         in_model(server, "for n in range(5): call('echo', DeviceArray.of(values + n)).as_numpy()", "0")
+        (region,) = regions()
+        assert region["id"] == 0
+        assert region["byte_size"] % (2 << 20) == 0
         assert driver.calls()["cuIpcOpenMemHandle_v2"] >= 2
         server.wait_for(lambda: not driver.opened(), "idle handles to be closed")
         server.wait_for(lambda: not driver.allocations(), "idle regions to be freed")
+        server.wait_for(lambda: regions()[0]["byte_size"] == 0, "the report of it")
         assert in_model(server, "answer = call('echo', DeviceArray.of(values))", "answer.is_cpu()") == "False"
 
 

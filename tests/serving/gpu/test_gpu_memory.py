@@ -86,11 +86,12 @@ def test_a_full_device_sends_tensors_through_the_cpu_until_it_has_room(server):
     assert evaluate(server, "code", f"{IMPORTS}\n{CALLS}\n{start}") == "done"
     server.driver.limit(MIB)
 
-    evaluate(server, "code", "answers = [call('echo', array) for _ in range(2)]")
+    # The first ones may be in regions that an earlier test has left idle: as the answers are kept, these end.
+    evaluate(server, "code", "answers = [call('echo', array) for _ in range(9)]")
     seen = evaluate(
-        server, "code", "[each.is_cpu() for each in answers], np.array_equal(answers[1].as_numpy(), values)"
+        server, "code", "answers[-1].is_cpu(), all(np.array_equal(each.as_numpy(), values) for each in answers)"
     )
-    assert seen == "([True, True], True)"
+    assert seen == "(True, True)"
 
     server.driver.limit(64 * MIB)
     evaluate(server, "code", "answers = [call('echo', array) for _ in range(2)]")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import urllib.request
+
 import numpy as np
 import pytest
 import tritonclient.grpc
@@ -43,6 +45,31 @@ def test_outputs_are_copied_once_from_the_device_to_the_segment(server):
     assert server.driver.bytes_of("cuMemcpyDtoH_v2") == [values.nbytes] * 4
     assert len(server.driver.pinned()) <= 2, "the block is registered once, not at each response"
     assert 1 <= server.driver.calls()["cuMemHostRegister_v2"] <= 2
+
+
+def test_registered_memory_and_regions_are_in_the_statistics_and_the_metrics(server):
+    document = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [2_000_000], "data": [1.0] * 2_000_000}]}
+
+    def reported() -> list[dict[str, object]]:
+        return server.get("/v2/models/doubles/stats").json()["model_stats"][0].get("memory_usage", [])
+
+    def metric() -> str:
+        with urllib.request.urlopen(f"http://{server.metrics_url}/metrics") as response:
+            lines = response.read().decode().splitlines()
+        return next(line for line in lines if line.startswith("nv_pinned_memory_pool_used_bytes "))
+
+    size = 8 << 20
+    seen = reported(), metric()
+    assert seen == ([], "nv_pinned_memory_pool_used_bytes 0")
+    expected = [{"type": "CPU_PINNED", "id": 0, "byte_size": size}], f"nv_pinned_memory_pool_used_bytes {size}"
+    for _ in range(50):  # usually the second one registers its block, unless the guest paused before it
+        assert server.post("/v2/models/doubles/infer", document).status == 200
+        seen = reported(), metric()
+        if seen == expected:
+            break
+    assert seen == expected
+    server.wait_for(lambda: not server.driver.pinned(), "the pause after which pages are given back")
+    server.wait_for(lambda: metric() == "nv_pinned_memory_pool_used_bytes 0", "the report")
 
 
 def test_memory_of_the_device_is_released_after_the_response(server):

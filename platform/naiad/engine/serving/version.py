@@ -372,7 +372,7 @@ class ModelVersion:
         return ModelCondition.READY if self.are_all_ready() else ModelCondition.DEGRADED
 
     def _memory_usage(self) -> tuple[MemoryUse, ...]:
-        """What the guests of a native backend reported, added up by kind of memory."""
+        """What the guests reported, added up by kind of memory."""
         total: dict[tuple[str, int], int] = {}
         for instance in self.instances:
             for each in () if instance.worker is None else instance.worker.memory_usage:

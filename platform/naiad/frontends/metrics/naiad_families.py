@@ -57,6 +57,19 @@ def guest_families(instances: Sequence[InstanceStatus]) -> list[Family]:
     ]
 
 
+def reported_memory_families(statistics: Iterable[ModelStatistics]) -> list[Family]:
+    """What guests reported of their memory, as in the statistics; none while no guest has reported any."""
+    samples = [
+        Sample(model_labels(model, memory=use.type, memory_id=str(use.id)), use.byte_size)
+        for model in statistics
+        for use in model.memory_usage
+    ]
+    if not samples:
+        return []
+    text = "Memory that guests keep for tensors in GPU memory, or that a native backend reports, by its type"
+    return [Family("naiad_model_reported_memory_bytes", text, MetricType.GAUGE, samples)]
+
+
 def refusal_families(statistics: Sequence[ModelStatistics], without_version: Mapping[str, int]) -> list[Family]:
     """Requests that were refused on arrival, and whether models can serve now.
 

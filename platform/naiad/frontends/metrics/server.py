@@ -13,7 +13,7 @@ from naiad.frontends.http1.listener import HttpListener
 from naiad.frontends.http1.messages import HttpExchange, reason_phrase, response
 from naiad.frontends.http1.page_guard import PageRules
 from naiad.frontends.http1.request_reader import RequestLimits
-from naiad.frontends.metrics import triton_families
+from naiad.frontends.metrics import naiad_families, triton_families
 from naiad.frontends.metrics.families import Collector, render
 from naiad.frontends.status import HTTP_STATUS
 from naiad.protocol.inference import Buffer
@@ -96,8 +96,10 @@ class MetricsFrontend:
 
     def scrape(self) -> bytes:
         """All metrics now, in Prometheus' text format."""
-        families = triton_families.model_families(self._engine.statistics(), with_durations=self._with_counters)
-        families += triton_families.memory_pool_families()
+        statistics = self._engine.statistics()
+        families = triton_families.model_families(statistics, with_durations=self._with_counters)
+        families += triton_families.memory_pool_families(statistics)
+        families += naiad_families.reported_memory_families(statistics)
         for collector in self._collectors:
             families.extend(collector())
         if self._with_system:
