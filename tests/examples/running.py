@@ -14,7 +14,13 @@ from support.server import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-OF_ANOTHER_KIND = {"demo": "in part", "frameworks": "ours", "in_process": "ours", "llm_pipeline": "ours"}
+OF_ANOTHER_KIND = {
+    "demo": "in part",
+    "frameworks": "ours",
+    "gpu": "ours",
+    "in_process": "ours",
+    "llm_pipeline": "ours",
+}
 """Examples that are no server and client, with tests of their own; and whether they run on Triton."""
 
 ON_TRITON = "Runs unchanged on Triton; checked with 2.51."
