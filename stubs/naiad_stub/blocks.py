@@ -104,6 +104,7 @@ class OutputBlocks:
         Raises:
             TritonModelException: If the bytes do not fit and no block can become free.
         """
+        is_unfragmented = False
         while True:
             with self._lock:
                 if self._dropped:
@@ -118,6 +119,11 @@ class OutputBlocks:
                     return offsets
                 for offset in offsets:
                     self._segment.release(offset)
+                # The first of several blocks may be in the middle of an empty segment, where an earlier one was.
+                if not self._segment.in_use and not is_unfragmented:
+                    self._segment.forget_free()
+                    is_unfragmented = True
+                    continue
                 waiter = self._add_waiter(sum(sizes))
             self._wait(waiter)
 

@@ -182,10 +182,8 @@ class Segment:
         if not freed or mapped is None or not hasattr(mmap, "MADV_REMOVE"):
             return 0
         touched = max(self._touched, self._end)
-        # Nothing is in use: forget the free blocks, so that the sizes of an earlier load do not fragment the next one.
         if self.in_use == 0:
-            self._end = 0
-            self._free.clear()
+            self.forget_free()
         runs = [(offset, block) for block, offsets in self._free.items() for offset in offsets]
         runs.append((self._end, touched - self._end))
         deadline = time.perf_counter() + seconds if seconds else 0.0
@@ -203,6 +201,15 @@ class Segment:
             return 0  # a temporary file on a file system that cannot punch holes: its pages stay allocated
         self._touched = self._end
         return freed
+
+    def forget_free(self) -> None:
+        """Where nothing is in use, forget the free blocks: the sizes of an earlier load must not fragment the next one.
+
+        Their pages stay allocated until the next trim.
+        """
+        self._touched = max(self._touched, self._end)
+        self._end = 0
+        self._free.clear()
 
     def discard(self, start: int, size: int) -> None:
         """Return *size* bytes from *start* on to the system, whichever blocks they are in."""

@@ -1,5 +1,6 @@
 """What a guest asks and tells its host, over a real socket, under any interpreter: `python queries_check.py STUBS`."""
 
+import contextlib
 import gc
 import math
 import socket
@@ -9,7 +10,7 @@ import threading
 sys.path.insert(0, sys.argv[1])
 
 from naiad_stub import control, runtime, wire
-from naiad_stub.channel import Channel
+from naiad_stub.channel import Channel, HostGoneError
 from naiad_stub.exceptions import TritonModelException
 from naiad_stub.host_metrics import HostMetrics
 from naiad_stub.messages import FROM_GUEST, READINESS_REPLIES, Notification, ReadinessQuery, Reply, pack, unpack
@@ -19,13 +20,19 @@ from naiad_stub.queries import ServerQueries
 PREFIX = "Failed to process the request for model 'm_0_0', message: "
 
 
+MADE = []
+"""All hosts, to be closed."""
+
+
 class Host(threading.Thread):
     """Answers questions with what *answers* says (an exception's text is an error) and notes everything."""
 
     def __init__(self, answers):
         super().__init__(daemon=True)
-        self.socket, guest = socket.socketpair()
-        self.channel = Channel(guest)
+        MADE.append(self)
+        self.metrics = None
+        self.socket, self.guest = socket.socketpair()
+        self.channel = Channel(self.guest)
         self.queries = ServerQueries(self.channel, "m_0_0")
         self.answers = answers
         self.asked = []
@@ -43,6 +50,23 @@ class Host(threading.Thread):
                 with self.changed:
                     self.take(unpack(FROM_GUEST, kind, payload))
                     self.changed.notify_all()
+
+    def install_metrics(self):
+        """Have models keep their metrics here."""
+        self.metrics = HostMetrics(self.queries)
+        runtime.install(runtime.Runtime(metrics=self.metrics))
+
+    def close(self):
+        """End the connection, and all threads that wait for something of it."""
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.join(10)
+        self.socket.close()
+        with contextlib.suppress(HostGoneError):
+            self.channel.poll()
+        if self.metrics is not None:
+            with contextlib.suppress(RuntimeError):
+                self.metrics._wake.release()
+        self.guest.close()
 
     def take(self, message):
         if isinstance(message, Notification):
@@ -74,7 +98,7 @@ def answer_metrics(what, fields):
 
 def check_changes_travel_merged_and_in_order():
     host = Host(answer_metrics)
-    runtime.install(runtime.Runtime(metrics=HostMetrics(host.queries)))
+    host.install_metrics()
     family = MetricFamily("f", "what it is", MetricFamily.COUNTER)
     assert host.asked[-1] == (
         "metric.family",
@@ -122,7 +146,7 @@ def check_a_deleted_family_takes_its_metrics_along(made):
 
 def check_rules_of_metrics():
     host = Host(answer_metrics)
-    runtime.install(runtime.Runtime(metrics=HostMetrics(host.queries)))
+    host.install_metrics()
     kinds = {kind: MetricFamily(kind.name, "", kind) for kind in MetricKind}
     counter = kinds[MetricKind.COUNTER].Metric()
     gauge = kinds[MetricKind.GAUGE].Metric({})
@@ -251,6 +275,8 @@ def check_readiness():
         assert (reply.number, reply.is_ready) == (number, is_ready)
         assert reply.problem.startswith(text), reply.problem
         assert bool(reply.problem) == bool(text)
+    host_end.close()
+    guest_end.close()
 
 
 def check_all():
@@ -261,6 +287,13 @@ def check_all():
     check_control()
     check_many_threads_ask_at_once()
     check_readiness()
+    close_all(before)
+
+
+def close_all(before):
+    """End everything that the checks have begun; the runtime is *before* again."""
+    while MADE:
+        MADE.pop().close()
     while runtime.current() is not before:
         runtime.uninstall(runtime.current())
 

@@ -140,6 +140,8 @@ class Source:
                 return True
             if isinstance(above, ast.AnnAssign) and below is above.annotation:
                 return True
+            if isinstance(above, ast.keyword) and above.arg == "strict":  # of `zip`: an assertion
+                return True
             if isinstance(above, (ast.Assert, ast.JoinedStr)) or _is_logged(above):
                 return True
             below = above

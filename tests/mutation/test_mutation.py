@@ -52,6 +52,7 @@ def in_function(*lines: str) -> str:
         ("raise ValueError(f'{a + 1}')", []),
         ("logger.warning('%d', a + 1)", []),
         ("x: Literal[1]", []),
+        ("x = zip(a, b, strict=True)", []),
     ],
 )
 def test_a_line_has_mutants(line: str, changes: list[str]) -> None:
