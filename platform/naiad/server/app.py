@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("naiad.app")
 
 _FAILED = 1
-_LOST_CHECK_SECONDS = 1.0
 _WITHOUT_EFFECT_REASON = (
     "the host uses anonymous segments that grow with use, a socket for messages, and no pool of threads for calls; the "
     "parameter memory_limit of a model limits its memory"
@@ -135,9 +134,6 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
             call_on_hangup(log.reopen, ports.reopen)
         await import_in_background("naiad.protocol.numpy_types")
         garbage_collection.settle()
-        if options.general.exit_on_lost_models:
-            watching = asyncio.ensure_future(_stop_when_lost(engine, stopping))
-            stack.callback(watching.cancel)
         await stopping.wait()
         # Not ready from now on: load balancers send new requests to other servers.
         engine.is_reachable = False
@@ -145,9 +141,8 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
             stopping.clear()
             await _drain(ports.drain, options.general.drain_seconds, stopping)
         logger.info("Waiting for in-flight requests to complete.")
-        are_models_lost = options.general.exit_on_lost_models and engine.are_models_lost()
         await engine.finish_sequences()
-    return _FAILED if are_models_lost else 0
+    return 0
 
 
 def _require_valid_tls(options: ServerOptions) -> None:
@@ -162,14 +157,6 @@ def _require_valid_tls(options: ServerOptions) -> None:
             from naiad.frontends.tls import http_context  # imported late: most servers do without TLS
 
             http_context(files)
-
-
-async def _stop_when_lost(engine: Engine, stopping: asyncio.Event) -> None:
-    """Have the server stop when its models are lost (see `Engine.are_models_lost`)."""
-    while not engine.are_models_lost():
-        await asyncio.sleep(_LOST_CHECK_SECONDS)
-    logger.error("all models were given up and do not recover; the server exits (--exit-on-lost-models)")
-    stopping.set()
 
 
 async def listen(
@@ -259,7 +246,6 @@ def build_loader(
         log_rate=options.guests.log_rate,
         guest_env=options.guests.environ,
         guest_user=options.guests.user,
-        native_shared_model=options.guests.native_shared_model,
         busy_poll_us=default_busy_poll_us() if options.guests.busy_poll_us < 0 else options.guests.busy_poll_us,
         frontends=FrontendMemory(options.general.frontends) if with_frontends and options.general.frontends else None,
     )

@@ -257,7 +257,7 @@ def _grpc_restrictions(options: ServerOptions) -> Restrictions:
 
 
 def _http_limits(options: ServerOptions) -> RequestLimits:
-    return RequestLimits(header_bytes=options.http.max_header_bytes, body_bytes=options.http.max_body_size)
+    return RequestLimits(body_bytes=options.http.max_body_size)
 
 
 def _grpc_settings(options: ServerOptions) -> GrpcSettings:
@@ -271,7 +271,6 @@ def _grpc_settings(options: ServerOptions) -> GrpcSettings:
         http2_max_ping_strikes=options.grpc.max_ping_strikes,
         max_connection_age_ms=options.grpc.max_connection_age,
         max_connection_age_grace_ms=options.grpc.max_connection_age_grace,
-        max_connection_idle_ms=options.grpc.max_connection_idle,
         message_timeout_ms=options.grpc.message_timeout,
         response_compression=CompressionLevel[options.grpc.response_compression.upper()],
     )

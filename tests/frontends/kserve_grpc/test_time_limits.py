@@ -1,4 +1,4 @@
-"""Messages that stop arriving end their calls, and connections without calls end."""
+"""Messages that stop arriving end their calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from frontends.http2.peer import Peer
 from frontends.kserve_grpc.test_call_rules import INFER, LIVE, STREAM, ask, fields, infer_request, prefixed, status
 
 from naiad.frontends.grpc.settings import GrpcSettings
-from naiad.frontends.http2.frames import MAX_STREAM, ErrorCode
 
 STALLED = "cannot read the request: no byte of a message arrived within 200 ms (--grpc-message-timeout)"
 
@@ -54,15 +53,3 @@ def test_a_stream_between_messages_and_a_call_that_is_executed_may_take_any_time
         assert status(peer.response(3)) == ("OK", "")
         peer.data(1, prefixed(infer_request()), ends=True)
         assert status(peer.response(1)) == ("OK", "")
-
-
-def test_connections_without_calls_end_with_goaway(serve):
-    served = serve(GrpcSettings(max_connection_idle_ms=200))
-    with peer_of(served) as busy, peer_of(served) as idle:
-        busy.request(1, fields=fields(INFER))
-        busy.data(1, prefixed(infer_request("held")), ends=True)
-        served.loop.until(lambda: served.engine.held)
-        assert status(ask(idle)) == ("OK", "")
-        assert idle.go_away() == (MAX_STREAM, ErrorCode.NO_ERROR, "")
-        served.loop.call(served.engine.release)
-        assert status(busy.response(1)) == ("OK", "")

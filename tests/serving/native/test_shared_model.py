@@ -1,4 +1,4 @@
-"""All instances of a native model in one guest: `--native-shared-model` and the parameter of a model."""
+"""All instances of a native model in one guest, by its parameter `native_shared_model`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from support.native import add_model
 from support.server import ServerProcess
 from support.waiting import until
 
-APART = 'parameters { key: "native_shared_model" value { string_value: "false" } }\n'
+SHARED = TWO + 'parameters { key: "native_shared_model" value { string_value: "true" } }\n'
 
 
 def test_instances_of_one_process_execute_side_by_side_and_share_the_model(tmp_path):
     repository = tmp_path / "models"
-    add_model(repository, "meet", "meet.c", config=TWO)
-    add_model(repository, "apart", "echo.c", config=TWO + APART)
-    add_model(repository, "faults", "faults.c", config=TWO, max_batch_size=1)
-    with ServerProcess(repository, "--native-shared-model=true", work=tmp_path) as server:
+    add_model(repository, "meet", "meet.c", config=SHARED)
+    add_model(repository, "apart", "echo.c", config=TWO)
+    add_model(repository, "faults", "faults.c", config=SHARED, max_batch_size=1)
+    with ServerProcess(repository, work=tmp_path) as server:
         assert len(guests(server)) == 4
         with ThreadPoolExecutor(2) as pool:
             replies = list(pool.map(lambda value: ask(server, "meet", value), range(2)))

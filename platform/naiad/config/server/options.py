@@ -157,13 +157,6 @@ class GeneralOptions:
     exit_on_error: bool = option(
         "exit-on-error", _BOOL, "true", "Exit with code 1 if a model fails to load at the start."
     )
-    exit_on_lost_models: bool = option(
-        "exit-on-lost-models",
-        _BOOL,
-        "false",
-        "Exit with code 1 once all models are given up (control mode none).",
-        own=True,
-    )
     strict_readiness: bool = option("strict-readiness", _BOOL, "true", "Be ready only if every model is.")
     allow_client_shm: bool = option(
         "allow-client-shm", _BOOL, "false", "Let clients register regions of shared memory for tensors."
@@ -357,7 +350,6 @@ class HttpOptions:
     ui_password: str = option(
         "ui-password", _TEXT, "", "File whose first line is the password of the page.", own=True, read=parse_ui_password
     )
-    max_header_bytes: int = option("max-header-bytes", _INT, "65536", "Largest head of a request.", low=1024, own=True)
     max_body_size: int = option(
         "http-client-max-body-size",
         _TEXT,
@@ -440,14 +432,6 @@ class GrpcOptions:
     )
     max_connection_age_grace: int = option(
         "grpc-max-connection-age-grace", _INT, "0", "Milliseconds its calls then have; 0 is any.", low=0
-    )
-    max_connection_idle: int = option(
-        "grpc-max-connection-idle",
-        _INT,
-        "0",
-        "Longest time without calls in milliseconds; 0: unlimited.",
-        low=0,
-        own=True,
     )
     message_timeout: int = option(
         "grpc-message-timeout",
@@ -804,13 +788,6 @@ class GuestOptions:
         "0",
         "Restart a process without progress for so long; 0: never.",
         low=0,
-        own=True,
-    )
-    native_shared_model: bool = option(
-        "native-shared-model",
-        _BOOL,
-        "false",
-        "Run all instances of a native model in one process.",
         own=True,
     )
     recovery_secs: int = option(

@@ -110,8 +110,6 @@ class LoadSettings:
         prewarm: Which modules are imported once for all guests, for models whose configuration does not say.
         busy_poll_us: See `LaunchSpec.busy_poll_us`.
         hang_seconds: See `LaunchSpec.hang_seconds`, for models whose configuration does not say.
-        native_shared_model: Whether the instances of a native backend's model share a guest, where its configuration
-            does not say.
         log_rate: See `LaunchSpec.log_rate`.
         guest_env: Names of the server's variables that guests inherit; None for all.
         guest_user: The user of all guests, or users of which each model gets one; None for the server's own.
@@ -128,7 +126,6 @@ class LoadSettings:
     prewarm: PrewarmOption = field(default_factory=PrewarmOption)
     busy_poll_us: int = 0
     hang_seconds: float = 0.0
-    native_shared_model: bool = False
     log_rate: int = 0
     guest_env: Sequence[str] | None = None
     guest_user: GuestUser | GuestUserRange | None = None
@@ -360,7 +357,7 @@ class Loader:
         """Whether all instances run in one guest. Not with sequences, whose slots belong to guests."""
         if resolution.library is None or config.message.HasField("sequence_batching"):
             return False
-        return or_default(config.settings.is_native_shared, self._settings.native_shared_model)
+        return bool(config.settings.is_native_shared)
 
     def _find(self, config: ModelConfig, files: ModelFiles, version: int) -> tuple[Resolution, GuestEnvironment]:
         resolution = self._resolve(config, files, version)

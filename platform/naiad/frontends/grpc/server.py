@@ -15,7 +15,7 @@ from naiad.frontends.access import Denial
 from naiad.frontends.grpc.call_head import CallHead, CallHeadParser, Metadata
 from naiad.frontends.grpc.calls import CallContext, GrpcCall, GrpcMethod
 from naiad.frontends.grpc.settings import GrpcSettings
-from naiad.frontends.grpc.time_limits import GrpcTimeCheck, GrpcTimeLimits
+from naiad.frontends.grpc.time_limits import MessageTimeCheck
 from naiad.frontends.http2.connection import READ_BUFFER_SIZE, Application, Http2Connection
 from naiad.frontends.http2.limits import Http2Limits, StreamCount
 from naiad.frontends.http2.request_head import RequestHead
@@ -24,7 +24,7 @@ from naiad.frontends.listening import close_listening
 from naiad.frontends.log_settings import ServerLog
 from naiad.frontends.open_connections import ConnectionCount, OpenConnections
 from naiad.frontends.refusals import RefusalLog
-from naiad.frontends.timeouts import TimeoutSweep
+from naiad.frontends.timeouts import TimeoutSweep, sweep_seconds
 from naiad.frontends.tls import listening_options
 
 logger = logging.getLogger("naiad.grpc")
@@ -130,12 +130,9 @@ class GrpcServer:
         self._application = application
         self._limits = limits
         self._keepalive = settings.keepalive()
-        limits_of_time = GrpcTimeLimits(
-            idle=settings.max_connection_idle_ms / 1000, message=settings.message_timeout_ms / 1000
-        )
-        self._sweep = TimeoutSweep(
-            turns.loop, turns, self.connections, GrpcTimeCheck(limits_of_time).check, limits_of_time.sweep_seconds
-        )
+        seconds = settings.message_timeout_ms / 1000
+        check = MessageTimeCheck(seconds).check
+        self._sweep = TimeoutSweep(turns.loop, turns, self.connections, check, sweep_seconds(seconds))
         self.connections.on_added = self._sweep.start
         self._tls = tls
         self._servers: list[asyncio.Server] = []

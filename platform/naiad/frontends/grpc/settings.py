@@ -37,7 +37,6 @@ class GrpcSettings:
         http2_max_ping_strikes: Strikes after which the connection ends; 0 for no limit.
         max_connection_age_ms: Age at which a connection is drained; 0 for never.
         max_connection_age_grace_ms: How long its calls may then continue; 0 for no limit.
-        max_connection_idle_ms: How long a connection may be without calls before it is drained; 0 for any time.
         message_timeout_ms: How long an incomplete message may not grow; 0 for any time.
         response_compression: Compression of responses.
     """
@@ -50,7 +49,6 @@ class GrpcSettings:
     http2_max_ping_strikes: int = 2
     max_connection_age_ms: int = 0
     max_connection_age_grace_ms: int = 0
-    max_connection_idle_ms: int = 0
     message_timeout_ms: int = 60_000
     response_compression: CompressionLevel = CompressionLevel.NONE
 
