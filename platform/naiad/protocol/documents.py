@@ -18,14 +18,14 @@ from naiad.protocol.metadata import (
 
 def server_document(metadata: ServerMetadata) -> dict[str, Any]:
     """`GET /v2`."""
-    return {"name": metadata.name, "version": metadata.version, "extensions": metadata.extensions}
+    return {"name": metadata.name, "version": metadata.version, "extensions": list(metadata.extensions)}
 
 
 def metadata_document(metadata: ModelMetadata) -> dict[str, Any]:
     """`GET /v2/models/M`."""
     return {
         "name": metadata.name,
-        "versions": metadata.versions,
+        "versions": list(metadata.versions),
         "platform": metadata.platform,
         "inputs": [_tensor(tensor) for tensor in metadata.inputs],
         "outputs": [_tensor(tensor) for tensor in metadata.outputs],
@@ -53,7 +53,7 @@ def statistics_document(statistics: Sequence[ModelStatistics]) -> dict[str, Any]
 
 
 def _tensor(tensor: Any) -> dict[str, Any]:
-    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
 
 
 def _model(model: ModelStatistics) -> dict[str, Any]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from naiad.core.errors import InvalidRequestError
 from naiad.frontends.kserve_grpc.service_pb2 import InferParameter
-from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, Parameter
+from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter
 
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 """The only `triton_` parameter that clients may set: whether a stream sends a separate end mark."""
@@ -20,36 +19,24 @@ _UINT64 = (1 << 64) - 1
 _INT64_MAX = (1 << 63) - 1
 
 
-@dataclass(slots=True)
-class GrpcRequestParameters:
-    """The parameters of one request.
+def decode(parameters: Mapping[str, InferParameter], request: InferRequest) -> bool:
+    """Set what the parameters of a request say; return whether its stream ends with an empty final response.
 
-    Attributes:
-        correlation_id: `sequence_id`.
-        flags: SEQUENCE_START and SEQUENCE_END.
-        priority: Priority level.
-        timeout_us: Timeout in microseconds.
-        enable_empty_final: Whether a stream sends a message for an end without a response.
-        for_model: All other parameters.
+    Raises:
+        InvalidRequestError: With the reference's texts.
     """
-
-    correlation_id: int | str = 0
-    flags: int = 0
-    priority: int = 0
-    timeout_us: int = 0
-    enable_empty_final: bool = False
-    for_model: dict[str, Parameter] = field(default_factory=dict)
-
-
-def decode(parameters: Mapping[str, InferParameter]) -> GrpcRequestParameters:
-    """The parameters of a request. Raises `InvalidRequestError`, with the reference's texts."""
-    decoded = GrpcRequestParameters()
+    for_model: dict[str, Parameter] = {}
+    enable_empty_final = False
     for key, parameter in parameters.items():
         kind = parameter.WhichOneof("parameter_choice")
         value = getattr(parameter, kind) if kind else None
         reserved = _RESERVED.get(key)
         if reserved is not None:
-            reserved(decoded, kind, value)
+            reserved(request, kind, value)
+        elif key == EMPTY_FINAL_RESPONSE:
+            if kind != "bool_param":
+                raise _wrong_type(key, "bool_param")
+            enable_empty_final = bool(value)
         elif key.startswith("triton_"):
             raise InvalidRequestError(
                 "parameter keys starting with 'triton_' are reserved for Triton usage. "
@@ -60,8 +47,9 @@ def decode(parameters: Mapping[str, InferParameter]) -> GrpcRequestParameters:
                 f"invalid value type for '{key}' parameter, expected int64_param, bool_param, or string_param."
             )
         else:
-            decoded.for_model[key] = value
-    return decoded
+            for_model[key] = value
+    request.parameters = for_model
+    return enable_empty_final
 
 
 def encode(parameters: Mapping[str, Parameter], into: Any) -> None:
@@ -81,55 +69,48 @@ def encode(parameters: Mapping[str, Parameter], into: Any) -> None:
                 into[key].string_param = value
 
 
-def _sequence_id(decoded: GrpcRequestParameters, kind: str | None, value: Any) -> None:
+def _sequence_id(request: InferRequest, kind: str | None, value: Any) -> None:
     if kind == "int64_param":
-        decoded.correlation_id = value & _UINT64  # ids are unsigned in the reference, but the parameter is signed
+        request.correlation_id = value & _UINT64  # ids are unsigned in the reference, but the parameter is signed
     elif kind == "string_param":
-        decoded.correlation_id = value
+        request.correlation_id = value
     else:
         raise _wrong_type("sequence_id", "int64_param or string_param")
 
 
-def _flag(name: str, flag: int) -> Callable[[GrpcRequestParameters, str | None, Any], None]:
-    def set_flag(decoded: GrpcRequestParameters, kind: str | None, value: Any) -> None:
+def _flag(name: str, flag: int) -> Callable[[InferRequest, str | None, Any], None]:
+    def set_flag(request: InferRequest, kind: str | None, value: Any) -> None:
         if kind != "bool_param":
             raise _wrong_type(name, "bool_param")
         if value:
-            decoded.flags |= flag
+            request.flags |= flag
 
     return set_flag
 
 
-def _priority(decoded: GrpcRequestParameters, kind: str | None, value: Any) -> None:
+def _priority(request: InferRequest, kind: str | None, value: Any) -> None:
     if kind not in {"int64_param", "uint64_param"}:
         raise _wrong_type("priority", "int64_param or uint64_param")
     if value < 0:
         raise InvalidRequestError("invalid value for 'priority', expected value >= 0.")
-    decoded.priority = value
+    request.priority = value
 
 
-def _timeout(decoded: GrpcRequestParameters, kind: str | None, value: Any) -> None:
+def _timeout(request: InferRequest, kind: str | None, value: Any) -> None:
     if kind != "int64_param":
         raise _wrong_type("timeout", "int64_param")
     # The reference reads a negative number as a huge unsigned one, which never shortens the model's own timeout.
-    decoded.timeout_us = max(value, 0)
-
-
-def _empty_final(decoded: GrpcRequestParameters, kind: str | None, value: Any) -> None:
-    if kind != "bool_param":
-        raise _wrong_type(EMPTY_FINAL_RESPONSE, "bool_param")
-    decoded.enable_empty_final = value
+    request.timeout_us = max(value, 0)
 
 
 def _wrong_type(name: str, expected: str) -> InvalidRequestError:
     return InvalidRequestError(f"invalid value type for '{name}' parameter, expected {expected}.")
 
 
-_RESERVED: dict[str, Callable[[GrpcRequestParameters, str | None, Any], None]] = {
+_RESERVED: dict[str, Callable[[InferRequest, str | None, Any], None]] = {
     "sequence_id": _sequence_id,
     "sequence_start": _flag("sequence_start", SEQUENCE_START),
     "sequence_end": _flag("sequence_end", SEQUENCE_END),
     "priority": _priority,
     "timeout": _timeout,
-    EMPTY_FINAL_RESPONSE: _empty_final,
 }

@@ -173,13 +173,7 @@ def decode_request(
     )
     enable_empty_final = False
     if body.parameters:
-        decoded = parameters.decode(body.parameters)
-        request.parameters = decoded.for_model
-        request.correlation_id = decoded.correlation_id
-        request.flags = decoded.flags
-        request.priority = decoded.priority
-        request.timeout_us = decoded.timeout_us
-        enable_empty_final = decoded.enable_empty_final
+        enable_empty_final = parameters.decode(body.parameters, request)
     request.inputs, has_region_inputs = _decode_inputs(body, message.raw, regions, limits)
     requested = RequestedOutputs(has_region_inputs=True) if has_region_inputs else None
     if body.outputs:

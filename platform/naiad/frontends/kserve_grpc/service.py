@@ -16,6 +16,7 @@ from naiad.frontends.grpc.gate import AdmissionGate
 from naiad.frontends.grpc.messages import BufferPool
 from naiad.frontends.kserve_grpc import control_messages, long_messages, request_codec, response_codec
 from naiad.frontends.kserve_grpc import service_pb2 as pb
+from naiad.frontends.kserve_grpc.control_messages import from_document
 from naiad.frontends.kserve_grpc.patterns import MessagePatterns
 from naiad.frontends.kserve_grpc.server_settings import change_log_settings, change_trace_settings
 from naiad.frontends.offload.exchanges import Cancellable
@@ -23,6 +24,7 @@ from naiad.frontends.region_inputs import RegionReading
 from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.requested_outputs import RequestedOutputs
 from naiad.frontends.tensor_limits import NO_LIMITS, limits_of
+from naiad.protocol.documents import index_document, metadata_document, server_document, statistics_document
 from naiad.protocol.inference import NO_HEADERS, Buffer, InferRequest, InferResponse, Sink
 
 _FEW_TENSORS = 64
@@ -199,30 +201,32 @@ class InferenceService:
 
     async def server_metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:  # noqa: ARG002 - as `check`
         """Name, version and extensions."""
-        return control_messages.server_metadata(self._engine.server_metadata())
+        return from_document(server_document(self._engine.server_metadata()), pb.ServerMetadataResponse())
 
     async def model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
         """Inputs and outputs of a model."""
         version = request_codec.parse_version(request.version)
-        return control_messages.model_metadata(self._engine.model_metadata(request.name, version))
+        metadata = self._engine.model_metadata(request.name, version)
+        return from_document(metadata_document(metadata), pb.ModelMetadataResponse())
 
     async def model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
         """The effective configuration of a model."""
         version = request_codec.parse_version(request.version)
-        return control_messages.model_config(self._engine.model_config(request.name, version))
+        config = self._engine.model_config(request.name, version)
+        return from_document({"config": dict(config)}, pb.ModelConfigResponse())
 
     async def model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
         """Statistics of one version, of all versions of a model, or of all models."""
         version = request_codec.parse_version(request.version)
-        return control_messages.model_statistics(self._engine.statistics(request.name, version))
+        statistics = self._engine.statistics(request.name, version)
+        return from_document(statistics_document(statistics), pb.ModelStatisticsResponse())
 
     async def repository_index(self, request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
         """All models of the repositories."""
         _reject_repository(request.repository_name)
         engine = self._engine
-        return control_messages.repository_index(
-            engine.ready_index() if request.ready else await engine.repository_index()
-        )
+        entries = engine.ready_index() if request.ready else await engine.repository_index()
+        return from_document({"models": index_document(entries)}, pb.RepositoryIndexResponse())
 
     async def repository_model_load(self, request: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
         """Load or reload a model."""
