@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import os
@@ -16,7 +15,6 @@ from naiad.config.server.trace_options import TraceConfig
 from naiad.frontends.tracing import files
 from naiad.frontends.tracing.records import CompleteTrace, TensorRecord
 from naiad.frontends.tracing.rendering import render_traces
-from naiad.frontends.tracing.trace_budget import TraceBudget
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor
@@ -28,7 +26,7 @@ def strings(*elements: bytes) -> bytes:
 
 def elements(datatype: Datatype, data: bytes) -> str:
     record = TensorRecord(1, "TENSOR_QUEUE_INPUT", 'a "name"', datatype, (2, 3), data)
-    trace = CompleteTrace([{"id": 1}, record, {"id": 2}], TraceBudget("t").open())
+    trace = CompleteTrace([{"id": 1}, record, {"id": 2}], 0)
     pieces = list(render_traces([trace, trace]))
     assert max(map(len, pieces)) < 200_000
     document = json.loads(b"[" + b"".join(pieces) + b"]")
@@ -87,7 +85,7 @@ def tracer_to(path: Path, **options) -> Tracer:
 
 
 def test_tensors_beyond_the_room_of_a_trace_are_written_without_elements(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("naiad.frontends.tracing.records.TRACE_TENSORS_SIZE", 1000)
+    monkeypatch.setattr("naiad.frontends.tracing.records.TENSORS_SIZE", 1000)
     tracer = tracer_to(tmp_path / "t")
     for size in (1001, 1000, 2000):
         ask(tracer, size)
@@ -106,21 +104,20 @@ def unread(tmp_path, monkeypatch) -> Path:
 
 
 def test_traces_for_a_file_that_is_not_written_are_dropped_and_counted(unread, caplog, monkeypatch):
-    monkeypatch.setattr(TraceBudget.__init__, "__defaults__", (1 << 20,))
+    monkeypatch.setattr(files, "_MAX_WAITING", 1 << 20)
     tracer = tracer_to(unread)
     for _ in range(500):
         ask(tracer, 10_000)
-    assert caplog.text.count("cannot keep the trace of a request: 1 MiB of traces wait for") == 1
+    assert caplog.text.count("cannot keep the trace of a request: it is too long, or 1 MiB of traces wait for") == 1
     with unread.open("rb", buffering=0) as reader:
         os.set_blocking(reader.fileno(), False)
 
         def is_reported() -> bool:
             reader.read(1 << 20)
-            return f"traces were dropped: {unread} was not written fast enough" in caplog.text
+            ask(tracer, 10_000)
+            return f"traces were dropped: they were too long, or {unread} was not written fast enough" in caplog.text
 
         until(is_reported, "the number of dropped traces")
-        ask(tracer, 10_000)
-        assert tracer._file.budget._dropped == 0
         tracer.close()
 
 
@@ -133,17 +130,15 @@ def test_close_does_not_wait_for_a_file_that_is_not_written(unread, caplog):
     os.close(os.open(unread, os.O_RDONLY | os.O_NONBLOCK))  # lets the thread end
 
 
-def test_memory_of_traces_is_freed_when_they_are_written_or_forgotten(tmp_path):
+def test_a_trace_that_becomes_too_long_is_dropped_as_a_whole(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("naiad.frontends.tracing.records._TRACE_SIZE", 100_000)
     tracer = tracer_to(tmp_path / "t")
-    for _ in range(10):
-        ask(tracer, 100_000)
-    request = InferRequest("m", -1, [InputTensor("INPUT0", Datatype.UINT8, (100,), bytes(100))])
-    tracer.wrap_sink(request, Ignoring(), "HTTP")
-    assert tracer._file.budget._in_use > 1_000_000
+    for size in (200_000, 10):
+        ask(tracer, size)
     tracer.close()
-    del request  # its client disconnected: it never ends
-    gc.collect()
-    assert tracer._file.budget._in_use == 0
+    tensors = [event["tensor"] for event in json.loads((tmp_path / "t").read_text()) if "tensor" in event]
+    assert [tensor["shape"] for tensor in tensors] == ["10"]
+    assert caplog.text.count("cannot keep the trace of a request: it is too long, or") == 1
 
 
 def test_large_traces_are_written_before_there_are_many(tmp_path, monkeypatch):

@@ -16,16 +16,17 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from naiad.frontends.tracing.records import CompleteTrace
+from naiad.frontends.tracing.records import TENSORS_SIZE, CompleteTrace
 from naiad.frontends.tracing.rendering import render_traces
-from naiad.frontends.tracing.trace_budget import TraceBudget
 
 logger = logging.getLogger("naiad.trace")
 
 _BATCH = 64
 """Traces per write: a crash of the server loses at most this many, and opening the file costs little per trace."""
 BATCH_SIZE = 16 << 20
-"""Bytes of traces that are written although there are fewer: a quarter of what all traces may take."""
+"""Bytes of traces that are written although there are fewer."""
+_MAX_WAITING = 64 << 20
+"""Bytes of traces that may wait for the thread; further ones are dropped."""
 _MAX_WRITE = 256 << 10
 _PAUSE_SECONDS = 0.001
 _PAUSE_BYTES = 8 << 10
@@ -41,14 +42,14 @@ class TraceFile:
     """One file for all traces, or numbered files with a fixed number of traces each.
 
     The array in the one file is closed by `close` or `reopen`; until then the file ends within the array.
-
-    Attributes:
-        budget: Counts the memory of traces until they are written.
     """
 
     def __init__(self, path: str) -> None:
-        self.budget = TraceBudget(path)
         self._path = path
+        self._put_size = 0  # of all traces that were given to the thread
+        self._written_size = 0  # of those that it has written; changed by the thread only
+        self._dropped = 0  # traces since the last one that was kept
+        self._is_omission_logged = False
         self._pending: list[CompleteTrace] = []
         self._pending_size = 0
         self._number = 0
@@ -59,7 +60,7 @@ class TraceFile:
     def add(self, trace: CompleteTrace) -> None:
         """Append one trace to the one file; it is written with the next batch."""
         self._pending.append(trace)
-        self._pending_size += trace.charge.size
+        self._pending_size += trace.size
         if len(self._pending) >= _BATCH or self._pending_size >= BATCH_SIZE:
             self.flush()
 
@@ -67,12 +68,59 @@ class TraceFile:
         """Let the pending traces be written to the one file."""
         if self._pending:
             traces, self._pending, self._pending_size = self._pending, [], 0
-            self._thread.put(partial(self._append, traces))
+            self._put(traces, self._append)
 
     def write_numbered(self, traces: list[CompleteTrace]) -> None:
         """Let traces be written to the next numbered file."""
-        self._thread.put(partial(self._write_numbered, f"{self._path}.{self._number}", traces))
-        self._number += 1
+        if self._put(traces, partial(self._write_numbered, f"{self._path}.{self._number}")):
+            self._number += 1
+
+    def on_omitted(self, tensor: str) -> None:
+        """A tensor is traced without its elements; only the first one is logged."""
+        if not self._is_omission_logged:
+            self._is_omission_logged = True
+            logger.warning(
+                "cannot trace the elements of tensor '%s': a trace has room for %d MiB of tensors; all for which there "
+                "is no room are traced without their elements",
+                tensor,
+                TENSORS_SIZE >> 20,
+            )
+
+    def on_dropped(self, count: int = 1) -> None:
+        """Count traces that are not written; the first of several is logged."""
+        self._dropped += count
+        if self._dropped == count:
+            logger.warning(
+                "cannot keep the trace of a request: it is too long, or %d MiB of traces wait for %s, and traces are "
+                "dropped until it is written; trace fewer requests, or without TENSORS",
+                _MAX_WAITING >> 20,
+                self._path,
+            )
+
+    def _report_dropped(self) -> None:
+        if self._dropped:
+            logger.warning(
+                "%d traces were dropped: they were too long, or %s was not written fast enough",
+                self._dropped,
+                self._path,
+            )
+            self._dropped = 0
+
+    def _put(self, traces: list[CompleteTrace], write: Callable[[list[CompleteTrace]], None]) -> bool:
+        """Let *write* write traces on the thread; False if there is no room for them."""
+        size = sum(trace.size for trace in traces)
+        if self._put_size - self._written_size + size > _MAX_WAITING:
+            self.on_dropped(len(traces))
+            return False
+        self._report_dropped()
+        self._put_size += size
+
+        def run() -> None:
+            write(traces)
+            self._written_size += size
+
+        self._thread.put(run)
+        return True
 
     def reopen(self) -> None:
         """Close the array in a file that was renamed or removed meanwhile; the next trace begins a new file."""
@@ -82,6 +130,7 @@ class TraceFile:
     def close(self) -> None:
         """Write the pending traces and close the array, unless the file takes nothing for two seconds."""
         self.flush()
+        self._report_dropped()
         if not self._thread.has_started:
             return
         self._thread.put(self._end)
@@ -97,7 +146,6 @@ class TraceFile:
                 self._descriptor = _create(self._path)
                 start = b"["
             self._write(self._descriptor, start, render_traces(traces), b"")
-        self._on_written(traces)
 
     def _write_numbered(self, path: str, traces: list[CompleteTrace]) -> None:
         with self._failures_logged(path):
@@ -106,12 +154,6 @@ class TraceFile:
                 self._write(descriptor, b"[", render_traces(traces), b"]")
             finally:
                 os.close(descriptor)
-        self._on_written(traces)
-
-    def _on_written(self, traces: list[CompleteTrace]) -> None:
-        for trace in traces:
-            trace.charge.release()
-        self.budget.report_dropped()
 
     def _reopen(self) -> None:
         if self._descriptor >= 0 and not self._is_in_place():

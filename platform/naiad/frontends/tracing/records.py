@@ -6,20 +6,22 @@ The event loop records; `rendering` makes text of the records later, on the thre
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from naiad.core.errors import NaiadError
 from naiad.frontends.tracing.request_trace import ComputeTimes
-from naiad.frontends.tracing.trace_budget import TRACE_TENSORS_SIZE, TraceBudget, TraceCharge
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse
 
 _ids = count(1)
 _RECORD_SIZE = 512
 """What a record takes besides a tensor's bytes, about."""
+TENSORS_SIZE = 8 << 20
+"""Bytes of tensors in the trace of one request. They are copied on the event loop, at about 0.4 ms for each MiB."""
+_TRACE_SIZE = 16 << 20
+"""Bytes of a whole trace: the request may have any number of responses, each with its records."""
 
 
 @dataclass(slots=True)
@@ -52,29 +54,38 @@ class CompleteTrace:
 
     Attributes:
         records: The records.
-        charge: The memory they take.
+        size: Bytes that they take, about.
     """
 
     records: list[Record]
-    charge: TraceCharge
+    size: int
 
 
-OnComplete: TypeAlias = Callable[[CompleteTrace], None]
+class TraceOutput(Protocol):
+    """Where traces go."""
+
+    def write(self, trace: CompleteTrace) -> None:
+        """Take a trace whose requests have all ended."""
+
+    def on_omitted(self, tensor: str) -> None:
+        """A tensor is traced without its elements: the trace has no room for them."""
+
+    def on_dropped(self) -> None:
+        """A trace is too long to be kept."""
 
 
 class _TraceTree:
     """The records of a client's request and of all requests it causes; complete once the last of them has ended.
 
-    When no memory is left for traces, the tree is dropped as a whole.
+    A tree that becomes too long is dropped as a whole.
     """
 
-    def __init__(self, levels: tuple[str, ...], on_complete: OnComplete, budget: TraceBudget) -> None:
+    def __init__(self, levels: tuple[str, ...], output: TraceOutput) -> None:
         self.with_times = "TIMESTAMPS" in levels
         self.with_tensors = "TENSORS" in levels
-        self._on_complete = on_complete
-        self._budget = budget
-        self._charge = budget.open()
-        self._tensors_left = TRACE_TENSORS_SIZE
+        self._output = output
+        self._size = 0
+        self._tensors_left = TENSORS_SIZE
         self._open = 0
         self._is_dropped = False
         self._records: list[list[Record]] = []
@@ -86,7 +97,7 @@ class _TraceTree:
     def close_one(self) -> None:
         self._open -= 1
         if not self._open and not self._is_dropped:
-            self._on_complete(CompleteTrace([record for records in self._records for record in records], self._charge))
+            self._output.write(CompleteTrace([record for records in self._records for record in records], self._size))
 
     def has_room(self) -> bool:
         """Count one record; whether it may be stored."""
@@ -96,7 +107,7 @@ class _TraceTree:
         """The bytes of a tensor: empty if the trace has no room for them, None if its record may not be stored."""
         size = len(data)
         if size > self._tensors_left:
-            self._budget.on_omitted(name)
+            self._output.on_omitted(name)
             size = 0
         if not self._take(_RECORD_SIZE + size):
             return None
@@ -107,14 +118,13 @@ class _TraceTree:
     def _take(self, size: int) -> bool:
         if self._is_dropped:
             return False
-        if not self._charge.add(size):
+        self._size += size
+        if self._size > _TRACE_SIZE:
             self._is_dropped = True
             for records in self._records:
                 records.clear()
-            self._charge.release()
-            self._budget.on_dropped()
-            return False
-        return True
+            self._output.on_dropped()
+        return not self._is_dropped
 
 
 class JsonRecorder:
@@ -132,18 +142,15 @@ class JsonRecorder:
         tree.open_one(self._records)
 
     @classmethod
-    def root(
-        cls, request: InferRequest, levels: tuple[str, ...], on_complete: OnComplete, budget: TraceBudget
-    ) -> JsonRecorder:
+    def root(cls, request: InferRequest, levels: tuple[str, ...], output: TraceOutput) -> JsonRecorder:
         """The recorder of a client's request.
 
         Args:
             request: The request.
             levels: What is recorded: TIMESTAMPS, TENSORS.
-            on_complete: Receives the records when the request, and all that it caused, have ended.
-            budget: Counts the memory of the records.
+            output: Receives the records when the request, and all that it caused, have ended.
         """
-        return cls(request, _TraceTree(levels, on_complete, budget))
+        return cls(request, _TraceTree(levels, output))
 
     @property
     def context(self) -> bytes:

@@ -29,11 +29,14 @@ class _EffectiveSettings:
     Attributes:
         options: The settings.
         remaining: Requests that may still be traced; -1 for no limit.
+        on_omitted: See `TraceOutput`, as for `on_dropped` and `write`.
     """
 
     def __init__(self, options: TraceConfig, file: TraceFile) -> None:
         self.options = options
         self.remaining = options.count
+        self.on_omitted = file.on_omitted
+        self.on_dropped = file.on_dropped
         self._file = file
         self._seen = 0
         self._batch: list[CompleteTrace] = []
@@ -60,7 +63,7 @@ class _EffectiveSettings:
             self._file.add(trace)
             return
         self._batch.append(trace)
-        self._batch_size += trace.charge.size
+        self._batch_size += trace.size
         # The frequency may be any number, the memory of traces may not.
         if len(self._batch) >= self.options.log_frequency or self._batch_size >= BATCH_SIZE:
             self.flush()
@@ -127,7 +130,7 @@ class Tracer:
         if self._exporter is None:
             if not settings.sample():
                 return None
-            recorder = JsonRecorder.root(request, settings.options.levels, settings.write, self._file.budget)
+            recorder = JsonRecorder.root(request, settings.options.levels, settings)
         else:
             context = self._exporter.context_of(headers) if settings.is_on() else None
             if not settings.sample() and context is None:
