@@ -34,19 +34,19 @@ def test_the_document_of_the_server_has_name_version_and_extensions():
     assert server_document(ServerMetadata(name="triton", version="2.1", extensions=("a", "b"))) == {
         "name": "triton",
         "version": "2.1",
-        "extensions": ("a", "b"),
+        "extensions": ["a", "b"],
     }
 
 
 def test_the_document_of_a_model_has_its_tensors():
     assert metadata_document(METADATA) == {
         "name": "m",
-        "versions": ("1", "3"),
+        "versions": ["1", "3"],
         "platform": "python",
-        "inputs": [{"name": "IN", "datatype": "FP32", "shape": (-1, 2)}],
+        "inputs": [{"name": "IN", "datatype": "FP32", "shape": [-1, 2]}],
         "outputs": [
-            {"name": "X", "datatype": "BYTES", "shape": (1,)},
-            {"name": "Y", "datatype": "BOOL", "shape": ()},
+            {"name": "X", "datatype": "BYTES", "shape": [1]},
+            {"name": "Y", "datatype": "BOOL", "shape": []},
         ],
     }
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from serving.contract import REFERENCE, Stream, ours, run, serving, stream
-from tritonclient.grpc import InferenceServerClient
 
 MODELS = ("runs_code", "runs_code_decoupled", "runs_coroutine", "runs_coroutine_decoupled", "identity", "repeats")
 
@@ -333,74 +330,3 @@ def test_statistics_count_requests_by_how_they_ended(server):
     # An execution is counted when `execute` has returned, which may be after its last response came here.
     server.wait_for(lambda: counts()[0] == before[0] + 4, "the last execution to be counted")
     assert [after - count for after, count in zip(counts(), before, strict=True)] == [4, 3, 1]
-
-
-def response_counts(server, model: str) -> list[dict[str, int]]:
-    """Over HTTP, found to be the same over gRPC: how many of what there were at each place, but for none."""
-
-    def over_http() -> dict[str, Any]:
-        [stats] = server.get(f"/v2/models/{model}/stats").json()["model_stats"]
-        return stats["response_stats"]
-
-    def over_both() -> tuple[dict[str, Any], dict[str, Any]] | None:
-        places = over_http()
-        [same] = client.get_inference_statistics(model, as_json=True)["model_stats"]
-        # A request may end between two questions: only what had not changed when both were answered can be compared.
-        return (places, same.get("response_stats", {})) if over_http() == places else None
-
-    with InferenceServerClient(server.grpc_url) as client:
-        places, same = server.wait_for(over_both, "statistics that stay as they are while both protocols are asked")
-    for key, place in same.items():
-        for name, duration in place.items():
-            assert {part: int(number) for part, number in duration.items()} == {
-                part: number for part, number in places[key][name].items() if number
-            }
-    assert list(places) == [str(place) for place in range(len(places))]
-    assert set(same) == set(places)
-    return [{name: value["count"] for name, value in place.items() if value["count"]} for place in places.values()]
-
-
-@ours  # whose Python backend reports none
-def test_statistics_tell_the_responses_of_a_decoupled_model_apart(tmp_path):
-    """By their place among those to one request: what they took, and what became of them."""
-    one, error = "sender.send(answer(1))\n", "pb_utils.InferenceResponse(error=pb_utils.TritonError('no'{}))"
-    with serving(tmp_path, "runs_code", "runs_code_decoupled") as own:
-        assert response_counts(own, "runs_code_decoupled") == []
-        stream(own, "runs_code_decoupled", SENDER + "sender.send(flags=FINAL)")
-        assert response_counts(own, "runs_code_decoupled") == [{"compute_infer": 1, "empty_response": 1}]
-        stream(own, "runs_code_decoupled", SENDER + one + one + "sender.send(flags=FINAL)")
-        stream(own, "runs_code_decoupled", SENDER + one + f"sender.send({error.format('')}, FINAL)  # error ends it")
-        cancelled = error.format(", pb_utils.TritonError.CANCELLED")
-        stream(own, "runs_code_decoupled", SENDER + f"sender.send({cancelled}, FINAL)  # error ends it")
-        assert response_counts(own, "runs_code_decoupled") == [
-            {"compute_infer": 3, "compute_output": 2, "success": 2, "empty_response": 1, "cancel": 1},
-            {"compute_infer": 2, "compute_output": 2, "success": 1, "fail": 1},
-        ]
-        run(own, "runs_code", "return [answer(1)]")
-        assert response_counts(own, "runs_code") == []
-
-
-@ours
-def test_durations_of_responses_begin_where_those_before_ended(tmp_path):
-    code = "time.sleep(0.03)\nsender.send(answer(1))\ntime.sleep(0.06)\nsender.send(answer(2), FINAL)"
-    with serving(tmp_path, "runs_code_decoupled") as own:
-        stream(own, "runs_code_decoupled", SENDER + code)
-        [stats] = own.get("/v2/models/runs_code_decoupled/stats").json()["model_stats"]
-        first, second = (stats["response_stats"][place] for place in "01")
-        assert 30_000_000 <= first["compute_infer"]["ns"] < 60_000_000_000  # which is as long as the stream is awaited
-        assert 60_000_000 <= second["compute_infer"]["ns"] < 60_000_000_000
-        assert first["success"]["ns"] == first["compute_infer"]["ns"] + first["compute_output"]["ns"]
-
-
-@ours
-def test_a_request_that_was_cancelled_counts_as_such_where_its_responses_end(tmp_path):
-    code = "sender.send(answer(1))\nwhile not request.is_cancelled(): time.sleep(0.01)\nsender.send(flags=FINAL)"
-    with serving(tmp_path, "runs_code_decoupled") as own:
-        with Stream(own) as opened:
-            opened.send("runs_code_decoupled", SENDER + code)
-            opened.wait(bool, "first response")
-            opened.close(cancel=True)
-        counts = own.wait_for(
-            lambda: len(found := response_counts(own, "runs_code_decoupled")) == 2 and found, "the end of the request"
-        )
-        assert counts == [{"compute_infer": 1, "compute_output": 1, "success": 1}, {"cancel": 1}]

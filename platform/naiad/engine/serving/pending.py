@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Hashable
 from typing import NamedTuple, Protocol
 
 from naiad.core.errors import NaiadError
 from naiad.engine.scheduling.sequences.states import SequenceState
-from naiad.engine.statistics.response_times import ResponseProgress
 from naiad.guests.tensors import TensorLayout
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
@@ -76,7 +76,8 @@ class PendingRequest:
         drops_responses: Whether its further responses are discarded.
         rejection: Why the scheduler rejected it while it was enqueued; None if it did not.
         state: The state of its sequence, once it was sent to a guest; None if the model keeps none.
-        progress: Progress of its responses; None before the first, and always None unless its model is decoupled.
+        unsent: Bytes of each response that was not sent to the client yet; None before the first one, and always
+            unless its model is decoupled.
         forwarded: The request as it came; None unless it is forwarded.
     """
 
@@ -92,11 +93,11 @@ class PendingRequest:
         "key",
         "laid_out",
         "packed",
-        "progress",
         "queued",
         "rejection",
         "shape_key",
         "state",
+        "unsent",
         "worker",
     )
 
@@ -122,7 +123,7 @@ class PendingRequest:
         self.is_queued = self.is_cancelled = self.drops_responses = False
         self.rejection: NaiadError | None = None
         self.state: SequenceState | None = None
-        self.progress: ResponseProgress | None = None
+        self.unsent: deque[int] | None = None
         self._sent = (0, 0)  # responses and bytes sent to the client for which the guest has no credit yet
 
     @property
@@ -145,16 +146,17 @@ class PendingRequest:
     def sink(self, sink: Sink) -> None:
         self._sink = sink
 
-    def on_response_queued(self, response: InferResponse, progress: ResponseProgress) -> None:
+    def on_response_queued(self, response: InferResponse) -> None:
         """Note that a response of a decoupled model was passed on to the sink."""
-        self.progress = progress
-        progress.sizes.append(sum([len(tensor.data) for tensor in response.outputs]))
+        if self.unsent is None:
+            self.unsent = deque()
+        self.unsent.append(sum([len(tensor.data) for tensor in response.outputs]))
 
     def on_responses_sent(self, count: int) -> None:
         """Note that *count* responses were sent to the client; give the guest credit when it is worth a message."""
-        if self.progress is None or self.worker is None:
+        sizes = self.unsent
+        if sizes is None or self.worker is None:
             return
-        sizes = self.progress.sizes
         count = min(count, len(sizes))
         responses, size = self._sent
         responses += count
@@ -166,8 +168,8 @@ class PendingRequest:
 
     def on_dropped(self) -> None:
         """Note that all responses so far are sent, or dropped: the guest is held back by what is read of it alone."""
-        if self.progress is not None:
-            self.on_responses_sent(len(self.progress.sizes))
+        if self.unsent is not None:
+            self.on_responses_sent(len(self.unsent))
 
     # -- `engine.scheduling.interface.Schedulable` ---------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.reshape import OutputReshape
 from naiad.engine.serving.sequence_states import StateOutputs
 from naiad.engine.statistics.counters import Statistics
-from naiad.engine.statistics.response_times import ResponseProgress, ResponseTimes
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferResponse
 
@@ -31,41 +30,20 @@ class ResponsePreparation:
 
     def __init__(self, config: ModelConfig, states: Sequence[StateTensor], statistics: Statistics) -> None:
         self._statistics = statistics
-        self._times = statistics.responses = ResponseTimes() if config.decoupled else None
+        self._is_decoupled = config.decoupled
         self._reshape = OutputReshape(config)
         self._states = StateOutputs(config, states) if states else None
         self.is_needed = config.decoupled or self._reshape.is_needed or bool(states)
 
-    def prepare(
-        self, worker: Worker, pending: PendingRequest, response: InferResponse | None, started: int, sent: int
-    ) -> InferResponse | None:
-        """What the client of *pending* gets for a response, or for the end of a request without one.
-
-        Args:
-            worker: The guest that sent it.
-            pending: The request.
-            response: The response; None for an end without one.
-            started: When `execute` began (monotonic ns).
-            sent: When the guest sent it (monotonic ns).
-
-        Returns:
-            The response; None if nothing is left of it.
-        """
-        if response is None:
-            if self._times is not None:
-                progress = pending.progress or ResponseProgress(started)
-                self._times.on_end(progress, sent, is_cancelled=pending.is_cancelled)
-            return None
+    def prepare(self, worker: Worker, pending: PendingRequest, response: InferResponse) -> InferResponse | None:
+        """What the client of *pending* gets for a response that *worker* sent; None if nothing is left of it."""
         if self._states is not None and response.outputs and not self._states.keep(pending, response):
             worker.credit(pending.key, 1)  # the client gets nothing that it could confirm
             return None
-        if self._times is not None:
-            pending_progress, now = pending.progress, time.monotonic_ns()
-            if pending_progress is None:
-                pending_progress = ResponseProgress(started)
-                self._statistics.on_first_response(now - pending.queued)
-            self._times.on_response(pending_progress, response, sent, now)
-            pending.on_response_queued(response, pending_progress)
+        if self._is_decoupled:
+            if pending.unsent is None:
+                self._statistics.on_first_response(time.monotonic_ns() - pending.queued)
+            pending.on_response_queued(response)
         if self._reshape.is_needed and response.outputs:
             self._reshape.apply(response)
         return response

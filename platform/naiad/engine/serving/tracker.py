@@ -213,7 +213,7 @@ class RequestTracker:
     def is_held_back(self, worker: Worker) -> bool:
         """See `WorkerDelegate.is_held_back`."""
         requests = [self._pending[key] for key in worker.open if key in self._pending]
-        return any(each.progress is not None and each.progress.sizes and not each.drops_responses for each in requests)
+        return any(each.unsent and not each.drops_responses for each in requests)
 
     def has_uncancelled(self) -> bool:
         """Whether any client still waits; a model may take long to notice that its request was cancelled."""
@@ -251,7 +251,8 @@ class RequestTracker:
         if response is not None:
             response.request_id = pending.request.request_id
         if self._is_prepared:
-            response = self._preparation.prepare(worker, pending, response, started, ended)
+            if response is not None:
+                response = self._preparation.prepare(worker, pending, response)
             if pending.drops_responses and response is not None:
                 pending.on_dropped()
                 if not answer.final:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from naiad_stub import wire
 
 from naiad.engine.statistics.counters import FailureReason, Statistics
-from naiad.engine.statistics.response_times import POSITION_LIMIT
 from naiad.guests.exchange import ExecutionReport
 from naiad.protocol.metadata import Duration, ResponseStatistics
 
+POSITION_LIMIT = 1024
+"""Responses at later positions are not counted: a stream of a million must not yield a million lines of statistics."""
 _KEPT = 1024
 """Ended requests whose report may still come: most backends report at once, and some never do."""
 
