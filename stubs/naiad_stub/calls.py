@@ -26,8 +26,17 @@ from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, List, Optional
 from naiad_stub import layout, wire
 from naiad_stub.blocks import BorrowedBlock, KeptBlocks, OutputBlocks
 from naiad_stub.channel import Channel, Waiter, running_loop
+from naiad_stub.datatypes import BYTES
 from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
-from naiad_stub.exchange import DevicePlace, TensorWriter, Written, pack_block, place_on_device, read_device_places
+from naiad_stub.exchange import (
+    KEEPS_ALL,
+    DevicePlace,
+    TensorWriter,
+    Written,
+    pack_block,
+    place_on_device,
+    read_device_places,
+)
 from naiad_stub.memo import Memo
 from naiad_stub.messages import (
     CancelCalls,
@@ -71,17 +80,19 @@ class PendingCall:
         waiter: The thread that waits for the next result.
         notify: Called, as well, when the next result arrives; schedules what awaits it.
         is_discarded: Whether further results are discarded.
+        wanted_on: Number of the GPU that its outputs should be on; less than 0 for none.
         channel: What it was sent on. In a child that the model forked, calls of the parent have the parent's, which is
             detached there.
     """
 
-    __slots__ = ("arrived", "channel", "is_discarded", "is_ended", "notify", "number", "waiter")
+    __slots__ = ("arrived", "channel", "is_discarded", "is_ended", "notify", "number", "waiter", "wanted_on")
 
     def __init__(self, number: int, channel: Channel) -> None:
         self.number = number
         self.channel = channel
         self.arrived: deque[bytes] = deque()
         self.is_ended = self.is_discarded = False
+        self.wanted_on = -1
         self.waiter: Optional[Waiter] = None
         self.notify: Optional[Callable[[], None]] = None
 
@@ -176,7 +187,10 @@ class HostCalls(ModelCalls):
 
     def next_result(self, call: PendingCall) -> Tuple[InferenceResponse, int]:
         """Consume the next result that has arrived; the response and its bytes."""
-        return self._read(call.arrived.popleft())
+        result = self._read(call.arrived.popleft())
+        if call.wanted_on >= 0:
+            _upload(result[0], call.wanted_on)
+        return result
 
     def report_consumed(self, call: PendingCall, count: int) -> None:
         """Tell the host that *count* more results were consumed, so that it may send more."""
@@ -333,6 +347,7 @@ class HostCalls(ModelCalls):
         preferred = request._preferred_memory
         if preferred is not None:
             if preferred._is_gpu:
+                call.wanted_on = preferred._device
                 flags |= wire.CALL_USES_DEVICE | wire.CALL_DEVICE_OUTPUTS
             elif _DRIVER in sys.modules:
                 flags |= wire.CALL_USES_DEVICE
@@ -341,7 +356,7 @@ class HostCalls(ModelCalls):
         texts = CallTexts(request)
         written = self._tensors.write(
             request._inputs,
-            keeps_on_device=bool(self._takers) and (request._model_name, request._model_version) in self._takers,
+            KEEPS_ALL if self._takers and (request._model_name, request._model_version) in self._takers else None,
         )
         if prepare is not None:
             prepare(call)
@@ -442,6 +457,23 @@ class HostCalls(ModelCalls):
             view = memoryview(b"")  # ours must not count as a reference of the model's
             self._kept.add(block, borrowed.drop())
         return tensors, size
+
+
+def _upload(response: InferenceResponse, ordinal: int) -> None:
+    """Copy the outputs of *response* that are on the CPU to a GPU; where that is not possible, they stay."""
+    tensors = response._outputs
+    for position, tensor in enumerate(tensors):
+        if tensor._code == BYTES or tensor._device_memory() is not None:
+            continue
+        code, shape, data, size = tensor._payload()
+        if not size:
+            continue
+        from naiad_stub.cuda.memory import uploaded
+
+        try:
+            tensors[position] = Tensor._on_device(tensor._name, code, shape, uploaded(data, ordinal))
+        except TritonModelException:  # there is no driver, no such device, or too little memory
+            return
 
 
 def _end_of(places: Sequence[layout.Place]) -> int:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Set, Tuple
 
 from naiad_stub import layout, wire
 from naiad_stub.blocks import BorrowedBlock, OutputBlocks
-from naiad_stub.datatypes import Buffer
-from naiad_stub.exceptions import TritonModelException
+from naiad_stub.datatypes import BYTES, Buffer, element_count
+from naiad_stub.exceptions import TritonError, TritonModelException
 from naiad_stub.memo import Memo
 from naiad_stub.request import InferenceRequest, InferenceTrace
 from naiad_stub.response import InferenceResponse
 from naiad_stub.segment import align
-from naiad_stub.tensor import Tensor
+from naiad_stub.tensor import Tensor, decode_strings
 
 _Input = Tuple[str, int, Tuple[int, ...], int, int]
 """Name, datatype, shape, start and end within the block of an input."""
@@ -28,8 +28,8 @@ _Unpacked = Tuple[List[_Input], "Sequence[str]", "Sequence[str]", "Sequence[str]
 host, and those that the client named."""
 _Output = Tuple[str, int, Tuple[int, ...], int]
 """Name, datatype, shape and bytes of an output."""
-DevicePlace = Tuple[int, bytes, bytes, int]
-"""Position in the layout, UUID of the GPU, handle, and number of the process, of a tensor in GPU memory."""
+DevicePlace = Tuple[int, bytes, bytes, int, int]
+"""Position in the layout, UUID of the GPU, handle, number of the exporter, and offset, of a tensor in GPU memory."""
 Written = Tuple[int, int, bytes, bytes, bytes, int]
 """Tensors written for the host: OWN_BLOCKS and DEVICE or 0, the number of their blocks, these as u64 each and the
 handles of those in GPU memory, their layout, their bytes unless they are in blocks, and the number of bytes."""
@@ -51,6 +51,26 @@ def pack_block(block: int) -> bytes:
     return _ONE_BLOCK.pack(block)
 
 
+class OutputUse:
+    """Which outputs may be in GPU memory.
+
+    Attributes:
+        keeps_all: Whether all may stay there.
+        kept: Names of those that may stay.
+        places: Where others are to be written to, by name (`cuda.sharing.MemoryPlace`).
+    """
+
+    __slots__ = ("keeps_all", "kept", "places")
+
+    def __init__(self, keeps_all: bool, kept: FrozenSet[str], places: Dict[str, Any]) -> None:  # noqa: FBT001 - see the attributes
+        self.keeps_all = keeps_all
+        self.kept = kept
+        self.places = places
+
+
+KEEPS_ALL = OutputUse(True, frozenset(), {})
+
+
 class RequestRecord:
     """The guest's record of one request: its handle in `InferenceRequest`.
 
@@ -59,7 +79,7 @@ class RequestRecord:
         requested: Names of the outputs to send: the requested ones, and states.
         named: Names of the outputs that the client asked for by name; empty if it wants all that the model returns.
         is_cancelled: Whether the host has said that the client cancelled the request or disconnected.
-        keeps_on_device: Whether outputs in GPU memory may stay there.
+        device: Which of its outputs may be in GPU memory; None for none.
         has_sender: Whether the model has asked for its sender.
         closed_after: Number of responses that `execute` returned for it; None before it returned or raised.
         batch: The batch it came in.
@@ -70,9 +90,9 @@ class RequestRecord:
         "__weakref__",
         "batch",
         "closed_after",
+        "device",
         "has_sender",
         "is_cancelled",
-        "keeps_on_device",
         "key",
         "named",
         "requested",
@@ -84,7 +104,8 @@ class RequestRecord:
         self.requested = requested
         self.named: Sequence[str] = ()
         self.batch = batch
-        self.is_cancelled = self.has_sender = self.keeps_on_device = False
+        self.is_cancelled = self.has_sender = False
+        self.device: Optional[OutputUse] = None
         self.closed_after: Optional[int] = None
         self.sender_state: Any = None
 
@@ -97,12 +118,13 @@ class Batch:
         block: The block its inputs are in; less than 0 without one.
         borrowed: The model's references to that block; None without one.
         shared: Its references to the segment that frontend processes write to, None if no inputs are there.
-        requests: The requests, in the host's order.
+        requests: The requests, in the host's order, without failed ones.
         records: Their records.
+        failed: Entries of RESPONSES for requests whose inputs could not be read.
         started: When `execute` was called (monotonic ns).
     """
 
-    __slots__ = ("block", "borrowed", "number", "records", "requests", "shared", "started")
+    __slots__ = ("block", "borrowed", "failed", "number", "records", "requests", "shared", "started")
 
     def __init__(self, number: int, block: int, borrowed: Optional[BorrowedBlock]) -> None:
         self.number = number
@@ -111,6 +133,7 @@ class Batch:
         self.shared: Optional[BorrowedBlock] = None
         self.requests: List[InferenceRequest] = []
         self.records: List[RequestRecord] = []
+        self.failed: List[bytes] = []
         self.started = 0
 
 
@@ -125,6 +148,7 @@ class BatchReader:
         output_names: Names that the host knows by their position.
         state_names: Outputs that are states of sequences: sent even if they are not requested.
         shared: The segment that frontend processes write to, if there is one.
+        takes_device: Whether the model takes inputs in GPU memory; asked when there are some.
     """
 
     def __init__(
@@ -134,7 +158,9 @@ class BatchReader:
         output_names: Sequence[str],
         state_names: Sequence[str] = (),
         shared: memoryview = _NO_BYTES,
+        takes_device: Callable[[], bool] = bool,
     ) -> None:
+        self._takes_device = takes_device
         self._inputs = inputs
         self._shared = shared
         self._input_names = input_names
@@ -189,7 +215,7 @@ class BatchReader:
             position += parameters_size
         trace = None
         devices: Sequence[DevicePlace] = ()
-        keeps_on_device = False
+        device: Optional[OutputUse] = None
         if flags >> _HOST_FLAGS:
             if flags & wire.TRACED:
                 trace, position = _read_trace(key, payload, position)
@@ -199,7 +225,10 @@ class BatchReader:
                 segment = batch.shared.view
             if flags & wire.DEVICE_INPUTS:
                 devices, position = read_device_places(payload, position)
-            keeps_on_device = bool(flags & wire.DEVICE_OUTPUTS)
+            if flags & wire.OUTPUT_PLACES:
+                device, position = self._output_places(payload, position, bool(flags & wire.DEVICE_OUTPUTS))
+            elif flags & wire.DEVICE_OUTPUTS:
+                device = KEEPS_ALL
             flags &= _MODEL_FLAGS
         end = position + layout_size
         data = payload[position:end]
@@ -211,12 +240,15 @@ class BatchReader:
             for name, code, shape, start, stop in tensors
         ]
         if devices:
-            place_on_device(inputs, devices, segment)
+            problem = self._receive_from_device(inputs, devices, segment)
+            if problem:
+                batch.failed.append(error_entry(key, TritonError.INTERNAL, problem, wire.FINAL))
+                return end
         record = RequestRecord(key, sent, batch)
         if named:
             record.named = named
-        if keeps_on_device:
-            record.keeps_on_device = True
+        if device is not None:
+            record.device = device
         request = InferenceRequest._received(
             request_id, correlation, flags, timeout, inputs, requested, parameters, record
         )
@@ -225,6 +257,51 @@ class BatchReader:
         batch.requests.append(request)
         batch.records.append(record)
         return end
+
+    def _output_places(self, payload: bytes, position: int, keeps_all: bool) -> tuple[OutputUse, int]:  # noqa: FBT001 - see `OutputUse`
+        """Which outputs may be in GPU memory, from *position* in a message on; and the position after that."""
+        from naiad_stub.cuda.sharing import MemoryPlace
+
+        (count,) = wire.DEVICE_COUNT.unpack_from(payload, position)
+        position += wire.DEVICE_COUNT.size
+        end = position + count * wire.OUTPUT_PLACE.size
+        places: Dict[str, Any] = {}
+        kept = set()
+        for index, *place in wire.OUTPUT_PLACE.iter_unpack(payload[position:end]):
+            name = self._output_names[index]
+            if place[2]:
+                places[name] = MemoryPlace(*place)
+            else:
+                kept.add(name)
+        return OutputUse(keeps_all, frozenset(kept), places), end
+
+    def _receive_from_device(self, inputs: List[Tensor], places: Sequence[DevicePlace], lease: memoryview) -> str:
+        """Replace or copy the *inputs* that are in GPU memory; why that is not possible, empty if it is.
+
+        Few bytes, strings, and what a model takes on the CPU alone are copied to the room that the block has for them.
+        """
+        from naiad_stub.cuda.sharing import MemoryPlace, imported, read
+
+        takes_device = self._takes_device()
+        name = ""
+        try:
+            for position, uuid, handle, exporter, offset in places:
+                hole = inputs[position]
+                name, view = hole._name, hole._view
+                assert view is not None
+                place = MemoryPlace(uuid, handle, exporter, offset, len(view))
+                if not place.size:
+                    continue
+                if takes_device and place.size > _SMALL_DEVICE_BYTES and hole._code != BYTES:
+                    memory = imported(place, lease)
+                    inputs[position] = Tensor._on_device(name, hole._code, hole._shape, memory)
+                    continue
+                read(place, memoryview(view))
+                if hole._code == BYTES:  # the host could not look at them
+                    decode_strings(view, element_count(hole._shape))
+        except TritonModelException as error:
+            return f"input '{name}': {error}"
+        return ""
 
     def _unpack(self, data: bytes) -> _Unpacked:
         places, positions = layout.unpack(data)
@@ -258,12 +335,12 @@ def read_device_places(payload: bytes, position: int) -> tuple[Sequence[DevicePl
 
 def place_on_device(tensors: List[Tensor], places: Sequence[DevicePlace], lease: object) -> None:
     """Replace the *tensors* that are in GPU memory; each keeps *lease* as long as it or its memory is in use."""
-    from naiad_stub.cuda.sharing import imported
+    from naiad_stub.cuda.sharing import MemoryPlace, imported
 
-    for position, uuid, handle, exporter in places:
+    for position, uuid, handle, exporter, offset in places:
         hole = tensors[position]
         assert hole._view is not None
-        memory = imported(uuid, handle, exporter, len(hole._view), lease)
+        memory = imported(MemoryPlace(uuid, handle, exporter, offset, len(hole._view)), lease)
         tensors[position] = Tensor._on_device(hole._name, hole._code, hole._shape, memory)
 
 
@@ -280,19 +357,23 @@ class TensorWriter:
         self._indices = {name: index for index, name in enumerate(names)}
         self._layouts: Memo[Any, tuple[bytes, list[int], int, bool]] = Memo(layout.KEPT)
 
-    def write(self, tensors: Sequence[Tensor], *, keeps_on_device: bool = False) -> Written:
-        """Write *tensors*, by a copy unless they are in the segment already; GPU memory is copied there or to the CPU.
+    def write(self, tensors: Sequence[Tensor], device: Optional[OutputUse] = None) -> Written:
+        """Write *tensors*, by a copy unless they are in the segment already.
+
+        Those in GPU memory are copied to the segment, unless *device* says that they may stay, or go to another place.
 
         Raises:
             TritonModelException: If they cannot be sent.
         """
+        if device is not None and device.places:
+            return self._write_each(tensors, device)
         described = []
         buffers = []
         # One pass describes the tensors and finds out whether one of them is in the segment or in GPU memory. That is
         # rare, and the work so far is thrown away.
         for tensor in tensors:
             if tensor._place is not None:
-                return self._write_each(tensors, keeps_on_device=keeps_on_device)
+                return self._write_each(tensors, device)
             code, shape, buffer, size = tensor._payload_to_copy()
             described.append((tensor._name, code, shape, size))
             buffers.append(buffer)
@@ -323,16 +404,24 @@ class TensorWriter:
         data, offsets, total, is_dense = self._pack(tuple(described))
         return 0, 0, b"", data, b"".join(buffers) if is_dense else _laid_out(buffers, offsets, total), total
 
-    def _write_each(self, tensors: Sequence[Tensor], *, keeps_on_device: bool) -> Written:
-        """The same with a block for each tensor, since some are in a block (`Tensor.allocate`) or in GPU memory."""
-        tensors = [_on_cpu_if_small(tensor) for tensor in tensors]
-        if all(tensor._place is None for tensor in tensors):
-            return self.write(tensors)
+    def _write_each(self, tensors: Sequence[Tensor], device: Optional[OutputUse]) -> Written:
+        """The same with a block for each tensor: some are in a block (`Tensor.allocate`) or in GPU memory, or go there.
+
+        Raises:
+            PlaceError: If one does not fit into the place that it goes to.
+            TritonModelException: If they cannot be sent.
+        """
+        places = {} if device is None else device.places
+        if not places:
+            tensors = [_on_cpu_if_small(tensor) for tensor in tensors]
+            if all(tensor._place is None for tensor in tensors):
+                return self.write(tensors)
         described = []
         payloads: List[Optional[Buffer]] = []  # None for GPU memory
         sizes = []  # of the blocks to allocate
         placed: List[bool] = []  # whether the tensor's own block is handed over
-        exports = self._export_each(tensors) if keeps_on_device else {}
+        exports = {} if device is None else self._export_each(tensors, device)
+        written = set()  # positions of those that go to a place
         for position, tensor in enumerate(tensors):
             memory = tensor._device_memory()
             if memory is None:
@@ -342,6 +431,10 @@ class TensorWriter:
                 code, shape, size = tensor._code, tensor._shape, memory.size
                 payloads.append(None)
             described.append((tensor._name, code, shape, size))
+            if size and tensor._name in places:
+                written.add(position)
+                placed.append(True)
+                continue
             # A model may return one tensor under two names. Its block can be handed over once; for the second name the
             # bytes are copied.
             is_placed = isinstance(tensor._place, int) and not any(other is tensor for other in tensors[:position])
@@ -354,6 +447,8 @@ class TensorWriter:
             data, *_ = self._layouts.get((key, True)) or self._pack(key, apart=True)
             copies = self._blocks.allocate_each(sizes)
             self._copy_each(tensors, payloads, placed, copies)
+            for position in written:
+                _write_to_place(tensors[position], payloads[position], places[tensors[position]._name])
         except BaseException:  # a GPU that failed
             self._blocks.release([*copies, *[block for block, _ in exports.values()]])
             raise
@@ -363,20 +458,26 @@ class TensorWriter:
         for position, (tensor, is_placed, (_, _, _, size)) in enumerate(zip(tensors, placed, described)):
             if position in exports:
                 blocks.append(exports[position][0])
+            elif position in written:
+                blocks.append(wire.WRITTEN_BLOCK)
             elif size:
                 blocks.append(self._blocks.hand_over(tensor) if is_placed else next(own))
         total = sum([size for _, _, _, size in described])
         packed = struct.pack(f"<{len(blocks)}Q", *blocks) + b"".join([handle for _, handle in exports.values()])
-        flags = wire.OWN_BLOCKS | wire.DEVICE if exports else wire.OWN_BLOCKS
+        flags = wire.OWN_BLOCKS | wire.DEVICE if exports or written else wire.OWN_BLOCKS
         return flags, len(blocks), packed, data, b"", total
 
-    def _export_each(self, tensors: Sequence[Tensor]) -> Dict[int, tuple[int, bytes]]:
-        """Export what is in GPU memory, as far as possible: blocks and handles by position, in order."""
+    def _export_each(self, tensors: Sequence[Tensor], device: OutputUse) -> Dict[int, tuple[int, bytes]]:
+        """Export what is in GPU memory and may stay, as far as possible: blocks and handles by position, in order."""
         exports: Dict[int, tuple[int, bytes]] = {}
         try:
             for position, tensor in enumerate(tensors):
                 memory = tensor._device_memory()
-                exported = None if memory is None or not memory.size else self._blocks.export(memory)
+                if memory is None or memory.size <= _SMALL_DEVICE_BYTES or tensor._name in device.places:
+                    continue
+                if not device.keeps_all and tensor._name not in device.kept:
+                    continue
+                exported = self._blocks.export(memory)
                 if exported is not None:
                     exports[position] = exported
         except BaseException:  # a GPU that failed
@@ -420,6 +521,32 @@ class TensorWriter:
         packed = layout.pack(places), [place.offset for place in places], total if size else 0, total == size
         self._layouts[(outputs, True) if apart else outputs] = packed
         return packed
+
+
+def _write_to_place(tensor: Tensor, payload: Optional[Buffer], place: Any) -> None:
+    """Write an output to the place that its request names.
+
+    Raises:
+        PlaceError: If that is not possible.
+    """
+    from naiad_stub.cuda.sharing import MemoryPlace, write
+
+    memory = tensor._device_memory()
+    source: Any = payload if memory is None else memory
+    size = memory.size if memory is not None else len(source)
+    if size > place.size:
+        raise PlaceError(
+            f"shared memory size specified with the request for output '{tensor._name}' ({place.size} bytes) should be "
+            f"at least {size} bytes to hold the results"
+        )
+    try:
+        write(MemoryPlace(place.uuid, place.handle, place.exporter, place.offset, size), source)
+    except TritonModelException as error:
+        raise PlaceError(f"output '{tensor._name}': {error}") from None
+
+
+class PlaceError(TritonModelException):
+    """An output cannot be written to the place that its request names: the client's fault, not the model's."""
 
 
 def _on_cpu_if_small(tensor: Tensor) -> Tensor:
@@ -476,7 +603,10 @@ class ResponseWriter:
         tensors = [tensor for tensor in response._outputs if tensor._name in requested]
         if not len(tensors) == len(requested) == len(response._outputs):
             self._look_at_names(record, response)
-        own, count, blocks, data, inline, size = self._tensors.write(tensors, keeps_on_device=record.keeps_on_device)
+        try:
+            own, count, blocks, data, inline, size = self._tensors.write(tensors, record.device)
+        except PlaceError as problem:
+            return error_entry(record.key, TritonError.INTERNAL, str(problem), flags), 0
         head = wire.RESPONSE_HEAD.pack(record.key, flags | own, 0, count, len(text), len(data))
         return head + blocks + text + data + inline, size
 

@@ -70,6 +70,9 @@ class Execution:
         """Call `execute` and end the batch; if it is a coroutine, return that for `complete` instead."""
         self._senders.on_execute_start(batch)
         batch.started = time.monotonic_ns()
+        if batch.failed and not batch.requests:
+            self._finish(batch, [])
+            return None
         try:
             if self._execute is None:
                 raise TritonModelException(f"Python model {self._model_file} does not implement `execute` method.")
@@ -243,6 +246,8 @@ def end_batch(
     *before* are frames that go before it.
     """
     flags = wire.DONE
+    if batch.failed:
+        entries = [*entries, *batch.failed]
     batch.requests = []
     borrowed, batch.borrowed = batch.borrowed, None
     reference = None if borrowed is None else borrowed.drop()

@@ -25,8 +25,9 @@ class MemoryType(NamedNumber):
 class PreferredMemory:
     """Where the outputs of a call should be.
 
-    With GPU, or without a preference in a process that uses GPU memory, outputs stay in GPU memory if the called model
-    made them there. Other outputs are on the CPU.
+    With GPU, outputs are in the memory of that GPU, whose number is that of this process, if it has one: those on the
+    CPU are copied there. Without a preference in a process that uses GPU memory, outputs stay in GPU memory if the
+    called model made them there. Strings, and other outputs, are on the CPU.
     """
 
     __slots__ = ("__weakref__", "_device", "_kind")

@@ -37,6 +37,16 @@ _INFO_LEVEL = 0
 _LOOP_END_SECONDS = 1.0
 
 
+def _takes_device(spec: LoadSpec) -> bool:
+    """Whether the model takes inputs in GPU memory (PB src/python_be.cc)."""
+    if isinstance(spec.code, NativeCode):
+        return False
+    import json  # needed by no model without such inputs
+
+    parameters = json.loads(spec.model_config).get("parameters", {})
+    return bool(parameters.get("FORCE_CPU_ONLY_INPUT_TENSORS", {}).get("string_value") == "no")
+
+
 class ModelServer:
     """Serves one model.
 
@@ -64,7 +74,9 @@ class ModelServer:
         output_names, state_names = list(spec.outputs), list(spec.states)
         self.blocks = OutputBlocks(outputs, channel)
         os.register_at_fork(after_in_child=self.blocks.detach)
-        self._reader = BatchReader(inputs.view, list(spec.inputs), output_names, state_names, shared)
+        self._reader = BatchReader(
+            inputs.view, list(spec.inputs), output_names, state_names, shared, lambda: _takes_device(spec)
+        )
         self._writer = ResponseWriter(
             self.blocks,
             list(dict.fromkeys(output_names + state_names)),

@@ -18,7 +18,7 @@ import signal
 import struct
 from typing import Mapping, Optional
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 FRAME = struct.Struct("<IHH")
 MAX_FRAME = 256 << 20
@@ -99,8 +99,9 @@ into the socket and out of it cost more (measured: no gain at 4 KiB, a loss at 1
 
 # EXECUTE: head; bytes of the inputs unless they are in a block; then each request: head, request id, correlation id
 # if it is a string, parameters as JSON, its trace if TRACED (u32 length and the context as JSON, may be empty), where
-# its inputs in GPU memory are if DEVICE_INPUTS (u16 count and DEVICE_PLACE each), layout of its inputs
-# (`naiad_stub.layout`). The layout leaves room in the block for inputs in GPU memory, and nothing is written there.
+# its inputs in GPU memory are if DEVICE_INPUTS (u16 count and DEVICE_PLACE each), where to write its outputs if
+# OUTPUT_PLACES (u16 count and OUTPUT_PLACE each), layout of its inputs (`naiad_stub.layout`). The layout leaves room in
+# the block for inputs in GPU memory, where the host writes nothing.
 EXECUTE_HEAD = struct.Struct("<IHq")  # batch, requests, input block (-1 - n: none, and n bytes of inputs follow)
 EXECUTE_FRAME = struct.Struct(FRAME.format + EXECUTE_HEAD.format[1:])
 """The head of the frame and the one of the message, packed in one step."""
@@ -117,14 +118,23 @@ DEVICE_INPUTS = 1 << 34
 """Flag of a request beside them: some of its inputs are in GPU memory."""
 DEVICE_OUTPUTS = 1 << 35
 """Flag of a request beside them: its outputs may stay in GPU memory."""
+OUTPUT_PLACES = 1 << 36
+"""Flag of a request beside them: some of its outputs may stay in GPU memory, or are to be written to it."""
 DEVICE_COUNT = struct.Struct("<H")
-DEVICE_PLACE = struct.Struct("<H16s64sQ")
-"""Position of a tensor in its layout, UUID of the GPU, the driver's handle of the memory, number of the process whose
-memory it is."""
+DEVICE_PLACE = struct.Struct("<H16s64sQQ")
+"""Position of a tensor in its layout, UUID of the GPU, the driver's handle of the memory, number of the exporter whose
+memory it is, offset in the memory."""
+OUTPUT_PLACE = struct.Struct("<H16s64sQQQ")
+"""The same of a place that an output is to be written to, and its bytes; the position is that of the output's name.
+Exporter 0: there is no such place, but the output may stay in GPU memory."""
+CLIENT_MEMORY = 1 << 62
+"""Added to the number of an exporter that is not a guest but a region that a client has registered."""
 DEVICE_HANDLE = struct.Struct("<16s64s")
 """The same as the process itself sends it: UUID and handle."""
 DEVICE_BLOCK = 1 << 63
 """Added to the number of a region of GPU memory where the number of an output block is expected."""
+WRITTEN_BLOCK = (1 << 64) - 1
+"""In place of the block of an output that was written to its OUTPUT_PLACE; no DEVICE_HANDLE belongs to it."""
 TRACE_SIZE = struct.Struct("<I")
 MAX_ID_BYTES = 0xFFFE
 

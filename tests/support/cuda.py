@@ -7,6 +7,8 @@ assert driver.allocations() == []
 
 from __future__ import annotations
 
+import base64
+import ctypes
 import hashlib
 import os
 import shutil
@@ -105,6 +107,10 @@ class StandInDriver:
         """The sizes that *function* was called with, in order."""
         return [int(line.split()[2]) for line in self._lines() if line.split()[1] == function]
 
+    def client(self) -> ClientDriver:
+        """The driver as this process uses it, as a client of a server."""
+        return ClientDriver(self)
+
     def _lines(self) -> list[str]:
         path = self.folder / "calls"
         return path.read_text().splitlines() if path.exists() else []
@@ -112,3 +118,75 @@ class StandInDriver:
     def _marks(self, kind: str) -> list[str]:
         names = [path.name for path in self.folder.glob(f"{kind}-*")]
         return sorted(name for name in names if psutil.pid_exists(int(name.split("-")[1])))
+
+
+class ClientDriver:
+    """The driver in this process: memory of a client, which it shares with a server. A context manager."""
+
+    def __init__(self, driver: StandInDriver) -> None:
+        self._driver = driver
+        self._library = ctypes.CDLL(str(driver.library))
+        self._memories: list[ClientMemory] = []
+        self.call("cuInit", 0)
+        context = ctypes.c_void_p()
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self.call("cuCtxPushCurrent_v2", context)
+
+    def __enter__(self) -> ClientDriver:  # noqa: PYI034 - typing has Self since Python 3.11 only
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for memory in list(self._memories):
+            memory.free()
+        self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+        for mark in self._driver.folder.glob(f"context-{os.getpid()}-*"):  # the process, and so its context, stays
+            mark.unlink()
+
+    def call(self, name: str, *arguments: object) -> None:
+        """Call a function of the driver, which must succeed."""
+        code = getattr(self._library, name)(*arguments)
+        assert code == 0, f"{name} failed with {code}"
+
+    def allocate(self, size: int) -> ClientMemory:
+        """Memory of *size* bytes of zeros."""
+        made = ClientMemory(self, size)
+        self._memories.append(made)
+        return made
+
+    def forget(self, memory: ClientMemory) -> None:
+        """It is free."""
+        self._memories.remove(memory)
+
+
+class ClientMemory:
+    """Memory of a GPU that a client has allocated.
+
+    Attributes:
+        handle: What names it to other processes, as base64.
+    """
+
+    def __init__(self, driver: ClientDriver, size: int) -> None:
+        self._driver = driver
+        self._size = size
+        self._address = ctypes.c_uint64()
+        driver.call("cuMemAlloc_v2", ctypes.byref(self._address), ctypes.c_size_t(size))
+        handle = ctypes.create_string_buffer(64)
+        driver.call("cuIpcGetMemHandle", handle, self._address)
+        self.handle = base64.b64encode(handle.raw)
+
+    def write(self, data: bytes, offset: int = 0) -> None:
+        """Copy *data* into it."""
+        target = ctypes.c_uint64(self._address.value + offset)
+        self._driver.call("cuMemcpyHtoD_v2", target, data, ctypes.c_size_t(len(data)))
+
+    def read(self, size: int, offset: int = 0) -> bytes:
+        """*size* bytes of it."""
+        found = ctypes.create_string_buffer(size)
+        source = ctypes.c_uint64(self._address.value + offset)
+        self._driver.call("cuMemcpyDtoH_v2", found, source, ctypes.c_size_t(size))
+        return found.raw
+
+    def free(self) -> None:
+        """Give it back; it may not be registered any more."""
+        self._driver.call("cuMemFree_v2", self._address)
+        self._driver.forget(self)

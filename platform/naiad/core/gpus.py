@@ -19,13 +19,23 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeAlias
 
-__all__ = ["Gpu", "GpuLibrary", "GpuMeter", "Measurement", "find_gpus", "gpu_memory_of_processes", "visible_gpus"]
+__all__ = [
+    "Gpu",
+    "GpuLibrary",
+    "GpuMeter",
+    "Measurement",
+    "find_gpus",
+    "gpu_memory_of_processes",
+    "gpu_uuid",
+    "visible_gpus",
+]
 
 _log = logging.getLogger("naiad.gpus")
 
 _LIBRARY = "libnvidia-ml.so.1"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _UUID_BYTES = 96
+_RAW_UUID_BYTES = 16
 _MAX_PROCESSES = 1024
 _NOT_AVAILABLE = (1 << 64) - 1
 """NVML's size of a process that the driver does not tell apart, as under Windows and in some containers."""
@@ -278,6 +288,18 @@ def find_gpus() -> tuple[Gpu, ...]:
     Asked once in a process: it takes tens of milliseconds, and several threads load models.
     """
     return _loaded()[1]
+
+
+def gpu_uuid(device_id: int) -> bytes | None:
+    """The UUID of a GPU by its number among those that models may use, as CUDA gives it; None without that GPU."""
+    gpus = find_gpus()
+    if not 0 <= device_id < len(gpus):
+        return None
+    try:
+        found = bytes.fromhex(gpus[device_id].uuid.partition("-")[2].replace("-", ""))
+    except ValueError:
+        return None
+    return found if len(found) == _RAW_UUID_BYTES else None
 
 
 def gpu_memory_of_processes() -> dict[int, int]:

@@ -16,6 +16,7 @@ from naiad.frontends.offload.slices import SlicedJob
 from naiad.frontends.regions import RegionPart
 from naiad.frontends.request_budget import Charge, too_long_for_budget
 from naiad.frontends.requested_outputs import RequestedOutputs
+from naiad.protocol.device_bytes import DeviceUse, as_data
 from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.request_plan import offsets_of
 
@@ -68,6 +69,7 @@ class RegionReading:
         self._engine = engine
         self._extensions = extensions
         self._tensors, self._parts = _parts_of(request)
+        self._place_on_device()
         self._size = sum([len(part) for part in self._parts])
         self._charge: Charge | None = None
         self._is_stopped = False  # by the budget
@@ -78,6 +80,20 @@ class RegionReading:
         limit = extensions.memory.budget.limit
         if self._size > limit:
             raise InvalidRequestError(too_long_for_budget("input in shared memory", self._size, limit))
+
+    def _place_on_device(self) -> None:
+        """Leave inputs in GPU memory to the guest that gets the request."""
+        inputs = list(zip(self._tensors, self._parts, strict=True))
+        found = [(tensor, part) for tensor, part in inputs if part.is_on_device]
+        if not found:
+            return
+        for tensor, part in found:
+            tensor.data = as_data(part.device_bytes())
+        self._request.device = self._request.device or DeviceUse()
+        self._request.device.has_inputs = True
+        self._requested.read = [part for _, part in found]
+        self._tensors = [tensor for tensor, part in inputs if not part.is_on_device]
+        self._parts = [part for _, part in inputs if not part.is_on_device]
 
     @property
     def is_short(self) -> bool:
@@ -96,7 +112,7 @@ class RegionReading:
         charge.complete()
         targets = self._targets()
         for part, target in zip(self._parts, targets, strict=True):
-            part.region.read(part.offset, target)
+            part.read(target)
         self._replace(targets)
 
     def start(self, on_done: Callable[[None], None], on_failed: Callable[[Exception], None]) -> RegionReading:
@@ -211,7 +227,7 @@ class RegionReading:
         """The inputs have their bytes; the regions stay in use until the request ends."""
         for tensor, target in zip(self._tensors, targets, strict=True):
             tensor.data = target
-        self._requested.read = self._parts
+        self._requested.read += self._parts
 
 
 def _parts_of(request: InferRequest) -> tuple[list[InputTensor], list[RegionPart]]:

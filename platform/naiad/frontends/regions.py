@@ -10,8 +10,11 @@ request (`frontends.region_inputs`). Outputs are written when the response is ma
 be unregistered until the last response to it is ready to be sent: nothing is written to a region after its client knows
 that it is unregistered.
 
+A region may also be memory of a GPU, which the server cannot read: it has no CUDA. A request with a tensor in such a
+region tells the guests where that is, by the driver's handle, and they read and write it (`protocol.device_bytes`).
+
 The feature is off unless the server was started with --allow-client-shm=true. A client that registers a region makes
-this process read and write that memory.
+this process, or guests, read and write that memory.
 
 Texts and codes: SRV src/shared_memory_manager.cc.
 """
@@ -26,15 +29,24 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from naiad.core.errors import Code, InvalidRequestError, NaiadError, UnsupportedRequestError
+from naiad.protocol.device_bytes import DeviceBytes, Exporter
 from naiad.protocol.inference import Buffer
 
 SHARED_MEMORY_IS_OFF = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 WRITTEN_AT_ONCE = 1 << 20
 """Bytes of an output that are written to a region without a pause: 0.2 to 0.4 ms."""
 
+CUDA_HANDLE_BYTES = 64
+"""Bytes of CUDA's `cudaIpcMemHandle_t`."""
+
+_INVALID_CUDA = "failed to register shared memory region: invalid args"
 _RESERVED = "triton_python_backend_shm_region_"
 _open_region: Callable[..., int] = _posixshmem.shm_open
 _SLICE = 256 << 10
+
+
+def _no_gpu(_: int) -> bytes | None:
+    return None
 
 
 class _Descriptor:
@@ -74,10 +86,7 @@ class Region:
         Raises:
             InvalidRequestError: If the region does not contain that part, or its file has shrunk.
         """
-        if not 0 <= offset < self.byte_size:
-            raise InvalidRequestError(f"Invalid offset for shared memory region: '{self.name}'")
-        if offset + byte_size > self.byte_size:
-            raise InvalidRequestError(f"Invalid offset + byte size for shared memory region: '{self.name}'")
+        _check_bounds(self.name, self.byte_size, offset, byte_size)
         self.check_size(offset + byte_size)
         return RegionPart(self, offset, byte_size)
 
@@ -131,6 +140,45 @@ class Region:
         )
 
 
+@dataclass(slots=True, kw_only=True)
+class CudaRegion:
+    """A registered region of a GPU's memory.
+
+    Attributes:
+        name: Its name in requests.
+        device_id: The GPU's number.
+        byte_size: Its size in bytes.
+        uuid: The GPU's UUID.
+        handle: CUDA's handle of the memory.
+        exporter: The region, for guests that open it.
+        uses: Number of parts of it that requests use.
+    """
+
+    name: str
+    device_id: int
+    byte_size: int
+    uuid: bytes
+    handle: bytes
+    exporter: Exporter
+    uses: int = 0
+
+    def part(self, offset: int, byte_size: int) -> RegionPart:
+        """A part of the region, which is in use until the part is released.
+
+        Raises:
+            InvalidRequestError: If the region does not contain that part.
+        """
+        _check_bounds(self.name, self.byte_size, offset, byte_size)
+        return RegionPart(self, offset, byte_size)
+
+
+def _check_bounds(name: str, region_size: int, offset: int, byte_size: int) -> None:
+    if not 0 <= offset < region_size:
+        raise InvalidRequestError(f"Invalid offset for shared memory region: '{name}'")
+    if offset + byte_size > region_size:
+        raise InvalidRequestError(f"Invalid offset + byte size for shared memory region: '{name}'")
+
+
 class RegionPart:
     """The part of a region that one tensor of a request is in. While it is not released, the region is in use.
 
@@ -142,7 +190,7 @@ class RegionPart:
 
     __slots__ = ("_is_released", "byte_size", "offset", "region")
 
-    def __init__(self, region: Region, offset: int, byte_size: int) -> None:
+    def __init__(self, region: Region | CudaRegion, offset: int, byte_size: int) -> None:
         self.region = region
         self.offset = offset
         self.byte_size = byte_size
@@ -161,15 +209,40 @@ class RegionPart:
             self._is_released = True
             self.region.uses -= 1
 
+    @property
+    def is_on_device(self) -> bool:
+        """Whether it is in GPU memory."""
+        return isinstance(self.region, CudaRegion)
+
+    def device_bytes(self) -> DeviceBytes:
+        """The part, which is in GPU memory, for guests; the region stays in use while they have it."""
+        region = self.region
+        assert isinstance(region, CudaRegion)
+        owner = RegionPart(region, self.offset, self.byte_size)
+        return DeviceBytes(region.uuid, region.handle, self.offset, self.byte_size, region.exporter, owner)
+
+    def read(self, target: memoryview) -> None:
+        """Fill *target*, which is as long as this part.
+
+        Raises:
+            InvalidRequestError: If the file has shrunk.
+        """
+        self._file_region().read(self.offset, target)
+
+    def _file_region(self) -> Region:
+        assert isinstance(self.region, Region)
+        return self.region
+
     def read_steps(self, target: memoryview) -> Generator[int, None, None]:
         """Fill *target*, which is as long as this part, in steps of 0.1 ms; yields how many bytes each has read.
 
         Raises:
             InvalidRequestError: If the file has shrunk.
         """
+        region = self._file_region()
         for start in range(0, len(target), _SLICE):
             piece = target[start : start + _SLICE]
-            self.region.read(self.offset + start, piece)
+            region.read(self.offset + start, piece)
             yield len(piece)
 
     def write_steps(self, output: str, data: Buffer) -> Generator[None, None, None]:
@@ -178,6 +251,9 @@ class RegionPart:
         Raises:
             NaiadError: If the output is larger than this part, or the file has shrunk.
         """
+        if self.is_on_device:
+            return  # the guest has written it, or the request has failed
+        region = self._file_region()
         size = len(data)
         if size > self.byte_size:
             raise NaiadError(
@@ -189,7 +265,7 @@ class RegionPart:
         for start in range(0, size, _SLICE):
             if start:
                 yield
-            self.region.write(self.offset + start, view[start : start + _SLICE])
+            region.write(self.offset + start, view[start : start + _SLICE])
 
 
 class TensorRegions(Protocol):
@@ -208,17 +284,17 @@ class RegionRegistry(TensorRegions, Protocol):
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Register a region of the system's shared memory."""
 
-    def register_cuda(self, name: str) -> None:
-        """Reject the region: the server does not use device memory."""
+    def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        """Register a region of a GPU's memory."""
 
     def status(self, name: str = "") -> list[Region]:
-        """All regions in the order of their names, or only the one called *name*."""
+        """All regions of the system's memory in the order of their names, or only the one called *name*."""
 
-    def check_cuda_status(self, name: str = "") -> None:
-        """Reject the status of a single CUDA region, since none can be registered."""
+    def cuda_status(self, name: str = "") -> list[CudaRegion]:
+        """The same of regions of GPUs' memory."""
 
-    def unregister(self, name: str = "") -> None:
-        """Unregister one region, or all of them (no name); reject those that requests use."""
+    def unregister(self, name: str = "", *, is_cuda: bool = False) -> None:
+        """Unregister one region, or all of its kind (no name); reject those that requests use."""
 
     def check_allowed(self) -> None:
         """Reject every use of shared memory unless the server allows it."""
@@ -227,14 +303,16 @@ class RegionRegistry(TensorRegions, Protocol):
 class ClientRegions:
     """The registered regions of a server's clients, by name."""
 
-    def __init__(self, *, is_allowed: bool = False) -> None:
+    def __init__(self, *, is_allowed: bool = False, find_gpu: Callable[[int], bytes | None] = _no_gpu) -> None:
         """An empty registry.
 
         Args:
             is_allowed: Whether clients may use shared memory (--allow-client-shm).
+            find_gpu: The UUID of a GPU by its number; None without that GPU.
         """
         self._is_allowed = is_allowed
-        self._regions: dict[str, Region] = {}
+        self._find_gpu = find_gpu
+        self._regions: dict[str, Region | CudaRegion] = {}
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Register a region of the system's shared memory.
@@ -258,17 +336,32 @@ class ClientRegions:
             raise _invalid(name)
         self._regions[name] = Region(name=name, key=key, offset=offset, byte_size=byte_size, _file=file)
 
-    def register_cuda(self, name: str) -> None:
-        """Reject the region: the server does not use device memory of clients.
+    def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        """Register a region of a GPU's memory. Only guests open it, so whether that is possible shows later.
 
         Raises:
-            NaiadError: Always.
+            NaiadError: If the arguments are invalid, the GPU is missing, or the name is in use.
         """
         self.check_allowed()
+        if name.lstrip("/").startswith(_RESERVED):
+            raise _invalid(name)
         self._check_unused(name)
-        raise InvalidRequestError(
-            "failed to register shared memory region: invalid args; this server opens no CUDA shared memory: use "
-            "system shared memory, or send the tensors in requests"
+        uuid = self._find_gpu(device_id)
+        if uuid is None:
+            raise InvalidRequestError(
+                f"{_INVALID_CUDA}; the server finds no GPU {device_id} on its machine: give the number that the GPU "
+                "has for the server, or use system shared memory"
+            )
+        if len(handle) != CUDA_HANDLE_BYTES or byte_size == 0:
+            problem = f"the handle has {len(handle)} bytes" if byte_size else "the region has no bytes"
+            raise InvalidRequestError(f"{_INVALID_CUDA}; {problem}")
+        self._regions[name] = CudaRegion(
+            name=name,
+            device_id=device_id,
+            byte_size=byte_size,
+            uuid=uuid,
+            handle=handle,
+            exporter=Exporter(is_client=True),
         )
 
     def _check_unused(self, name: str) -> None:
@@ -281,50 +374,69 @@ class ClientRegions:
         Raises:
             NaiadError: If *name* is not registered.
         """
-        if not name:
-            return [region for _, region in sorted(self._regions.items())]
-        if name not in self._regions:
+        found = self._regions.get(name)
+        if isinstance(found, CudaRegion):
+            raise NaiadError(
+                f"The region named '{name}' is registered as CUDA shared memory, not system shared memory",
+                code=Code.NOT_FOUND,
+            )
+        if name and found is None:
             raise NaiadError(f"Unable to find system shared memory region: '{name}'", code=Code.NOT_FOUND)
-        return [self._regions[name]]
+        regions = [self._regions[each] for each in self.named(name)]
+        return [region for region in regions if isinstance(region, Region)]
 
-    def check_cuda_status(self, name: str = "") -> None:
-        """Reject the status of a single CUDA region, since none can be registered.
+    def cuda_status(self, name: str = "") -> list[CudaRegion]:
+        """All regions of GPUs' memory in the order of their names, or only the one called *name*.
 
         Raises:
-            NaiadError: If *name* is not empty.
+            NaiadError: If *name* is not registered.
         """
-        if name in self._regions:
+        found = self._regions.get(name)
+        if isinstance(found, Region):
             raise NaiadError(
                 f"The region named '{name}' is registered as system shared memory, not CUDA shared memory",
                 code=Code.NOT_FOUND,
             )
-        if name:
+        if name and found is None:
             raise NaiadError(f"Unable to find cuda shared memory region: '{name}'", code=Code.NOT_FOUND)
+        regions = [self._regions[each] for each in self.named(name, is_cuda=True)]
+        return [region for region in regions if isinstance(region, CudaRegion)]
 
-    def unregister(self, name: str = "") -> None:
-        """Unregister one region, or all of them (no name). An unknown name is not an error.
+    def unregister(self, name: str = "", *, is_cuda: bool = False) -> None:
+        """Unregister one region, or all of its kind (no name). An unknown name is not an error.
 
         Raises:
             NaiadError: If requests use it, or some of them; the others are unregistered.
         """
-        used = [each for each in self.named(name) if self.take(each) is None]
+        used = [each for each in self.named(name, is_cuda=is_cuda) if self.take(each) is None]
         if used:
-            raise in_use(name, used)
+            raise in_use(name, used, is_cuda=is_cuda)
 
-    def named(self, name: str = "") -> list[str]:
-        """The names of the registered regions that *name* means: all of them if it is empty."""
-        return sorted(self._regions) if not name else [name] if name in self._regions else []
+    def named(self, name: str = "", *, is_cuda: bool = False) -> list[str]:
+        """The names of the registered regions of one kind that *name* means: all of them if it is empty."""
+        kind = CudaRegion if is_cuda else Region
+        names = sorted(self._regions) if not name else [name]
+        return [each for each in names if isinstance(self._regions.get(each), kind)]
 
-    def take(self, name: str) -> Region | None:
+    def has(self, name: str) -> bool:
+        """Whether a region of any kind has that name."""
+        return name in self._regions
+
+    def take(self, name: str) -> Region | CudaRegion | None:
         """Remove a region that no request uses; None if it is used, or not registered."""
         region = self._regions.get(name)
-        return None if region is None or region.uses else self._regions.pop(name)
+        if region is None or region.uses:
+            return None
+        self.discard(name)
+        return region
 
     def discard(self, name: str) -> None:
         """Remove a region, even if requests use it: they keep it until they end."""
-        self._regions.pop(name, None)
+        region = self._regions.pop(name, None)
+        if isinstance(region, CudaRegion):
+            region.exporter.end()
 
-    def put(self, region: Region) -> None:
+    def put(self, region: Region | CudaRegion) -> None:
         """Add a region that `take` has removed."""
         self._regions[region.name] = region
 
@@ -344,7 +456,7 @@ class ClientRegions:
         """
         self._find(name)
 
-    def _find(self, name: str) -> Region:
+    def _find(self, name: str) -> Region | CudaRegion:
         self.check_allowed()
         region = self._regions.get(name)
         if region is None:
@@ -369,14 +481,15 @@ def _not_openable(key: str) -> NaiadError:
     return NaiadError(f"Unable to open shared memory region: '{key}'", code=Code.INTERNAL)
 
 
-def in_use(name: str, used: Sequence[str]) -> NaiadError:
+def in_use(name: str, used: Sequence[str], *, is_cuda: bool = False) -> NaiadError:
     """The error for regions that requests use: the one called *name*, or of all (no name) those in *used*."""
     if name:
         return NaiadError(
             f"Cannot unregister shared memory region '{name}', it is currently in use.", code=Code.INTERNAL
         )
     names = " ,".join(used)
-    return NaiadError(f"Failed to unregister the following system shared memory regions: {names} ,", code=Code.INTERNAL)
+    kind = "cuda" if is_cuda else "system"
+    return NaiadError(f"Failed to unregister the following {kind} shared memory regions: {names} ,", code=Code.INTERNAL)
 
 
 def _invalid(name: str) -> InvalidRequestError:

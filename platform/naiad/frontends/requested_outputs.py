@@ -14,7 +14,8 @@ from naiad.core.errors import InvalidRequestError
 from naiad.frontends.regions import WRITTEN_AT_ONCE, RegionPart
 from naiad.frontends.request_budget import Charge
 from naiad.protocol.datatypes import Datatype
-from naiad.protocol.inference import InferResponse, OutputTensor
+from naiad.protocol.device_bytes import DeviceUse
+from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor
 from naiad.protocol.metadata import ModelMetadata
 from naiad.protocol.steps import finish
 
@@ -72,8 +73,12 @@ class RequestedOutputs:
         if self.charge is not None:
             self.charge.release()
 
-    def set_model(self, metadata: ModelMetadata, config: Mapping[str, Any]) -> None:
-        """Read labels and batching from the model, which the request alone does not tell."""
+    def prepare(self, request: InferRequest, metadata: ModelMetadata, config: Mapping[str, Any]) -> None:
+        """Read labels and batching from the model, and have its guests write outputs that go to GPU memory."""
+        places = {name: part.device_bytes() for name, part in self.regions.items() if part.is_on_device}
+        if places:
+            request.device = request.device or DeviceUse()
+            request.device.places = places
         self.labels = {tensor.name: tensor.labels for tensor in metadata.outputs}
         self.is_batched = config.get("max_batch_size", 0) > 0
 
@@ -101,7 +106,7 @@ class RequestedOutputs:
         """Whether bringing one output into its form would take long."""
         size = len(tensor.data)
         if tensor.name in self.regions:
-            return size > WRITTEN_AT_ONCE
+            return size > WRITTEN_AT_ONCE and not self.regions[tensor.name].is_on_device
         return size >= _LONG_OUTPUT and tensor.name in self.classes
 
     def _apply_to(self, tensor: OutputTensor) -> Generator[None, None, OutputTensor]:

@@ -20,7 +20,6 @@ from naiad_stub.segment import align
 
 from naiad.core.errors import Code, ProtocolError
 from naiad.guests.exchange import CODES
-from naiad.guests.memory.device_bytes import device_bytes, on_device
 from naiad.guests.memory.instance import InstanceMemory
 from naiad.guests.tensors import (
     TensorLayout,
@@ -30,9 +29,8 @@ from naiad.guests.tensors import (
     pack_device_places,
     read_blocks,
 )
+from naiad.protocol.device_bytes import DeviceUse, WrittenBytes, device_bytes, on_device
 from naiad.protocol.inference import (
-    DEVICE_INPUTS,
-    DEVICE_OUTPUTS,
     NO_PARAMETERS,
     Buffer,
     InferRequest,
@@ -146,10 +144,11 @@ class CallDecoder:
             timeout,
             repeated.layout_key,
         )
-        if handles:
-            request.device = DEVICE_INPUTS
-        if flags & wire.CALL_DEVICE_OUTPUTS:
-            request.device |= DEVICE_OUTPUTS
+        if own & wire.DEVICE and any(isinstance(tensor.data, WrittenBytes) for tensor in request.inputs):
+            raise ProtocolError(f"'{self._name}' sent a call with an input that it has not sent")
+        keeps_outputs = bool(flags & wire.CALL_DEVICE_OUTPUTS)
+        if handles or keeps_outputs:
+            request.device = DeviceUse(has_inputs=bool(handles), keeps_outputs=keeps_outputs)
         return ModelCall(
             number,
             request,
@@ -226,7 +225,9 @@ def write_result(number: int, response: InferResponse | None, final: bool, memor
             devices = on_device([tensor.data for tensor in outputs])
             if devices:
                 places, flags = pack_device_places(devices), flags | wire.DEVICE
-                memory.regions.hold(block, [device for _, device in devices])
+                found = [device for _, device in devices]
+                memory.regions.open(found)
+                memory.regions.hold(block, found)
         for tensor, offset in zip(outputs, offsets):  # noqa: B905 - equal by construction
             data = tensor.data
             if places and device_bytes(data) is not None:

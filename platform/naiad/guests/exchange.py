@@ -24,7 +24,6 @@ from naiad_stub.messages import pack as pack_message
 from naiad_stub.segment import align
 
 from naiad.core.errors import Code, ModelError, ProtocolError
-from naiad.guests.memory.device_bytes import device_bytes, on_device
 from naiad.guests.memory.frontend_memory import SharedInputs
 from naiad.guests.memory.instance import InstanceMemory
 from naiad.guests.memory.unsent_frames import COPIED_AT_ONCE, InputCopy
@@ -34,11 +33,11 @@ from naiad.guests.tensors import (
     copy_or_borrow,
     inline_tensors,
     pack_device_places,
+    pack_output_places,
     read_blocks,
 )
+from naiad.protocol.device_bytes import DeviceUse, device_bytes, on_device
 from naiad.protocol.inference import (
-    DEVICE_INPUTS,
-    DEVICE_OUTPUTS,
     NO_PARAMETERS,
     InferRequest,
     InferResponse,
@@ -158,13 +157,13 @@ def write_execute(
     if len(batch) == 1 and not memory.reservations.waiting:
         key, request, packed = batch[0]
         layout = packed or interface.plan.pack_inputs(request)
-        if layout[2] <= wire.INLINE_LIMIT:
-            return _inline_frames(number, key, request, layout, memory), -1 - layout[2]
+        if layout[2] <= wire.INLINE_LIMIT and (request.device is None or not request.device.has_inputs):
+            return _inline_frames(number, key, request, layout, interface, memory), -1 - layout[2]
     layouts = [packed or interface.plan.pack_inputs(request) for _, request, packed in batch]
     # A body that a frontend read into the segment need not be copied. Only a batch of one can use it unchanged: the
     # guest expects the inputs of a batch in one block, one after the other.
     if memory.reservations.waiting and len(batch) == 1 and not places:
-        frames = _write_reserved(number, batch[0], layouts[0], memory)
+        frames = _write_reserved(number, batch[0], layouts[0], interface, memory)
         if frames is not None:
             return frames
     # The inputs of a batch share one block, so that one release frees them. Each request begins at an aligned offset.
@@ -180,7 +179,7 @@ def write_execute(
     if size <= COPIED_AT_ONCE:
         copies = None
     try:
-        requests = _write_inputs(batch, layouts, block, segment, places, copies, memory)
+        requests = _write_inputs(batch, layouts, block, segment, places, copies, interface, memory)
     except BaseException:
         if block >= 0:
             memory.release_input(block)
@@ -196,6 +195,7 @@ def _write_inputs(
     segment: memoryview,
     places: Sequence[InputPlace | None],
     copies: list[InputCopy] | None,
+    interface: ModelInterface,
     memory: InstanceMemory,
 ) -> bytes:
     """Copy the inputs of a batch to *block* of *segment*, or have them copied; the packed requests."""
@@ -205,10 +205,10 @@ def _write_inputs(
     # All of equal length by construction; this is the request path.
     for (key, request, _), layout, place in zip(batch, layouts, places or repeat(None)):  # noqa: B905 - as said above
         if place is not None:
-            requests += _pack_request(key, request, layout[0], place.start, wire.SHARED_INPUTS)
+            requests += _pack_request(key, request, layout[0], place.start, interface, memory, wire.SHARED_INPUTS)
             continue
-        requests += _pack_request(key, request, layout[0], base)
-        if request.device:
+        requests += _pack_request(key, request, layout[0], base, interface, memory)
+        if request.device is not None and request.device.has_inputs:
             _copy_others(request, layout[1], base, block, segment, copies, memory)
             base += align(layout[2])
             continue
@@ -246,15 +246,15 @@ def _copy_others(
             segment[start:end] = tensor.data
         else:
             copies.append((memoryview(segment)[start:end], tensor.data))
-    if devices:
+    if devices and block >= 0:  # inputs in the message are few bytes, which the guest copies at once
         memory.regions.hold(block, devices)
 
 
-def check_sendable(keyed: KeyedRequest, interface: ModelInterface) -> None:
+def check_sendable(keyed: KeyedRequest, interface: ModelInterface, memory: InstanceMemory) -> None:
     """Pack a request and look at its inputs as `write_execute` does; raise what that raises, and change nothing."""
     key, request, packed = keyed
     layout = packed or interface.plan.pack_inputs(request)
-    _pack_request(key, request, layout[0], 0)
+    _pack_request(key, request, layout[0], 0, interface, memory)
     for tensor, offset in zip(request.inputs, layout[1], strict=True):
         if device_bytes(tensor.data) is not None:
             continue
@@ -263,7 +263,14 @@ def check_sendable(keyed: KeyedRequest, interface: ModelInterface) -> None:
                 raise ValueError(f"input '{tensor.name}' ends at {offset + len(data)} of {layout[2]} bytes")
 
 
-def _inline_frames(number: int, key: int, request: InferRequest, layout: PackedInputs, memory: InstanceMemory) -> bytes:
+def _inline_frames(
+    number: int,
+    key: int,
+    request: InferRequest,
+    layout: PackedInputs,
+    interface: ModelInterface,
+    memory: InstanceMemory,
+) -> bytes:
     """EXECUTE of one request whose inputs travel in the message, which most small requests are."""
     size = layout[2]
     inputs = b"".join([tensor.data for tensor in request.inputs])
@@ -272,13 +279,13 @@ def _inline_frames(number: int, key: int, request: InferRequest, layout: PackedI
         for tensor, offset in zip(request.inputs, layout[1]):  # noqa: B905 - equal by construction, on the request path
             block[offset : offset + len(tensor.data)] = tensor.data
         inputs = bytes(block)
-    rest = inputs + _pack_request(key, request, layout[0], 0)
+    rest = inputs + _pack_request(key, request, layout[0], 0, interface, memory)
     head = wire.EXECUTE_FRAME.pack(wire.EXECUTE_HEAD.size + len(rest), wire.Kind.EXECUTE, 0, number, 1, -1 - size)
     return _with_released(head + rest, memory)
 
 
 def _write_reserved(
-    number: int, keyed: KeyedRequest, layout: PackedInputs, memory: InstanceMemory
+    number: int, keyed: KeyedRequest, layout: PackedInputs, interface: ModelInterface, memory: InstanceMemory
 ) -> tuple[bytes, int] | None:
     """EXECUTE for inputs that a frontend read into the segment (`reservations`); None if they must be copied."""
     key, request, _ = keyed
@@ -287,7 +294,7 @@ def _write_reserved(
         return None
     block, start = claimed
     try:
-        packed = _pack_request(key, request, layout[0], start)
+        packed = _pack_request(key, request, layout[0], start, interface, memory)
     except BaseException:
         memory.release_input(block)
         raise
@@ -317,13 +324,22 @@ def pack_released(memory: InstanceMemory) -> bytes:
     released = memory.released
     offsets = [released.popleft() for _ in range(len(released))]
     frame = pack_message(ReleaseOutputs(offsets)) if offsets else b""
-    if memory.regions.ended:
-        ended, memory.regions.ended = memory.regions.ended, []
+    importer = memory.regions.importer
+    if importer.ended:
+        ended, importer.ended = importer.ended, []
         frame += pack_message(ExportersEnded(ended))
     return frame
 
 
-def _pack_request(key: int, request: InferRequest, layout: bytes, base: int, host_flags: int = 0) -> bytes:
+def _pack_request(
+    key: int,
+    request: InferRequest,
+    layout: bytes,
+    base: int,
+    interface: ModelInterface,
+    memory: InstanceMemory,
+    host_flags: int = 0,
+) -> bytes:
     request_id = request.request_id.encode() if request.request_id else b""
     parameters = orjson.dumps(dict(request.parameters)) if request.parameters else b""
     correlation, correlation_text, correlation_size = request.correlation_id, b"", wire.NO_STRING
@@ -331,8 +347,8 @@ def _pack_request(key: int, request: InferRequest, layout: bytes, base: int, hos
         correlation_text = correlation.encode()
         correlation, correlation_size = 0, len(correlation_text)
     flags, rest = request.flags | host_flags, layout
-    if request.device:
-        flags, rest = _with_devices(flags, request, layout)
+    if request.device is not None:
+        flags, rest = _with_devices(flags, request, request.device, layout, interface, memory)
     # Few requests are traced, so the head has no field for it: a flag says that a context comes before the layout.
     if request.trace is not None or request.propagated:
         flags, rest = _traced(flags, request, rest)
@@ -350,13 +366,25 @@ def _pack_request(key: int, request: InferRequest, layout: bytes, base: int, hos
     return head + request_id + correlation_text + parameters + rest
 
 
-def _with_devices(flags: int, request: InferRequest, layout: bytes) -> tuple[int, bytes]:
-    if request.device & DEVICE_OUTPUTS:
+def _with_devices(
+    flags: int,
+    request: InferRequest,
+    use: DeviceUse,
+    layout: bytes,
+    interface: ModelInterface,
+    memory: InstanceMemory,
+) -> tuple[int, bytes]:
+    rest = layout
+    if use.keeps_outputs:
         flags |= wire.DEVICE_OUTPUTS
-    devices = on_device([tensor.data for tensor in request.inputs]) if request.device & DEVICE_INPUTS else ()
-    if not devices:
-        return flags, layout
-    return flags | wire.DEVICE_INPUTS, pack_device_places(devices) + layout
+    if use.places or use.kept:
+        memory.regions.open(use.places.values())
+        flags, rest = flags | wire.OUTPUT_PLACES, pack_output_places(use, interface.plan.output_positions) + rest
+    devices = on_device([tensor.data for tensor in request.inputs]) if use.has_inputs else ()
+    if devices:
+        memory.regions.open([device for _, device in devices])
+        flags, rest = flags | wire.DEVICE_INPUTS, pack_device_places(devices) + rest
+    return flags, rest
 
 
 def _traced(flags: int, request: InferRequest, layout: bytes) -> tuple[int, bytes]:
@@ -510,7 +538,7 @@ def _read_response(
         for (output, datatype, shape, _, _), buffer in zip(layout.entries, buffers)  # noqa: B905 - by construction
     ]
     response = InferResponse(name, version, "", outputs, parameters, None, layout)
-    if handles:
+    if flags & wire.DEVICE:
         response.is_on_device = True
     return GuestResponse(key, response, final), end
 

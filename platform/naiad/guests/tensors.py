@@ -6,16 +6,17 @@ The guest runs untrusted code, so every datatype, shape, offset and size is chec
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from naiad_stub import wire
 from naiad_stub.layout import Place
 
 from naiad.core.errors import ProtocolError
-from naiad.guests.memory.device_bytes import DeviceBytes, as_data
+from naiad.guests.memory.device_bytes import DeviceBlock
 from naiad.guests.memory.instance import InstanceMemory
 from naiad.protocol.datatypes import BYTE_SIZES, Datatype
+from naiad.protocol.device_bytes import DeviceBytes, DeviceUse, WrittenBytes, as_data
 from naiad.protocol.inference import Buffer
 
 _DATATYPES = tuple(Datatype)
@@ -121,19 +122,24 @@ def _borrow_each(
     handles: Sequence[tuple[bytes, bytes]],
 ) -> Sequence[Buffer]:
     sizes = [end - start for _, _, _, start, end in layout.entries]
-    if len(blocks) != sum(size > 0 for size in sizes) or len(set(blocks)) != len(blocks):
+    own = [block for block in blocks if block != wire.WRITTEN_BLOCK]
+    if len(blocks) != sum(size > 0 for size in sizes) or len(set(own)) != len(own):
         raise ProtocolError(f"tensors of '{sender}' have {len(blocks)} blocks instead of one each")
     remaining = iter(blocks)
     devices = iter(handles)
     buffers: list[Buffer] = []
     for (name, datatype, *_), size in zip(layout.entries, sizes, strict=True):
         block = next(remaining) if size else 0
+        if block == wire.WRITTEN_BLOCK:
+            buffers.append(as_data(WrittenBytes(size)))  # whether it had to be written is checked with its request
+            continue
         if block >= wire.DEVICE_BLOCK:
             # Its place in the input segment of the guest that reads it stays empty, so it must have one.
             if size <= wire.INLINE_LIMIT or datatype is Datatype.BYTES:
                 raise ProtocolError(f"tensor '{name}' of '{sender}' cannot be in GPU memory")
             uuid, handle = next(devices)
-            buffers.append(as_data(DeviceBytes(uuid, handle, size, block, memory)))
+            owner = DeviceBlock(block, memory)
+            buffers.append(as_data(DeviceBytes(uuid, handle, 0, size, memory.regions.exporter, owner)))
             continue
         if block + size > len(memory.outputs):
             raise ProtocolError(f"tensors of '{sender}' are outside its segment")
@@ -157,7 +163,7 @@ def read_blocks(
         return blocks, (), position
     handles = []
     for block in blocks:
-        if block >= wire.DEVICE_BLOCK:
+        if wire.DEVICE_BLOCK <= block < wire.WRITTEN_BLOCK:
             handles.append(wire.DEVICE_HANDLE.unpack_from(payload, position))
             position += wire.DEVICE_HANDLE.size
     return blocks, handles, position
@@ -165,5 +171,24 @@ def read_blocks(
 
 def pack_device_places(tensors: Sequence[tuple[int, DeviceBytes]]) -> bytes:
     """Where tensors in GPU memory are, for a guest that is to read them."""
-    places = [wire.DEVICE_PLACE.pack(at, each.uuid, each.handle, each.memory.regions.number) for at, each in tensors]
+    places = [
+        wire.DEVICE_PLACE.pack(at, each.uuid, each.handle, each.exporter.number, each.offset) for at, each in tensors
+    ]
     return wire.DEVICE_COUNT.pack(len(places)) + b"".join(places)
+
+
+def pack_output_places(use: DeviceUse, positions: Mapping[str, int]) -> bytes:
+    """Where a guest is to write outputs, and which may stay in GPU memory; *positions* are those of their names."""
+    packed = [
+        wire.OUTPUT_PLACE.pack(
+            positions[name], place.uuid, place.handle, place.exporter.number, place.offset, len(place)
+        )
+        for name, place in use.places.items()
+        if name in positions
+    ]
+    packed += [
+        wire.OUTPUT_PLACE.pack(positions[name], b"", b"", 0, 0, 0)
+        for name in sorted(use.kept)
+        if name in positions and name not in use.places
+    ]
+    return wire.DEVICE_COUNT.pack(len(packed)) + b"".join(packed)

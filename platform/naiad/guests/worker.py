@@ -381,7 +381,7 @@ class Worker:
 
     def check_sendable(self, keyed: KeyedRequest) -> None:
         """Raise what keeps a request from being sent; see `exchange.check_sendable`."""
-        check_sendable(keyed, self._interface)
+        check_sendable(keyed, self._interface, self.memory)
 
     def reserve_input(self, size: int, ahead: int) -> memoryview | None:
         """Memory to read a request's body into; see `InputReservations.reserve`."""
@@ -556,7 +556,7 @@ class Worker:
         self._results.retry()
 
     def _send_released(self) -> None:
-        if self.memory.released or self.memory.regions.ended:
+        if self.memory.released or self.memory.regions.importer.ended:
             self._send(pack_released(self.memory))
 
     def _message(self, kind: int, payload: bytes) -> None:

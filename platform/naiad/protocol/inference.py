@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from naiad.core.errors import NaiadError
 from naiad.protocol.datatypes import Datatype
+from naiad.protocol.device_bytes import DeviceUse
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Tensor bytes: little-endian, C order; BYTES as `<u32 length><data>` per element."""
@@ -21,7 +22,7 @@ Parameter: TypeAlias = bool | int | float | str
 
 DEVICE_INPUTS = 1
 DEVICE_OUTPUTS = 2
-"""What `InferRequest.device` and `Target.device` say."""
+"""What `Target.device` says."""
 
 NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -133,8 +134,7 @@ class InferRequest:
         place: Where its inputs are in memory that the model's guests map; None if they must be copied.
         propagated: Headers of the client's request that the requests caused by it carry on: its trace context and its
             chain of servers. Models find them in the context of the request's trace.
-        device: DEVICE_INPUTS if some inputs are in GPU memory (then their data is a `DeviceBytes`), DEVICE_OUTPUTS if
-            the sink takes outputs there.
+        device: What it has to do with GPU memory; None for nothing.
     """
 
     model_name: str
@@ -151,7 +151,7 @@ class InferRequest:
     trace: Trace | None = None
     place: InputPlace | None = None
     propagated: Mapping[str, str] = field(default_factory=_no_headers)
-    device: int = 0
+    device: DeviceUse | None = None
 
 
 @dataclass(slots=True)
@@ -185,7 +185,7 @@ class InferResponse:
         error: Set where this response is an error; outputs are empty then.
         layout: The same object for all responses whose outputs differ in their bytes alone; None if unknown.
         is_on_device: Whether some outputs are in GPU memory: then their data is a `DeviceBytes`. Only in responses to
-            requests with DEVICE_OUTPUTS.
+            requests that allow it, or say where outputs are to be written (`InferRequest.device`).
     """
 
     model_name: str

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from naiad.config.server.options import ServerOptions
+from naiad.core.gpus import gpu_uuid
 from naiad.core.logs import ActiveLog
 from naiad.engine.engine import Engine
 from naiad.frontends.console.page import StateSource
@@ -112,7 +113,7 @@ def _owner_services(
 ) -> Mapping[str, Callable[..., Any]]:
     """What frontend processes may call beside the engine's door."""
     shared_log = SharedLog(log, lambda settings: pool.broadcast(FrameKind.LOG_SETTINGS, settings))
-    registry = ClientRegions(is_allowed=options.general.allow_client_shm)
+    registry = ClientRegions(is_allowed=options.general.allow_client_shm, find_gpu=gpu_uuid)
     regions = SharedRegions(registry, pool)
     pool.first_messages = regions.messages
 
@@ -140,6 +141,7 @@ def _owner_services(
         "change_log": settled(shared_log.change),
         "register_region": settled(regions.register),
         "unregister_region": settled(regions.unregister),
+        "find_part": regions.part,
         "load": settled(engine.load),
         "unload": settled(engine.unload),
     }

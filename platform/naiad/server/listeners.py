@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from naiad.config.server.access import Restrictions
 from naiad.config.server.options import ServerOptions
-from naiad.core.gpus import GpuMeter
+from naiad.core.gpus import GpuMeter, gpu_uuid
 from naiad.core.logs import RecentLines
 from naiad.engine.door import EngineDoor
 from naiad.environments.store.entries import entry_sizes
@@ -187,7 +187,7 @@ def server_services(
     return ListenerServices(
         log=log,
         tracer=lambda: Tracer(options.trace.config),
-        regions=ClientRegions(is_allowed=options.general.allow_client_shm),
+        regions=ClientRegions(is_allowed=options.general.allow_client_shm, find_gpu=gpu_uuid),
         exit_seconds=engine.exit_time.for_requests,
         model_metrics=engine.metrics,
         adapters=lambda model, version: asyncio.to_thread(adapters_of, loader, model, version),

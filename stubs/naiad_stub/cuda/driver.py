@@ -49,6 +49,7 @@ _SIGNATURES: Dict[str, Tuple[Any, ...]] = {
     "cuStreamSynchronize": (_pointer,),
     "cuMemAlloc_v2": (_pointer, _size),
     "cuMemFree_v2": (_address,),
+    "cuMemGetAddressRange_v2": (_pointer, _pointer, _address),
     "cuMemcpyDtoH_v2": (_pointer, _address, _size),
     "cuMemcpyHtoD_v2": (_address, _pointer, _size),
     "cuMemcpyDtoD_v2": (_address, _address, _size),

@@ -149,6 +149,26 @@ class Allocation:
             self._device.attempt("cuMemFree_v2", self.address)
 
 
+def copy_to_device(data: Buffer, address: int, ordinal: int) -> None:
+    """Copy *data*, memory of the CPU, to *address* on a GPU; complete when this returns."""
+    if not len(data):
+        return
+    source, keep = address_of(data)
+    with device(ordinal) as driver:
+        purpose = f"copy {len(data)} bytes to the memory of GPU {ordinal}"
+        driver.call(purpose, "cuMemcpyHtoD_v2", address, source, len(data))
+        # Of pageable memory, the last part may still be on its way.
+        driver.call(purpose, "cuStreamSynchronize", LEGACY_STREAM)
+    del keep
+
+
+def uploaded(data: Buffer, ordinal: int) -> DeviceMemory:
+    """A copy of *data*, memory of the CPU, on a GPU."""
+    made = Allocation(ordinal, len(data))
+    copy_to_device(data, made.address, ordinal)
+    return DeviceMemory(made.address, len(data), ordinal, made, is_ordered=True)
+
+
 def address_of(data: Buffer) -> Tuple[int, Any]:
     """The address of *data*, and an object that keeps it valid."""
     import numpy as np

@@ -8,6 +8,9 @@ are used again and again, so their handles stay the same, and importers need not
 An import opens its handle when the model first touches the tensor. It keeps the input block that it came with: the host
 releases the region when that block is released. Before that, all work of the GPU that this process has queued is
 waited for, since some of it may still read the region.
+
+Memory that a client has registered is opened in the same way. What is copied from it or to it needs no block: the host
+keeps the client's region in use until it has the response.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections import OrderedDict, deque
-from typing import Callable, Deque, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Deque, Dict, List, Optional, Sequence, Tuple, Union
+from weakref import WeakValueDictionary
 
 from naiad_stub import wire
 from naiad_stub.cuda.driver import CudaError, Device, IpcHandle, device, device_by_uuid
-from naiad_stub.cuda.memory import Allocation, DeviceMemory, add_reserve
+from naiad_stub.cuda.memory import Allocation, DeviceMemory, add_reserve, address_of, copy_to_device
+from naiad_stub.datatypes import Buffer
 from naiad_stub.exceptions import TritonModelException
 from naiad_stub.primitives import allocate_lock
 from naiad_stub.segment import block_size
@@ -42,7 +47,7 @@ class _Region:
         handle: The packed DEVICE_HANDLE.
     """
 
-    __slots__ = ("handle", "kind", "memory")
+    __slots__ = ("__weakref__", "handle", "kind", "memory")
 
     def __init__(self, kind: Tuple[int, int]) -> None:
         ordinal, size = kind
@@ -54,6 +59,12 @@ class _Region:
             purpose = f"share memory of GPU {ordinal} with other processes"
             driver.call(purpose, "cuIpcGetMemHandle", ctypes.byref(handle), self.memory.address)
         self.handle = wire.DEVICE_HANDLE.pack(found.uuid(), bytes(handle))
+        _own[found.uuid(), bytes(handle)] = self
+
+
+_own: WeakValueDictionary[Tuple[bytes, bytes], _Region] = WeakValueDictionary()
+"""The regions of this process by UUID and handle. One may come back: to a model that is two steps of an ensemble. The
+driver opens no handle in the process that it is of."""
 
 
 class Exports:
@@ -150,6 +161,41 @@ class Exports:
             self._idle.setdefault(region.kind, []).append(region)
 
 
+class MemoryPlace:
+    """Some bytes of GPU memory of another process.
+
+    Attributes:
+        uuid: UUID of the GPU.
+        handle: Handle of the allocation.
+        exporter: Number of the exporter: a process, or a region of a client.
+        offset: Where they begin in the allocation.
+        size: Their number.
+    """
+
+    __slots__ = ("exporter", "handle", "offset", "size", "uuid")
+
+    def __init__(self, uuid: bytes, handle: bytes, exporter: int, offset: int, size: int) -> None:
+        self.uuid = uuid
+        self.handle = handle
+        self.exporter = exporter
+        self.offset = offset
+        self.size = size
+
+    @property
+    def is_of_client(self) -> bool:
+        """Whether a client has registered the memory."""
+        return bool(self.exporter & wire.CLIENT_MEMORY)
+
+    def explain(self, error: TritonModelException, action: str) -> TritonModelException:
+        """The error for *action*, as "read a tensor", which *error* has kept from happening."""
+        advice = "; the model that sent it may have ended meanwhile: send the request again"
+        if isinstance(error, CudaError) and error.is_out_of_memory:
+            advice = ": send the request again"
+        elif self.is_of_client:
+            advice = "; register the region again, with the handle and the size of memory that is still allocated"
+        return TritonModelException(f"cannot {action} of {self.size} bytes in GPU memory: {error}{advice}")
+
+
 class _Opened:
     """Memory of another process that is mapped here.
 
@@ -158,25 +204,48 @@ class _Opened:
         exporter: The process.
         address: Where it is mapped.
         ordinal: The GPU's number in this process.
+        own: The region, if it is of this process and so need not be mapped.
         users: How many imports refer to it.
         is_ended: Whether the process has ended.
     """
 
-    __slots__ = ("address", "exporter", "is_ended", "key", "ordinal", "users")
+    __slots__ = ("_size", "address", "exporter", "is_ended", "key", "ordinal", "own", "users")
 
-    def __init__(self, key: Tuple[bytes, bytes], exporter: int) -> None:
+    def __init__(self, key: Tuple[bytes, bytes], exporter: int, own: Optional[_Region] = None) -> None:
+        self.own = own
+        self.key = key
+        self.exporter = exporter
+        self.users = 0
+        self.is_ended = False
+        if own is not None:
+            self.ordinal, self._size = own.kind
+            self.address = own.memory.address
+            return
         found = device_by_uuid(key[0])
         address = ctypes.c_uint64()
         with found as driver:
             purpose = f"open memory of GPU {found.ordinal} that another process has sent"
             handle = IpcHandle.from_buffer_copy(key[1])
             driver.call(purpose, "cuIpcOpenMemHandle_v2", ctypes.byref(address), handle, _LAZY_PEER_ACCESS)
-        self.key = key
-        self.exporter = exporter
         self.address = address.value
         self.ordinal = found.ordinal
-        self.users = 0
-        self.is_ended = False
+        size = ctypes.c_size_t()
+        unused = ctypes.c_uint64()
+        code = found.attempt(
+            "cuMemGetAddressRange_v2", ctypes.byref(unused), ctypes.byref(size), ctypes.c_uint64(self.address)
+        )
+        self._size = 0 if code else size.value  # 0: unknown
+
+    def place(self, place: MemoryPlace) -> int:
+        """The address of *place* in this memory.
+
+        Raises:
+            TritonModelException: If it is outside: a client chose its size, and an access would end the context.
+        """
+        end = place.offset + place.size
+        if self._size and end > self._size:
+            raise TritonModelException(f"the memory has {self._size} bytes and the tensor ends at byte {end} of it")
+        return self.address + place.offset
 
     def close(self) -> None:
         """Unmap it."""
@@ -195,6 +264,11 @@ class _Imports:
         """The memory with that handle, which has one user more."""
         with self._lock:
             self._settle()
+            own = _own.get(key)
+            if own is not None:  # not kept: its memory may be freed once it has no reader
+                opened = _Opened(key, exporter, own)
+                opened.users = 1
+                return opened
             found = self._opened.get(key)
             if found is None:
                 found = self._opened[key] = _Opened(key, exporter)
@@ -228,7 +302,7 @@ class _Imports:
         while self._dropped:
             opened = self._dropped.popleft()
             opened.users -= 1
-            if not opened.users:
+            if not opened.users and opened.own is None:
                 self._opened.move_to_end(opened.key)
                 if opened.is_ended:
                     self._close([opened])
@@ -264,25 +338,67 @@ class _Import:
         _drop(self._opened)
 
 
-def imported(uuid: bytes, handle: bytes, exporter: int, size: int, lease: object) -> DeviceMemory:
-    """GPU memory of another process.
+def imported(place: MemoryPlace, lease: object) -> DeviceMemory:
+    """GPU memory of another process; *lease* is kept while it is in use. A client's is opened now.
 
-    Args:
-        uuid: Of the GPU.
-        handle: Of the memory.
-        exporter: Number of the process.
-        size: Bytes.
-        lease: What must be kept while the memory is in use.
+    Raises:
+        TritonModelException: If that fails.
     """
 
     def find() -> Tuple[int, int, object]:
-        try:
-            opened = imports.open((uuid, handle), exporter)
-        except CudaError as error:
-            cause = "" if error.is_out_of_memory else "; the model that sent it may have ended meanwhile"
-            raise TritonModelException(
-                f"cannot read a tensor of {size} bytes in GPU memory: {error}{cause}: send the request again"
-            ) from None
-        return opened.address, opened.ordinal, _Import(opened, lease)
+        opened = _open(place, "read a tensor")
+        return opened.place(place), opened.ordinal, _Import(opened, lease)
 
-    return DeviceMemory.found_by(find, size)
+    memory = DeviceMemory.found_by(find, place.size)
+    if place.is_of_client:
+        assert memory.address, "an address in GPU memory"
+    return memory
+
+
+def read(place: MemoryPlace, target: memoryview) -> None:
+    """Copy GPU memory of another process to *target*, memory of the CPU.
+
+    Raises:
+        TritonModelException: If that fails.
+    """
+    opened = _open(place, "read a tensor")
+    try:
+        DeviceMemory(opened.place(place), place.size, opened.ordinal, opened, is_ordered=True).copy_to(
+            address_of(target)[0]
+        )
+    except CudaError as error:
+        raise place.explain(error, "read a tensor") from None
+    finally:
+        imports.drop(opened)
+
+
+def write(place: MemoryPlace, source: Union[DeviceMemory, Buffer]) -> None:
+    """Copy *source*, memory of a GPU or of the CPU, to GPU memory of another process; complete when this returns.
+
+    Raises:
+        TritonModelException: If that fails.
+    """
+    opened = _open(place, "write an output")
+    try:
+        address = opened.place(place)
+        if isinstance(source, DeviceMemory):
+            source.copy_on_device(address, is_complete=True)
+        else:
+            copy_to_device(source, address, opened.ordinal)
+    except CudaError as error:
+        raise place.explain(error, "write an output") from None
+    finally:
+        imports.drop(opened)
+
+
+def _open(place: MemoryPlace, action: str) -> _Opened:
+    try:
+        opened = imports.open((place.uuid, place.handle), place.exporter)
+    except TritonModelException as error:
+        raise place.explain(error, action) from None
+    try:
+        opened.place(place)
+    except TritonModelException as error:
+        imports.drop(opened)
+        raise place.explain(error, action) from None
+    return opened

@@ -84,7 +84,7 @@ class NativeExecution:
         self._batch, self._thread, self._first_answer = batch, thread, 0
         self.reports.thread = thread
         batch.started = time.monotonic_ns()
-        error = self._execute(self._instance, handles, count)
+        error = self._execute(self._instance, handles, count) if count else 0
         ended = time.monotonic_ns()
         self._thread = self.reports.thread = 0
         entries = self._entries()

@@ -72,7 +72,7 @@ def test_an_empty_parameter_leaves_the_decision_to_the_servers_options(name, tex
             ModelParameters(prewarmed_modules=("numpy", "pandas", "scipy.stats")),
         ),
         ({"max_instances": "4"}, ModelParameters(scaling=ScalingPolicy(least=1, most=4, wait=0.1, idle=60))),
-        ({"FORCE_CPU_ONLY_INPUT_TENSORS": "No"}, ModelParameters(takes_device_inputs=True)),
+        ({"FORCE_CPU_ONLY_INPUT_TENSORS": "no"}, ModelParameters(takes_device_inputs=True)),
         ({"FORCE_CPU_ONLY_INPUT_TENSORS": "yes"}, NO_PARAMETERS_GIVEN),
     ],
 )
@@ -165,6 +165,16 @@ def test_a_parameter_has_no_line_in_a_file_that_cannot_be_read(tmp_path):
     assert place_of_parameter(tmp_path / "no", "demand") == str(tmp_path / "no")
     (tmp_path / "latin").write_bytes(b"\xff")
     assert place_of_parameter(tmp_path / "latin", "demand") == str(tmp_path / "latin")
+
+
+@pytest.mark.parametrize("value", ["maybe", "NO", "true", ""])
+def test_a_wrong_word_on_inputs_in_gpu_memory_is_refused_as_by_the_reference(value):
+    assert error_of(FORCE_CPU_ONLY_INPUT_TENSORS=value) == (
+        f"Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: {value}'; give 'yes' (inputs are on the CPU) or 'no' in lower "
+        "case"
+    )
+    other = message('backend: "own"', FORCE_CPU_ONLY_INPUT_TENSORS=value)
+    assert parse_parameters(other) == NO_PARAMETERS_GIVEN, "the parameter is that of the Python backend"
 
 
 def test_reading_a_model_names_file_and_line_of_an_invalid_parameter(tmp_path):

@@ -494,8 +494,8 @@ def test_cuda_regions_are_refused_on_a_server_without_a_gpu(client, region):
     client.register_system_shared_memory("r", region[0], 8192)
     error = refusal(client.register_cuda_shared_memory, "c", HANDLE, 0, 8)
     assert error.message() == (
-        "failed to register shared memory region: invalid args; this server opens no CUDA shared memory: use system "
-        "shared memory, or send the tensors in requests"
+        "failed to register shared memory region: invalid args; the server finds no GPU 0 on its machine: give the number "
+        "that the GPU has for the server, or use system shared memory"
     )
     assert status_is(error, 400, "INVALID_ARGUMENT")
     error = refusal(client.register_cuda_shared_memory, "r", HANDLE, 0, 8)

@@ -44,6 +44,20 @@ def add_model(repository: Path, name: str, methods: str, *, datatype: str = "FP3
     file.write_text("import device_arrays\n" + file.read_text())
 
 
+def add_ensemble(repository: Path, name: str, *models: str) -> None:
+    """An ensemble of models that `add_model` makes, one after the other."""
+    steps = ""
+    for index, model in enumerate(models):
+        given = "IN" if index == 0 else f"between_{index}"
+        made = "OUT" if index == len(models) - 1 else f"between_{index + 1}"
+        maps = f'input_map {{ key: "IN" value: "{given}" }} output_map {{ key: "OUT" value: "{made}" }}'
+        steps += f'step {{ model_name: "{model}" model_version: -1 {maps} }}\n'
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(
+        f'platform: "ensemble"\n{TENSORS.format(type="FP32")}ensemble_scheduling {{\n{steps}}}\n'
+    )
+
+
 def run_code(server: ServerProcess, statements: str, expression: str) -> str:
     """Run statements in the guest of the model `code`, then return the text of an expression's value."""
     assert evaluate(server, "code", IMPORTS + statements) == "done"

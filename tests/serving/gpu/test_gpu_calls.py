@@ -6,7 +6,7 @@ import os
 import signal
 
 import pytest
-from serving.gpu.gpu_models import DOUBLES_ON_GPU, IMPORTS, add_code_model, add_model
+from serving.gpu.gpu_models import DOUBLES_ON_GPU, IMPORTS, add_code_model, add_ensemble, add_model
 from serving.written import evaluate
 from support.server import ServerProcess
 
@@ -64,6 +64,20 @@ def execute(self, requests):
         responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1, np.float32))]))
     return responses
 """
+DOUBLES_ON_CPU = """
+def execute(self, requests):
+    return [
+        pb_utils.InferenceResponse(
+            [pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(request, "IN").as_numpy() * 2)]
+        )
+        for request in requests
+    ]
+"""
+STREAMS_FROM_CPU = (
+    STREAMS.replace("DeviceArray.of", "np.array")
+    .replace("device_arrays.np", "np")
+    .replace("Tensor.from_dlpack", "Tensor")
+)
 CALLS = """
 import asyncio
 GPU, CPU = pb_utils.TRITONSERVER_MEMORY_GPU, pb_utils.TRITONSERVER_MEMORY_CPU
@@ -88,6 +102,12 @@ def server(tmp_path_factory, shared_driver):
     add_model(work / "models", "batches", ECHO, config=TAKES_GPU + "dynamic_batching { }\nmax_batch_size: 0\n")
     add_model(work / "models", "cached", ECHO, config=TAKES_GPU + "response_cache { enable: true }\n")
     add_model(work / "models", "doubles", DOUBLES_ON_GPU)
+    add_model(work / "models", "doubles_taking", DOUBLES_ON_GPU, config=TAKES_GPU)
+    add_model(work / "models", "doubles_cpu", DOUBLES_ON_CPU)
+    add_model(work / "models", "streams_cpu", STREAMS_FROM_CPU, config=DECOUPLED)
+    add_ensemble(work / "models", "twice", "echo", "echo")
+    add_ensemble(work / "models", "chain", "doubles", "echo", "echo")
+    add_ensemble(work / "models", "mixed_chain", "doubles_taking", "echo_cpu", "doubles_cpu", "echo", "doubles")
     add_model(work / "models", "reuses", REUSES_ITS_OUTPUT)
     add_model(work / "models", "streams", STREAMS, config=TAKES_GPU + DECOUPLED)
     with ServerProcess(work / "models", work=work, environ=shared_driver.environ) as server:
@@ -129,7 +149,7 @@ def test_a_handle_is_opened_once_for_many_calls(server):
 
 
 def test_inputs_are_on_the_cpu_unless_the_model_takes_them_on_the_device(server):
-    code = "array = DeviceArray.of(values); answers = [call('echo_cpu', array) for _ in range(3)]"
+    code = "array = DeviceArray.of(values); answers = [call('echo_cpu', array, None) for _ in range(3)]"
     assert in_model(server, code, "[each.is_cpu() for each in answers]") == "[True, True, True]"
     assert evaluate(server, "code", "[np.array_equal(each.as_numpy(), values) for each in answers]") == str([True] * 3)
 
@@ -141,8 +161,89 @@ def test_outputs_are_where_the_caller_prefers_them(server, where, is_cpu):
     assert evaluate(server, "code", "np.array_equal(answers[-1].as_numpy(), values)") == "True"
 
 
+@pytest.mark.parametrize("model", ["echo_cpu", "doubles_cpu", "batches", "cached"])
+@pytest.mark.parametrize("count", [4, 100_000])
+def test_outputs_that_are_made_on_the_cpu_are_copied_to_the_gpu_that_the_caller_prefers(server, model, count):
+    factor = 2 if model == "doubles_cpu" else 1
+    code = f"answer = call('{model}', values[:{count}])"
+    assert in_model(server, code, "[answer.is_cpu(), answer.__dlpack_device__()]") == "[False, (2, 0)]"
+    right = f"np.array_equal(DeviceArray.from_dlpack(answer).numpy(), values[:{count}] * {factor})"
+    assert evaluate(server, "code", right) == "True"
+
+
+def test_each_response_of_a_stream_is_copied_to_the_gpu_that_the_caller_prefers(server):
+    code = """
+answers = [pb_utils.get_output_tensor_by_name(each, "OUT")
+           for each in request('streams_cpu', pb_utils.Tensor('IN', values), GPU).exec(decoupled=True)
+           if each.output_tensors()]
+"""
+    assert in_model(server, code, "[each.is_cpu() for each in answers]") == "[False, False, False]"
+    assert evaluate(server, "code", "[float(each.as_numpy()[1]) for each in answers]") == "[1.0, 2.0, 3.0]"
+
+
+def test_a_preferred_gpu_that_the_process_does_not_have_leaves_outputs_on_the_cpu(server):
+    code = """
+options = {"preferred_memory": pb_utils.PreferredMemory(GPU, 5)}
+asked = pb_utils.InferenceRequest(model_name="echo_cpu", requested_output_names=["OUT"],
+                                  inputs=[pb_utils.Tensor("IN", values)], **options)
+answer = pb_utils.get_output_tensor_by_name(asked.exec(), "OUT")
+"""
+    assert in_model(server, code, "answer.is_cpu()") == "True"
+    assert evaluate(server, "code", "np.array_equal(answer.as_numpy(), values)") == "True"
+
+
+def test_tensors_stay_on_the_device_from_step_to_step_of_an_ensemble(server):
+    """Three steps; the client gets bytes."""
+    document = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [100_000], "data": [2.0] * 100_000}]}
+
+    def made():
+        reply = server.post("/v2/models/chain/infer", document)
+        assert reply.status == 200, reply.body
+        return set(reply.json()["outputs"][0]["data"])
+
+    assert made() == {4.0}
+    before = copies_to_cpu(server)
+    assert made() == {4.0}
+    assert copies_to_cpu(server) - before == 1, "that for the client"
+
+
+def test_a_step_that_takes_inputs_on_the_cpu_gets_them_there(server):
+    document = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [100_000], "data": [2.0] * 100_000}]}
+    reply = server.post("/v2/models/mixed_chain/infer", document)
+    assert set(reply.json()["outputs"][0]["data"]) == {16.0}
+
+
+def test_an_ensemble_that_a_model_calls_takes_and_gives_tensors_on_the_device(server):
+    in_model(server, "for _ in range(2): answer = call('twice', DeviceArray.of(values))", "0")
+    before = copies_to_cpu(server)
+    assert in_model(server, "answer = call('twice', DeviceArray.of(values))", "answer.is_cpu()") == "False"
+    assert copies_to_cpu(server) == before
+    assert evaluate(server, "code", "np.array_equal(answer.as_numpy(), values)") == "True"
+
+
+def test_a_model_that_is_two_steps_of_an_ensemble_reads_its_own_memory(server):
+    code = "array = DeviceArray.of(values); answers = [call('twice', array) for _ in range(3)]"
+    assert in_model(server, code, "[np.array_equal(each.as_numpy(), values) for each in answers]") == str([True] * 3)
+    assert evaluate(server, "code", "[each.is_cpu() for each in answers[1:]]") == "[False, False]"
+
+
+def test_a_model_that_was_loaded_again_to_take_inputs_on_the_cpu_gets_them_there(tmp_path, driver):
+    """Its caller still believes that it takes them on the device."""
+    add_code_model(tmp_path / "models")
+    add_model(tmp_path / "models", "echo", ECHO, config=TAKES_GPU)
+    options = ("--model-control-mode=explicit", "--load-model=*")
+    with ServerProcess(tmp_path / "models", *options, work=tmp_path, environ=driver.environ) as server:
+        in_model(server, "array = DeviceArray.of(values); call('echo', array); call('echo', array)", "0")
+        path = tmp_path / "models" / "echo" / "config.pbtxt"
+        path.write_text(path.read_text().replace(TAKES_GPU, ""))
+        assert server.post("/v2/repository/models/echo/load", {}).status == 200
+        assert in_model(server, "answers = [call('echo', array, CPU) for _ in range(2)]", "0") == "0"
+        right = "[np.array_equal(each.as_numpy(), values) for each in answers]"
+        assert evaluate(server, "code", right) == "[True, True]"
+
+
 def test_small_tensors_go_through_the_cpu(server):
-    code = "array = DeviceArray.of(values[:4]); answers = [call('echo', array) for _ in range(3)]"
+    code = "array = DeviceArray.of(values[:4]); answers = [call('echo', array, None) for _ in range(3)]"
     assert in_model(server, code, "[each.is_cpu() for each in answers]") == "[True, True, True]"
     assert evaluate(server, "code", "answers[-1].as_numpy().tolist()") == "[0.0, 1.0, 2.0, 3.0]"
 
@@ -235,7 +336,7 @@ def test_a_driver_without_handles_sends_tensors_through_the_cpu(tmp_path, driver
     add_code_model(tmp_path / "models")
     add_model(tmp_path / "models", "echo", ECHO, config=TAKES_GPU)
     with ServerProcess(tmp_path / "models", work=tmp_path, environ=driver.environ) as server:
-        code = "answers = [call('echo', DeviceArray.of(values)) for _ in range(3)]"
+        code = "answers = [call('echo', DeviceArray.of(values), None) for _ in range(3)]"
         assert in_model(server, code, "[each.is_cpu() for each in answers]") == "[True, True, True]"
         assert evaluate(server, "code", "np.array_equal(answers[-1].as_numpy(), values)") == "True"
 
@@ -286,7 +387,7 @@ def test_a_caller_that_is_killed_fails_what_reads_its_memory_with_a_reason(tmp_p
             "sent it may have ended meanwhile: send the request again"
         )
         server.wait_for(lambda: evaluate_or_none(server, "os.getpid()") not in (None, str(pid)), "the restart")
-        assert in_model(server, "call('echo', DeviceArray.of(values))", "call('echo', values).is_cpu()") == "True"
+        assert in_model(server, "call('echo', DeviceArray.of(values))", "call('echo', values).is_cpu()") == "False"
 
 
 def test_memory_of_a_process_that_has_ended_is_closed(tmp_path, driver):

@@ -16,7 +16,7 @@ from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.memory_limit import MEMORY_LIMIT, NO_MEMORY_LIMIT, MemoryLimit, parse_memory_limit
 from naiad.config.model.prewarm import PREWARM, parse_prewarmed_modules
 from naiad.config.model.scaling import MAX, MIN, SCALE_IDLE, SCALE_WAIT, ScalingPolicy, parse_scaling
-from naiad.core.errors import ParameterError
+from naiad.core.errors import Code, ParameterError
 
 __all__ = [
     "NO_PARAMETERS_GIVEN",
@@ -43,6 +43,7 @@ _OWN = (
     MAX,
     SCALE_WAIT,
     SCALE_IDLE,
+    CPU_ONLY,
 )
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _DEMANDS = {**_FLAGS, "pinned": False}
@@ -107,8 +108,20 @@ def parse_parameters(message: pb.ModelConfig) -> ModelParameters:
         is_native_shared=_choice(model, NATIVE_SHARED_MODEL, given, _FLAGS, "true or false"),
         prewarmed_modules=parse_prewarmed_modules(model, given.get(PREWARM, "")),
         scaling=parse_scaling(message, given),
-        takes_device_inputs=given.get(CPU_ONLY, "").lower() == "no",
+        takes_device_inputs=_takes_device_inputs(message, given),
     )
+
+
+def _takes_device_inputs(message: pb.ModelConfig, given: Mapping[str, str]) -> bool:
+    """Whether the model takes inputs in GPU memory. The text of the error is the reference's (PB src/python_be.cc)."""
+    value = given.get(CPU_ONLY, "yes")
+    if value not in {"yes", "no"} and message.backend in {"", "python"}:  # the backends that read the parameter
+        raise ParameterError(
+            f"Incorrect value for {CPU_ONLY}: {value}'; give 'yes' (inputs are on the CPU) or 'no' in lower case",
+            parameter=CPU_ONLY,
+            code=Code.UNSUPPORTED,
+        )
+    return value == "no"
 
 
 def without_own_parameters(message: pb.ModelConfig) -> pb.ModelConfig:

@@ -21,6 +21,7 @@ from naiad.engine.scheduling.deadlock import deadlock_cycle
 from naiad.engine.served import Target
 from naiad.guests.calls import ModelCall
 from naiad.guests.worker import Worker
+from naiad.protocol.device_bytes import DeviceUse
 from naiad.protocol.inference import CALL_CHAIN, DEVICE_INPUTS, DEVICE_OUTPUTS, NO_HEADERS, InferResponse, Sink
 
 __all__ = ["ModelCalls"]
@@ -95,7 +96,7 @@ class ModelCalls:
         name = request.model_name
         try:
             version = self._find(call)
-            if request.device or call.uses_device:
+            if request.device is not None or call.uses_device:
                 _settle_device_use(worker, call, version)
             pending = _PendingCall(self, worker, call, version)
             sink = _caused(worker, call, pending)
@@ -231,21 +232,16 @@ def _caused(worker: Worker, call: ModelCall, sink: Sink) -> Sink:
 
 
 def _settle_device_use(worker: Worker, call: ModelCall, version: Target) -> None:
-    """Have tensors of a call in GPU memory only where *version* allows it, and tell the caller for its next calls.
+    """Have outputs of a call in GPU memory only where *version* allows it, and tell the caller about its next inputs.
 
-    Raises:
-        NaiadError: If inputs are there that the version takes on the CPU: it was loaded again since the last call.
+    Inputs that are there stay, also if the version was loaded again since the last call, and takes them on the CPU now:
+    its guest copies them.
     """
     request = call.request
-    takes = bool(version.device & DEVICE_INPUTS)
-    worker.tell_device_use(request.model_name, request.model_version, takes=takes)
-    if request.device & DEVICE_INPUTS and not takes:
-        raise NaiadError(
-            "cannot pass inputs in GPU memory: the model was loaded again and takes them on the CPU now; call it again",
-            code=Code.UNAVAILABLE,
-        )
-    if not version.device & DEVICE_OUTPUTS:
-        request.device &= ~DEVICE_OUTPUTS
+    worker.tell_device_use(request.model_name, request.model_version, takes=bool(version.device & DEVICE_INPUTS))
+    use = request.device
+    if use is not None and not version.device & DEVICE_OUTPUTS:
+        request.device = DeviceUse(has_inputs=True) if use.has_inputs else None
 
 
 def _no_response(call: ModelCall) -> InferResponse:

@@ -59,6 +59,7 @@ class EnsembleResponses:
             OutputTensor(name, tensor.datatype, tensor.shape_for(self._dims[name], self.is_batched), tensor.data)
             for name, tensor in outputs
         ]
+        response.is_on_device = request.device is not None
         response.parameters = response_parameters(request, [tensor for _, tensor in outputs])
         if self._reshape.is_needed:
             self._reshape.apply(response)

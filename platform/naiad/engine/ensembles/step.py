@@ -19,7 +19,10 @@ from naiad.engine.scheduling.ensembles.step_limits import StepLimits
 from naiad.engine.served import Target
 from naiad.guests.worker import Worker
 from naiad.protocol.datatypes import Datatype
+from naiad.protocol.device_bytes import DeviceUse, device_bytes
 from naiad.protocol.inference import (
+    DEVICE_INPUTS,
+    DEVICE_OUTPUTS,
     NO_PARAMETERS,
     SEQUENCE_END,
     SEQUENCE_START,
@@ -33,6 +36,7 @@ from naiad.protocol.inference import (
 
 logger = logging.getLogger("naiad.engine")
 
+_NO_DEVICE = DeviceUse()
 _SUBMITTED_AT_ONCE = 64
 """Steps whose turn has come that are submitted in one turn of the event loop: each takes up to about 0.1 ms."""
 
@@ -75,12 +79,15 @@ class StepPlan:
         dims: Dimensions of the version's inputs, by name.
         is_batched: Whether it has a batch dimension.
         outputs: The outputs to request.
+        takers: Its outputs that may stay in GPU memory for the steps that they are inputs of, if there are any. If they
+            are outputs of the ensemble as well, the request decides.
     """
 
-    __slots__ = ("dims", "is_batched", "number", "outputs")
+    __slots__ = ("dims", "is_batched", "number", "outputs", "takers")
 
-    def __init__(self, step: EnsembleStep, version: Target) -> None:
+    def __init__(self, step: EnsembleStep, version: Target, takers: frozenset[str]) -> None:
         self.number = version.number
+        self.takers = takers
         self.dims = {tensor.name: tensor.dims for tensor in version.config.inputs}
         self.is_batched = version.config.max_batch_size > 0
         self.outputs = tuple(sorted(step.outputs))
@@ -119,6 +126,7 @@ class StepSubmitter:
         graph: The ensemble's steps.
         registry: Where to find their models.
         limits: Which steps are in flight, and which wait for their turn.
+        uses_device: Whether tensors may stay in GPU memory between steps.
         on_waiting: Called when a step has to wait, for an instance or for its turn.
     """
 
@@ -127,6 +135,7 @@ class StepSubmitter:
         self.registry = registry
         self.limits: StepLimits[StepRequest] = StepLimits(limit)
         self.on_waiting = on_waiting
+        self.uses_device = False
         self._plans: dict[int, StepPlan] = {}
         self._following: deque[StepRequest] = deque()  # they have entered their step, and are submitted next
         self._is_submitting = False
@@ -135,8 +144,31 @@ class StepSubmitter:
         """The plan of a step's requests to a version; a new one after the version was loaded again."""
         plan = self._plans.get(step)
         if plan is None or plan.number != version.number:
-            plan = self._plans[step] = StepPlan(self.graph.steps[step], version)
+            found = self.graph.steps[step]
+            plan = self._plans[step] = StepPlan(found, version, self._takers(found, version))
+            self.uses_device = self.uses_device or any(
+                self.graph.consumers.get(found.outputs[name]) for name in plan.takers
+            )
         return plan
+
+    def _takers(self, step: EnsembleStep, version: Target) -> frozenset[str]:
+        """The outputs of a step that all steps which use them take in GPU memory."""
+        if not version.device & DEVICE_OUTPUTS:
+            return frozenset()
+        consumers = self.graph.consumers
+        return frozenset(
+            name
+            for name, tensor in step.outputs.items()
+            if all(self.takes_device(index) for index in consumers.get(tensor, ()))
+        )
+
+    def takes_device(self, step: int) -> bool:
+        """Whether the model of a step takes inputs in GPU memory."""
+        found = self.graph.steps[step]
+        try:
+            return bool(self.registry.find(found.model, found.version).device & DEVICE_INPUTS)
+        except NaiadError:
+            return False
 
     def begin(self, step_request: StepRequest) -> None:
         """Submit a step's request, now or when it is its turn."""
@@ -253,6 +285,9 @@ class StepRequest:
         ]
         if plan.is_batched:
             self._size = inputs[0].shape[0] if inputs and inputs[0].shape else 1
+        device = None
+        if asked.device is not None or self._submitter.uses_device:
+            device = self._device_use(step, plan, inputs)
         return InferRequest(
             step.model,
             step.version,
@@ -267,7 +302,21 @@ class StepRequest:
             plan.layout_key(inputs),
             self,
             propagated=asked.propagated,
+            device=device,
         )
+
+    def _device_use(self, step: EnsembleStep, plan: StepPlan, inputs: Sequence[InputTensor]) -> DeviceUse | None:
+        """What the request has to do with GPU memory: inputs as they are, outputs as the next steps take them."""
+        asked = self._parent.request.device or _NO_DEVICE
+        leaving = self._submitter.graph.outputs
+        kept = frozenset(
+            name
+            for name in plan.takers
+            if step.outputs[name] not in leaving or asked.keeps_outputs or step.outputs[name] in asked.kept
+        )
+        places = {name: asked.places[tensor] for name, tensor in step.outputs.items() if tensor in asked.places}
+        has_inputs = any(device_bytes(tensor.data) is not None for tensor in inputs)
+        return DeviceUse(has_inputs=has_inputs, kept=kept, places=places) if has_inputs or kept or places else None
 
     def on_computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:  # noqa: ARG002 - see `Trace`
         """Note how long the step's model took; called before its last response."""

@@ -25,7 +25,7 @@ from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.instance import Instance
 from naiad.engine.statistics.counters import Statistics
 from naiad.guests.worker import Worker
-from naiad.protocol.inference import InferRequest, Sink
+from naiad.protocol.inference import DEVICE_INPUTS, DEVICE_OUTPUTS, InferRequest, Sink
 from naiad.protocol.metadata import ModelCondition, ModelStatistics
 from naiad.protocol.request_plan import CheckedLayout
 
@@ -42,11 +42,9 @@ class EnsembleVersion:
         graph: Its steps.
         submit: See `Target.submit`.
         direct: None: which instance gets the inputs is known only when the steps are dispatched.
-        device: Nothing: the inputs of its requests travel in messages.
     """
 
     direct = None
-    device = 0
 
     def __init__(
         self,
@@ -95,6 +93,14 @@ class EnsembleVersion:
     def keep_responses(self, cache: ResponseCache) -> None:
         """From now on answer requests that *cache* knows the response of from there."""
         self._admission.cache = CachedResponses(cache, self.config, self.version, self.number, self._responses.totals)
+
+    @property
+    def device(self) -> int:
+        """See `Target`. Its inputs may be in GPU memory if all steps take them there that they go to."""
+        if self.config.message.response_cache.enable:
+            return 0
+        steps = {step for name in self.graph.inputs for step in self.graph.consumers.get(name, ())}
+        return DEVICE_OUTPUTS | (DEVICE_INPUTS if all(map(self._submitter.takes_device, steps)) else 0)
 
     @property
     def reason(self) -> str:

@@ -111,7 +111,7 @@ class Admission:
             if layout is None:
                 request, layout = self._check(request)
             key = next(self.keys)
-            if self.cache is not None:
+            if self.cache is not None and request.device is None:  # else the server has not all bytes
                 remaining = self.cache.respond(request, sink)
                 if remaining is None:
                     return key

@@ -47,6 +47,7 @@ def _request(row: Row[PendingRequest], request: InferRequest) -> InferRequest:
         request.timeout_us,
         trace=request.trace,
         propagated=request.propagated,
+        device=request.device,
     )
 
 

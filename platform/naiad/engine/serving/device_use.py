@@ -1,9 +1,15 @@
-"""Whether the guests of a version may get and send tensors in GPU memory."""
+"""Tensors of requests and responses in GPU memory: which models may have them, and which outputs may be there."""
 
 from __future__ import annotations
 
 from naiad.config.model.model_config import ModelConfig
-from naiad.protocol.inference import DEVICE_INPUTS, DEVICE_OUTPUTS
+from naiad.core.errors import Code, ModelError
+from naiad.protocol.device_bytes import DeviceUse
+from naiad.protocol.inference import DEVICE_INPUTS, DEVICE_OUTPUTS, NO_PARAMETERS, InferRequest, InferResponse
+
+__all__ = ["device_use", "settle_outputs"]
+
+_NOTHING = DeviceUse()
 
 
 def device_use(config: ModelConfig, *, is_native: bool) -> int:
@@ -16,3 +22,19 @@ def device_use(config: ModelConfig, *, is_native: bool) -> int:
     if is_native or message.response_cache.enable or message.HasField("sequence_batching"):
         return 0
     return DEVICE_OUTPUTS | (DEVICE_INPUTS if config.settings.takes_device_inputs else 0)
+
+
+def settle_outputs(request: InferRequest, response: InferResponse) -> None:
+    """Complete a guest's response with outputs in GPU memory, or make it an error: foreign code sent it.
+
+    The data of an output that was written to the place that the request names becomes that place.
+    """
+    use = request.device or _NOTHING
+    for tensor in response.outputs:
+        data = use.settled(tensor.name, tensor.data)
+        if data is None:
+            text = f"output '{tensor.name}' of model '{response.model_name}' is not where its request wants it"
+            response.outputs, response.parameters = (), NO_PARAMETERS
+            response.error = ModelError(text, code=Code.INTERNAL)
+            return
+        tensor.data = data

@@ -16,7 +16,7 @@ from naiad.core.errors import FatalRequestError, GuestExitedError, NaiadError, f
 from naiad.engine.lifecycle.fatal_requests import FatalRequests
 from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.response_order import OrderedSink
-from naiad.guests.memory.device_bytes import device_bytes
+from naiad.protocol.device_bytes import device_bytes
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.request_plan import error_prefix
 

@@ -21,6 +21,7 @@ from naiad.engine.scheduling.fifo import FifoScheduler
 from naiad.engine.scheduling.response_order import ResponseOrder
 from naiad.engine.scheduling.sequences.batcher import SequenceScheduler
 from naiad.engine.scheduling.sequences.states import StateTensor
+from naiad.engine.serving.device_use import settle_outputs
 from naiad.engine.serving.dispatch import Dispatcher, WorkerScheduler
 from naiad.engine.serving.fatal_requests import FatalRequestGuard
 from naiad.engine.serving.pending import PendingRequest
@@ -250,6 +251,8 @@ class RequestTracker:
         response = answer.response
         if response is not None:
             response.request_id = pending.request.request_id
+            if response.is_on_device or pending.request.device is not None:
+                settle_outputs(pending.request, response)
         if self._is_prepared:
             if response is not None:
                 response = self._preparation.prepare(worker, pending, response)

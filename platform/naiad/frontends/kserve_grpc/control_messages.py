@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from naiad.core.errors import InvalidRequestError
 from naiad.frontends.kserve_grpc import service_pb2 as pb
-from naiad.frontends.regions import Region
+from naiad.frontends.regions import CudaRegion, Region
 
 M = TypeVar("M", bound=Message)
 
@@ -45,6 +45,17 @@ def unload_dependents(request: pb.RepositoryModelUnloadRequest) -> bool:
     if parameter.WhichOneof("parameter_choice") != "bool_param":
         raise InvalidRequestError("invalid value type for 'unload_dependents' parameter, expected bool_param.")
     return parameter.bool_param
+
+
+def cuda_regions(found: Sequence[CudaRegion]) -> pb.CudaSharedMemoryStatusResponse:
+    """Registered regions of GPUs' memory, by name."""
+    response = pb.CudaSharedMemoryStatusResponse()
+    for region in found:
+        entry = response.regions[region.name]
+        entry.name = region.name
+        entry.device_id = region.device_id
+        entry.byte_size = region.byte_size
+    return response
 
 
 def regions(found: Sequence[Region]) -> pb.SystemSharedMemoryStatusResponse:

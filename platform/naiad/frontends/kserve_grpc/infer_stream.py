@@ -251,7 +251,7 @@ class InferStream:
         if request.requested is not None:
             name, version = infer_request.model_name, infer_request.model_version
             metadata, config = self._engine.model_metadata(name, version), self._engine.model_config(name, version)
-            request.requested.set_model(metadata, config)
+            request.requested.prepare(infer_request, metadata, config)
         infer_request.propagated = self._headers
         if self._prepare is not None:
             self._prepare(infer_request)

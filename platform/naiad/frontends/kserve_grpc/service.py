@@ -166,7 +166,7 @@ class InferenceService:
         if requested is None:
             return Inference(request, response_codec.encode_response)
         name, version = request.model_name, request.model_version
-        requested.set_model(self._engine.model_metadata(name, version), self._engine.model_config(name, version))
+        requested.prepare(request, self._engine.model_metadata(name, version), self._engine.model_config(name, version))
         return Inference(request, partial(response_codec.encode_response, requested=requested), requested)
 
     def submit(self, request: InferRequest, sink: Sink, headers: Mapping[str, str] = NO_HEADERS) -> int:
@@ -273,22 +273,22 @@ class InferenceService:
     async def cuda_shared_memory_status(
         self, request: pb.CudaSharedMemoryStatusRequest
     ) -> pb.CudaSharedMemoryStatusResponse:
-        """CUDA regions cannot be registered, so any name is unknown."""
-        self._extensions.regions.check_cuda_status(request.name)
-        return pb.CudaSharedMemoryStatusResponse()
+        """All registered regions of GPUs' memory, or one of them."""
+        return control_messages.cuda_regions(self._extensions.regions.cuda_status(request.name))
 
     async def cuda_shared_memory_register(
         self, request: pb.CudaSharedMemoryRegisterRequest
     ) -> pb.CudaSharedMemoryRegisterResponse:
-        """Rejected: the server runs no CUDA code."""
-        self._extensions.regions.register_cuda(request.name)
+        """Register a region of a GPU's memory."""
+        self._extensions.regions.register_cuda(request.name, request.raw_handle, request.device_id, request.byte_size)
         return pb.CudaSharedMemoryRegisterResponse()
 
     async def cuda_shared_memory_unregister(
         self,
-        request: pb.CudaSharedMemoryUnregisterRequest,  # noqa: ARG002 - as `check`
+        request: pb.CudaSharedMemoryUnregisterRequest,
     ) -> pb.CudaSharedMemoryUnregisterResponse:
-        """Unregister nothing: unknown regions are a success in the reference."""
+        """Unregister a region, or all. Success for an unknown one, as in the reference."""
+        self._extensions.regions.unregister(request.name, is_cuda=True)
         return pb.CudaSharedMemoryUnregisterResponse()
 
     async def trace_setting(self, request: pb.TraceSettingRequest) -> pb.TraceSettingResponse:

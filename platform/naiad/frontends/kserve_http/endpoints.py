@@ -263,8 +263,8 @@ class Endpoints:
         """Submit a request, after what it has in shared memory is read."""
         if form.requested is not None:
             name, version = route.name, route.version
-            form.requested.set_model(
-                self._engine.model_metadata(name, version), self._engine.model_config(name, version)
+            form.requested.prepare(
+                inference, self._engine.model_metadata(name, version), self._engine.model_config(name, version)
             )
             if form.requested.has_region_inputs:
                 self._read_regions(exchange, inference, form)

@@ -12,11 +12,8 @@ from naiad.frontends.http1.messages import HttpRequest, json_response, response
 from naiad.frontends.kserve_http.infer_request import parse_json
 from naiad.frontends.kserve_http.json_members import as_string, as_unsigned
 from naiad.frontends.kserve_http.routes import Endpoint, Route
-from naiad.frontends.regions import RegionRegistry
+from naiad.frontends.regions import CUDA_HANDLE_BYTES, RegionRegistry
 from naiad.protocol.inference import Buffer
-
-_CUDA_HANDLE_SIZE = 64
-"""Bytes of CUDA's `cudaIpcMemHandle_t`."""
 
 
 def shared_memory_response(request: HttpRequest, route: Route, regions: RegionRegistry) -> Sequence[Buffer]:
@@ -29,8 +26,7 @@ def shared_memory_response(request: HttpRequest, route: Route, regions: RegionRe
     if route.action == "status":
         return json_response(_status(route.name, regions, is_system=is_system))
     if route.action == "unregister":
-        if is_system:
-            regions.unregister(route.name)
+        regions.unregister(route.name, is_cuda=not is_system)
     elif is_system:
         _register(route.name, request.body, regions)
     else:
@@ -40,8 +36,10 @@ def shared_memory_response(request: HttpRequest, route: Route, regions: RegionRe
 
 def _status(name: str, regions: RegionRegistry, *, is_system: bool) -> list[dict[str, str | int]]:
     if not is_system:
-        regions.check_cuda_status(name)
-        return []
+        return [
+            {"name": region.name, "device_id": region.device_id, "byte_size": region.byte_size}
+            for region in regions.cuda_status(name)
+        ]
     return [
         {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
         for region in regions.status(name)
@@ -63,15 +61,14 @@ def _register_cuda(name: str, body: Buffer, regions: RegionRegistry) -> None:
     document = parse_json(body)
     _require(document, "raw_handle")
     handle = as_string(_member(document["raw_handle"], "b64"), "")
-    for member in ("byte_size", "device_id"):
-        as_unsigned(_member(document, member), "")
+    byte_size, device_id = (as_unsigned(_member(document, member), "") for member in ("byte_size", "device_id"))
     try:
-        is_handle = len(base64.b64decode(handle, validate=True)) == _CUDA_HANDLE_SIZE
+        raw = base64.b64decode(handle, validate=True)
     except (binascii.Error, ValueError):
-        is_handle = False
-    if not is_handle:
+        raw = b""
+    if len(raw) != CUDA_HANDLE_BYTES:
         raise InvalidRequestError("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
-    regions.register_cuda(name)
+    regions.register_cuda(name, raw, device_id, byte_size)
 
 
 def _require(document: Mapping[str, Any], member: str) -> None:

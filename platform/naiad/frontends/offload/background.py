@@ -11,6 +11,7 @@ from naiad.frontends.offload.deferred import no_deferred
 from naiad.frontends.offload.pool import OffloadPool
 from naiad.frontends.offload.slices import SlicedJob, SliceScheduler
 from naiad.protocol.datatypes import Datatype
+from naiad.protocol.device_bytes import device_bytes
 from naiad.protocol.inference import Buffer, InferRequest
 from naiad.protocol.strings import scan_steps
 
@@ -67,12 +68,13 @@ class Background:
 def has_long_strings(request: InferRequest) -> bool:
     """Whether a request has BYTES tensors whose elements would take long to count."""
     for tensor in request.inputs:
-        if tensor.datatype is Datatype.BYTES and tensor.strings is None and len(tensor.data) >= LONG_STRINGS:
+        is_long = tensor.datatype is Datatype.BYTES and tensor.strings is None and len(tensor.data) >= LONG_STRINGS
+        if is_long and device_bytes(tensor.data) is None:
             return True
     return False
 
 
 def _count_strings(request: InferRequest) -> Generator[None, None, None]:
     for tensor in request.inputs:
-        if tensor.datatype is Datatype.BYTES and tensor.strings is None:
+        if tensor.datatype is Datatype.BYTES and tensor.strings is None and device_bytes(tensor.data) is None:
             tensor.strings = yield from scan_steps(tensor.data, prod(tensor.shape))

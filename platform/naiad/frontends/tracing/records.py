@@ -6,6 +6,7 @@ The event loop records; `rendering` makes text of the records later, on the thre
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol, TypeAlias
@@ -13,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 from naiad.core.errors import NaiadError
 from naiad.frontends.tracing.request_trace import ComputeTimes
 from naiad.protocol.datatypes import Datatype
-from naiad.protocol.inference import Buffer, InferRequest, InferResponse
+from naiad.protocol.inference import Buffer, InferRequest, InferResponse, InputTensor
 
 _ids = count(1)
 _RECORD_SIZE = 512
@@ -130,10 +131,13 @@ class _TraceTree:
 class JsonRecorder:
     """Stores events as JSON records, each with the id of its request's trace."""
 
-    __slots__ = ("_has_header", "_id", "_parent", "_records", "_request", "_tree")
+    __slots__ = ("_has_header", "_id", "_inputs", "_model", "_parent", "_records", "_request_id", "_tree")
 
     def __init__(self, request: InferRequest, tree: _TraceTree, parent: int = 0) -> None:
-        self._request = request
+        # Not the request, which refers to its trace: a cycle would keep its tensors until the collector runs.
+        self._model = request.model_name, request.model_version
+        self._request_id = request.request_id
+        self._inputs: Sequence[InputTensor] = request.inputs  # until they are recorded
         self._tree = tree
         self._id = next(_ids)
         self._parent = parent
@@ -177,8 +181,9 @@ class JsonRecorder:
         """Record the start of the request, and its inputs at the level TENSORS."""
         self.record("REQUEST_START", time.monotonic_ns())
         if self._tree.with_tensors:
-            for tensor in self._request.inputs:
+            for tensor in self._inputs:
                 self._record_tensor("TENSOR_QUEUE_INPUT", tensor.name, tensor.datatype, tensor.shape, tensor.data)
+        self._inputs = ()
 
     def record_response(self, response: InferResponse) -> None:
         """Record a response: its model version, and its outputs at the level TENSORS."""
@@ -189,7 +194,7 @@ class JsonRecorder:
 
     def end_request(self, error: NaiadError | None) -> None:  # noqa: ARG002 - the format has no errors
         """Record the end of the request."""
-        self._insert_header(self._request.model_version)
+        self._insert_header(self._model[1])
         self.record("REQUEST_END", time.monotonic_ns())
 
     def close(self) -> None:
@@ -205,9 +210,9 @@ class JsonRecorder:
         if self._has_header or not self._tree.has_room():
             return
         self._has_header = True
-        header = {"id": self._id, "model_name": self._request.model_name, "model_version": version}
-        if self._request.request_id:
-            header["request_id"] = self._request.request_id
+        header = {"id": self._id, "model_name": self._model[0], "model_version": version}
+        if self._request_id:
+            header["request_id"] = self._request_id
         if self._parent:
             header["parent_id"] = self._parent
         self._records.insert(0, header)

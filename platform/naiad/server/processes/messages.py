@@ -196,6 +196,18 @@ class TracedArrival(NamedTuple):
     headers: Mapping[str, str]
 
 
+class RegionUse(NamedTuple):
+    """The tensors of a request that are in regions of GPU memory: the region's name, offset and bytes of each.
+
+    Attributes:
+        inputs: By position; their bytes are not in the request.
+        outputs: By name.
+    """
+
+    inputs: Mapping[int, tuple[str, int, int]]
+    outputs: Mapping[str, tuple[str, int, int]]
+
+
 class FullRequest(NamedTuple):
     """A request that has more than a template and an id; with an *arrival* if it may be traced."""
 
@@ -212,6 +224,7 @@ class FullRequest(NamedTuple):
     data: bytes
     propagated: Mapping[str, str]
     arrival: TracedArrival | None
+    regions: RegionUse | None = None
 
 
 class FullResponse(NamedTuple):

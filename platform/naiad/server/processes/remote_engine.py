@@ -65,6 +65,7 @@ from naiad.server.processes.messages import (
     FullResponse,
     OwnerCall,
     PartAnnouncement,
+    RegionUse,
     RequestTemplate,
     ResponseLayout,
     SegmentAnnouncement,
@@ -76,6 +77,7 @@ from naiad.server.processes.messages import (
     pack,
     unpack,
 )
+from naiad.server.processes.region_use import split_regions
 
 logger = logging.getLogger("naiad.frontends")
 
@@ -394,9 +396,12 @@ class RemoteEngine:
         link = self._open_link()
         key = request.model_name, request.model_version
         known = self._routes.get(key) or self._find_route(*key)
-        buffers = [tensor.data for tensor in request.inputs]
+        inputs, regions = request.inputs, None
+        if request.device is not None:
+            inputs, regions = split_regions(request, request.device)
+        buffers = [tensor.data for tensor in inputs]
         sizes = list(map(len, buffers))
-        template = None if request.layout_key is None else known.templates.get(request.layout_key)
+        template = None if request.layout_key is None or regions else known.templates.get(request.layout_key)
         if template is None or template.sizes != sizes:
             template = self._template(known, request, sizes)
         place, resend = NO_PLACE, None
@@ -407,7 +412,7 @@ class RemoteEngine:
             else:
                 if template.size > COPIED_AT_ONCE:
                     copies = []
-                place = known.part.place(request.inputs, template.offsets, template.size, copies)
+                place = known.part.place(inputs, template.offsets, template.size, copies)
         # Requests of a sequence keep their order.
         if copies or (self._copied and request.correlation_id and copied is None):
             part = known.part if place >= 0 else None
@@ -419,7 +424,12 @@ class RemoteEngine:
             else:
                 data = b"".join(buffers) if template.is_dense else _joined(buffers, template)
             self._pending[number] = sink, request.request_id, resend
-            if arrival is None and not request.parameters and (template.is_plain or _is_plain(request)):
+            if (
+                arrival is None
+                and not request.parameters
+                and regions is None
+                and (template.is_plain or _is_plain(request))
+            ):
                 request_id = request.request_id.encode("utf-8", "surrogatepass") if request.request_id else b""
                 context = orjson.dumps(dict(request.propagated)) if request.propagated else b""
                 id_size, context_size = len(request_id), len(context)
@@ -430,7 +440,8 @@ class RemoteEngine:
                     )
                     link.send(b"".join((head, request_id, context, data)))
                     return
-            link.send(pack(FrameKind.REQUEST, _full_request(number, template, request, place, data, arrival)))
+            message = _full_request(number, template, request, place, data, arrival, regions)
+            link.send(pack(FrameKind.REQUEST, message))
         except BaseException:
             self._pending.pop(number, None)
             if place >= 0 and copied is None:
@@ -552,7 +563,7 @@ class RemoteEngine:
             )
             self.send(pack(FrameKind.TEMPLATE, message))
             known.templates[signature] = template
-        if request.layout_key is not None:
+        if request.layout_key is not None and request.device is None:
             if all(tensor.datatype is not Datatype.BYTES for tensor in inputs):  # whose strings may have been counted
                 template = template._replace(is_plain=_is_plain(request))
             known.templates[request.layout_key] = template
@@ -885,6 +896,7 @@ def _full_request(
     place: int,
     data: bytes,
     arrival: TracedArrival | None,
+    regions: RegionUse | None,
 ) -> FullRequest:
     return FullRequest(
         number,
@@ -900,4 +912,5 @@ def _full_request(
         data,
         dict(request.propagated),
         arrival,
+        regions,
     )

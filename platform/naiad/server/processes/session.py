@@ -25,6 +25,7 @@ from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.frontend_memory import FrontendMemory, SharedInputs
 from naiad.guests.tensors import TensorLayout
 from naiad.protocol.datatypes import Datatype
+from naiad.protocol.device_bytes import device_bytes
 from naiad.protocol.inference import (
     NO_HEADERS,
     NO_PARAMETERS,
@@ -66,6 +67,7 @@ from naiad.server.processes.messages import (
     pack,
     unpack,
 )
+from naiad.server.processes.region_use import join_regions
 from naiad.server.processes.shared_tracer import TracedSink
 
 logger = logging.getLogger("naiad.frontends")
@@ -211,7 +213,7 @@ class FrontendSession:
             engine: The engine.
             memory: The memory that frontend processes share with guests.
             tracer: Traces requests of all processes.
-            services: What the process may call beside the engine's door, by name.
+            services: What the process may call beside the engine's door, by name; "find_part" is for its requests.
             on_report: Called with what the process reports of itself.
         """
         self.received_count = 0
@@ -428,8 +430,16 @@ class FrontendSession:
         inputs, place = found
         for tensor, scan in zip(inputs, full.scans, strict=True):
             tensor.strings = scan
+        use = None
+        if full.regions is not None:  # whose layout is not that of the template
+            place = None
+            try:
+                use = join_regions(inputs, full.regions, self._services["find_part"])
+            except NaiadError as error:
+                self._reject(full.number, template.request(inputs, full.request_id.encode(), b"", None), error)
+                return
         # The check of a request depends on these two as well, so a layout that was checked earlier is not enough.
-        is_usual = isinstance(full.correlation_id, int) and len(full.request_id) < _USUAL_ID
+        is_usual = isinstance(full.correlation_id, int) and len(full.request_id) < _USUAL_ID and use is None
         request = InferRequest(
             template.model_name,
             template.model_version,
@@ -444,6 +454,7 @@ class FrontendSession:
             template if is_usual else None,
             place=place,
             propagated=full.propagated,
+            device=use,
         )
         self._submit(full.number, template, request, full.arrival)
 
@@ -589,6 +600,7 @@ class FrontendSession:
         if (
             response.layout is None
             or response.error is not None
+            or response.is_on_device
             or response.parameters
             or not (is_placed or not any(places))
         ):
@@ -607,13 +619,15 @@ class FrontendSession:
     def _respond_in_full(
         self, number: int, response: InferResponse, places: list[tuple[int, int] | None], *, final: bool
     ) -> None:
+        # Outputs in GPU memory are in regions of clients.
+        found = [b"" if device_bytes(output.data) is not None else output.data for output in response.outputs]
         outputs = tuple(
             [
-                (output.name, output.datatype, tuple(output.shape), len(output.data), place)
-                for output, place in zip(response.outputs, places, strict=True)
+                (output.name, output.datatype, tuple(output.shape), len(data), place)
+                for output, place, data in zip(response.outputs, places, found, strict=True)
             ]
         )
-        data = [output.data for output, place in zip(response.outputs, places, strict=True) if place is None]
+        data = [data for data, place in zip(found, places, strict=True) if place is None]
         error = None if response.error is None else error_fields(response.error)
         message = FullResponse(
             number,

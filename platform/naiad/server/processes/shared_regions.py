@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from naiad.core.errors import NaiadError
-from naiad.frontends.regions import ClientRegions, Region, RegionPart, in_use
+from naiad.frontends.regions import ClientRegions, CudaRegion, Region, RegionPart, in_use
 from naiad.server.processes.messages import FrameKind, UsedRegions, pack
 from naiad.server.processes.remote_engine import RemoteEngine
 
@@ -24,6 +24,15 @@ class NewRegion(NamedTuple):
     name: str
     key: str
     offset: int
+    byte_size: int
+
+
+class NewCudaRegion(NamedTuple):
+    """A region of GPU memory to register; see `ClientRegions.register_cuda`."""
+
+    name: str
+    handle: bytes
+    device_id: int
     byte_size: int
 
 
@@ -49,6 +58,13 @@ class FrontendProcesses(Protocol):
         """Have each of them take regions out of its registry; those that one of them uses."""
 
 
+def _register(regions: ClientRegions, region: NewRegion | NewCudaRegion) -> None:
+    if isinstance(region, NewCudaRegion):
+        regions.register_cuda(*region)
+    else:
+        regions.register(*region)
+
+
 class SharedRegions:
     """The owner's registry: decides whether a change is valid, and makes it in all frontend processes."""
 
@@ -57,40 +73,46 @@ class SharedRegions:
         self._processes = processes
         self._changing = asyncio.Lock()
 
-    def messages(self) -> list[tuple[int, NewRegion]]:
+    def messages(self) -> list[tuple[int, NewRegion | NewCudaRegion]]:
         """What a process that starts has to know."""
-        return [
-            (FrameKind.REGION, NewRegion(each.name, each.key, each.offset, each.byte_size))
-            for each in self._regions.status()
+        system = [NewRegion(each.name, each.key, each.offset, each.byte_size) for each in self._regions.status()]
+        cuda = [
+            NewCudaRegion(each.name, each.handle, each.device_id, each.byte_size)
+            for each in self._regions.cuda_status()
         ]
+        regions: list[NewRegion | NewCudaRegion] = [*system, *cuda]
+        return [(FrameKind.REGION, region) for region in regions]
 
-    async def register(self, region: NewRegion) -> None:
+    async def register(self, region: NewRegion | NewCudaRegion) -> None:
         """Register a region in all processes.
 
         Raises:
             NaiadError: If that is not possible.
         """
         async with self._changing:
-            self._regions.register(*region)
+            _register(self._regions, region)
             self._processes.broadcast(FrameKind.REGION, region)
 
-    async def unregister(self, name: str) -> None:
-        """Unregister one region, or all of them (no name), in all processes.
+    async def unregister(self, name: str, *, is_cuda: bool = False) -> None:
+        """Unregister one region, or all of its kind (no name), in all processes.
 
         Raises:
             NaiadError: If requests use it, or some of them; the others are unregistered.
         """
         async with self._changing:
-            names = self._regions.named(name)
+            names = self._regions.named(name, is_cuda=is_cuda)
             if not names:
                 return
-            used = sorted(set(await self._processes.take_regions(names)))
-            for each in names:
-                if each not in used:
-                    self._regions.take(each)
+            taken = set(await self._processes.take_regions(names))
+            # Guests may use a region of GPU memory beyond the request that frontend processes know.
+            used = sorted(taken.union(each for each in names if each not in taken and not self._regions.take(each)))
             self._processes.broadcast(FrameKind.RETURN_REGIONS, ReturnedRegions(names, used))
         if used:
-            raise in_use(name, used)
+            raise in_use(name, used, is_cuda=is_cuda)
+
+    def part(self, name: str, offset: int, byte_size: int) -> RegionPart:
+        """The part of a region that a tensor is in. See `ClientRegions.part`."""
+        return self._regions.part(name, offset, byte_size)
 
 
 class RemoteRegions:
@@ -99,8 +121,9 @@ class RemoteRegions:
     def __init__(self, engine: RemoteEngine, *, is_allowed: bool) -> None:
         """No regions; `is_allowed` as for `ClientRegions`."""
         self._engine = engine
-        self._regions = ClientRegions(is_allowed=is_allowed)
-        self._taken: dict[str, Region] = {}
+        # The owner has found the GPUs of the regions that it announces, and uses its own region in requests.
+        self._regions = ClientRegions(is_allowed=is_allowed, find_gpu=lambda _: bytes(16))
+        self._taken: dict[str, Region | CudaRegion] = {}
 
     def on_command(self, kind: int, content: Any) -> None:
         """Carry out a command of the owner."""
@@ -111,16 +134,16 @@ class RemoteRegions:
         elif kind == FrameKind.RETURN_REGIONS:
             self._settle(content)
 
-    def _add(self, region: NewRegion) -> None:
+    def _add(self, region: NewRegion | NewCudaRegion) -> None:
         """Add a region that the owner has registered. One that cannot be opened any more is unknown here."""
         with contextlib.suppress(NaiadError):
-            self._regions.register(*region)
+            _register(self._regions, region)
 
     def _take(self, number: int, names: Sequence[str]) -> None:
         """Take regions out, until the owner says how that ends; report those that requests use."""
         used = []
         for name in names:
-            if self._regions.named(name):
+            if self._regions.has(name):
                 region = self._regions.take(name)
                 if region is None:
                     used.append(name)
@@ -142,13 +165,14 @@ class RemoteRegions:
         self._regions.check_allowed()
         self._engine.ask("register_region", NewRegion(name, key, offset, byte_size))
 
-    def register_cuda(self, name: str) -> None:
+    def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
         """See `ClientRegions`."""
-        self._regions.register_cuda(name)
+        self._regions.check_allowed()
+        self._engine.ask("register_region", NewCudaRegion(name, handle, device_id, byte_size))
 
-    def unregister(self, name: str = "") -> None:
+    def unregister(self, name: str = "", *, is_cuda: bool = False) -> None:
         """See `ClientRegions`."""
-        self._engine.ask("unregister_region", name)
+        self._engine.ask("unregister_region", name, is_cuda=is_cuda)
 
     def part(self, name: str, offset: int, byte_size: int) -> RegionPart:
         """See `ClientRegions`."""
@@ -160,10 +184,10 @@ class RemoteRegions:
         self._receive(name)
         return self._regions.status(name)
 
-    def check_cuda_status(self, name: str = "") -> None:
+    def cuda_status(self, name: str = "") -> list[CudaRegion]:
         """See `ClientRegions`."""
         self._receive(name)
-        self._regions.check_cuda_status(name)
+        return self._regions.cuda_status(name)
 
     def check(self, name: str) -> None:
         """See `ClientRegions`."""
