@@ -13,14 +13,14 @@ import itertools
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TypeAlias, cast
 
 from naiad_stub.wire import CLIENT_MEMORY
 
-if TYPE_CHECKING:
-    from naiad.protocol.inference import Buffer
-
 __all__ = ["DeviceBytes", "DeviceUse", "Exporter", "Importer", "WrittenBytes", "as_data", "device_bytes", "on_device"]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+"""As in `protocol.inference`, which imports this module."""
 
 _numbers = itertools.count(1)
 _serials = itertools.count(1)
