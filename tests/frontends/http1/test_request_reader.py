@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from naiad.frontends.http1.heads import Head, HeadCache, Headers, is_repeated, original_headers
 from naiad.frontends.http1.request_reader import READ_SIZE, RequestLimits, RequestReader
+from naiad.frontends.http1.timeouts import Phase
 from naiad.frontends.request_memory import RequestMemory
 
 LIMITS = RequestLimits(header_bytes=16 << 10, body_bytes=1 << 20)
@@ -560,3 +561,65 @@ def test_a_client_of_http_1_0_gets_no_interim_response():
 
     assert recorder.continues == 0
     assert recorder.requests[0].body == b"body"
+
+
+# -- states that time limits depend on, and limits to the byte
+
+
+def counted_head(limit: int) -> bytes:
+    """A head whose target and fields count *limit* bytes: each field four more than its name and value."""
+    start = b"GET / HTTP/1.1\r\nHost: h\r\nX: "
+    counted = len(b"/") + len(b"Hosth") + 4 + len(b"X") + 4
+    return start + b"x" * (limit - counted) + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize(("more", "is_rejected"), [(0, False), (1, True)])
+def test_a_head_may_have_as_many_bytes_as_the_limit(more, is_rejected):
+    recorder = Recorder()
+    recorder.feed(counted_head(LIMITS.header_bytes + more))
+    assert [status for status, _ in recorder.rejected] == ([431] if is_rejected else [])
+    assert len(recorder.requests) == (not is_rejected)
+
+
+def test_a_header_without_end_is_rejected_behind_empty_lines_too():
+    """They bring it to the parser, which reports no header that is not complete."""
+    recorder = Recorder()
+    recorder.feed(b"\n\nGET / HTTP/1.1\r\nX: ")
+    assert recorder.reader.phase is Phase.HEADER
+    received = recorder.reader.received
+    recorder.feed(b"x" * 1000)
+    assert recorder.reader.received == received + 1000
+    recorder.feed(b"x" * (LIMITS.header_bytes + 2 * READ_SIZE))
+    assert [status for status, _ in recorder.rejected] == [431]
+
+
+def test_empty_lines_alone_are_no_request():
+    recorder = Recorder()
+    recorder.feed(b"\n\n\n")
+    assert recorder.rejected == []
+    assert recorder.requests == []
+    recorder.feed(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert len(recorder.requests) == 1
+
+
+def test_a_rejected_connection_expects_nothing():
+    recorder = Recorder()
+    recorder.feed(b"GET / HTTP/1.1\r\nX: ")
+    assert recorder.reader.phase is Phase.HEADER
+    recorder.feed(b"x" * LIMITS.header_bytes)
+    assert [status for status, _ in recorder.rejected] == [431]
+    assert (recorder.reader.phase, recorder.reader.received) == (Phase.IDLE, 0)
+
+
+def test_reading_on_is_reported_once():
+    recorder = Recorder()
+    recorder.feed(plain("/long", LONG)[:-10])
+    assert recorder.reader.phase is Phase.BODY
+    recorder.reader._stop_receiving()  # as where the budget has no room
+    recorder.reader._stop_receiving()
+    assert recorder.reader.phase is Phase.WORKING
+    recorder.reader.resume_receiving()
+    recorder.reader.resume_receiving()
+    assert recorder.stops == [True, False]
+    assert recorder.reader.phase is Phase.BODY
+    recorder.reader.release()

@@ -128,3 +128,36 @@ def test_both_sides_count_the_same(sent):
             sender.on_stream_window_update(ours[number], increment)
         assert sender.window == receiver.window >= 500
         assert ours[number].send_window == theirs[number].receive_window >= 300
+
+
+@pytest.mark.parametrize(("size", "increment"), [(0, 0), (50, 0), (51, 51), (100, 100)])
+def test_a_window_is_opened_again_once_less_than_half_of_it_is_left(size, increment):
+    flow, stream = ReceiveFlow(100, 100), Windows(receive_window=100)
+    assert flow.consume(size) == increment
+    assert flow.window == 100 - size + increment
+    assert flow.consume_on_stream(stream, size) == increment
+    assert stream.receive_window == 100 - size + increment
+
+
+def test_data_beyond_a_window_is_an_error():
+    flow = ReceiveFlow(100, 100)
+    with pytest.raises(Http2ConnectionError, match="more DATA than the connection's window"):
+        flow.consume(101)
+    with pytest.raises(Http2StreamError):
+        flow.consume_on_stream(Windows(receive_window=100), 101)
+
+
+@pytest.mark.parametrize(("window", "increment"), [(100, 0), (60, 0), (50, 0), (49, 51), (0, 100)])
+def test_a_stream_that_continues_opens_its_window_if_less_than_half_is_left(window, increment):
+    flow = ReceiveFlow(1000, 100)
+    stream = Windows(receive_window=window)
+    assert flow.reopen(stream) == increment
+    assert stream.receive_window == window + increment
+
+
+@pytest.mark.parametrize("name", ["is_paused", "is_half_closed"])
+def test_a_stream_that_takes_no_data_keeps_its_window(name):
+    stream = Windows(receive_window=10)
+    setattr(stream, name, True)
+    assert ReceiveFlow(1000, 100).reopen(stream) == 0
+    assert stream.receive_window == 10

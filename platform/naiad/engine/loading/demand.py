@@ -189,6 +189,9 @@ class DemandLoads:
                     f"--models-memory={size_text(limit)} leaves {size_text(max(room.spare, 0))} beside models that "
                     "stay; raise the limit, or pin fewer models"
                 )
+            if size > room.spare > 0:  # a guess from the sizes of others, which must not keep it from ever being tried
+                size = room.spare
+                continue
             if room.evict:
                 await self._evict(room.evict, "memory")
                 continue  # meanwhile another load may have taken the room

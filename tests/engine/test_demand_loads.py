@@ -1,0 +1,526 @@
+"""Models that come and go with demand: the loads, the clock and the memory are the test's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fakes.clock import Clock, turns
+from fakes.guests import PLAIN, Answers, config, request
+
+from naiad.core.errors import ModelError, NotReadyError
+from naiad.engine.loading import demand
+from naiad.engine.loading.demand import DemandLoads
+from naiad.engine.registry import Registry, VersionRecord
+from naiad.engine.serving import dormant
+from naiad.engine.serving.dormant import DormantVersion
+from naiad.engine.serving.version import ModelVersion
+from naiad.protocol.inference import InferResponse
+from naiad.protocol.metadata import ModelState
+
+MB = 10**6
+
+
+class Loaded(ModelVersion):
+    """A loaded version whose guest has the process id *pid*; it answers all requests."""
+
+    reason = ""
+    is_idle = True
+    totals: Any = None
+
+    def __init__(self, clock: Clock, pid: int, idle_seconds: float | None = None) -> None:
+        self.config = SimpleNamespace(decoupled=False, settings=SimpleNamespace(idle_seconds=idle_seconds))
+        self.totals = SimpleNamespace(last=clock.monotonic_ns())
+        self.instances = [SimpleNamespace(worker=SimpleNamespace(pid=pid)), SimpleNamespace(worker=None)]
+
+    def submit(self, asked: Any, sink: Any, *, needs_idle: bool) -> int:
+        sink.send(InferResponse("m", 1), True)
+        return 1
+
+
+class World:
+    """Models on demand.
+
+    Attributes:
+        sizes: Bytes of each model's guest.
+        woken: The models that were loaded, in order.
+        slept: The models that became dormant.
+        failures: Why the next loads of a model fail.
+        gates: Loads of these models wait.
+        changing: Models of which a change is in progress.
+    """
+
+    def __init__(self, clock: Clock, *, memory: int = 0, idle: float = 0.0, threads: int = 4) -> None:
+        self.clock = clock
+        self.registry = Registry()
+        self.sizes: dict[str, int] = {}
+        self.woken: list[str] = []
+        self.slept: list[str] = []
+        self.failures: dict[str, list[Exception]] = {}
+        self.gates: dict[str, asyncio.Event] = {}
+        self.changing: set[str] = set()
+        self.released = 0
+        self.measured: list[list[int]] = []
+        self.on_wake: Callable[..., None] = lambda *_, **__: None
+        settings = SimpleNamespace(models_memory=memory, demand_idle_seconds=idle, load_threads=threads)
+        self.demand = DemandLoads(settings, self, self, self.registry)
+
+    def add(self, *keys: str, size: int = 0) -> None:
+        """Dormant models, whose guests will need *size* bytes."""
+        for key in keys:
+            record = self.registry.record(key)
+            record.is_on_demand = True
+            self.sizes[key] = size
+            record.versions[1] = VersionRecord(ModelState.READY, loaded=self._dormant(key))
+
+    def _dormant(self, key: str) -> DormantVersion:
+        return DormantVersion(
+            config(PLAIN), 1, lambda *, is_urgent: self.on_wake(key, is_urgent=is_urgent), timeout=1000.0, is_known=True
+        )
+
+    def load(self, *keys: str, idle_seconds: float | None = None) -> None:
+        """The models are loaded, whoever has done it."""
+        for key in keys:
+            record = self.registry.record(key).versions.setdefault(1, VersionRecord(ModelState.READY))
+            before, record.loaded = record.loaded, Loaded(self.clock, self._pid(key), idle_seconds)
+            if isinstance(before, DormantVersion):
+                before.submit_waiting(record.loaded)
+
+    def pin(self, key: str, size: int) -> None:
+        """A model that is loaded and stays."""
+        self.sizes[key] = size
+        self.load(key)
+
+    def ask(self, key: str, *, is_urgent: bool = False) -> Answers:
+        """A request for a model."""
+        answers = Answers()
+        self.version(key).submit(request(), answers, needs_idle=is_urgent)
+        return answers
+
+    def version(self, key: str) -> Any:
+        return self.registry.record(key).versions[1].loaded
+
+    def _pid(self, key: str) -> int:
+        return 100 + list(self.sizes).index(key)
+
+    def memory_of(self, pids: Iterable[int]) -> dict[int, int]:
+        wanted = list(pids)
+        self.measured.append(wanted)
+        return {pid: list(self.sizes.values())[pid - 100] for pid in wanted}
+
+    # -- `ModelLoads` and `LoadOrder`
+
+    async def wake(self, key: str) -> None:
+        if key in self.gates:
+            await self.gates[key].wait()
+        self.woken.append(key)
+        failures = self.failures.get(key)
+        if failures:
+            raise failures.pop(0)
+        self.load(key)
+
+    def put_to_sleep(self, key: str) -> Sequence[asyncio.Task[None]]:
+        self.slept.append(key)
+        self.registry.record(key).versions[1].loaded = self._dormant(key)
+        return [asyncio.ensure_future(self._end())]
+
+    async def _end(self) -> None:
+        await asyncio.sleep(0.01)
+
+    def is_changing(self, key: str) -> bool:
+        return key in self.changing
+
+    def release_prewarmed(self) -> None:
+        self.released += 1
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock().install(monkeypatch, demand, dormant)
+
+    async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    return made
+
+
+def run(clock: Clock, monkeypatch: pytest.MonkeyPatch, check: Callable[[World], Any], **settings: Any) -> World:
+    """Run *check* with a world of these settings, and stop it."""
+
+    async def run_it() -> World:
+        world = World(clock, **settings)
+        monkeypatch.setattr(demand, "memory_of", world.memory_of)
+        try:
+            await check(world)
+        finally:
+            await world.demand.stop()
+        assert world.released == 1
+        return world
+
+    return clock.run(run_it())
+
+
+# -- loading
+
+
+def test_a_request_loads_its_model_and_is_answered_by_it(clock, monkeypatch, caplog):
+    async def check(world: World) -> None:
+        world.add("m", size=5)
+        assert world.demand.states() == {"m": "dormant"}
+        answers = world.ask("m")
+        others = world.ask("m")
+        assert world.demand.states() == {"m": "loading"}
+        await turns(10)
+        assert answers.is_ended
+        assert others.is_ended
+        await turns(10)
+        assert world.demand.states() == {"m": "loaded"}
+        status = world.demand.status()
+        assert (status.states, status.sizes, status.limit) == ({"m": "loaded"}, {"m": 5}, 0)
+        assert (status.loads, status.failures, status.evictions) == ({"m": 1}, {}, {})
+
+    with caplog.at_level(logging.INFO):
+        world = run(clock, monkeypatch, check)
+    assert world.woken == ["m"]
+    assert [each.getMessage() for each in caplog.records] == ["'m' was loaded on demand in 0.00 s"]
+
+
+def test_there_is_no_status_without_models_on_demand(clock, monkeypatch):
+    async def check(world: World) -> None:
+        world.pin("m", 7)
+        assert world.demand.status() is None
+        world.add("other")
+        assert world.demand.status().sizes == {"m": 0}
+
+    run(clock, monkeypatch, check)
+
+
+def test_a_load_that_fails_answers_its_requests_and_is_tried_again_later_each_time(clock, monkeypatch, caplog):
+    async def check(world: World) -> None:
+        world.add("m")
+        world.failures["m"] = [ModelError("no luck"), ModelError("no luck"), ValueError("odd")]
+        for seconds in (1, 2):
+            answers = world.ask("m")
+            await turns(10)
+            assert isinstance(answers.error, NotReadyError)
+            assert answers.error.message == "no luck"
+            assert world.demand.states() == {"m": "failed"}
+            clock.advance(seconds - 0.001)
+            with pytest.raises(NotReadyError, match="no luck"):
+                world.ask("m")
+            clock.advance(0.001)
+        answers = world.ask("m")
+        await turns(10)
+        assert answers.error.message == "cannot load 'm': odd"
+        clock.advance(4)
+        assert world.demand.states() == {"m": "dormant"}
+        world.ask("m")
+        await turns(10)
+        # It counts anew after a load that succeeded.
+        world.put_to_sleep("m")
+        world.failures["m"] = [ModelError("no luck")]
+        world.ask("m")
+        await turns(10)
+        clock.advance(1)
+        world.ask("m")
+        await turns(10)
+        assert (world.demand.loads["m"], world.demand.failures["m"]) == (2, 4)
+
+    run(clock, monkeypatch, check)
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == [
+        "'m' could not be loaded on demand; requests try again after 1 s",
+        "'m' could not be loaded on demand; requests try again after 2 s",
+        "cannot load 'm'",
+        "'m' could not be loaded on demand; requests try again after 4 s",
+        "'m' could not be loaded on demand; requests try again after 1 s",
+    ]
+
+
+def test_only_so_many_models_load_at_once_except_those_that_a_model_waits_for(clock, monkeypatch):
+    async def check(world: World) -> None:
+        world.add("a", "b", "c", "d")
+        world.gates = {"a": asyncio.Event()}
+        world.ask("a")
+        world.ask("b")
+        await turns(10)
+        assert world.woken == []
+        urgent = world.ask("c", is_urgent=True)
+        await turns(10)
+        assert world.woken == ["c"]
+        assert urgent.is_ended
+        assert world.ask("b", is_urgent=True)
+        await turns(10)
+        assert world.woken == ["c", "b"]
+        world.ask("d")
+        await turns(10)
+        assert world.woken == ["c", "b"]
+        world.gates["a"].set()
+        await turns(20)
+        assert world.woken == ["c", "b", "a", "d"]
+
+    run(clock, monkeypatch, check, threads=1)
+
+
+def test_a_slot_is_free_again_after_each_load(clock, monkeypatch):
+    async def check(world: World) -> None:
+        world.add("a", "b", "c")
+        world.failures["a"] = [ModelError("no")]
+        for key in "abc":
+            world.ask(key)
+        await turns(30)
+        assert sorted(world.woken) == ["a", "b", "c"]
+
+    run(clock, monkeypatch, check, threads=1)
+
+
+def test_nothing_is_loaded_after_the_stop_and_loads_in_progress_are_cancelled(clock, monkeypatch):
+    async def check(world: World) -> None:
+        world.add("a", "b")
+        world.gates = {"a": asyncio.Event()}
+        world.ask("a")
+        await turns(10)
+        await world.demand.stop()
+        world.released = 0
+        world.gates["a"].set()
+        world.ask("b")
+        await turns(10)
+        assert world.woken == []
+        assert len(asyncio.all_tasks()) == 1
+
+    run(clock, monkeypatch, check)
+
+
+# -- idle models
+
+
+def test_models_become_dormant_after_their_idle_time(clock, monkeypatch, caplog):
+    async def check(world: World) -> None:
+        world.add("m", "busy", "changing", "short")
+        world.pin("pinned", 1)
+        for key in ("m", "busy", "changing", "short"):
+            world.ask(key)
+        await turns(10)
+        world.load("short", idle_seconds=3.0)
+        world.version("busy").is_idle = False
+        world.changing.add("changing")
+        await asyncio.sleep(4.5)
+        assert world.slept == ["short"]
+        await asyncio.sleep(5)
+        assert world.slept == ["short"]
+        await asyncio.sleep(1.6)
+        assert world.slept == ["short", "m"]
+        assert world.demand.evictions == {("short", "idle"): 1, ("m", "idle"): 1}
+        # Both others count as in use until now.
+        world.version("busy").is_idle = True
+        world.changing.clear()
+        await asyncio.sleep(9)
+        assert world.slept == ["short", "m"]
+        await asyncio.sleep(2)
+        assert sorted(world.slept[2:]) == ["busy", "changing"]
+
+    with caplog.at_level(logging.INFO):
+        run(clock, monkeypatch, check, idle=10.0)
+    assert "'short' is unloaded, since it was idle; its next request loads it again" in [
+        each.getMessage() for each in caplog.records
+    ]
+
+
+def test_a_model_whose_sequences_are_handed_over_is_in_use(clock, monkeypatch):
+    async def check(world: World) -> None:
+        world.add("m")
+        world.ask("m")
+        await turns(10)
+        world.registry.record("m").versions[1].handover = object()
+        await asyncio.sleep(20)
+        assert world.slept == []
+
+    run(clock, monkeypatch, check, idle=5.0)
+
+
+def test_a_look_at_idle_models_that_fails_is_not_the_last_one(clock, monkeypatch, caplog):
+    async def check(world: World) -> None:
+        world.add("m")
+        world.ask("m")
+        await turns(10)
+        with monkeypatch.context() as patched:
+            patched.setattr(demand, "memory_of", lambda _: 1 / 0)
+            await asyncio.sleep(1.5)
+        await asyncio.sleep(20)
+        assert world.slept == ["m"]
+
+    run(clock, monkeypatch, check, idle=5.0)
+    assert "cannot look for idle models" in [each.getMessage() for each in caplog.records]
+
+
+# -- memory
+
+
+def test_the_model_that_was_used_last_stays_if_another_one_needs_memory(clock, monkeypatch, caplog):
+    async def check(world: World) -> None:
+        world.add("a", "b", "c", size=40 * MB)
+        for key in ("a", "b"):
+            world.ask(key)
+            await asyncio.sleep(0.1)
+        world.version("a").totals.last = clock.monotonic_ns()
+        clock.advance(0.1)
+        answers = world.ask("c")
+        await asyncio.sleep(0.1)
+        assert world.slept == ["b"]
+        assert answers.is_ended
+        assert world.demand.evictions == {("b", "memory"): 1}
+
+    with caplog.at_level(logging.INFO):
+        run(clock, monkeypatch, check, memory=100 * MB)
+    assert "'b' is unloaded, since another model needs its memory; its next request loads it again" in [
+        each.getMessage() for each in caplog.records
+    ]
+
+
+def test_a_load_waits_until_a_model_in_use_is_idle(clock, monkeypatch):
+    async def check(world: World) -> None:
+        world.add("a", "b", size=60 * MB)
+        world.ask("a")
+        await asyncio.sleep(0.1)
+        world.version("a").is_idle = False
+        answers = world.ask("b")
+        await asyncio.sleep(0.5)
+        assert world.woken == ["a"]
+        assert not answers.is_ended
+        hindrance = world.version("b").hindrance
+        assert hindrance == ("the models in use need the 100 MB of --models-memory, and none of them became idle")
+        world.version("a").is_idle = True
+        await asyncio.sleep(0.5)
+        assert world.slept == ["a"]
+        assert answers.is_ended
+
+    run(clock, monkeypatch, check, memory=100 * MB)
+
+
+def test_a_load_that_no_request_waits_for_any_more_is_given_up(clock, monkeypatch):
+    async def check(world: World) -> None:
+        world.add("a", "b", size=60 * MB)
+        world.ask("a")
+        await asyncio.sleep(0.1)
+        world.version("a").is_idle = False
+        key = world.version("b").submit(request(), Answers())
+        await asyncio.sleep(0.2)
+        world.version("b").cancel(key)
+        await asyncio.sleep(0.2)
+        assert world.demand.states() == {"a": "loaded", "b": "dormant"}
+        assert (world.woken, world.demand.loads) == (["a"], {"a": 1})
+
+    run(clock, monkeypatch, check, memory=100 * MB)
+
+
+def test_a_model_that_another_one_waits_for_is_loaded_beyond_the_limit(clock, monkeypatch, caplog):
+    async def check(world: World) -> None:
+        world.add("a", "b", size=60 * MB)
+        world.ask("a")
+        await asyncio.sleep(0.1)
+        world.version("a").is_idle = False
+        answers = world.ask("b", is_urgent=True)
+        await asyncio.sleep(0.1)
+        assert answers.is_ended
+        assert world.slept == ["b"]  # the limit holds again as soon as it can
+
+    run(clock, monkeypatch, check, memory=100 * MB)
+    assert "'b' is loaded beyond --models-memory: a model in use waits for it, and no other model is idle" in [
+        each.getMessage() for each in caplog.records
+    ]
+
+
+def test_a_model_that_can_never_fit_is_refused(clock, monkeypatch):
+    async def check(world: World) -> None:
+        world.pin("pinned", 60 * MB)
+        world.add("m", size=50 * MB)
+        world.ask("m")
+        await asyncio.sleep(0.5)
+        assert world.slept == ["m"]  # its size was not known
+        answers = world.ask("m")
+        await asyncio.sleep(0.5)
+        assert answers.error.message == (
+            "cannot load 'm': it used 50 MB when it was loaded last, and --models-memory=100 MB leaves 35 MB beside "
+            "models that stay; raise the limit, or pin fewer models"
+        )
+
+    run(clock, monkeypatch, check, memory=100 * MB)
+
+
+def test_a_model_of_unknown_size_is_tried_beside_large_ones_that_stay(clock, monkeypatch):
+    """It may be small: the sizes of others are a guess alone."""
+
+    async def check(world: World) -> None:
+        world.pin("pinned", 60 * MB)
+        world.add("m", size=5 * MB)
+        answers = world.ask("m")
+        await asyncio.sleep(0.5)
+        assert answers.is_ended
+        assert world.demand.states() == {"m": "loaded"}
+        assert world.slept == []
+
+    run(clock, monkeypatch, check, memory=100 * MB)
+
+
+def test_two_loads_do_not_take_the_same_room(clock, monkeypatch):
+    async def check(world: World) -> None:
+        world.add("a", "b", size=60 * MB)
+        for key in "ab":  # so that their sizes are known
+            world.ask(key)
+            await asyncio.sleep(0.1)
+            world.put_to_sleep(key)
+        world.woken.clear()
+        world.gates = {"a": asyncio.Event()}
+        world.ask("a")
+        world.ask("b")
+        await asyncio.sleep(0.2)
+        assert world.woken == []
+        world.gates["a"].set()
+        await asyncio.sleep(0.2)
+        assert world.woken == ["a", "b"]
+
+    run(clock, monkeypatch, check, memory=100 * MB)
+
+
+def test_models_beyond_the_limit_are_reported_once_until_it_holds_again(clock, monkeypatch, caplog):
+    async def check(world: World) -> None:
+        world.add("m", size=10 * MB)
+        world.pin("pinned", 50 * MB)
+        world.ask("m")
+        await asyncio.sleep(0.1)
+        for size in (200, 50, 200):
+            world.sizes["pinned"] = size * MB
+            await asyncio.sleep(3)
+        assert world.slept == ["m"]
+
+    run(clock, monkeypatch, check, memory=100 * MB)
+    text = "models in use or pinned need more than --models-memory=100 MB"
+    assert [each.getMessage() for each in caplog.records].count(text) == 2
+
+
+def test_a_size_that_cannot_be_measured_any_more_is_that_of_the_last_time(clock, monkeypatch):
+    async def check(world: World) -> None:
+        world.add("m", size=5)
+        world.ask("m")
+        await turns(10)
+        world.sizes["m"] = 0
+        await asyncio.sleep(3)
+        assert world.demand.status().sizes == {"m": 5}
+
+    run(clock, monkeypatch, check)
+
+
+def test_models_that_were_loaded_otherwise_are_measured_before_room_is_made(clock, monkeypatch):
+    async def check(world: World) -> None:
+        world.pin("pinned", 90 * MB)
+        world.add("a", "b", size=20 * MB)
+        world.load("a")
+        world.ask("b")
+        await asyncio.sleep(0.2)
+        assert world.slept[0] == "a"
+
+    run(clock, monkeypatch, check, memory=100 * MB)
