@@ -386,6 +386,10 @@ def test_an_ensemble_that_does_not_fit_its_new_member_is_suspended_until_that_ch
     assert world.changes() == ["+a", "+e"]
     assert world.nested == {"a", "e"}
     assert "e" in world.serving()
+    # It is suspended no longer: one that does not serve is left alone now.
+    world.registry.record("e").versions[1].loaded = None
+    run(world.order.load([a]))
+    assert world.changes() == ["+a"]
 
 
 def test_an_ensemble_that_could_not_be_loaded_is_tried_again_when_a_member_is_loaded(world):

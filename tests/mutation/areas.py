@@ -69,7 +69,7 @@ AREAS = {
     "ensembles": Area((f"{_ENGINE}/ensembles/*.py",), ("tests/engine/ensembles", "tests/engine/scheduling/ensembles")),
     "loading": Area(
         (f"{_ENGINE}/loading/load_order.py", f"{_ENGINE}/loading/demand.py", f"{_ENGINE}/lifecycle/*.py"),
-        ("tests/engine/test_load_order.py", "tests/engine/lifecycle"),
+        ("tests/engine/test_load_order.py", "tests/engine/test_demand_loads.py", "tests/engine/lifecycle"),
     ),
     "http": Area(
         ("platform/naiad/frontends/http1/request_reader.py", "platform/naiad/frontends/http2/flow_control.py"),

@@ -285,7 +285,10 @@ def test_batches_keep_their_size_through_all_steps():
         assert member.last.inputs[0].shape == (3, 2)
         member.respond(bytes(24), shape=(3, 2))
     assert replies.responses[0][0].outputs[0].shape == (3, 2)
-    assert ensemble.version.statistics().inference_count == 3
+    found = ensemble.version.statistics()
+    assert found.inference_count == 3
+    # As from a cache: nothing was computed.
+    assert found.compute_input == found.compute_infer == found.compute_output == Duration(1, 0)
 
 
 def test_the_error_of_a_member_ends_the_request(ensemble, a, b):
@@ -312,6 +315,7 @@ def test_a_step_that_is_rejected_ends_the_request(ensemble, a, caplog, problem, 
     _, replies = ensemble.ask()
     assert replies.error.message == f"in ensemble 'e', {text}"
     assert len(caplog.records) == (not isinstance(problem, NaiadError))
+    assert not ensemble.version.is_finishing_requests()
 
 
 def test_a_member_that_is_gone_ends_the_request(ensemble):
@@ -630,6 +634,19 @@ def test_a_step_that_waits_for_an_instance_is_reported(ensemble, a):
     assert ensemble.version.is_waiting(key)
     a.waiting.clear()
     assert not ensemble.version.is_waiting(key)
+
+
+def test_a_request_waits_if_one_of_its_steps_does(a, b):
+    ensemble = Ensemble(a, b, steps=[step("a", {"IN": "IN"}, {"OUT": "X"}), step("b", {"IN": "IN"}, {"OUT": "OUT"})])
+    b.waiting.add(1)
+    key, _ = ensemble.ask()
+    assert ensemble.version.is_waiting(key)
+    assert ensemble.version.waits_of(key) == [["guest of a"], ["guest of b"]]
+
+
+def test_the_configuration_is_shown_as_json(ensemble):
+    assert ensemble.version.config_json["name"] == "e"
+    assert ensemble.version.metadata.name == "e"
 
 
 # -- life

@@ -19,6 +19,15 @@ def test_a_request_in_flight_at_three_exits_is_refused_for_a_while():
     assert requests.refusal("a", 603) is None
 
 
+def test_all_present_refusals_are_listed():
+    requests = FatalRequests()
+    for now in (1, 2, 3):
+        exits(requests, "a", at=now)
+    exits(requests, "b", at=4)
+    assert requests.refusals(103) == [Refusal(3, "the exit at 3", 500)]
+    assert requests.refusals(603) == []
+
+
 def test_a_request_that_was_refused_is_refused_again_after_one_more_exit():
     requests = FatalRequests()
     for now in (1, 2, 3):

@@ -55,6 +55,26 @@ def test_recovery_has_succeeded_once_the_guest_has_served_for_a_window(served, d
     assert tracker.on_exit(31 + served) == decision
 
 
+def test_a_recovery_whose_guest_does_not_start_fails_however_long_an_earlier_one_has_served():
+    tracker = RestartTracker(RestartPolicy(limit=1, window=60, recovery=10))
+    tracker.on_exit(0)
+    assert tracker.on_exit(1) == GiveUp(2, 10)
+    tracker.on_recovered(15)
+    assert tracker.on_exit(20) == GiveUp(1, 20, is_recovery=True)
+    assert tracker.on_exit(200) == GiveUp(1, 40, is_recovery=True)
+
+
+def test_exits_before_a_recovery_do_not_count_after_it():
+    tracker = RestartTracker(RestartPolicy(limit=1, window=60, recovery=10))
+    tracker.on_exit(0)
+    tracker.on_exit(1)
+    tracker.on_recovered(15)
+    tracker.on_exit(20)
+    tracker.on_recovered(40)
+    assert isinstance(tracker.on_exit(100), Restart)
+    assert isinstance(tracker.on_exit(101), GiveUp)
+
+
 def test_no_recovery_is_tried_where_none_is_wanted():
     tracker = RestartTracker(RestartPolicy(limit=1, recovery=0))
     assert [tracker.on_exit(now) for now in (0, 1)] == [Restart(0.1), GiveUp(2, None)]

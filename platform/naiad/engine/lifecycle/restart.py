@@ -58,7 +58,7 @@ class RestartTracker:
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
-        self._exits: list[float] = []
+        self._exits: list[float] = []  # none while a recovery is being tried
         self._pause = 0.0  # before the recovery that is being tried; 0 if none is
         self._serves_since: float | None = None  # since when the guest of that recovery serves
 
@@ -66,7 +66,6 @@ class RestartTracker:
         """Decide what follows an exit at *now* (seconds of any monotonic clock)."""
         policy = self._policy
         if self._pause and (self._serves_since is None or now - self._serves_since < policy.window):
-            self._exits = []
             return GiveUp(1, self._next_pause(2 * self._pause), is_recovery=True)
         self._pause = 0.0
         self._exits = [time for time in self._exits if now - time < policy.window]
