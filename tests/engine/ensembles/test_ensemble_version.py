@@ -54,6 +54,7 @@ class Member:
 
     is_lost = False
     open_sequences = 2
+    device = 0
 
     def __init__(self, name: str, text: str = "", number: int = 1) -> None:
         self.name = name

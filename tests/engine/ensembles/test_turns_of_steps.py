@@ -33,6 +33,7 @@ class Member:
 
     config = config('name: "member" backend: "python"')
     number = 1
+    device = 0
 
     def __init__(self) -> None:
         self.held: Any = None

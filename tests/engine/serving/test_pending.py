@@ -9,7 +9,6 @@ import pytest
 from fakes.guests import FakeGuest, output, request
 
 from naiad.engine.serving.pending import ForwardedRequest, PendingRequest
-from naiad.engine.statistics.response_times import ResponseProgress
 from naiad.protocol.inference import SEQUENCE_START, InferResponse
 from naiad.protocol.request_plan import CheckedLayout
 
@@ -28,7 +27,7 @@ def test_schedulers_see_the_fields_of_the_request():
     assert not (made.is_queued)
     assert not (made.is_cancelled)
     assert not (made.drops_responses)
-    assert made.worker is made.state is made.progress is made.rejection is None
+    assert made.worker is made.state is made.unsent is made.rejection is None
 
 
 def test_a_forwarded_request_is_made_when_it_is_needed_and_once():
@@ -61,13 +60,12 @@ class Stream:
         self.pending = pending()
         self.guest = FakeGuest()
         self.pending.worker = self.guest
-        self.progress = ResponseProgress(0)
 
     def send(self, count: int, size: int = 8) -> None:
         """The guest sends responses."""
         for _ in range(count):
             response = InferResponse("m", 1, outputs=output(bytes(size)))
-            self.pending.on_response_queued(response, self.progress)
+            self.pending.on_response_queued(response)
 
 
 @pytest.fixture
@@ -109,7 +107,7 @@ def test_bytes_at_the_limit_are_worth_a_message(stream):
 
 def test_all_outputs_of_a_response_count(stream):
     response = InferResponse("m", 1, outputs=[*output(bytes(1 << 20)), *output(bytes(1 << 20))])
-    stream.pending.on_response_queued(response, stream.progress)
+    stream.pending.on_response_queued(response)
     stream.pending.on_responses_sent(1)
     assert stream.guest.credits == [(7, 1)]
 

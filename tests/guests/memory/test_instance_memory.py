@@ -148,7 +148,7 @@ def test_outputs_stay_readable_after_the_guest_has_gone(memory):
 
 def test_closing_closes_what_belongs_to_the_guest(memory):
     other = InstanceMemory("other", capacity=CAPACITY)
-    memory.regions.add_importer(other.regions)
+    memory.regions.exporter.add_importer(other.regions.importer)
     body = memory.reservations.reserve(PAGE, 0)
     memory.reservations.claim([body], [0])
     descriptors = memory.input_descriptor, memory.output_descriptor
@@ -156,7 +156,7 @@ def test_closing_closes_what_belongs_to_the_guest(memory):
     memory.close()
     assert not any(map(is_open, descriptors))
     assert (memory.input_descriptor, memory.output_descriptor) == (-1, -1)
-    assert other.regions.ended == [memory.regions.number]
+    assert other.regions.importer.ended == [memory.regions.exporter.number]
     assert not memory.reservations.sent
     other.close()
 
