@@ -64,7 +64,6 @@ _RESULTS: Dict[str, Any] = {
 
 _REASONS = {
     "own": "a backend runs inside a server and does not create or configure one",
-    "gpu": "there is no GPU memory",
     "repository": "only the server's own interfaces change its repositories",
     "label": "classification labels are added by the server's front ends",
     "raw": "raw inputs have no name and datatype, which calls between models need",

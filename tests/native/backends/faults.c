@@ -3,7 +3,8 @@
 #include "common.h"
 
 enum { NONE, ERROR_RESPONSE, ERROR_EXECUTE, SEND_TWICE, RELEASE_TWICE, NO_RESPONSE, CRASH, OUT_OF_MEMORY, TWO_RESPONSES,
-       FOREIGN_HANDLE, ABORT, UNSUPPORTED_FUNCTION, FREE_TWICE, NULL_REQUEST, UNKNOWN_INPUT, UNKNOWN_OUTPUT, LOG };
+       FOREIGN_HANDLE, ABORT, UNSUPPORTED_FUNCTION, FREE_TWICE, NULL_REQUEST, UNKNOWN_INPUT, UNKNOWN_OUTPUT, LOG,
+       GPU_MEMORY, PINNED_MEMORY, GPU_FREE_TWICE };
 
 TRITONSERVER_Error* TRITONSERVER_ServerStop(TRITONSERVER_Server* server);
 
@@ -101,6 +102,23 @@ static TRITONSERVER_Error* behave(TRITONBACKEND_ModelInstance* instance, TRITONB
       memset(buffer, 1, 100);
       EXPECT(TRITONBACKEND_MemoryManagerFree(manager, buffer, MEMORY_CPU, 0));
       answer_with(request, TRITONBACKEND_MemoryManagerFree(manager, buffer, MEMORY_CPU, 0));
+      break;
+    case GPU_MEMORY:
+    case PINNED_MEMORY:
+    case GPU_FREE_TWICE:
+      type = fault == PINNED_MEMORY ? 1 : 2;
+      EXPECT(TRITONBACKEND_ModelInstanceModel(instance, &model));
+      EXPECT(TRITONBACKEND_ModelBackend(model, &backend));
+      EXPECT(TRITONBACKEND_BackendMemoryManager(backend, &manager));
+      error = TRITONBACKEND_MemoryManagerAllocate(manager, &buffer, type, 0, 100);
+      if (error) {
+        answer_with(request, error);
+        break;
+      }
+      if (fault == PINNED_MEMORY) memset(buffer, 1, 100);
+      error = TRITONBACKEND_MemoryManagerFree(manager, buffer, type, 0);
+      if (!error && fault == GPU_FREE_TWICE) error = TRITONBACKEND_MemoryManagerFree(manager, buffer, type, 0);
+      answer_with(request, error);
       break;
     default:
       echo(request);

@@ -307,7 +307,7 @@ class CallFunctions:
     ) -> int:
         found = self._input(request, name)
         if memory_type not in {CPU, CPU_PINNED}:
-            raise ApiCallError(UNSUPPORTED, "inputs in GPU memory are not supported: there is no GPU memory")
+            raise ApiCallError(UNSUPPORTED, "inputs of calls in GPU memory are not supported: copy them to the CPU")
         found.parts.append((base, size))
         return 0
 

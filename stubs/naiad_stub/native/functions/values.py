@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from naiad_stub.datatypes import ITEM_SIZES
 from naiad_stub.native import memory
 from naiad_stub.native.core import BufferAttributes, Core, NativeError, NativeMessage
-from naiad_stub.native.errors import CODE_NAMES, INVALID_ARG, UNSUPPORTED, ApiCallError
+from naiad_stub.native.errors import CODE_NAMES, INVALID_ARG, ApiCallError
 from naiad_stub.native.handles import HandleTable
 from naiad_stub.native.signatures import API_VERSION, SERVER_API_VERSION
+from naiad_stub.primitives import allocate_lock
+
+if TYPE_CHECKING:
+    from naiad_stub.native.device_memory import DeviceHeap
 
 DATATYPE_NAMES = (
     "<invalid>",
@@ -57,6 +61,8 @@ class ValueFunctions:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._lock = allocate_lock()
+        self._devices: Optional[DeviceHeap] = None
         self.parameters: HandleTable[NativeParameter] = HandleTable("TRITONSERVER_Parameter")
 
     def backend_api_version(self, major: int, minor: int) -> int:
@@ -236,25 +242,33 @@ class ValueFunctions:
         self, manager: int, buffer: int, memory_type: int, memory_type_id: int, size: int
     ) -> int:
         heap = self._core.memory_managers[manager]
-        _require_cpu(memory_type)
-        address = heap.allocate(size)
-        if not address:
-            raise ApiCallError(4, f"{size} bytes of memory cannot be allocated")
+        if memory_type == memory.CPU:
+            address = heap.allocate(size)
+            if not address:
+                raise ApiCallError(4, f"{size} bytes of memory cannot be allocated")
+        else:
+            address = self._device_heap(heap, memory_type).allocate(memory_type, memory_type_id, size)
         memory.set_uint64(buffer, address)
         return 0
 
     def backend_memory_manager_free(self, manager: int, buffer: int, memory_type: int, memory_type_id: int) -> int:
         heap = self._core.memory_managers[manager]
-        _require_cpu(memory_type)
-        if not heap.free(buffer):
+        if memory_type == memory.CPU:
+            is_free = heap.free(buffer)
+        else:
+            is_free = self._device_heap(heap, memory_type).free(memory_type, buffer)
+        if not is_free:
             raise ApiCallError(
                 INVALID_ARG, f"no buffer at {buffer:#x} was allocated by this memory manager, or it was freed"
             )
         return 0
 
+    def _device_heap(self, heap: memory.Heap, memory_type: int) -> DeviceHeap:
+        if memory_type not in (memory.CPU_PINNED, memory.GPU):
+            raise ApiCallError(INVALID_ARG, f"{memory_type} is not a type of memory")
+        with self._lock:  # instances that share the process allocate at the same time
+            if self._devices is None:
+                from naiad_stub.native.device_memory import DeviceHeap
 
-def _require_cpu(memory_type: int) -> None:
-    if memory_type == memory.CPU_PINNED:
-        raise ApiCallError(UNSUPPORTED, "Pinned memory allocation is not supported: there is no GPU memory")
-    if memory_type != memory.CPU:
-        raise ApiCallError(UNSUPPORTED, "GPU memory allocation is not supported: there is no GPU memory")
+                self._devices = DeviceHeap(heap)
+            return self._devices
