@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import ctypes
 import dataclasses
+import importlib.util
 import json
 import os
 import shutil
@@ -44,6 +45,10 @@ _SMALL_BYTES = 64 << 10
 _START_SECONDS = 60
 _REQUEST_SECONDS = 40
 _STOP_SECONDS = 15
+
+
+GRPC_PORTS: dict[int, int] = {}
+"""Ports for gRPC by those for HTTP, of the servers that were started."""
 
 
 @dataclasses.dataclass
@@ -132,7 +137,7 @@ def naiad_command() -> list[str]:
 def running(
     command: Sequence[str], repository: Path, work: Path, table: Table, *options: str, **environ: str
 ) -> Iterator[int]:
-    """A ready server; its HTTP port."""
+    """A ready server; its HTTP port, to which the one of gRPC is next in `GRPC_PORTS`."""
     http_port, grpc_port, metrics_port = _free_ports(3)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "NAIAD_"))}
     log = work / f"server-{http_port}.log"
@@ -149,6 +154,7 @@ def running(
         )
     try:
         _wait_ready(process, http_port, min(_START_SECONDS, table.remaining), log)
+        GRPC_PORTS[http_port] = grpc_port
         yield http_port
     finally:
         process.send_signal(signal.SIGTERM)
@@ -249,9 +255,10 @@ def _try_framework(table: Table, client: Connection, framework: str) -> None:
             framework, f"output to HTTP: {form}", lambda form=form: _outputs(client, f"doubles_{framework}", form)
         )  # type: ignore[misc]
     for name, size in SIZES.items():
+        arguments = {"model": "echo", "framework": framework, "size": size, "count": 30}
+        probe(f"call of echo, {name}", "call", **arguments, where="gpu", expected="GPU")
         place = "GPU" if size > _SMALL_BYTES else "CPU"
-        arguments = {"model": "echo", "framework": framework, "size": size, "count": 30, "where": "gpu"}
-        probe(f"call of echo, {name}", "call", **arguments, expected=place)
+        probe(f"call of echo without a preference, {name}", "call", **arguments, where="", expected=place)
     probe(
         "call of echo with inputs on the CPU",
         "call",
@@ -260,6 +267,16 @@ def _try_framework(table: Table, client: Connection, framework: str) -> None:
         size=1 << 20,
         count=5,
         where="",
+    )
+    probe(
+        "call of echo_cpu, output wanted on the GPU",
+        "call",
+        model="echo_cpu",
+        framework=framework,
+        size=1 << 20,
+        count=5,
+        where="gpu",
+        expected="GPU",
     )
     probe(
         "call of echo, output wanted on the CPU",
@@ -316,16 +333,18 @@ def _checkout() -> dict[str, str]:
 
 def try_figures(table: Table, work: Path, reference: Path | None, *, has_gpu: bool) -> None:
     """The figures: naiad's beside the reference's, with models that need no framework, in turn."""
-    repository = make_repository(work / "figures", ["arrays"])
+    repository = make_repository(work / "figures", ["arrays"], ["echo", "echo", "echo"])
     with contextlib.ExitStack() as stack:
         servers: dict[str, int] = {}
 
-        def start(name: str, command: Sequence[str], environ: Mapping[str, str]) -> str:
-            context = running(command, repository, work, table, **environ)
+        def start(name: str, command: Sequence[str], environ: Mapping[str, str], *options: str) -> str:
+            context = running(command, repository, work, table, *options, **environ)
             servers[name] = stack.enter_context(context)
             return "ready"
 
-        table.try_out("figures", "start of naiad", lambda: start("naiad", naiad_command(), _checkout()))
+        table.try_out(
+            "figures", "start of naiad", lambda: start("naiad", naiad_command(), _checkout(), "--allow-client-shm=true")
+        )
         if reference is None:
             table.note("figures", "the reference", "no Triton is installed here (NAIAD_BENCH_REFERENCE)")
         elif has_gpu:
@@ -354,18 +373,40 @@ def try_figures(table: Table, work: Path, reference: Path | None, *, has_gpu: bo
             "output on the GPU to HTTP",
             lambda: _in_turn(clients, lambda client: _outputs(client, "doubles_arrays", "object")),
         )
-        name = f"client's CUDA region, {largest}"
-        table.note("figures", f"{name}, naiad", "CUDA shared memory of clients is refused")
-        if "reference" in servers:
-            port = servers["reference"]
-            table.try_out("figures", f"{name}, reference", lambda: _region(port, SIZES[largest], 20, table))
+        _try_regions(table, servers, largest)
+
+
+def _try_regions(table: Table, servers: Mapping[str, int], largest: str) -> None:
+    """Requests whose input and output are a client's GPU memory: to single models, and to steps of an ensemble."""
+    rows = [("echo", "http", "64 KiB", 1 << 16), ("echo", "http", "1 MiB", 1 << 20)]
+    rows += [(model, "http", largest, SIZES[largest]) for model in ("echo", "echo_cpu", "chain")]
+    rows += [("echo", "grpc", "64 KiB", 1 << 16), ("echo", "grpc", largest, SIZES[largest])]
+    for model, protocol, name, size in rows:
+        _try_region(table, servers, f"client's CUDA region, {model}, {protocol}, {name}", size, model, protocol)
+
+
+def _try_region(table: Table, servers: Mapping[str, int], name: str, size: int, model: str, protocol: str) -> None:
+    if protocol == "grpc" and importlib.util.find_spec("tritonclient") is None:
+        table.note("figures", name, "tritonclient is not installed here")
+        return
+    ports = {each: GRPC_PORTS[port] if protocol == "grpc" else port for each, port in servers.items()}
+
+    def ask(port: int) -> Any:
+        return _region(port, size, 20, model, protocol, table)
+
+    table.try_out("figures", name, lambda: _best_of_each(ports, ask, rounds=1))
 
 
 def _in_turn(clients: Mapping[str, Connection], work: Callable[[Connection], Any]) -> dict[str, Any]:
+    return _best_of_each(clients, work)
+
+
+def _best_of_each(targets: Mapping[str, Any], work: Callable[[Any], Any], rounds: int = 2) -> dict[str, Any]:
+    """The best result of each target, which are tried in turn, and their ratio."""
     found: dict[str, Any] = {}
-    for _ in range(2):
-        for name, client in clients.items():
-            result = work(client)
+    for _ in range(rounds):
+        for name, target in targets.items():
+            result = work(target)
             best = found.get(name)
             if best is None or result.get("p50_us", 0) < best.get("p50_us", 0):
                 found[name] = {**result, "first_us": (best or result).get("first_us")}
@@ -374,8 +415,8 @@ def _in_turn(clients: Mapping[str, Connection], work: Callable[[Connection], Any
     return found
 
 
-def _region(port: int, size: int, count: int, table: Table) -> Any:
-    command = [sys.executable, "-m", "bench.gpu.region", str(port), str(size), str(count)]
+def _region(port: int, size: int, count: int, model: str, protocol: str, table: Table) -> Any:
+    command = [sys.executable, "-m", "bench.gpu.region", str(port), str(size), str(count), model, protocol]
     return _json_of(command, table)[0]
 
 
@@ -404,9 +445,9 @@ def try_driver(table: Table, interpreter: str, versions: Mapping[str, str]) -> N
 def stand_in(folder: Path) -> None:
     """Let this process and its children find the stand-in instead of NVIDIA's driver."""
     folder.mkdir()
-    library = folder / "libcuda.so.1"
-    flags = ["-shared", "-fPIC", "-O2", "-pthread", "-Wl,-soname,libcuda.so.1"]
-    subprocess.run(["cc", *flags, "-o", str(library), str(STAND_IN), "-ldl"], check=True)
+    for name, source in {"libcuda.so.1": STAND_IN, "libnvidia-ml.so.1": STAND_IN.with_name("nvml.c")}.items():
+        flags = ["-shared", "-fPIC", "-O2", "-pthread", f"-Wl,-soname,{name}"]
+        subprocess.run(["cc", *flags, "-o", str(folder / name), str(source), "-ldl"], check=True)
     os.environ["LD_LIBRARY_PATH"] = f"{folder}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
 
 
