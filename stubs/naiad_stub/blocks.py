@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -63,8 +63,10 @@ class OutputBlocks:
         before_waiting: Called by a thread before it waits for a free block.
     """
 
-    def __init__(self, segment: Segment, channel: Channel) -> None:
+    def __init__(self, segment: Segment, channel: Channel, gpu_pools: Optional[Mapping[str, int]] = None) -> None:
+        """All of *segment* is free; *gpu_pools* as in `LoadSpec`."""
         self.view = segment.view
+        self._gpu_pools = gpu_pools or {}
         self.before_waiting: Callable[[], None] = _nothing
         self._segment = segment
         self._channel = channel
@@ -203,7 +205,7 @@ class OutputBlocks:
 
         with self._lock:
             if self._exports is None:  # no other thread has exported its first tensor meanwhile
-                self._exports = Exports(self._report_usage)
+                self._exports = Exports(self._report_usage, self._gpu_pools)
             return self._exports
 
     def _create_pinned(self) -> Any:

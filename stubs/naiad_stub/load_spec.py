@@ -129,6 +129,8 @@ class LoadSpec(_Fields):
         busy_poll_us: See `busy_poll`; 0 for never.
         writes_stacks: Whether the guest writes its threads' stacks when the host asks for them.
         memory_limit: Bytes that the process may allocate; 0 for any number.
+        gpu_pools: Bytes of GPU memory that the process may share with others, by the GPU's UUID in hexadecimal digits;
+            the guest decides for other GPUs.
     """
 
     __slots__ = (
@@ -149,6 +151,7 @@ class LoadSpec(_Fields):
         "busy_poll_us",
         "writes_stacks",
         "memory_limit",
+        "gpu_pools",
     )
 
     def __init__(
@@ -171,6 +174,7 @@ class LoadSpec(_Fields):
         busy_poll_us: int = 0,
         writes_stacks: bool = False,
         memory_limit: int = 0,
+        gpu_pools: Optional[Mapping[str, int]] = None,
     ) -> None:
         self.code = code
         self.completes_config = completes_config
@@ -189,6 +193,7 @@ class LoadSpec(_Fields):
         self.busy_poll_us = busy_poll_us
         self.writes_stacks = writes_stacks
         self.memory_limit = memory_limit
+        self.gpu_pools = dict(gpu_pools or {})
 
     def for_instance(self, name: str, kind: str, device_id: int, model_config: str) -> LoadSpec:
         """The same for another instance of the model, whose configuration has changed."""
@@ -228,6 +233,8 @@ class LoadSpec(_Fields):
             "writes_stacks": str(int(self.writes_stacks)),
             "memory_limit": str(self.memory_limit),
         }
+        if self.gpu_pools:
+            fields["gpu_pools"] = _SEPARATOR.join([f"{uuid}:{size}" for uuid, size in self.gpu_pools.items()])
         # Those that are fields already are sent twice: stubs of this PROTOCOL_VERSION pass on these.
         fields.update({_ARGUMENT + name: value for name, value in self.arguments().items()})
         fields.update(_fields_of_native(code) if isinstance(code, NativeCode) else _fields_of_python(code))
@@ -259,6 +266,7 @@ class LoadSpec(_Fields):
             busy_poll_us=fields.number("busy_poll_us"),
             writes_stacks=fields.flag("writes_stacks"),
             memory_limit=fields.number("memory_limit", "0"),
+            gpu_pools=fields.sizes("gpu_pools"),
         )
 
     def _with(self, **changes: Any) -> LoadSpec:
@@ -343,6 +351,14 @@ class _LoadFields:
     def names(self, key: str, default: Optional[str] = None) -> Tuple[str, ...]:
         joined = self.text(key, default)
         return tuple(joined.split(_SEPARATOR)) if joined else ()
+
+    def sizes(self, key: str) -> Dict[str, int]:
+        """Numbers by name; empty where the field is missing."""
+        pairs = [text.partition(":") for text in self.names(key, "")]
+        try:
+            return {name: int(size) for name, _, size in pairs}
+        except ValueError:
+            raise _malformed(key, self.text(key), "names with numbers") from None
 
     def mapping(self, key: str) -> Dict[str, str]:
         from json import loads

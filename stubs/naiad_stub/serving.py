@@ -72,7 +72,7 @@ class ModelServer:
         self._spec = spec
         self._instance_name = spec.instance_name
         output_names, state_names = list(spec.outputs), list(spec.states)
-        self.blocks = OutputBlocks(outputs, channel)
+        self.blocks = OutputBlocks(outputs, channel, spec.gpu_pools)
         os.register_at_fork(after_in_child=self.blocks.detach)
         self._reader = BatchReader(
             inputs.view, list(spec.inputs), output_names, state_names, shared, lambda: _takes_device(spec)

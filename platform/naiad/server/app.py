@@ -22,6 +22,7 @@ from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.core import garbage_collection
 from naiad.core.background_imports import import_in_background
 from naiad.core.errors import NaiadError
+from naiad.core.gpus import gpu_uuid
 from naiad.core.logs import ActiveLog, RecentLines, log_block
 from naiad.engine.calls.model_control import ModelControl
 from naiad.engine.engine import Engine
@@ -246,10 +247,23 @@ def build_loader(
         log_rate=options.guests.log_rate,
         guest_env=options.guests.environ,
         guest_user=options.guests.user,
+        gpu_pools=_gpu_pools(options),
         busy_poll_us=default_busy_poll_us() if options.guests.busy_poll_us < 0 else options.guests.busy_poll_us,
         frontends=FrontendMemory(options.general.frontends) if with_frontends and options.general.frontends else None,
     )
     return Loader(settings, EnvironmentManager(options.environments.store, policy=store_policy(options)))
+
+
+def _gpu_pools(options: ServerOptions) -> Mapping[str, int]:
+    """What guests may share of the GPUs that are here, by UUID."""
+    found = {}
+    for number, size in options.guests.gpu_pools.items():
+        uuid = gpu_uuid(number)
+        if uuid is None:
+            logger.warning("--cuda-memory-pool-byte-size=%d:%d has no effect: there is no GPU %d", number, size, number)
+        else:
+            found[uuid.hex()] = size
+    return found
 
 
 def _limiter(options: ServerOptions) -> SharedRateLimiter | None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections import OrderedDict, deque
-from typing import Callable, Deque, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Callable, Deque, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 from weakref import WeakValueDictionary
 
 from naiad_stub import wire
@@ -32,7 +32,7 @@ from naiad_stub.segment import block_size
 _GRANULE = 2 << 20
 """The driver puts several smaller allocations into one block of this size, which would share a handle."""
 POOL_BYTES = 1 << 30
-"""What the regions of one process may have together. Beyond that, tensors go through the CPU."""
+"""What the regions of one process may have on a GPU if the server does not say. More goes through the CPU."""
 _MOST_IDLE = 64
 """Handles that stay open without a tensor that refers to them."""
 _LAZY_PEER_ACCESS = 1
@@ -72,19 +72,21 @@ class Exports:
 
     Args:
         on_change: Called when there are other regions.
+        limits: What the regions may have on a GPU, by its UUID in hexadecimal digits.
 
     Attributes:
         sizes: The bytes of the regions, by the number of the GPU.
     """
 
-    def __init__(self, on_change: Callable[[], None]) -> None:
+    def __init__(self, on_change: Callable[[], None], limits: Mapping[str, int]) -> None:
         self.sizes: Dict[int, int] = {}
+        self._limits = limits
+        self._limit_of: Dict[int, int] = {}  # by the number of the GPU
         self._on_change = on_change
         self._lock = allocate_lock()
         self._numbers = itertools.count()
         self._sent: Dict[int, _Region] = {}
         self._idle: Dict[Tuple[int, int], List[_Region]] = {}
-        self._total = 0
         self._is_possible = True
         add_reserve(self.trim)
 
@@ -126,23 +128,27 @@ class Exports:
         del idle  # its finalizers free the memory
 
     def _count(self, ordinal: int, size: int) -> None:
-        self._total += size
         self.sizes[ordinal] = self.sizes.get(ordinal, 0) + size
 
     def _take(self, memory: DeviceMemory) -> Optional[_Region]:
         size = -(-block_size(memory.size) // _GRANULE) * _GRANULE
-        kind = memory.ordinal, size
+        ordinal = memory.ordinal
+        kind = ordinal, size
+        limit = self._limit_of.get(ordinal)
+        if limit is None:
+            uuid = device(ordinal).uuid().hex()
+            limit = self._limit_of[ordinal] = self._limits.get(uuid, POOL_BYTES)
         with self._lock:
             regions = self._idle.get(kind)
             if regions:
                 return regions.pop()
-            if not self._is_possible or size > POOL_BYTES:
+            if not self._is_possible or size > limit:
                 return None
-            is_full = self._total + size > POOL_BYTES
+            is_full = self.sizes.get(ordinal, 0) + size > limit
         if is_full:  # others may be idle
             self.trim()
         with self._lock:
-            if self._total + size > POOL_BYTES:
+            if self.sizes.get(ordinal, 0) + size > limit:
                 return None
             self._count(memory.ordinal, size)
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from naiad.config.server.env_build import EnvBuild, parse_env_build
 from naiad.config.server.flag import Flag, Kind, NoEffect, Unsupported
 from naiad.config.server.flag_values import FlagValues
 from naiad.config.server.frontend_count import parse_frontends
+from naiad.config.server.gpu_options import parse_gpu_pools
 from naiad.config.server.guest_user import GuestUser, GuestUserRange, parse_guest_user
 from naiad.config.server.hardened import Hardening
 from naiad.config.server.metrics_options import MetricsConfig, parse_metrics_config
@@ -776,6 +777,14 @@ class GuestOptions:
         low=0,
         own=True,
     )
+    gpu_pools: Mapping[int, int] = option(
+        "cuda-memory-pool-byte-size",
+        _TEXT,
+        "",
+        "<GPU>:<bytes> that an instance shares with others there; else 1 GiB.",
+        repeatable=True,
+        read=parse_gpu_pools,
+    )
     restart_limit: int = option(
         "stub-restart-limit", _INT, "5", "Restarts in the window after which a model is given up.", low=0, own=True
     )
@@ -849,7 +858,6 @@ _UNSUPPORTED = (
     Flag("vertex-ai-default-model", _TEXT, "", "Its model.", support=_NO_VERTEX),
     Flag("enable-peer-access", _BOOL, "true", "Direct access between GPUs.", support=_NO_GPU),
     Flag("pinned-memory-pool-byte-size", _SIZE, "268435456", "Pinned memory.", support=_NO_GPU),
-    Flag("cuda-memory-pool-byte-size", _TEXT, "", "Memory of a GPU.", repeatable=True, support=_NO_GPU),
     Flag("cuda-virtual-address-size", _TEXT, "", "Address space of a GPU.", repeatable=True, support=_NO_GPU),
     Flag("min-supported-compute-capability", _FLOAT, "6.0", "Oldest GPU.", support=_NO_GPU),
     Flag("model-load-gpu-limit", _TEXT, "", "Share of a GPU's memory.", repeatable=True, support=_NO_GPU),

@@ -112,6 +112,7 @@ class LoadSettings:
         hang_seconds: See `LaunchSpec.hang_seconds`, for models whose configuration does not say.
         log_rate: See `LaunchSpec.log_rate`.
         guest_env: Names of the server's variables that guests inherit; None for all.
+        gpu_pools: See `LoadSpec.gpu_pools`.
         guest_user: The user of all guests, or users of which each model gets one; None for the server's own.
         frontends: See `LaunchSpec.frontends`.
     """
@@ -129,6 +130,7 @@ class LoadSettings:
     log_rate: int = 0
     guest_env: Sequence[str] | None = None
     guest_user: GuestUser | GuestUserRange | None = None
+    gpu_pools: Mapping[str, int] = field(default_factory=dict)
     frontends: FrontendMemory | None = None
 
 
@@ -450,6 +452,7 @@ class Loader:
                 states=state_outputs(config),
                 is_decoupled=config.decoupled,
                 busy_poll_us=self._settings.busy_poll_us,
+                gpu_pools=self._settings.gpu_pools,
                 writes_stacks=bool(limit),
                 memory_limit=config.settings.memory_limit.size,
             ),
