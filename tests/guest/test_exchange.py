@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -426,3 +427,112 @@ def test_long_responses_are_split_and_the_last_message_has_the_flags(monkeypatch
     long = error_entry(9, 1, "x" * 100, 0)
     assert frames_of(responses_frame(batch, [long, *entries[:1], long], 0, 9)) == [([9], 0), ([0], 0), ([9], 0)]
     assert frames_of(responses_frame(batch, [], wire.DONE, 9)) == [([], wire.DONE)]
+
+
+# -- GPU memory, of which the test plays the driver's part
+
+LARGE = exchange._SMALL_DEVICE_BYTES + 1
+
+
+class OnDevice:
+    """A writer of tensors in GPU memory.
+
+    Attributes:
+        exported: The sizes of tensors that other processes can read.
+        copied: The sizes of tensors that were copied to the CPU, and their blocks.
+        released: Blocks that were given back without being sent.
+        exports_left: How many can still be exported; others have to be copied.
+        problem: Raised where a tensor is copied, and where none can be exported any more.
+    """
+
+    def __init__(self, blocks: OutputBlocks, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.exported: list[int] = []
+        self.copied: list[tuple[int, int]] = []
+        self.released: list[int] = []
+        self.exports_left = 9
+        self.problem: Exception | None = None
+        monkeypatch.setattr(blocks, "export", self._export)
+        monkeypatch.setattr(blocks, "copy_from_device", self._copy)
+        monkeypatch.setattr(blocks, "release", self.released.extend)
+        self.writer = TensorWriter(blocks, ("A", "B", "C"))
+
+    def _export(self, memory: Any) -> tuple[int, bytes] | None:
+        if not self.exports_left:
+            if self.problem is not None:
+                raise self.problem
+            return None
+        self.exports_left -= 1
+        self.exported.append(memory.size)
+        return wire.DEVICE_BLOCK + len(self.exported), b"handle %d;" % len(self.exported)
+
+    def _copy(self, memory: Any, block: int) -> None:
+        if self.problem is not None:
+            raise self.problem
+        self.copied.append((memory.size, block))
+
+    def tensor(self, name: str, size: int = LARGE) -> Tensor:
+        return Tensor._on_device(name, 2, (size,), SimpleNamespace(size=size, index=0))
+
+
+@pytest.fixture
+def device(channel, monkeypatch):
+    with contextlib.ExitStack() as stack:
+        descriptor, _ = create_memory("test", 1 << 28)
+        made = Segment(descriptor, 1 << 20)
+        stack.callback(os.close, descriptor)
+        stack.callback(made.close)
+        yield OnDevice(OutputBlocks(made, channel), monkeypatch)
+
+
+def test_outputs_stay_in_gpu_memory_where_the_request_allows_it(device):
+    tensors = [device.tensor("A"), bytes_tensor("B", 10), device.tensor("C", LARGE + 1)]
+    flags, count, packed, data, inline, total = device.writer.write(tensors, exchange.KEEPS_ALL)
+    assert (flags, count, inline, total) == (wire.OWN_BLOCKS | wire.DEVICE, 3, b"", 2 * LARGE + 11)
+    assert device.exported == [LARGE, LARGE + 1]
+    blocks = np.frombuffer(packed[:24], "<u8").tolist()
+    assert (blocks[0], blocks[2]) == (wire.DEVICE_BLOCK + 1, wire.DEVICE_BLOCK + 2)
+    assert blocks[1] < wire.DEVICE_BLOCK
+    assert packed[24:] == b"handle 1;handle 2;"
+    assert [size for *_, size in places(data)] == [LARGE, 10, LARGE + 1]
+    assert device.copied == []
+
+
+@pytest.mark.parametrize("use", [None, exchange.OutputUse(False, frozenset({"X"}), {})])
+def test_outputs_are_copied_from_gpu_memory_where_it_does_not(device, use):
+    flags, count, packed, *_ = device.writer.write([device.tensor("A"), device.tensor("B", LARGE + 1)], use)
+    assert (flags, count) == (wire.OWN_BLOCKS, 2)
+    blocks = np.frombuffer(packed, "<u8").tolist()
+    assert device.copied == [(LARGE, blocks[0]), (LARGE + 1, blocks[1])]
+    assert device.exported == []
+
+
+def test_a_request_may_keep_some_outputs_in_gpu_memory(device):
+    use = exchange.OutputUse(False, frozenset({"B"}), {})
+    flags, _, packed, *_ = device.writer.write([device.tensor("A"), device.tensor("B")], use)
+    blocks = np.frombuffer(packed[:16], "<u8").tolist()
+    assert flags == wire.OWN_BLOCKS | wire.DEVICE
+    assert device.copied == [(LARGE, blocks[0])]
+    assert blocks[1] == wire.DEVICE_BLOCK + 1
+
+
+def test_outputs_that_cannot_be_exported_are_copied(device):
+    device.exports_left = 1
+    flags, _, packed, *_ = device.writer.write([device.tensor("A"), device.tensor("B")], exchange.KEEPS_ALL)
+    assert flags == wire.OWN_BLOCKS | wire.DEVICE
+    assert device.copied == [(LARGE, np.frombuffer(packed[:16], "<u8").tolist()[1])]
+
+
+def test_a_gpu_that_fails_leaves_nothing_exported(device):
+    device.problem = RuntimeError("the GPU failed")
+    device.exports_left = 1
+    with pytest.raises(RuntimeError):
+        device.writer.write([device.tensor("A"), device.tensor("B")], exchange.KEEPS_ALL)
+    assert device.released == [wire.DEVICE_BLOCK + 1]
+
+
+def test_a_copy_that_fails_gives_all_blocks_back(device):
+    device.problem = RuntimeError("the GPU failed")
+    use = exchange.OutputUse(False, frozenset({"B"}), {})
+    with pytest.raises(RuntimeError):
+        device.writer.write([device.tensor("A"), device.tensor("B")], use)
+    assert device.released == [0, wire.DEVICE_BLOCK + 1]

@@ -257,6 +257,24 @@ def test_an_event_loop_is_not_held_up_but_gets_an_error_in_the_end(guest, monkey
     sender.send(flags=FINAL)
 
 
+def test_what_the_client_has_read_does_not_count_for_an_event_loop(guest, monkeypatch):
+    monkeypatch.setattr(sender_module, "LIMIT_BYTES", (WINDOW + 1) * OVERHEAD)
+    _, [sender] = guest.running(7)
+    for _ in range(WINDOW):
+        sender.send(response())
+    guest.channel.receive_from_host(Credit(7, WINDOW))
+
+    def send_all() -> None:
+        for _ in range(WINDOW + 1):
+            sender.send(response())
+        with pytest.raises(TritonModelException, match=f"has not read {WINDOW + 1} earlier responses"):
+            sender.send(response())
+
+    on_loop(send_all)
+    guest.channel.receive_from_host(Credit(7, WINDOW + 1))
+    sender.send(flags=FINAL)
+
+
 def test_of_a_cancelled_request_only_the_end_is_sent_beyond_the_window(guest):
     _, [sender] = guest.running(7)
     for _ in range(WINDOW):

@@ -287,3 +287,14 @@ def test_bf16_is_not_for_numpy():
 
 def test_a_bf16_tensor_can_be_passed_on():
     assert sent(received(14, (2,), b"abcd")) == (14, (2,), b"abcd")
+
+
+@pytest.mark.parametrize("item", ["text", "\u00e9", b"bytes", b"", 7])
+@pytest.mark.parametrize("count", [1, 2])
+def test_elements_of_any_type_are_sent_as_their_text(item, count):
+    array = np.empty(count, object)
+    array[:] = [item] * count
+    expected = item if isinstance(item, bytes) else str(item).encode()
+    _, _, data, size = Tensor("T", array)._payload()
+    assert bytes(data) == (len(expected).to_bytes(4, "little") + expected) * count
+    assert size == len(data)

@@ -43,10 +43,11 @@ AREAS = {
     "guest": Area(
         ("stubs/naiad_stub/*.py",),
         ("tests/guest", "tests/wire"),
-        # Processes, sockets to the host and calls between models: tests of real guests and servers judge them.
+        # Tested in processes of their own, by real guests and servers, or on a GPU, where no mutant of this process is.
         without=(
-            *("main", "serving", "forkserver", "forked_calls", "calls", "channel", "lifeline", "model_loading"),
-            *("dialect_api", "debugging", "process_group", "process_title", "readiness", "stacks", "dlpack"),
+            *("main", "serving", "forkserver", "forked_calls", "calls", "channel", "lifeline", "model_loading", "api"),
+            *("dialect_api", "debugging", "process_group", "process_title", "stacks", "dlpack", "loader", "limits"),
+            *("descriptors", "later_module"),
         ),
     ),
     "scheduling": Area((f"{_ENGINE}/scheduling/**/*.py",), ("tests/engine/scheduling",)),

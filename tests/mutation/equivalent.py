@@ -1,3 +1,43 @@
-"""Mutants that no test can kill, as they behave as the original does."""
+"""Mutants that no test can kill, as they behave as the original does.
 
-EQUIVALENT: dict[tuple[str, str, str, str], str] = {}
+The key is what `Mutant.identity` returns: file, function, what is there, and what the mutant has.
+"""
+
+from __future__ import annotations
+
+_SCAN = "platform/naiad/protocol/strings.py"
+_GUESSES = "it decides only which guess is tried next, and every guess is verified: the count is the same"
+
+EQUIVALENT: dict[tuple[str, str, str, str], str] = {
+    (
+        "platform/naiad/protocol/request_plan.py",
+        "RequestPlan._check_input",
+        "default=0",
+        "default=1",
+    ): "the minimum is only compared with 0, and neither is less",
+    (_SCAN, "_equal_lengths", "rest < _PREFIX", "rest <= _PREFIX"): (
+        "a length without bytes behind it is a run of one element, which is too short for this guess"
+    ),
+    (_SCAN, "_equal_lengths", "lengths[0]", "lengths[1]"): _GUESSES,
+    (_SCAN, "scan_strings", "len(data) < _VECTOR_FROM", "len(data) <= _VECTOR_FROM"): (
+        "both ways count alike; the limit is where one becomes faster"
+    ),
+    (_SCAN, "scan_steps", "scan.elements - before >= _MIN_RUN", "scan.elements - before > _MIN_RUN"): _GUESSES,
+    (_SCAN, "scan_steps", "_WALKED_PER_STEP * 16", "_WALKED_PER_STEP + 16"): _GUESSES,
+    (_SCAN, "scan_steps", "walked * 2", "walked * 3"): _GUESSES,
+    ("platform/naiad/engine/ensembles/step.py", "StepRequest.__init__", "(0, 0)", "(1, 0)"): (
+        "`submit` sets it before a response can come"
+    ),
+    (
+        "platform/naiad/engine/ensembles/version.py",
+        "EnsembleVersion.__init__",
+        "itertools.count(1)",
+        "itertools.count(2)",
+    ): ("keys of requests only have to differ"),
+    (
+        "platform/naiad/engine/ensembles/version.py",
+        "EnsembleVersion.stop",
+        "loop.time() < deadline",
+        "loop.time() <= deadline",
+    ): "no loop's clock stands still at exactly that time",
+}

@@ -186,21 +186,21 @@ class _Recorder:
         self._current = set()
         self._began = time.monotonic()
         # Again for each test: some tests set their own.
-        threading.setprofile(self._on_event)
-        sys.setprofile(self._on_event)
+        threading.settrace(self._on_call)
+        sys.settrace(self._on_call)
 
     def close(self) -> None:
         self._end()
-        sys.setprofile(None)
+        sys.settrace(None)
         self._report.write_text(json.dumps({test: [secs, sorted(keys)] for test, (secs, keys) in self._seen.items()}))
 
     def _end(self) -> None:
         if self._test:
             self._seen[self._test] = time.monotonic() - self._began, self._current
 
-    def _on_event(self, frame: Any, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_filename in self._files:
-            code = frame.f_code
+    def _on_call(self, frame: Any, *_: object) -> None:
+        code = frame.f_code
+        if code.co_filename in self._files:
             self._current.add((code.co_filename, code.co_name, code.co_firstlineno))
 
 

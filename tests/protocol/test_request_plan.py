@@ -176,6 +176,12 @@ def test_a_shape_that_differs_is_named_as_it_is(by, shape, got):
     assert f", got {got}." in caught.value.message
 
 
+@pytest.mark.parametrize("shape", [(3,), (3, 5, 5)])
+def test_a_wildcard_stands_for_one_dimension(shape):
+    with pytest.raises(InvalidRequestError, match=r"unexpected shape for input 'B' .* Expected \[-1,-1], got"):
+        PLAIN.check(request(A, tensor("B", shape)))
+
+
 @pytest.mark.parametrize("batch_size", [-1, -7])
 def test_a_negative_batch_size_is_a_dimension_that_is_not_specified(batch_size):
     with pytest.raises(InvalidRequestError, match=f"All input dimensions .* input 'A' .* got .{batch_size},2]"):

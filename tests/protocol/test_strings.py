@@ -146,6 +146,14 @@ def test_long_tensors_take_few_short_steps(elements: list[bytes], at_least: int,
     assert at_least <= steps <= at_most
 
 
+def test_an_element_that_is_cut_off_far_behind_the_beginning_is_found() -> None:
+    elements = [b"a" * (index * 7 % 30 + 1) for index in range(20_000)]
+    data = packed(elements)
+    assert len(data) > 2 << 17  # more than one search
+    cut = data[: len(data) - 1]
+    assert scan_strings(cut, len(elements)) == (len(elements) - 1, len(data) - 4 - len(elements[-1]))
+
+
 def test_counted_elements_are_not_counted_again() -> None:
     assert found(b"nonsense", 3, StringScan(3, 8)) == ""
     assert found(b"nonsense", 4, StringScan(3, 8)).endswith("got 3")

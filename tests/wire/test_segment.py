@@ -254,3 +254,59 @@ def test_a_closed_segment_is_unmapped_with_its_last_view_although_the_segment_it
     del part
     assert not is_mapped()
     made.close()
+
+
+@pytest.mark.parametrize(
+    ("size", "block"),
+    [
+        (0, 4096),
+        (1, 4096),
+        (4096, 4096),
+        (4097, 8192),
+        (5 << 20, 5 << 20),
+        ((5 << 20) + 1, 6 << 20),
+        ((7 << 20) + 1, 8 << 20),
+        ((8 << 20) + 1, 10 << 20),
+        ((14 << 20) + 1, 16 << 20),
+    ],
+)
+def test_blocks_have_four_sizes_for_each_doubling(size, block):
+    assert block_size(size) == block
+
+
+def test_a_trim_forgets_the_sizes_of_an_earlier_load():
+    with segment() as (made, _):
+        for offset in [made.allocate(2 * 4096), made.allocate(3 * 4096)]:
+            made.release(offset)
+        made.trim()
+        assert [made.allocate(3 * 4096), made.allocate(2 * 4096)] == [0, 3 * 4096]
+
+
+@pytest.mark.parametrize(("limit", "reached"), [(1 << 40, 4 << 30), (3 << 30, 2 << 30), (1 << 28, 1 << 28)])
+def test_memory_is_halved_until_the_system_allows_it(monkeypatch, limit, reached):
+    truncate = os.ftruncate
+
+    def limited(descriptor, size):
+        if size > limit:
+            raise OSError(27, "File too large")
+        truncate(descriptor, size)
+
+    monkeypatch.setattr(os, "ftruncate", limited)
+    descriptor, capacity = create_memory("test", 4 << 30)
+    os.close(descriptor)
+    assert capacity == reached
+
+
+def test_memory_of_less_than_256_mib_is_refused(monkeypatch):
+    seen = []
+
+    def limited(descriptor, size):
+        seen.append((descriptor, size))
+        raise OSError(27, "File too large")
+
+    monkeypatch.setattr(os, "ftruncate", limited)
+    with pytest.raises(OSError, match="File too large"):
+        create_memory("test", 1 << 30)
+    assert [size for _, size in seen] == [1 << 30, 1 << 29, 1 << 28]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(seen[0][0])
