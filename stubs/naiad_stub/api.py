@@ -14,7 +14,7 @@ from typing import Any, Dict
 from naiad_stub import runtime
 from naiad_stub.calls import ResponseIterator
 from naiad_stub.control import is_model_ready, load_model, unload_model
-from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
+from naiad_stub.exceptions import API_MODULE, ModelLoadError, TritonError, TritonModelException
 from naiad_stub.logger import Logger
 from naiad_stub.metrics import Metric, MetricFamily, MetricKind
 from naiad_stub.request import InferenceRequest, InferenceTrace, MemoryType, PreferredMemory
@@ -31,6 +31,14 @@ _is_preparing = False
 def get_model_dir() -> str:
     """The folder of the model's version, as written in the server's model repository."""
     return runtime.current().model_dir
+
+
+def get_backend_config() -> Dict[str, str]:
+    """The settings of the model's backend, as `--backend-config=<backend>,<setting>=<value>` gives them.
+
+    Settings for all backends are among them. Not part of the reference's API, where a backend in Python has none.
+    """
+    return dict(runtime.current().backend_config)
 
 
 class _WithoutConstructor:
@@ -53,6 +61,7 @@ class SharedMemory(_WithoutConstructor):
 _UTILS: Dict[str, Any] = {
     "TritonError": TritonError,
     "TritonModelException": TritonModelException,
+    "ModelLoadError": ModelLoadError,
     "TritonInferenceException": TritonModelException,  # some models catch it by this name
     "Tensor": Tensor,
     "InferenceRequest": InferenceRequest,
@@ -64,6 +73,7 @@ _UTILS: Dict[str, Any] = {
     "unload_model": unload_model,
     "is_model_ready": is_model_ready,
     "get_model_dir": get_model_dir,
+    "get_backend_config": get_backend_config,
     "TRITONSERVER_MEMORY_GPU": MemoryType.TRITONSERVER_MEMORY_GPU,
     "TRITONSERVER_MEMORY_CPU": MemoryType.TRITONSERVER_MEMORY_CPU,
 }

@@ -16,6 +16,16 @@ class TritonModelException(Exception):  # noqa: N818 - the name is the API's
     __module__ = API_MODULE
 
 
+class ModelLoadError(TritonModelException):
+    """What a backend raises for a model that it cannot load: its text is the whole reason.
+
+    Frames of the backend's own code would tell a user nothing about the model, so they are neither sent nor logged. Not
+    part of the reference's API.
+    """
+
+    __module__ = API_MODULE
+
+
 class NamedNumber(enum.IntEnum):
     """A number that is printed by its name, as in the reference, under every Python: IntEnum changed that in 3.11."""
 

@@ -46,15 +46,25 @@ class PythonCode(_Fields):
         utils_dir: Folder of `triton_python_backend_utils.py`.
         is_shared: Whether the file is that of a shared backend, outside the model's directory.
         environment: Why the model runs in its interpreter, for the error of a failed import; may be empty.
+        settings: The settings of its backend (`--backend-config`), which `pb_utils.get_backend_config` returns.
     """
 
-    __slots__ = ("file", "utils_dir", "is_shared", "environment")
+    __slots__ = ("file", "utils_dir", "is_shared", "environment", "settings")
 
-    def __init__(self, file: str, utils_dir: str, *, is_shared: bool = False, environment: str = "") -> None:
+    def __init__(
+        self,
+        file: str,
+        utils_dir: str,
+        *,
+        is_shared: bool = False,
+        environment: str = "",
+        settings: Optional[Mapping[str, str]] = None,
+    ) -> None:
         self.file = file
         self.utils_dir = utils_dir
         self.is_shared = is_shared
         self.environment = environment
+        self.settings: Mapping[str, str] = settings or {}
 
 
 class NativeCode(_Fields):
@@ -277,7 +287,12 @@ class LoadSpec(_Fields):
 
 
 def _fields_of_python(code: PythonCode) -> Dict[str, str]:
-    return {"utils_dir": code.utils_dir, "shared": str(int(code.is_shared)), "environment": code.environment}
+    fields = {"utils_dir": code.utils_dir, "shared": str(int(code.is_shared)), "environment": code.environment}
+    if code.settings:
+        from json import dumps  # most models have no settings
+
+        fields["settings"] = dumps(dict(code.settings))
+    return fields
 
 
 def _fields_of_native(code: NativeCode) -> Dict[str, str]:
@@ -302,6 +317,7 @@ def _python_code(fields: _LoadFields) -> PythonCode:
         fields.text("utils_dir"),
         is_shared=fields.flag("shared"),
         environment=fields.text("environment", ""),
+        settings=fields.mapping("settings", ""),
     )
 
 
@@ -360,10 +376,12 @@ class _LoadFields:
         except ValueError:
             raise _malformed(key, self.text(key), "names with numbers") from None
 
-    def mapping(self, key: str) -> Dict[str, str]:
+    def mapping(self, key: str, default: Optional[str] = None) -> Dict[str, str]:
+        text = self.text(key, default)
+        if text == default:
+            return {}
         from json import loads
 
-        text = self.text(key)
         try:
             found = loads(text)
         except ValueError:

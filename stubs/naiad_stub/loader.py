@@ -12,7 +12,7 @@ from types import FrameType, TracebackType
 from typing import Any, List, Optional, Tuple
 
 from naiad_stub import api, dialect
-from naiad_stub.exceptions import TritonModelException
+from naiad_stub.exceptions import ModelLoadError, TritonModelException
 
 CLASS_NAME = "TritonPythonModel"
 _SUFFIX = ".py"
@@ -57,10 +57,11 @@ def format_exception(exc: BaseException) -> Tuple[str, str]:
 
     The short text is `TypeName: message`, then, if any code of the model was running, a blank line, `At:` and a line
     `  file(line): function` for each frame from the innermost outwards. Frames of the stub are left out of both. A
-    TritonModelException without frames of the model, which the stub raised itself, is its message alone.
+    ModelLoadError is its message alone, and so is a TritonModelException without frames of the model, which the stub
+    raised itself.
     """
     chain = _model_traceback(exc.__traceback__)
-    if not chain and isinstance(exc, TritonModelException):
+    if isinstance(exc, ModelLoadError) or (not chain and isinstance(exc, TritonModelException)):
         return str(exc), str(exc)
     text = f"{type(exc).__name__}: {_message(exc)}"
     lines = [f"  {file}({line}): {function}\n" for file, line, function in _places(chain)]

@@ -35,7 +35,7 @@ from naiad_stub.control import HostControl
 from naiad_stub.descriptors import move_up, tolerate_closed_output
 from naiad_stub.host_metrics import HostMetrics
 from naiad_stub.lifeline import die_with, ignore_termination_signals, raise_oom_score
-from naiad_stub.load_spec import LoadSpec
+from naiad_stub.load_spec import LoadSpec, PythonCode
 from naiad_stub.messages import (
     TO_MAIN_THREAD,
     Completed,
@@ -174,6 +174,7 @@ def _runtime(queries: ServerQueries, spec: LoadSpec, server: ModelServer | None)
 
     return runtime.Runtime(
         model_dir=spec.version_dir,
+        backend_config=spec.code.settings if isinstance(spec.code, PythonCode) else None,
         log=log,
         control=HostControl(queries),
         metrics=HostMetrics(queries),

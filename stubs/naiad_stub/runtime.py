@@ -22,7 +22,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Tuple
 
 from naiad_stub.exceptions import TritonModelException
 
@@ -139,6 +139,7 @@ class Runtime:
 
     Attributes:
         model_dir: Folder of the model's version in the model repository.
+        backend_config: The settings of the model's backend.
         log: Writes a message to the server's log.
         allocate: Allocates memory for `Tensor.allocate`.
         calls: Runs requests on other models.
@@ -147,12 +148,13 @@ class Runtime:
         metrics: Keeps metrics.
     """
 
-    __slots__ = ("allocate", "calls", "control", "log", "metrics", "model_dir", "senders")
+    __slots__ = ("allocate", "backend_config", "calls", "control", "log", "metrics", "model_dir", "senders")
 
     def __init__(
         self,
         *,
         model_dir: str = "",
+        backend_config: Optional[Mapping[str, str]] = None,
         log: Log = log_to_stderr,
         allocate: Allocate = allocate_private,
         calls: Optional[ModelCalls] = None,
@@ -162,6 +164,7 @@ class Runtime:
     ) -> None:
         """A runtime whose parts are those outside a server unless given."""
         self.model_dir = model_dir
+        self.backend_config: Mapping[str, str] = backend_config or {}
         self.log = log
         self.allocate = allocate
         self.calls = calls or ModelCalls()

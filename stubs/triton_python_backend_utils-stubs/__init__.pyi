@@ -22,6 +22,9 @@ from c_python_backend_utils import (
     MetricFamily as MetricFamily,
 )
 from c_python_backend_utils import (
+    ModelLoadError as ModelLoadError,
+)
+from c_python_backend_utils import (
     PreferredMemory as PreferredMemory,
 )
 from c_python_backend_utils import (
@@ -35,6 +38,9 @@ from c_python_backend_utils import (
 )
 from c_python_backend_utils import (
     TritonModelException as TritonModelException,
+)
+from c_python_backend_utils import (
+    get_backend_config as get_backend_config,
 )
 from c_python_backend_utils import (
     get_model_dir as get_model_dir,

@@ -53,6 +53,7 @@ def _index_required():
             "docs/how-to/serve-a-native-backend.md",
             marks=pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler: install gcc or clang"),
         ),
+        "docs/how-to/serve-a-saved-model.md",
         "docs/how-to/serve-a-thousand-models.md",
         "docs/how-to/share-environments.md",
         "docs/how-to/start-a-model.md",

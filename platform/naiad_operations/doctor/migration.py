@@ -56,6 +56,13 @@ _KINDS = (
         "served as they are; the backend's folder is found by --backend-directory",
     ),
     _ModelKind(
+        "saved-model",
+        "models in files of a framework that naiad has a backend for",
+        "the framework's Python package runs them, in a process for each instance and an environment of the backend's",
+        "build the environment before the first start with `naiad env prefetch --model-repository=...`; the page "
+        "docs/how-to/serve-a-saved-model.md says what differs from Triton's backends",
+    ),
+    _ModelKind(
         "native",
         "models of a backend written in C or C++",
         "the library runs in a process of its own for each instance, so a crash ends that instance alone",
@@ -78,7 +85,7 @@ _KINDS = (
     _ModelKind(
         "framework",
         "models of a backend that naiad lacks",
-        "naiad has no backend for TensorRT, ONNX, PyTorch, TensorFlow, OpenVINO, DALI or FIL files",
+        "naiad has no backend for TensorRT, PyTorch, TensorFlow, OpenVINO or DALI files",
         "load the file in a model.py with the framework's Python package, or leave the model on Triton and call it by "
         "the backend `remote`",
         MigrationState.UNSUPPORTED,
@@ -151,6 +158,8 @@ def _kind(model: ExaminedModel) -> str:
         return "batching-library"
     if is_compiled(model.files.directory / STUB_FILENAME, RealFiles()):
         return "compiled-stub"
+    if resolution.is_shared and model.message.backend in NATIVE_BACKENDS:
+        return "saved-model"
     if resolution.environment is not None:
         return "environment"
     return "shared-backend" if resolution.is_shared else "plain"

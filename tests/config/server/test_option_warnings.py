@@ -55,14 +55,13 @@ def test_settings_of_backends_that_have_no_effect_are_warned_of(setting, said):
     assert warning.startswith(f"--backend-config={setting} has no effect: {said}")
 
 
-def test_settings_of_a_backend_in_python_have_no_effect_and_those_of_a_native_one_may_have(tmp_path):
+def test_settings_of_a_backend_that_may_be_a_misspelt_python_are_warned_of(tmp_path):
     for path in ("greet/model.py", "custom/libtriton_custom.so", "both/model.py", "both/libtriton_both.so"):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).touch()
     names = ("greet", "custom", "both", "beside_a_model", "pyton")
     found = parse(f"--backend-directory={tmp_path}", *(f"--backend-config={name},x=y" for name in names)).warnings
     assert [warning for warning in found if "--backend-config" in warning] == [
-        "--backend-config=greet,x=y has no effect: settings of 'python' are read alone, shared backends have them, too",
         "--backend-config=pyton,x=y may have no effect: did you mean python?",
     ]
 

@@ -141,8 +141,8 @@ def test_a_platform_of_torch_has_no_effect_and_a_notice_says_so():
     [
         ("pyhton", "(not found)); did you mean 'python'?"),
         (
-            "onnxruntime",
-            "; 'onnxruntime' is a native backend: put its libtriton_onnxruntime.so into one of these directories, or import the library in a model.py of backend 'python'",
+            "openvino",
+            "; 'openvino' is a native backend: put its libtriton_openvino.so into one of these directories, or import the library in a model.py of backend 'python'",
         ),
         ("find_words", "/b2/find_words/model.py (not found))"),
         ("vlm", "(not found)); did you mean 'vllm'?"),
@@ -206,7 +206,7 @@ def test_a_missing_file_has_the_text_of_the_reference(options, text):
     assert caught.value.message == text
 
 
-def test_a_shared_backend_reads_the_settings_of_python_and_not_its_own():
+def test_a_shared_backend_is_run_with_the_settings_of_python_and_its_code_reads_its_own():
     found = resolve_m(
         {SHARED},
         backend="x",
@@ -222,7 +222,8 @@ def test_a_shared_backend_reads_the_settings_of_python_and_not_its_own():
         "default-max-batch-size": "4",
     }
     assert list(found.backend_config)[-1] == "default-max-batch-size"
-    assert "those of 'x' have no effect on a shared backend" in found.steps[-1].reason
+    assert found.steps[-1].reason.endswith("; the code of 'x' reads its own: k=x, own=1")
+    assert dict(found.settings) == {"k": "x", "g": "1", "own": "1"}
 
 
 def test_a_given_default_max_batch_size_replaces_the_injected_one():

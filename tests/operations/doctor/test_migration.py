@@ -47,7 +47,9 @@ def test_each_kind_of_model_is_an_item_of_its_own(tmp_path, checklist):
             "with_stub": {**model(), "triton_python_backend_stub": STUB},
             "common": {"config.pbtxt": f'backend: "shared"{IO}', "1/notes": ""},
             "chat": LANGUAGE_MODEL,
-            "resnet": {"config.pbtxt": f'platform: "onnxruntime_onnx"{IO}', "1/model.onnx": ""},
+            "resnet": {"config.pbtxt": f'platform: "tensorrt_plan"{IO}', "1/model.plan": ""},
+            "exported": {"config.pbtxt": f'platform: "onnxruntime_onnx"{IO}', "1/model.onnx": ""},
+            "trees": {"config.pbtxt": f'backend: "fil"{IO}', "1/xgboost.json": ""},
             "engine": {"config.pbtxt": f'backend: "tensorrtllm"{IO}', "1/notes": ""},
             "lost": {"config.pbtxt": f'backend: "nowhere"{IO}', "1/notes": ""},
             "torn": {"config.pbtxt": "backend: ", "1/model.py": CODE},
@@ -67,6 +69,7 @@ def test_each_kind_of_model_is_an_item_of_its_own(tmp_path, checklist):
         "environment": ("ready", ["own_python"]),
         "compiled-stub": ("ready", ["with_stub"]),
         "shared-backend": ("ready", ["common"]),
+        "saved-model": ("action", ["exported", "trees"]),  # their environments are not in the store
         "native": ("ready", ["colours"]),
         "vllm": ("action", ["chat"]),
         "framework": ("unsupported", ["engine", "resnet"]),
@@ -78,7 +81,7 @@ def test_each_kind_of_model_is_an_item_of_its_own(tmp_path, checklist):
 
 
 def test_the_checklist_says_what_to_do_before_the_findings(checklist):
-    printed = checklist({"add": model(), "resnet": {"config.pbtxt": f'backend: "onnxruntime"{IO}', "1/model.onnx": ""}})
+    printed = checklist({"add": model(), "resnet": {"config.pbtxt": f'backend: "openvino"{IO}', "1/model.xml": ""}})
 
     assert printed.startswith(
         "[x] models with their own model.py: add\n    served as they are, under the server's Python\n"

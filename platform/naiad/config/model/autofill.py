@@ -40,6 +40,16 @@ _SIGNATURES = (
     _Signature(backend=PYTHON_BACKEND, filename=PYTHON_FILENAME, directory=None),
 )
 
+_FILES_OF_OWN_BACKENDS = {
+    "xgboost.json": "fil",
+    "xgboost.ubj": "fil",
+    "xgboost.model": "fil",
+    "checkpoint.tl": "fil",
+    "model.skops": "sklearn",
+    "model.joblib": "sklearn",
+}
+"""Files of backends that ship with naiad. The reference recognises none of them: a `model.py` beside one is meant."""
+
 
 def fill_backend(message: pb.ModelConfig, model_name: str, listing: Mapping[str, bool] | None) -> None:
     """Fill in `name`, `backend`, `platform` and `default_model_filename` where they are empty and can be inferred.
@@ -58,8 +68,13 @@ def fill_backend(message: pb.ModelConfig, model_name: str, listing: Mapping[str,
         if _matches(signature, message, listing or {}):
             _apply(signature, message)
             return
-    if not (message.backend or message.platform or message.default_model_filename):
-        _fill_from_name(message, model_name)
+    if message.backend or message.platform or message.default_model_filename:
+        return
+    for filename, backend in _FILES_OF_OWN_BACKENDS.items():
+        if (listing or {}).get(filename) is False:
+            message.backend = backend
+            return
+    _fill_from_name(message, model_name)
 
 
 def _matches(signature: _Signature, message: pb.ModelConfig, listing: Mapping[str, bool]) -> bool:

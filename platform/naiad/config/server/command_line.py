@@ -226,11 +226,8 @@ def _backend_config_warnings(backends: BackendOptions) -> Iterator[str]:
         for key, value in settings.items():
             name = f"--backend-config={backend and f'{backend},'}{key}={value}"
             if backend not in (GLOBAL, _PYTHON):
-                if _is_in_python(backend, backends.directories):
-                    yield (
-                        f"{name} has no effect: settings of '{_PYTHON}' are read alone, shared backends have them, too"
-                    )
-                elif near := difflib.get_close_matches(backend, [_PYTHON], n=1, cutoff=0.7):
+                near = difflib.get_close_matches(backend, [_PYTHON], n=1, cutoff=0.7)
+                if near and not _is_in_python(backend, backends.directories):
                     yield f"{name} may have no effect: did you mean {near[0]}?"
             elif key not in KNOWN_SETTINGS:
                 near = difflib.get_close_matches(key, KNOWN_SETTINGS, n=1, cutoff=0.7)

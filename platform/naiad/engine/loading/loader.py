@@ -412,6 +412,7 @@ class Loader:
                 str(resolution.utils_dir),
                 is_shared=resolution.is_shared,
                 environment=_origin_of(resolution, environment),
+                settings=resolution.settings,
             )
         else:
             code = NativeCode(

@@ -117,6 +117,7 @@ class Resolution:
         python_origin: The parameter or file that requires it; empty without one.
         skipped_environment: A sentence about the default environment if the model does not use it; else empty.
         backend_config: The settings that the backend reads as `cmdline` of its configuration.
+        settings: The settings that code in Python reads by `pb_utils.get_backend_config`.
         steps: All decisions in order.
         notices: Sentences to log, for example about a file that was found and not used.
     """
@@ -137,6 +138,7 @@ class Resolution:
     python: SpecifierSet | None
     python_origin: str
     backend_config: Mapping[str, str]
+    settings: Mapping[str, str] = field(default_factory=dict)
     steps: tuple[Decision, ...] = field(repr=False)
     notices: tuple[str, ...] = ()
     has_default_environment: bool = False

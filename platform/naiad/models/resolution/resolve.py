@@ -191,6 +191,7 @@ def _resolve(
         backend_config=MappingProxyType(
             _cmdline(settings, None if backend.directory is None else backend.directory.parent, PYTHON)
         ),
+        settings=MappingProxyType(effective_settings(settings.backend_configs, config.backend)),
         steps=tuple(decided),
         notices=(*backend.notices, *artifacts.notices, *filter(None, [environment.skipped])),
         skipped_environment=environment.skipped,
@@ -302,9 +303,9 @@ def _cmdline(settings: ResolutionSettings, directory: Path | None, backend: str)
 def _settings_step(config: ModelConfig, settings: ResolutionSettings) -> Decision:
     given = effective_settings(settings.backend_configs, PYTHON)
     why = "settings for all backends, then those of 'python', which also runs shared backends"
-    ignored = settings.backend_configs.get(config.backend) if config.backend != PYTHON else None
-    if ignored:
-        why += f"; those of '{config.backend}' have no effect on a shared backend"
+    own = settings.backend_configs.get(config.backend) if config.backend != PYTHON else None
+    if own:
+        why += f"; the code of '{config.backend}' reads its own: {_joined(own)}"
     return Decision("settings", _joined(given), why)
 
 

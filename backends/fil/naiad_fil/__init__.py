@@ -1,0 +1,1 @@
+"""Forests of decision trees, computed by Treelite on processors."""

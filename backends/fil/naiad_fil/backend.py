@@ -1,0 +1,41 @@
+"""The class that the server calls for each model of this backend."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import triton_python_backend_utils as pb_utils
+from saved_models.execution import BatchRunner
+from saved_models.interface import check, complete, is_complete
+from saved_models.settings import read, read_config
+
+from naiad_fil.forest import Forest, load
+
+
+class TritonPythonModel:
+    """One instance of a model, with a forest of its own."""
+
+    @staticmethod
+    def auto_complete_config(config: Any) -> Any:
+        """Add the numbers of features and classes, unless input and output are configured."""
+        written = config.as_dict()
+        if is_complete(written):
+            return config
+        settings = read_config(written)
+        return complete(config, Forest(load(settings), settings).interface())
+
+    def initialize(self, args: Dict[str, str]) -> None:
+        """Read the file, and compare it with the configuration."""
+        settings = read(args)
+        forest = Forest(load(settings), settings)
+        check(settings, forest.interface())
+        if settings.kind == "GPU":
+            pb_utils.Logger.log_warn(
+                f"model '{settings.name}' is computed by processors: this backend has no code for GPUs; KIND_CPU in "
+                "instance_group says so"
+            )
+        self._runner = BatchRunner(settings, forest.run)
+
+    def execute(self, requests: List[Any]) -> List[Any]:
+        """Evaluate the forest once for all requests that the server has batched."""
+        return self._runner.execute(requests)

@@ -1,0 +1,37 @@
+"""The class that the server calls for each model of this backend."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+from saved_models.execution import BatchRunner
+from saved_models.interface import check, complete, is_complete
+from saved_models.settings import read, read_config
+
+from naiad_onnxruntime.session import interface_of, open_session
+from naiad_onnxruntime.tensors import SessionRunner
+
+
+class TritonPythonModel:
+    """One instance of a model, with a session of its own."""
+
+    @staticmethod
+    def auto_complete_config(config: Any) -> Any:
+        """Add what the file says about inputs, outputs and batches, unless inputs and outputs are configured."""
+        written = config.as_dict()
+        if is_complete(written):
+            return config
+        settings = read_config(written)
+        return complete(config, interface_of(open_session(settings), settings))
+
+    def initialize(self, args: Dict[str, str]) -> None:
+        """Open the file, and compare it with the configuration."""
+        settings = read(args)
+        session = open_session(settings)
+        interface = interface_of(session, settings)
+        check(settings, interface)
+        self._runner = BatchRunner(settings, SessionRunner(session, settings, interface).run)
+
+    def execute(self, requests: List[Any]) -> List[Any]:
+        """Run the session once for all requests that the server has batched."""
+        return self._runner.execute(requests)

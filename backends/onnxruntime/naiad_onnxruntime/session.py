@@ -1,0 +1,218 @@
+"""Opens an ONNX file with what the configuration says about its execution.
+
+Parameters, their values and the texts about them are those of the reference's backend (onnxruntime_backend
+src/onnxruntime.cc and README.md).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Mapping, Tuple
+
+import onnxruntime
+import triton_python_backend_utils as pb_utils
+from saved_models.interface import ModelInterface, ModelTensor
+from saved_models.settings import ModelSettings, error, threads_for_instance
+
+_FILENAME = "model.onnx"
+_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
+_CUDA = "CUDAExecutionProvider"
+_CPU = "CPUExecutionProvider"
+
+_DATA_TYPES = {
+    "bool": "TYPE_BOOL",
+    "uint8": "TYPE_UINT8",
+    "uint16": "TYPE_UINT16",
+    "uint32": "TYPE_UINT32",
+    "uint64": "TYPE_UINT64",
+    "int8": "TYPE_INT8",
+    "int16": "TYPE_INT16",
+    "int32": "TYPE_INT32",
+    "int64": "TYPE_INT64",
+    "float16": "TYPE_FP16",
+    "float": "TYPE_FP32",
+    "double": "TYPE_FP64",
+    "string": "TYPE_STRING",
+}
+
+_CUDA_PARAMETERS: Dict[str, Tuple[str, Mapping[str, str]]] = {
+    "cudnn_conv_algo_search": ("cudnn_conv_algo_search", {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"}),
+    "gpu_mem_limit": ("gpu_mem_limit", {}),
+    "arena_extend_strategy": ("arena_extend_strategy", {"0": "kNextPowerOfTwo", "1": "kSameAsRequested"}),
+    "do_copy_in_default_stream": ("do_copy_in_default_stream", {}),
+}
+"""Parameters of the configuration: option of CUDA's provider, and its words for the reference's numbers."""
+
+_TENSORRT_PARAMETERS = {
+    "max_workspace_size_bytes": "trt_max_workspace_size",
+    "int8_calibration_table_name": "trt_int8_calibration_table_name",
+    "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
+}
+"""Parameters of the accelerator `tensorrt` that the reference names otherwise; the others have the provider's names."""
+
+_TENSORRT_PRECISIONS = {"FP16": "trt_fp16_enable", "BF16": "trt_bf16_enable", "INT8": "trt_int8_enable", "FP32": ""}
+
+
+def open_session(settings: ModelSettings) -> Any:
+    """The session of a model's file.
+
+    Raises:
+        ModelLoadError: If there is no file, if ONNX Runtime cannot read it, if a parameter has a wrong value, or
+            if the instance is to run on a GPU and the environment's ONNX Runtime cannot.
+    """
+    path = settings.find_file(_FILENAME)
+    if path.is_dir():
+        path /= _FILENAME
+        if not path.exists():
+            raise error(f"unable to find '{path}' for model instance '{settings.name}'")
+    options = _session_options(settings)
+    providers = _providers(settings)
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=providers)
+    except Exception as problem:
+        if isinstance(problem, MemoryError):
+            raise
+        version = onnxruntime.__version__
+        raise settings.error(f"ONNX Runtime {version} cannot open '{path}': {_sentence(problem)}") from None
+
+
+def _sentence(problem: Exception) -> str:
+    """The text of an error of ONNX Runtime, without its own prefix."""
+    return parse_error(problem)[1]
+
+
+def parse_error(problem: Exception) -> Tuple[int, str]:
+    """Number and text in an exception, such as `[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got invalid ...`.
+
+    Other exceptions, of the binding itself, have number 1, which ONNX Runtime calls a failure.
+    """
+    match = _ERROR.match(str(problem))
+    return (int(match[1]), match[2]) if match else (1, str(problem))
+
+
+def _session_options(settings: ModelSettings) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    levels = onnxruntime.GraphOptimizationLevel
+    graph: Mapping[str, Any] = (settings.config.get("optimization") or {}).get("graph") or {}
+    options.graph_optimization_level = {
+        -1: levels.ORT_ENABLE_BASIC,
+        1: levels.ORT_ENABLE_EXTENDED,
+        2: levels.ORT_DISABLE_ALL,
+    }.get(int(graph.get("level", 0)), levels.ORT_ENABLE_ALL)
+    mode = settings.integer("execution_mode", 0)
+    if mode not in (0, 1):
+        raise error(
+            f"Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 but got {mode} ."
+        )
+    options.execution_mode = (
+        onnxruntime.ExecutionMode.ORT_PARALLEL if mode else onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    )
+    backend = pb_utils.get_backend_config()
+    options.intra_op_num_threads = _threads(settings, backend, "intra_op_thread_count", threads_for_instance())
+    options.inter_op_num_threads = _threads(settings, backend, "inter_op_thread_count", 0)
+    options.enable_cpu_mem_arena = settings.flag("enable_mem_arena", default=True)
+    options.enable_mem_pattern = settings.flag("enable_mem_pattern", default=True)
+    key = "session.use_device_allocator_for_initializers"
+    if key in settings.parameters:
+        options.add_session_config_entry(key, settings.parameters[key])
+    return options
+
+
+def _threads(settings: ModelSettings, backend: Mapping[str, str], key: str, default: int) -> int:
+    """The model's own number, else that of the backend's settings, else the default; 0 lets ONNX Runtime choose."""
+    own = settings.integer(key, 0)
+    if own > 0:
+        return own
+    text = backend.get(key, "0")
+    if not text.lstrip("-").isdecimal():
+        raise error(f"cannot use --backend-config=onnxruntime,{key}={text}: it is not an integer")
+    return int(text) if int(text) > 0 else default
+
+
+def _providers(settings: ModelSettings) -> List[Any]:
+    """The execution providers, in the order in which ONNX Runtime asks them."""
+    available = onnxruntime.get_available_providers()
+    accelerators: Mapping[str, Any] = (settings.config.get("optimization") or {}).get("execution_accelerators") or {}
+    providers: List[Any] = []
+    cuda: Dict[str, str] = {}
+    if settings.kind == "GPU":
+        if _CUDA not in available:
+            raise settings.error(
+                f"its instance is on GPU {settings.device}, and ONNX Runtime {onnxruntime.__version__} of this "
+                f"environment has only {', '.join(available)}; install onnxruntime-gpu in its place (`naiad add` the "
+                "package to an environment of the model's own), or use KIND_CPU in instance_group"
+            )
+        for entry in accelerators.get("gpu_execution_accelerator") or ():
+            parameters: Mapping[str, str] = entry.get("parameters") or {}
+            if entry["name"] == "tensorrt":
+                _add(providers, "TensorrtExecutionProvider", _tensorrt_options(parameters, settings), entry, settings)
+            elif entry["name"] == "cuda":
+                cuda.update(parameters)
+            else:
+                raise error(f"unknown Execution Accelerator '{entry['name']}' is requested")
+        cuda = {**_cuda_options(settings), **cuda, "device_id": str(settings.device)}
+        providers.append((_CUDA, cuda))
+    for entry in accelerators.get("cpu_execution_accelerator") or ():
+        if entry["name"] != "openvino":
+            raise error(f"unknown Execution Accelerator '{entry['name']}' is requested")
+        _add(providers, "OpenVINOExecutionProvider", {"device_type": "CPU"}, entry, settings)
+    return [*providers, _CPU]
+
+
+def _add(
+    providers: List[Any], provider: str, options: Dict[str, str], entry: Mapping[str, Any], settings: ModelSettings
+) -> None:
+    if provider in onnxruntime.get_available_providers():
+        providers.append((provider, options))
+        return
+    pb_utils.Logger.log_warn(
+        f"the execution accelerator '{entry['name']}' of model '{settings.name}' is not used: ONNX Runtime "
+        f"{onnxruntime.__version__} of this environment was built without {provider}"
+    )
+
+
+def _cuda_options(settings: ModelSettings) -> Dict[str, str]:
+    options: Dict[str, str] = {}
+    for key, (option, words) in _CUDA_PARAMETERS.items():
+        if key in settings.parameters:
+            value = settings.parameters[key]
+            options[option] = words.get(value, value)
+    return options
+
+
+def _tensorrt_options(parameters: Mapping[str, str], settings: ModelSettings) -> Dict[str, str]:
+    options = {"device_id": str(settings.device)}
+    for key, value in parameters.items():
+        if key == "precision_mode":
+            if value not in _TENSORRT_PRECISIONS:
+                raise error(f"unsupported precision mode '{value}' is requested")
+            if _TENSORRT_PRECISIONS[value]:
+                options[_TENSORRT_PRECISIONS[value]] = "1"
+        else:
+            options[_TENSORRT_PARAMETERS.get(key, key)] = value
+    return options
+
+
+def interface_of(session: Any, settings: ModelSettings) -> ModelInterface:
+    """The tensors that the file declares.
+
+    Raises:
+        ModelLoadError: If an input or output is no tensor, but a sequence or a map.
+    """
+    return ModelInterface(
+        inputs=tuple(_tensor(info, settings) for info in session.get_inputs()),
+        outputs=tuple(_tensor(info, settings) for info in session.get_outputs()),
+        overridable=tuple(_tensor(info, settings) for info in session.get_overridable_initializers()),
+    )
+
+
+def _tensor(info: Any, settings: ModelSettings) -> ModelTensor:
+    kind, _, element = info.type.partition("(")
+    if kind != "tensor":
+        raise settings.error(
+            f"Unsupported ONNX Type '{info.type}' for I/O '{info.name}', expected 'tensor'; classifiers of "
+            "scikit-learn are converted with the option zipmap=False"
+        )
+    shape = tuple(size if isinstance(size, int) else -1 for size in info.shape)
+    return ModelTensor(info.name, _DATA_TYPES.get(element.rstrip(")"), ""), shape, described=info.type)

@@ -1,0 +1,118 @@
+"""Executes the requests of a batch as one call of a library."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any, Callable, Dict, Hashable, Iterable, List, Mapping, Sequence, Tuple
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from saved_models.settings import ModelSettings
+
+Arrays = Dict[str, "np.ndarray[Any, Any]"]
+Run = Callable[[Arrays, Sequence[str]], Mapping[str, "np.ndarray[Any, Any]"]]
+"""Computes outputs, of the names given, from inputs. Numbers in inputs are views of the requests' memory."""
+
+
+class BatchRunner:
+    """Runs requests. Those of one call are joined along their first dimension, and the outputs are divided again.
+
+    Where the joined requests fail, each is executed alone: a request must not fail because of another one's data.
+    """
+
+    def __init__(self, settings: ModelSettings, run: Run) -> None:
+        self._run = run
+        self._is_batching = settings.max_batch_size > 0
+        self._states = frozenset(settings.states)
+        self._outputs = tuple(tensor.name for tensor in settings.outputs)
+
+    def execute(self, requests: Sequence[Any]) -> List[Any]:
+        """The response of each request."""
+        if len(requests) == 1:
+            return [self._execute_alone(requests[0])]
+        if not self._is_batching:
+            return [self._execute_alone(request) for request in requests]
+        responses: List[Any] = [None] * len(requests)
+        for indices in _alike(requests):
+            together = [requests[index] for index in indices]
+            for index, response in zip(indices, self._execute_together(together)):
+                responses[index] = response
+        return responses
+
+    def _execute_alone(self, request: Any) -> Any:
+        try:
+            arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            wanted = self._wanted([request])
+            rows = _rows_of(arrays) if self._is_batching else -1
+            found = self._run(arrays, wanted)
+            if rows >= 0:
+                _check_rows(found, wanted, rows)
+            return pb_utils.InferenceResponse([pb_utils.Tensor(name, found[name]) for name in wanted])
+        except Exception as error:  # noqa: BLE001 - whatever the library raises is the request's error
+            return _failed(error)
+
+    def _execute_together(self, requests: Sequence[Any]) -> List[Any]:
+        if len(requests) == 1:
+            return [self._execute_alone(requests[0])]
+        try:
+            inputs = [{tensor.name(): tensor.as_numpy() for tensor in request.inputs()} for request in requests]
+            rows = [_rows_of(arrays) for arrays in inputs]
+            joined = {name: np.concatenate([arrays[name] for arrays in inputs]) for name in inputs[0]}
+            wanted = self._wanted(requests)
+            found = self._run(joined, wanted)
+            _check_rows(found, wanted, sum(rows))
+            return [
+                pb_utils.InferenceResponse(
+                    [pb_utils.Tensor(name, found[name][end - count : end]) for name in self._wanted([request])]
+                )
+                for request, count, end in zip(requests, rows, _ends(rows))
+            ]
+        except Exception:  # noqa: BLE001 - found out again below, for each request by itself
+            return [self._execute_alone(request) for request in requests]
+
+    def _wanted(self, requests: Iterable[Any]) -> Tuple[str, ...]:
+        """The states, and the outputs that any of the requests asks for, in the configuration's order."""
+        asked = self._states.union(*(request.requested_output_names() for request in requests))
+        return tuple(name for name in self._outputs if name in asked)
+
+
+def _alike(requests: Sequence[Any]) -> List[List[int]]:
+    """The positions of the requests whose inputs can be joined, together."""
+    groups: Dict[Hashable, List[int]] = {}
+    for index, request in enumerate(requests):
+        key = tuple(sorted((tensor.name(), tensor.triton_dtype(), *tensor.shape()[1:]) for tensor in request.inputs()))
+        groups.setdefault(key, []).append(index)
+    return list(groups.values())
+
+
+def _rows_of(arrays: Arrays) -> int:
+    rows = {array.shape[0] for array in arrays.values()}
+    if len(rows) != 1:
+        raise ValueError("inputs differ in their first dimension")
+    return rows.pop()
+
+
+def _check_rows(found: Mapping[str, np.ndarray[Any, Any]], names: Iterable[str], rows: int) -> None:
+    """Refuse outputs that are not one row for each of the inputs: nobody knew whose they are."""
+    for name in names:
+        if found[name].shape[:1] != (rows,):
+            raise ValueError(f"output '{name}' has shape {list(found[name].shape)} for a batch of {rows} rows")
+
+
+def _ends(rows: Sequence[int]) -> List[int]:
+    ends = []
+    end = 0
+    for count in rows:
+        end += count
+        ends.append(end)
+    return ends
+
+
+def _failed(error: Exception) -> Any:
+    """The response for an exception of the library, or of the checks here."""
+    if isinstance(error, (pb_utils.TritonModelException, ValueError, TypeError)):
+        text = str(error)
+    else:
+        text = "".join(traceback.format_exception_only(type(error), error)).strip()
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(text))

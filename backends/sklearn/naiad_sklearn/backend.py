@@ -1,0 +1,34 @@
+"""The class that the server calls for each model of this backend."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+from saved_models.execution import BatchRunner
+from saved_models.interface import complete, is_complete
+from saved_models.settings import read, read_config
+
+from naiad_sklearn.estimator import Estimator, interface_of
+from naiad_sklearn.files import load
+
+
+class TritonPythonModel:
+    """One instance of a model, with an estimator of its own."""
+
+    @staticmethod
+    def auto_complete_config(config: Any) -> Any:
+        """Add the features and what the estimator gives, unless inputs and outputs are configured."""
+        written = config.as_dict()
+        if is_complete(written):
+            return config
+        settings = read_config(written)
+        return complete(config, interface_of(load(settings), settings))
+
+    def initialize(self, args: Dict[str, str]) -> None:
+        """Read the file, and compare it with the configuration."""
+        settings = read(args)
+        self._runner = BatchRunner(settings, Estimator(load(settings), settings).run)
+
+    def execute(self, requests: List[Any]) -> List[Any]:
+        """Ask the estimator once about all requests that the server has batched."""
+        return self._runner.execute(requests)

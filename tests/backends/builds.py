@@ -1,0 +1,39 @@
+"""Environments that backends declare, built from their locks into stores that all tests of a run share."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.once import once
+
+
+def declared_environment(factory: pytest.TempPathFactory, backend: str) -> Path:
+    """A store with the environment of a backend. Needs whatever index pip is configured for; skips without one."""
+
+    def fill(store: Path) -> None:
+        models = store.with_name(f"{backend}-prefetched")
+        (models / "m" / "1").mkdir(parents=True)
+        (models / "m" / "config.pbtxt").write_text(f'backend: "{backend}"')
+        command = [
+            sys.executable,
+            "-m",
+            "naiad",
+            "env",
+            "prefetch",
+            f"--model-repository={models}",
+            f"--env-store={store}",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"the environment of the backend {backend} cannot be built: {done.stderr[-500:]}")
+
+    return once(factory, f"{backend}-store", fill)
+
+
+def python_of(store: Path) -> Path:
+    """The interpreter of the only environment in a store."""
+    (found,) = store.glob("*/env/bin/python")
+    return found
