@@ -48,7 +48,9 @@ def test_outputs_are_copied_once_from_the_device_to_the_segment(server):
 
 
 def test_registered_memory_and_regions_are_in_the_statistics_and_the_metrics(server):
-    document = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [2_000_000], "data": [1.0] * 2_000_000}]}
+    values = np.ones(2_000_000, np.float32)
+    given = tritonclient.http.InferInput("IN", [values.size], "FP32")
+    given.set_data_from_numpy(values)
 
     def reported() -> list[dict[str, object]]:
         return server.get("/v2/models/doubles/stats").json()["model_stats"][0].get("memory_usage", [])
@@ -62,11 +64,13 @@ def test_registered_memory_and_regions_are_in_the_statistics_and_the_metrics(ser
     seen = reported(), metric()
     assert seen == ([], "nv_pinned_memory_pool_used_bytes 0")
     expected = [{"type": "CPU_PINNED", "id": 0, "byte_size": size}], f"nv_pinned_memory_pool_used_bytes {size}"
-    for _ in range(50):  # usually the second one registers its block, unless the guest paused before it
-        assert server.post("/v2/models/doubles/infer", document).status == 200
-        seen = reported(), metric()
-        if seen == expected:
-            break
+    with tritonclient.http.InferenceServerClient(server.http_url) as connection:
+        # Usually the second one registers its block, unless the guest paused before it.
+        for _ in range(50):
+            connection.infer("doubles", [given])
+            seen = reported(), metric()
+            if seen == expected:
+                break
     assert seen == expected
     server.wait_for(lambda: not server.driver.pinned(), "the pause after which pages are given back")
     server.wait_for(lambda: metric() == "nv_pinned_memory_pool_used_bytes 0", "the report")
