@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -55,12 +55,17 @@ def _nothing() -> None:
     pass
 
 
+def _ignore(_text: str) -> None:
+    pass
+
+
 class OutputBlocks:
     """Blocks of the output segment, for all threads.
 
     Attributes:
         view: The segment as bytes.
         before_waiting: Called by a thread before it waits for a free block.
+        on_notice: Called with a sentence for the log.
     """
 
     def __init__(self, segment: Segment, channel: Channel, gpu_pools: Optional[Mapping[str, int]] = None) -> None:
@@ -68,6 +73,8 @@ class OutputBlocks:
         self.view = segment.view
         self._gpu_pools = gpu_pools or {}
         self.before_waiting: Callable[[], None] = _nothing
+        self.on_notice: Callable[[str], None] = _ignore
+        self._unreadable: set[bytes] = set()  # GPUs that `on_notice` has named
         self._segment = segment
         self._channel = channel
         self._lock = allocate_lock()
@@ -192,13 +199,30 @@ class OutputBlocks:
         """Copy GPU memory into the block at *block*, which was allocated for its size."""
         (self._pinned or self._create_pinned()).copy(memory, block, block_size(memory.size))
 
-    def export(self, memory: DeviceMemory) -> Optional[tuple[int, bytes]]:
+    def export(self, memory: DeviceMemory, readers: Optional[FrozenSet[bytes]] = None) -> Optional[tuple[int, bytes]]:
         """Copy GPU memory to where other processes can read it: its block and packed DEVICE_HANDLE.
 
-        None if it has to be copied to the CPU.
+        None if it has to be copied to the CPU, also because its GPU is not among the *readers*.
         """
+        if readers is not None and not self._is_readable(memory, readers):
+            return None
         exported: Optional[tuple[int, bytes]] = (self._exports or self._create_exports()).add(memory)
         return None if exported is None else (exported[0] + DEVICE_BLOCK, exported[1])
+
+    def _is_readable(self, memory: DeviceMemory, readers: FrozenSet[bytes]) -> bool:
+        from naiad_stub.cuda.driver import device
+
+        uuid = device(memory.ordinal).uuid()
+        if uuid in readers:
+            return True
+        if uuid not in self._unreadable:
+            self._unreadable.add(uuid)
+            self.on_notice(
+                f"tensors in the memory of GPU {memory.ordinal} ({uuid.hex()}) go through the CPU to a model that "
+                "cannot use them: its process does not see that GPU (CUDA_VISIBLE_DEVICES), or works on one without "
+                "direct access to it"
+            )
+        return False
 
     def _create_exports(self) -> Any:
         from naiad_stub.cuda.sharing import Exports

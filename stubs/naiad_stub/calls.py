@@ -21,7 +21,7 @@ import contextlib
 import itertools
 import sys
 from collections import deque
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from naiad_stub import layout, wire
 from naiad_stub.blocks import BorrowedBlock, KeptBlocks, OutputBlocks
@@ -29,8 +29,8 @@ from naiad_stub.channel import Channel, Waiter, running_loop
 from naiad_stub.datatypes import BYTES
 from naiad_stub.exceptions import API_MODULE, TritonError, TritonModelException
 from naiad_stub.exchange import (
-    KEEPS_ALL,
     DevicePlace,
+    OutputUse,
     TensorWriter,
     Written,
     pack_block,
@@ -104,8 +104,11 @@ class HostCalls(ModelCalls):
         is_open: Whether the model may call: after `initialize` and before `finalize`.
     """
 
-    def __init__(self, channel: Channel, blocks: OutputBlocks, inputs: memoryview) -> None:
+    def __init__(
+        self, channel: Channel, blocks: OutputBlocks, inputs: memoryview, report_gpus: Callable[[], bool]
+    ) -> None:
         self.is_open = False
+        self._report_gpus = report_gpus
         self._channel = channel
         self._connect: Optional[Callable[[], Channel]] = None  # in a child that the model forked, gives it a channel
         self._is_connected = True
@@ -119,7 +122,8 @@ class HostCalls(ModelCalls):
         self._layouts: Memo[bytes, List[layout.Place]] = Memo(layout.KEPT)
         self._main = get_ident()  # constructed on the main thread
         channel.handlers[wire.Kind.RESULT] = self._on_result  # as bytes: it is on the request path
-        self._takers: Set[Tuple[str, int]] = set()  # models that take inputs in GPU memory, by name and version
+        # Models that take inputs in GPU memory, by name and version.
+        self._takers: Dict[Tuple[str, int], OutputUse] = {}
         channel.add_handler(TakesDevice, self._on_takes_device)
         channel.add_handler(ExportersEnded, _on_exporters_ended)
 
@@ -345,18 +349,17 @@ class HostCalls(ModelCalls):
         if get_ident() == self._main:
             flags |= waiting
         preferred = request._preferred_memory
-        if preferred is not None:
-            if preferred._is_gpu:
+        is_wanted = preferred is not None and preferred._is_gpu
+        if (is_wanted or _DRIVER in sys.modules) and self._report_gpus():
+            flags |= wire.CALL_USES_DEVICE
+            if preferred is None or is_wanted:
+                flags |= wire.CALL_DEVICE_OUTPUTS
+            if preferred is not None and is_wanted:
                 call.wanted_on = preferred._device
-                flags |= wire.CALL_USES_DEVICE | wire.CALL_DEVICE_OUTPUTS
-            elif _DRIVER in sys.modules:
-                flags |= wire.CALL_USES_DEVICE
-        elif _DRIVER in sys.modules:
-            flags |= wire.CALL_USES_DEVICE | wire.CALL_DEVICE_OUTPUTS
         texts = CallTexts(request)
         written = self._tensors.write(
             request._inputs,
-            KEEPS_ALL if self._takers and (request._model_name, request._model_version) in self._takers else None,
+            self._takers.get((request._model_name, request._model_version)) if self._takers else None,
         )
         if prepare is not None:
             prepare(call)
@@ -395,9 +398,10 @@ class HostCalls(ModelCalls):
     def _on_takes_device(self, message: TakesDevice) -> None:
         model = message.model, message.version[0]
         if message.takes:
-            self._takers.add(model)
+            gpus = None if message.gpus == "*" else frozenset(map(bytes.fromhex, message.gpus.split()))
+            self._takers[model] = OutputUse(True, frozenset(), {}, gpus)
         else:
-            self._takers.discard(model)
+            self._takers.pop(model, None)
 
     def _release_results(self, call: PendingCall) -> None:
         with contextlib.suppress(IndexError):
@@ -460,10 +464,18 @@ class HostCalls(ModelCalls):
 
 
 def _upload(response: InferenceResponse, ordinal: int) -> None:
-    """Copy the outputs of *response* that are on the CPU to a GPU; where that is not possible, they stay."""
+    """Copy the outputs of *response* that are elsewhere to a GPU; where that is not possible, they stay."""
     tensors = response._outputs
     for position, tensor in enumerate(tensors):
-        if tensor._code == BYTES or tensor._device_memory() is not None:
+        memory = tensor._device_memory()
+        if memory is not None:
+            from naiad_stub.cuda.driver import device_count
+
+            if 1 < device_count() > ordinal:
+                moved = memory.moved_to(ordinal)
+                tensors[position] = Tensor._on_device(tensor._name, tensor._code, tensor._shape, moved)
+            continue
+        if tensor._code == BYTES:
             continue
         code, shape, data, size = tensor._payload()
         if not size:

@@ -58,14 +58,22 @@ class OutputUse:
         keeps_all: Whether all may stay there.
         kept: Names of those that may stay.
         places: Where others are to be written to, by name (`cuda.sharing.MemoryPlace`).
+        readers: UUIDs of the GPUs whose memory their readers can use; None if that is not known.
     """
 
-    __slots__ = ("keeps_all", "kept", "places")
+    __slots__ = ("keeps_all", "kept", "places", "readers")
 
-    def __init__(self, keeps_all: bool, kept: FrozenSet[str], places: Dict[str, Any]) -> None:  # noqa: FBT001 - see the attributes
+    def __init__(
+        self,
+        keeps_all: bool,  # noqa: FBT001 - see the attributes
+        kept: FrozenSet[str],
+        places: Dict[str, Any],
+        readers: Optional[FrozenSet[bytes]] = None,
+    ) -> None:
         self.keeps_all = keeps_all
         self.kept = kept
         self.places = places
+        self.readers = readers
 
 
 KEEPS_ALL = OutputUse(True, frozenset(), {})
@@ -229,6 +237,9 @@ class BatchReader:
                 device, position = self._output_places(payload, position, bool(flags & wire.DEVICE_OUTPUTS))
             elif flags & wire.DEVICE_OUTPUTS:
                 device = KEEPS_ALL
+            if flags & wire.GPU_READERS and device is not None:
+                readers, position = _read_readers(payload, position)
+                device = OutputUse(device.keeps_all, device.kept, device.places, readers)
             flags &= _MODEL_FLAGS
         end = position + layout_size
         data = payload[position:end]
@@ -323,6 +334,14 @@ def _read_trace(key: int, payload: bytes, position: int) -> tuple[InferenceTrace
     start = position + wire.TRACE_SIZE.size
     end = start + size
     return InferenceTrace._received(key, str(payload[start:end], "utf-8")), end
+
+
+def _read_readers(payload: bytes, position: int) -> tuple[FrozenSet[bytes], int]:
+    """UUIDs of GPUs from *position* in a message on; and the position after them."""
+    (count,) = wire.DEVICE_COUNT.unpack_from(payload, position)
+    start = position + wire.DEVICE_COUNT.size
+    end = start + count * wire.GPU_UUID_SIZE
+    return frozenset([payload[at : at + wire.GPU_UUID_SIZE] for at in range(start, end, wire.GPU_UUID_SIZE)]), end
 
 
 def read_device_places(payload: bytes, position: int) -> tuple[Sequence[DevicePlace], int]:
@@ -477,7 +496,7 @@ class TensorWriter:
                     continue
                 if not device.keeps_all and tensor._name not in device.kept:
                     continue
-                exported = self._blocks.export(memory)
+                exported = self._blocks.export(memory, device.readers)
                 if exported is not None:
                     exports[position] = exported
         except BaseException:  # a GPU that failed

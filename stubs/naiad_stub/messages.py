@@ -261,6 +261,10 @@ REQUEST_PROGRESS = "request_progress"
 """Subject of a notification: the request `key` waits inside the model, or is computed since `started`."""
 
 
+READABLE_GPUS = "readable_gpus"
+"""Subject of a notification: `uuids` of the GPUs whose memory the guest can read, as hexadecimal digits, by spaces."""
+
+
 class Notification(Message):
     """The guest reports something that has no reply.
 
@@ -434,16 +438,18 @@ class TakesDevice(Message):
         model: Name of the model.
         version: The version as the guest asked for it, in a list of one.
         takes: Whether it does.
+        gpus: Of which GPUs, as in READABLE_GPUS; `*` for any.
     """
 
-    __slots__ = ("model", "version", "takes")
+    __slots__ = ("model", "version", "takes", "gpus")
     kind = Kind.TAKES_DEVICE
-    format = "sqb"
+    format = "sqbs"
 
-    def __init__(self, model: str, version: List[int], takes: bool) -> None:
+    def __init__(self, model: str, version: List[int], takes: bool, gpus: str) -> None:
         self.model = model
         self.version = version
         self.takes = takes
+        self.gpus = gpus
 
 
 class ExportersEnded(Message):

@@ -24,6 +24,7 @@ from naiad_stub.load_spec import LoadSpec, NativeCode
 from naiad_stub.messages import TO_MAIN_THREAD, Finalize, Log, Trim, pack, unpack
 from naiad_stub.model_loading import LoadError, initialize_model, method_of
 from naiad_stub.queries import ServerQueries
+from naiad_stub.readable_gpus import ReadableGpus
 from naiad_stub.segment import Segment
 from naiad_stub.sender import HostSenders
 
@@ -33,18 +34,19 @@ if TYPE_CHECKING:
 _NO_BYTES = memoryview(b"")
 _ERROR_LEVEL = 2
 _WARNING_LEVEL = 1
+_CPU_ONLY = "FORCE_CPU_ONLY_INPUT_TENSORS"
 _INFO_LEVEL = 0
 _LOOP_END_SECONDS = 1.0
 
 
 def _takes_device(spec: LoadSpec) -> bool:
     """Whether the model takes inputs in GPU memory (PB src/python_be.cc)."""
-    if isinstance(spec.code, NativeCode):
+    if isinstance(spec.code, NativeCode) or _CPU_ONLY not in spec.model_config:
         return False
     import json  # needed by no model without such inputs
 
     parameters = json.loads(spec.model_config).get("parameters", {})
-    return bool(parameters.get("FORCE_CPU_ONLY_INPUT_TENSORS", {}).get("string_value") == "no")
+    return bool(parameters.get(_CPU_ONLY, {}).get("string_value") == "no")
 
 
 class ModelServer:
@@ -86,7 +88,9 @@ class ModelServer:
         self.senders = HostSenders(
             channel, self._writer, self._instance_name, self._log_warning, decoupled=spec.is_decoupled
         )
-        self.calls = HostCalls(channel, self.blocks, inputs.view)
+        self.blocks.on_notice = self._log_once
+        self._gpus = ReadableGpus(channel, spec.instance_kind, spec.device_id)
+        self.calls = HostCalls(channel, self.blocks, inputs.view, self._gpus.report)
         ForkedCalls(self.calls).register()
         self.model: Any = None
         self._execution: Any = None  # an Execution or NativeExecution
@@ -124,6 +128,8 @@ class ModelServer:
                 code.file,
                 self._log_failure,
             )
+        if _takes_device(self._spec):
+            self._gpus.report()  # before READY, after which tensors arrive
         self.calls.is_open = True
         self.blocks.before_waiting = self._execution.send_early
 

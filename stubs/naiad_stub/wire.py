@@ -100,8 +100,9 @@ into the socket and out of it cost more (measured: no gain at 4 KiB, a loss at 1
 # EXECUTE: head; bytes of the inputs unless they are in a block; then each request: head, request id, correlation id
 # if it is a string, parameters as JSON, its trace if TRACED (u32 length and the context as JSON, may be empty), where
 # its inputs in GPU memory are if DEVICE_INPUTS (u16 count and DEVICE_PLACE each), where to write its outputs if
-# OUTPUT_PLACES (u16 count and OUTPUT_PLACE each), layout of its inputs (`naiad_stub.layout`). The layout leaves room in
-# the block for inputs in GPU memory, where the host writes nothing.
+# OUTPUT_PLACES (u16 count and OUTPUT_PLACE each), in the memory of which GPUs outputs may stay if GPU_READERS (u16
+# count and the UUID of each), layout of its inputs (`naiad_stub.layout`). The layout leaves room in the block for
+# inputs in GPU memory, where the host writes nothing.
 EXECUTE_HEAD = struct.Struct("<IHq")  # batch, requests, input block (-1 - n: none, and n bytes of inputs follow)
 EXECUTE_FRAME = struct.Struct(FRAME.format + EXECUTE_HEAD.format[1:])
 """The head of the frame and the one of the message, packed in one step."""
@@ -120,7 +121,10 @@ DEVICE_OUTPUTS = 1 << 35
 """Flag of a request beside them: its outputs may stay in GPU memory."""
 OUTPUT_PLACES = 1 << 36
 """Flag of a request beside them: some of its outputs may stay in GPU memory, or are to be written to it."""
+GPU_READERS = 1 << 37
+"""Flag of a request beside them: outputs may stay in the memory of those GPUs alone that their readers can use."""
 DEVICE_COUNT = struct.Struct("<H")
+GPU_UUID_SIZE = 16
 DEVICE_PLACE = struct.Struct("<H16s64sQQ")
 """Position of a tensor in its layout, UUID of the GPU, the driver's handle of the memory, number of the exporter whose
 memory it is, offset in the memory."""

@@ -160,6 +160,11 @@ static int machine_device(int ordinal) {
     for (int position = 0; *visible; position++) {
         char *end;
         long device = strtol(visible, &end, 10);
+        if (!strncmp(visible, "GPU-", 4) || !strncmp(visible, "MIG-", 4)) { /* a UUID, which ends with the number */
+            size_t length = strcspn(visible, ",");
+            device = strtol(visible + length - 2, NULL, 16);
+            end = (char *)visible + length;
+        }
         if (end == visible || device < 0 || device >= count) return -1;
         if (position == ordinal) return (int)device;
         visible = *end == ',' ? end + 1 : end;
@@ -507,11 +512,30 @@ int cuMemcpyDtoD_v2(ptr_t to, ptr_t from, size_t size) {
     pthread_mutex_lock(&lock);
     run_legacy();
     char *bytes = malloc(size);
-    int code = transfer(from, bytes, size, 0);
+    allocation_t *source = find(from, size), *target = find(to, size);
+    int code = source && target && source->device == target->device ? OK : INVALID_VALUE;
+    if (!code) code = transfer(from, bytes, size, 0);
     if (!code) code = transfer(to, bytes, size, 1);
     free(bytes);
     pthread_mutex_unlock(&lock);
     if (!code) record("cuMemcpyDtoD_v2", size);
+    return code;
+}
+
+int cuMemcpyPeer(ptr_t to, void *to_context, ptr_t from, void *from_context, size_t size) {
+    ENTER_CONTEXT("cuMemcpyPeer");
+    pthread_mutex_lock(&lock);
+    run_legacy();
+    char *bytes = malloc(size);
+    allocation_t *source = find(from, size), *target = find(to, size);
+    int code = source && target && contexts + source->device == from_context && contexts + target->device == to_context
+                   ? OK
+                   : INVALID_VALUE;
+    if (!code) code = transfer(from, bytes, size, 0);
+    if (!code) code = transfer(to, bytes, size, 1);
+    free(bytes);
+    pthread_mutex_unlock(&lock);
+    if (!code) record("cuMemcpyPeer", size);
     return code;
 }
 

@@ -235,7 +235,7 @@ def test_calls_reach_the_host(pair, arrays):
 
 def test_a_call_that_cannot_be_sent_leaves_no_block_behind(pair):
     channel = SimpleNamespace(handlers={}, add_handler=lambda message_class, handler: None, release_input=print)
-    desk = HostCalls(channel, pair.blocks, pair.memory.inputs.view)
+    desk = HostCalls(channel, pair.blocks, pair.memory.inputs.view, bool)
     desk.is_open = True
     tensors = [Tensor("A", np.zeros(LIMIT + 1, np.uint8))]
     request = InferenceRequest(model_name="m" * 65535, requested_output_names=[], inputs=tensors)
@@ -269,7 +269,7 @@ def test_results_of_calls_reach_the_guest(pair, arrays):
         release_input=given_back.append,
         release_small_input=given_back.append,
     )
-    desk = HostCalls(channel, pair.blocks, pair.memory.inputs.view)
+    desk = HostCalls(channel, pair.blocks, pair.memory.inputs.view, bool)
 
     frame = write_result(5, InferResponse("m", 1, "", outputs), True, pair.memory)
     response, size = desk._read(frame[wire.FRAME.size :])

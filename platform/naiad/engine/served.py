@@ -59,6 +59,10 @@ class Target(Protocol):
         """DEVICE_INPUTS if its models take inputs in GPU memory, DEVICE_OUTPUTS if outputs may stay there."""
 
     @property
+    def gpus(self) -> frozenset[bytes] | None:
+        """UUIDs of the GPUs whose memory all its guests can use; None if that is not known."""
+
+    @property
     def direct(self) -> DirectAccess | None:
         """Direct ways to its guests; None if it has none, or does not know yet which of them gets a request."""
 

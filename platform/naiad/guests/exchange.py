@@ -34,6 +34,7 @@ from naiad.guests.tensors import (
     inline_tensors,
     pack_device_places,
     pack_output_places,
+    pack_readers,
     read_blocks,
 )
 from naiad.protocol.device_bytes import DeviceUse, device_bytes, on_device
@@ -375,6 +376,8 @@ def _with_devices(
     memory: InstanceMemory,
 ) -> tuple[int, bytes]:
     rest = layout
+    if use.readers is not None and (use.keeps_outputs or use.kept):
+        flags, rest = flags | wire.GPU_READERS, pack_readers(use.readers) + rest
     if use.keeps_outputs:
         flags |= wire.DEVICE_OUTPUTS
     if use.places or use.kept:

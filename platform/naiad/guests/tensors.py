@@ -177,6 +177,11 @@ def pack_device_places(tensors: Sequence[tuple[int, DeviceBytes]]) -> bytes:
     return wire.DEVICE_COUNT.pack(len(places)) + b"".join(places)
 
 
+def pack_readers(gpus: frozenset[bytes]) -> bytes:
+    """The GPUs whose memory the readers of outputs can use."""
+    return wire.DEVICE_COUNT.pack(len(gpus)) + b"".join(sorted(gpus))
+
+
 def pack_output_places(use: DeviceUse, positions: Mapping[str, int]) -> bytes:
     """Where a guest is to write outputs, and which may stay in GPU memory; *positions* are those of their names."""
     packed = [

@@ -17,13 +17,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from naiad_stub import wire
 from naiad_stub.load_spec import NativeCode
 from naiad_stub.messages import (
     FROM_GUEST,
+    READABLE_GPUS,
     REQUEST_PROGRESS,
     CancelCalls,
     CancelRequests,
@@ -95,6 +96,7 @@ _WANT_RELEASE_SECONDS = 0.001
 _MAX_COMPARED = 64
 """Requests of a guest whose headers are compared for a call."""
 _MAX_TAKERS = 4096
+_MAX_GPUS = 1024
 _MAX_RELEASED = 64  # released output blocks that may wait for a message to go along with
 
 
@@ -178,6 +180,7 @@ class Worker:
         forwarded: Those of them that `forward` sent.
         readiness: Asks the model whether it is ready; None if the model does not define `is_ready`.
         memory_usage: What the guest reports: memory of a native backend, or kept for tensors in GPU memory.
+        gpus: UUIDs of the GPUs whose memory the guest can use; None until it has told.
     """
 
     def __init__(
@@ -194,6 +197,7 @@ class Worker:
         self.forwarded: set[int] = set()  # a subset of `open` while the process lives
         self.readiness: ReadinessProbe | None = None
         self.memory_usage: tuple[MemoryUse, ...] = ()
+        self.gpus: frozenset[bytes] | None = None
         code = spec.load.code
         self._log_levels = code.log_levels if isinstance(code, NativeCode) else None  # what the guest knows of the log
         self._delegate = delegate
@@ -216,7 +220,7 @@ class Worker:
         self._queries = 0  # that have no reply yet
         self._wants_release = False  # the guest waits for a free block of its output segment
         self._calls = CallDecoder(spec.name)
-        self._takers: dict[tuple[str, int], bool] = {}  # what the guest was told by TAKES_DEVICE
+        self._takers: dict[tuple[str, int], str] = {}  # what the guest was told by TAKES_DEVICE
         self._results = ResultQueue(self.memory, self._send, self._on_result_failed)
 
     @property
@@ -399,13 +403,15 @@ class Worker:
         """Send a response to one of the model's calls; it is queued while the input segment is full."""
         self._results.put(number, response, final)
 
-    def tell_device_use(self, name: str, version: int, *, takes: bool) -> None:
-        """Tell the guest whether a model that it calls takes inputs in GPU memory, unless it knows."""
-        if self._takers.get((name, version), False) != takes:
+    def tell_device_use(self, name: str, version: int, gpus: frozenset[bytes] | None, *, takes: bool) -> None:
+        """Tell the guest whether a model that it calls takes inputs in GPU memory, of which *gpus*, unless it knows."""
+        takes = takes and (gpus is None or bool(gpus))
+        told = (_list_gpus(gpus) if gpus is not None else "*") if takes else ""
+        if self._takers.get((name, version), "") != told:
             if len(self._takers) >= _MAX_TAKERS:
                 self._takers.clear()
-            self._takers[name, version] = takes
-            self._send(pack(TakesDevice(name, [version], takes)))
+            self._takers[name, version] = told
+            self._send(pack(TakesDevice(name, [version], takes, told)))
 
     def reply(self, number: int, *, error: NaiadError | None = None, text: str = "") -> None:
         """Reply to a query of the model."""
@@ -582,6 +588,8 @@ class Worker:
                 self._services.on_query(self, message.number, message.subject, message.fields)
             case Notification() if message.subject == REQUEST_PROGRESS:
                 self._on_progress(message.fields)
+            case Notification() if message.subject == READABLE_GPUS:
+                self.gpus = _read_gpus(message.fields)
             case Notification():
                 self._services.on_notification(self, message.subject, message.fields)
             case MemoryUsage():
@@ -698,3 +706,17 @@ class Worker:
         self._process.close()
         self._unsent.clear()
         self.memory.close()
+
+
+def _list_gpus(gpus: Iterable[bytes]) -> str:
+    return " ".join(sorted(uuid.hex() for uuid in gpus))
+
+
+def _read_gpus(fields: Mapping[str, str]) -> frozenset[bytes]:
+    try:
+        gpus = [bytes.fromhex(text) for text in fields["uuids"].split()]
+    except (KeyError, ValueError) as error:
+        raise ProtocolError(f"a malformed notification of GPUs: {error!r}") from error
+    if len(gpus) > _MAX_GPUS or any(len(uuid) != wire.GPU_UUID_SIZE for uuid in gpus):
+        raise ProtocolError(f"a malformed notification of {len(gpus)} GPUs")
+    return frozenset(gpus)

@@ -111,12 +111,14 @@ class DeviceUse:
         keeps_outputs: The sink takes all outputs there.
         kept: Outputs that it takes there, by name.
         places: Where outputs are to be written, by name.
+        readers: UUIDs of the GPUs whose memory the readers of its outputs can use; None if that is not known.
     """
 
     has_inputs: bool = False
     keeps_outputs: bool = False
     kept: frozenset[str] = frozenset()
     places: Mapping[str, DeviceBytes] = field(default_factory=dict)
+    readers: frozenset[bytes] | None = None
 
     def settled(self, output: str, data: Buffer) -> Buffer | None:
         """The data of an output as it is passed on: its place, if it was written there; None if not allowed."""

@@ -53,6 +53,7 @@ _SIGNATURES: Dict[str, Tuple[Any, ...]] = {
     "cuMemcpyDtoH_v2": (_pointer, _address, _size),
     "cuMemcpyHtoD_v2": (_address, _pointer, _size),
     "cuMemcpyDtoD_v2": (_address, _address, _size),
+    "cuMemcpyPeer": (_address, _pointer, _address, _pointer, _size),
     "cuIpcGetMemHandle": (_pointer, _address),
     "cuIpcOpenMemHandle_v2": (_pointer, IpcHandle, _unsigned),
     "cuIpcCloseMemHandle": (_address,),
@@ -145,11 +146,12 @@ class Device:
         ordinal: Its number in this process.
     """
 
-    __slots__ = ("_context", "_driver", "ordinal")
+    __slots__ = ("_context", "_driver", "_uuid", "ordinal")
 
     def __init__(self, driver: Driver, ordinal: int) -> None:
         self.ordinal = ordinal
         self._driver = driver
+        self._uuid = b""
         number = _int()
         context = _pointer()
         purpose = f"use GPU {ordinal}"
@@ -175,7 +177,16 @@ class Device:
 
     def uuid(self) -> bytes:
         """The GPU's UUID, 16 bytes: the same in all processes, unlike its number."""
-        return uuid_of(self._driver, self.ordinal)
+        if not self._uuid:
+            self._uuid = uuid_of(self._driver, self.ordinal)
+        return self._uuid
+
+    def copy_from(self, other: Device, source: int, target: int, size: int) -> None:
+        """Copy *size* bytes of *other* at *source* to *target* here, also where neither has access to the other."""
+        with self as driver:
+            purpose = f"copy {size} bytes of the memory of GPU {other.ordinal} to GPU {self.ordinal}"
+            driver.call(purpose, "cuMemcpyPeer", target, self._context, source, other._context, size)
+            driver.call(purpose, "cuStreamSynchronize", LEGACY_STREAM)
 
 
 def uuid_of(driver: Driver, ordinal: int) -> bytes:
@@ -221,9 +232,7 @@ def device_by_uuid(uuid: bytes) -> Device:
     ordinal = _ordinals.get(uuid)
     if ordinal is None:
         loaded = driver()
-        count = _int()
-        loaded.call("count the GPUs", "cuDeviceGetCount", ctypes.byref(count))
-        _ordinals.update({uuid_of(loaded, number): number for number in range(count.value)})
+        _ordinals.update({uuid_of(loaded, number): number for number in range(device_count())})
         ordinal = _ordinals.get(uuid)
     if ordinal is None:
         raise TritonModelException(
@@ -232,6 +241,34 @@ def device_by_uuid(uuid: bytes) -> Device:
             "FORCE_CPU_ONLY_INPUT_TENSORS)"
         )
     return device(ordinal)
+
+
+def device_count() -> int:
+    """How many GPUs this process sees."""
+    count = _int()
+    driver().call("count the GPUs", "cuDeviceGetCount", ctypes.byref(count))
+    return count.value
+
+
+def readable_gpus(own: int) -> List[bytes]:
+    """UUIDs of the GPUs whose memory this process can use.
+
+    Args:
+        own: The number of the GPU that its model works on: then those are meant that it has direct access to. Less than
+            0, or the number of none: all that the process sees.
+    """
+    loaded = driver()
+    count = device_count()
+    if count == 1:
+        own = 0
+    can = _int()
+    found = []
+    for ordinal in range(count):
+        is_other = 0 <= own < count and ordinal != own
+        if is_other and (loaded.attempt("cuDeviceCanAccessPeer", ctypes.byref(can), own, ordinal) or not can.value):
+            continue
+        found.append(uuid_of(loaded, ordinal))
+    return found
 
 
 _ordinals: Dict[bytes, int] = {}

@@ -95,6 +95,27 @@ class DeviceMemory:
         self.copy_on_device(made.address)
         return DeviceMemory(made.address, self.size, self.ordinal, made, is_ordered=True)
 
+    def moved_to(self, ordinal: int) -> DeviceMemory:
+        """These bytes in the memory of another GPU, copied when they are first needed; then this memory is released."""
+
+        def find() -> Tuple[int, int, object]:
+            if self.ordinal == ordinal:
+                return self.address, ordinal, self
+            made = Allocation(ordinal, self.size)
+            self.copy_to_gpu(made.address, ordinal)
+            return made.address, ordinal, made
+
+        return DeviceMemory.found_by(find, self.size)
+
+    def copy_to_gpu(self, address: int, ordinal: int) -> None:
+        """Copy these bytes to *address* in the memory of any GPU; complete when this returns."""
+        if self.ordinal == ordinal:
+            self.copy_on_device(address, is_complete=True)
+            return
+        if not self._is_ordered:
+            self.wait()
+        device(ordinal).copy_from(device(self.ordinal), self.address, address, self.size)
+
     def copy_on_device(self, address: int, *, is_complete: bool = False) -> None:
         """Copy these bytes to *address* on the same GPU; with *is_complete*, wait until that has happened."""
         with device(self.ordinal) as driver:

@@ -388,7 +388,7 @@ def write(place: MemoryPlace, source: Union[DeviceMemory, Buffer]) -> None:
     try:
         address = opened.place(place)
         if isinstance(source, DeviceMemory):
-            source.copy_on_device(address, is_complete=True)
+            source.copy_to_gpu(address, opened.ordinal)
         else:
             copy_to_device(source, address, opened.ordinal)
     except CudaError as error:

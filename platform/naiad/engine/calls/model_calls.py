@@ -238,10 +238,13 @@ def _settle_device_use(worker: Worker, call: ModelCall, version: Target) -> None
     its guest copies them.
     """
     request = call.request
-    worker.tell_device_use(request.model_name, request.model_version, takes=bool(version.device & DEVICE_INPUTS))
+    takes = bool(version.device & DEVICE_INPUTS)
+    worker.tell_device_use(request.model_name, request.model_version, version.gpus if takes else None, takes=takes)
     use = request.device
     if use is not None and not version.device & DEVICE_OUTPUTS:
         request.device = DeviceUse(has_inputs=True) if use.has_inputs else None
+    elif use is not None:
+        use.readers = worker.gpus
 
 
 def _no_response(call: ModelCall) -> InferResponse:

@@ -7,9 +7,10 @@ reference keeps that memory from being reused until the next guest has copied it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from naiad.core.errors import Code, InvalidRequestError, NaiadError, unexpected_error, without_frames
@@ -17,6 +18,7 @@ from naiad.engine.registry import Registry
 from naiad.engine.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
 from naiad.engine.scheduling.ensembles.step_limits import StepLimits
 from naiad.engine.served import Target
+from naiad.engine.serving.device_use import usable_by_all
 from naiad.guests.worker import Worker
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.device_bytes import DeviceUse, device_bytes
@@ -170,6 +172,15 @@ class StepSubmitter:
         except NaiadError:
             return False
 
+    def gpus_of(self, steps: Iterable[int]) -> frozenset[bytes] | None:
+        """The GPUs whose memory the models of all *steps* can use; None if that is not known."""
+        found = []
+        for index in steps:
+            step = self.graph.steps[index]
+            with contextlib.suppress(NaiadError):
+                found.append(self.registry.find(step.model, step.version).gpus)
+        return usable_by_all(found)
+
     def begin(self, step_request: StepRequest) -> None:
         """Submit a step's request, now or when it is its turn."""
         if self.limits.enter(step_request.step, step_request):
@@ -316,7 +327,18 @@ class StepRequest:
         )
         places = {name: asked.places[tensor] for name, tensor in step.outputs.items() if tensor in asked.places}
         has_inputs = any(device_bytes(tensor.data) is not None for tensor in inputs)
-        return DeviceUse(has_inputs=has_inputs, kept=kept, places=places) if has_inputs or kept or places else None
+        if not (has_inputs or kept or places):
+            return None
+        readers = self._readers(step, kept, asked) if kept else None
+        return DeviceUse(has_inputs=has_inputs, kept=kept, places=places, readers=readers)
+
+    def _readers(self, step: EnsembleStep, kept: frozenset[str], asked: DeviceUse) -> frozenset[bytes] | None:
+        """The GPUs whose memory all readers of the outputs *kept* can use."""
+        graph = self._submitter.graph
+        tensors = {step.outputs[name] for name in kept}
+        steps = {index for tensor in tensors for index in graph.consumers.get(tensor, ())}
+        leaves = not tensors.isdisjoint(graph.outputs)
+        return usable_by_all([self._submitter.gpus_of(steps), asked.readers if leaves else None])
 
     def on_computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:  # noqa: ARG002 - see `Trace`
         """Note how long the step's model took; called before its last response."""

@@ -103,6 +103,12 @@ class EnsembleVersion:
         return DEVICE_OUTPUTS | (DEVICE_INPUTS if all(map(self._submitter.takes_device, steps)) else 0)
 
     @property
+    def gpus(self) -> frozenset[bytes] | None:
+        """See `Target`: those of the guests that its inputs go to."""
+        steps = {step for name in self.graph.inputs for step in self.graph.consumers.get(name, ())}
+        return self._submitter.gpus_of(steps)
+
+    @property
     def reason(self) -> str:
         """Why it cannot serve now; empty while it can."""
         return self._admission.reason

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from naiad.config.model.model_config import ModelConfig
 from naiad.core.errors import Code, ModelError
 from naiad.protocol.device_bytes import DeviceUse
 from naiad.protocol.inference import DEVICE_INPUTS, DEVICE_OUTPUTS, NO_PARAMETERS, InferRequest, InferResponse
 
-__all__ = ["device_use", "settle_outputs"]
+__all__ = ["device_use", "settle_outputs", "usable_by_all"]
 
 _NOTHING = DeviceUse()
 
@@ -22,6 +24,12 @@ def device_use(config: ModelConfig, *, is_native: bool) -> int:
     if is_native or message.response_cache.enable or message.HasField("sequence_batching"):
         return 0
     return DEVICE_OUTPUTS | (DEVICE_INPUTS if config.settings.takes_device_inputs else 0)
+
+
+def usable_by_all(readers: Iterable[frozenset[bytes] | None]) -> frozenset[bytes] | None:
+    """The GPUs whose memory all *readers* can use, without those that have not told; None if none of them has."""
+    known = [gpus for gpus in readers if gpus is not None]
+    return frozenset.intersection(*known) if known else None
 
 
 def settle_outputs(request: InferRequest, response: InferResponse) -> None:

@@ -136,6 +136,9 @@ class DormantVersion:
         """Why its last load failed, until the next one may be tried; else empty: a request can load it."""
         return self._reason if time.monotonic() < self._failed_until else ""
 
+    gpus = None
+    """See `Target`: it has no guests."""
+
     @property
     def device(self) -> int:
         """See `Target`."""

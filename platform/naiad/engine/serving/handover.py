@@ -30,10 +30,12 @@ class Handover:
         number: Number of this handover among all loads of all versions.
         direct: None: each request has to be looked at for its sequence.
         device: Nothing, as for all models with sequences.
+        gpus: None, for the same reason.
     """
 
     direct = None
     device = 0
+    gpus = None
 
     def __init__(self, olds: Sequence[Target], new: Target) -> None:
         """Replace *olds*, oldest first, by *new*."""

@@ -27,7 +27,7 @@ from naiad.engine.scheduling.sequences.states import StateTensor
 from naiad.engine.served import metadata_of, version_numbers
 from naiad.engine.serving.admission import Admission
 from naiad.engine.serving.compile_plan import compile_plan
-from naiad.engine.serving.device_use import device_use
+from naiad.engine.serving.device_use import device_use, usable_by_all
 from naiad.engine.serving.forwarding import Forwarding
 from naiad.engine.serving.instance import Instance
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
@@ -370,6 +370,11 @@ class ModelVersion:
         if is_refusing:
             return ModelCondition.REFUSING
         return ModelCondition.READY if self.are_all_ready() else ModelCondition.DEGRADED
+
+    @property
+    def gpus(self) -> frozenset[bytes] | None:
+        """See `Target`."""
+        return usable_by_all(each.worker.gpus for each in self.instances if each.worker is not None)
 
     def _memory_usage(self) -> tuple[MemoryUse, ...]:
         """What the guests reported, added up by kind of memory."""
