@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.gpu import machine_rows
 from bench.gpu.client import Connection, median
 from bench.gpu.driver_facts import used_memory
 from bench.servers import HOST, _free_ports
@@ -40,6 +41,7 @@ MODELS = Path(__file__).parent / "models"
 STAND_IN = ROOT / "tests" / "support" / "cuda_driver.c"
 FRAMEWORKS = ("torch", "jax", "cupy")
 SIZES = {"1 KiB": 1 << 10, "1 MiB": 1 << 20, "64 MiB": 1 << 26}
+LARGE_CALL = 1 << 20
 _SMALL_BYTES = 64 << 10
 """Tensors of up to so many bytes go through the CPU."""
 _START_SECONDS = 60
@@ -430,6 +432,65 @@ def _json_of(command: Sequence[str], table: Table) -> list[Any]:
     return [json.loads(line) for line in lines]
 
 
+def try_machine(table: Table, work: Path, prefix: str | None, versions: Mapping[str, str]) -> None:
+    """Rows about the machine and its limits."""
+    repository = make_repository(work / "machine", ["arrays"])
+    several = machine_rows.device_count() > 1
+    if several:
+        machine_rows.write_several(repository, MODELS)
+    environ = _checkout()
+    table.try_out("machine", "naiad doctor", lambda: machine_rows.doctor(table, work, environ))
+    with (
+        running(naiad_command(), repository, work, table, **environ) as port,
+        Connection(port, _REQUEST_SECONDS) as client,
+    ):
+        table.try_out(
+            "machine", "memory registered for copies", lambda: machine_rows.registered(client, "doubles_arrays")
+        )
+        table.try_out("machine", "memory counted", lambda: machine_rows.counted(table, client, "probe_arrays", environ))
+        arguments = {"framework": "arrays", "size": LARGE_CALL, "count": 5, "where": ""}
+        for model in ("on_0", "on_1", "sees_1") if several else ():
+            table.try_out(
+                "several",
+                f"a tensor of GPU 0 to {model}",
+                lambda m=model: client.probe("probe_arrays", "call", model=m, **arguments),
+            )  # type: ignore[misc]
+    if not several:
+        table.note("several", "all rows", "there is one GPU")
+    _try_users(table)
+    missing = [name for name in FRAMEWORKS if versions.get(name, "none").startswith("none")]
+    if missing:
+        table.note("example", "examples/gpu", f"the interpreter has no {', '.join(missing)}")
+        return
+    chain = machine_rows.write_example(work / "example")
+    options = [f"--backend-config=python,default-python={prefix}"] if prefix else []
+    with running(naiad_command(), chain, work, table, *options, **environ) as port, Connection(port, 60) as client:
+        table.try_out("example", "examples/gpu", lambda: machine_rows.example(client))
+
+
+def _try_users(table: Table) -> None:
+    """Whether guests of different users can pass tensors on: it depends on the driver, so either answer is right."""
+    name = "a tensor between guests of different users"
+    if os.geteuid():
+        table.note("users", name, "needs root's rights (--guest-user=auto)")
+        return
+    place = Path(tempfile.mkdtemp(prefix="naiad-gpu-users-", dir="/tmp"))
+    place.chmod(0o755)  # the guests' users have to enter it
+    try:
+        repository = make_repository(place / "models", ["arrays"])
+        options = ("--guest-user=auto", f"--env-store={place / 'store'}")
+        with (
+            running(naiad_command(), repository, place, table, *options, **_checkout()) as port,
+            Connection(port, _REQUEST_SECONDS) as client,
+        ):
+            call = {"model": "echo", "framework": "arrays", "size": LARGE_CALL, "count": 5, "where": "gpu"}
+            table.try_out("users", name, lambda: client.probe("probe_arrays", "call", **call))
+    except RuntimeError as error:  # the users may not read this checkout, or the interpreter
+        table.note("users", name, f"not tried: {_short(str(error))[-300:]}")
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
 def try_driver(table: Table, interpreter: str, versions: Mapping[str, str]) -> None:
     """What the driver's calls cost and allow."""
     script = str(Path(__file__).with_name("driver_facts.py"))
@@ -497,6 +558,7 @@ def main() -> int:
         )
         try_driver(table, options.python if versions else sys.executable, versions)
         _guarded(table, "figures", lambda: try_figures(table, work, reference, has_gpu=has_gpu))
+        _guarded(table, "machine", lambda: try_machine(table, work, versions.get("prefix"), versions))
         _guarded(table, "frameworks", lambda: try_frameworks(table, work, versions.get("prefix"), versions))
         table.try_out(
             "end", "device memory in use, MiB: before, after", lambda: _leftovers(before, work, has_gpu=has_gpu)

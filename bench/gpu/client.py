@@ -45,6 +45,19 @@ class Connection:
             raise RequestError(f"{path}: {response.status} {content.decode(errors='replace')[:600]}")
         return response.headers, content
 
+    def get(self, path: str) -> Any:
+        """The document at a path."""
+        try:
+            self._connection.request("GET", path)
+            response = self._connection.getresponse()
+            content = response.read()
+        except BaseException:
+            self._connection.close()  # opened again by the next request
+            raise
+        if response.status != http.HTTPStatus.OK:
+            raise RequestError(f"{path}: {response.status} {content.decode(errors='replace')[:600]}")
+        return json.loads(content)
+
     def infer(self, model: str, array: Any, parameters: Mapping[str, Any] | None = None) -> Any:
         """The output OUT of a model for the input IN."""
         described = {

@@ -29,6 +29,11 @@ def versions() -> dict[str, str]:
     return found
 
 
+def process_id() -> int:
+    """That of the guest."""
+    return os.getpid()
+
+
 # -- frameworks -------------------------------------------------------------------------------------------------------
 
 
