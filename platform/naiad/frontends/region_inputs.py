@@ -8,10 +8,14 @@ gigabytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import TypeAlias
 
 from naiad.core.errors import InvalidRequestError, NaiadError, NotReadyError
 from naiad.engine.door import EngineDoor
 from naiad.frontends.extensions import Extensions
+from naiad.frontends.offload.background import has_long_strings
+from naiad.frontends.offload.exchanges import Cancellable
 from naiad.frontends.offload.slices import SlicedJob
 from naiad.frontends.regions import RegionPart
 from naiad.frontends.request_budget import Charge, too_long_for_budget
@@ -20,12 +24,55 @@ from naiad.protocol.device_bytes import DeviceUse, as_data
 from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.request_plan import offsets_of
 
-__all__ = ["RegionReading"]
+__all__ = ["RegionReading", "complete_inputs"]
 
 _READ_AT_ONCE = 1 << 20
 """Bytes that are read in one piece: 0.2 to 0.4 ms."""
 _RESERVED_FROM = 128 << 10
 """Bytes of inputs from which they are read into the segment of an instance, as of bodies."""
+
+
+Start: TypeAlias = Callable[[Callable[[None], None], Callable[[Exception], None]], Cancellable]
+"""Starts work, given what to call at its end and with its error."""
+
+
+def complete_inputs(
+    request: InferRequest,
+    requested: RequestedOutputs | None,
+    engine: EngineDoor,
+    extensions: Extensions,
+    later: Callable[[Start, Callable[[None], None]], None],
+    submit: Callable[[], None],
+) -> None:
+    """Submit a request, after its inputs in shared memory are read, and its strings are counted if they are many.
+
+    Args:
+        request: The request.
+        requested: Which of its inputs are in regions.
+        engine: Has the memory of the model's instances.
+        extensions: Have the budget, and what runs slices.
+        later: Does work that takes long: called with what starts it, and with what follows it.
+        submit: Submits the request: at once, or after that work.
+
+    Raises:
+        NaiadError: If inputs are too long, or a region cannot be read.
+    """
+
+    def count_strings(_: None = None) -> None:
+        if has_long_strings(request):
+            later(partial(extensions.background.count_strings, request), lambda _: submit())
+        else:
+            submit()
+
+    if requested is None or not requested.has_region_inputs:
+        count_strings()
+        return
+    reading = RegionReading(request, requested, engine, extensions)
+    if reading.is_short:
+        reading.read()
+        count_strings()
+    else:
+        later(reading.start, count_strings)
 
 
 class RegionReading:

@@ -22,9 +22,8 @@ from naiad.frontends.kserve_grpc import request_codec, response_codec
 from naiad.frontends.kserve_grpc.long_messages import LongMessage, start_reading
 from naiad.frontends.kserve_grpc.request_codec import LONG_MESSAGE, InferMessage, LongHead
 from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest
-from naiad.frontends.offload.background import has_long_strings
 from naiad.frontends.offload.exchanges import Cancellable
-from naiad.frontends.region_inputs import RegionReading
+from naiad.frontends.region_inputs import complete_inputs
 from naiad.frontends.requested_outputs import RequestedOutputs
 from naiad.frontends.tensor_limits import NO_LIMITS, limits_of
 from naiad.protocol.inference import NO_HEADERS, InferRequest, InferResponse
@@ -196,28 +195,16 @@ class InferStream:
         enable_empty_final: bool,  # noqa: FBT001 - a part of what `decode_request` returns
         requested: RequestedOutputs | None,
     ) -> None:
-        """Submit a request that was decoded, after what it has in shared memory is read."""
+        """Submit a request that was decoded, after its inputs are complete."""
         request.enable_empty_final, request.requested = enable_empty_final, requested
-        if requested is None or not requested.has_region_inputs:
-            self._check_strings(request, infer_request)
-            return
-        reading = RegionReading(infer_request, requested, self._engine, self._extensions)
-        if reading.is_short:
-            reading.read()
-            self._check_strings(request, infer_request)
-        else:
-            self._read_later(request, reading.start, lambda _: self._check_strings(request, infer_request))
-
-    def _check_strings(self, request: _StreamedRequest, infer_request: InferRequest) -> None:
-        """Submit a request that was read, after its strings are counted if they are many."""
-        if has_long_strings(infer_request):
-            self._read_later(
-                request,
-                partial(self._background.count_strings, infer_request),
-                lambda _: self._submit(request, infer_request),
-            )
-        else:
-            self._submit(request, infer_request)
+        complete_inputs(
+            infer_request,
+            requested,
+            self._engine,
+            self._extensions,
+            partial(self._read_later, request),
+            lambda: self._submit(request, infer_request),
+        )
 
     def on_sent(self, ticket: int | None) -> None:
         """A message has left for the client. A model with too many unsent responses is held back until then."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from naiad.core.errors import Code, NaiadError
 from naiad.frontends.grpc.calls import GrpcCall
 from naiad.frontends.kserve_grpc import response_codec
 from naiad.frontends.kserve_grpc.request_codec import LONG_MESSAGE
 from naiad.frontends.kserve_grpc.service import Inference, ServiceContext
-from naiad.frontends.offload.background import has_long_strings
 from naiad.frontends.offload.exchanges import Cancellable
+from naiad.frontends.region_inputs import Start, complete_inputs
 from naiad.protocol.inference import Buffer, InferResponse
 
 
@@ -97,45 +97,34 @@ class ModelInfer:
         """The request of a long message, or one with inputs in shared memory, was decoded."""
         self._job = None
         self._inference = inference
-        requested = inference.requested
-        if requested is None or not requested.has_region_inputs:
-            self._on_inputs_read(None)
-            return
+        context = self._context
         try:
-            reading = self._context.service.region_reading(inference.request, requested)
-            if reading.is_short:
-                reading.read()
-            else:
-                self._job = reading.start(self._on_inputs_read, self._on_failed)
-                return
+            complete_inputs(
+                inference.request,
+                inference.requested,
+                context.engine,
+                context.extensions,
+                self._later,
+                self._submit_read,
+            )
         except Exception as error:  # noqa: BLE001 - any error becomes the call's status
             self._on_failed(error)
-            return
-        self._on_inputs_read(None)
 
-    def _on_inputs_read(self, _: None) -> None:
-        """The request has the bytes of all its inputs."""
-        self._job = None
+    def _later(self, start: Start, then: Callable[[None], None]) -> None:
+        def on_done(value: None) -> None:
+            self._job = None
+            try:
+                then(value)
+            except Exception as error:  # noqa: BLE001 - any error becomes the call's status
+                self._on_failed(error)
+
+        self._job = start(on_done, self._on_failed)
+
+    def _submit_read(self) -> None:
+        """The request has the bytes of all its inputs, and can be checked without further work."""
         inference = self._inference
         assert inference is not None
-        try:
-            if has_long_strings(inference.request):
-                self._job = self._context.service.count_strings(inference.request, self._on_counted, self._on_failed)
-                return
-        except Exception as error:  # noqa: BLE001 - any error becomes the call's status
-            self._on_failed(error)
-            return
-        self._on_counted(None)
-
-    def _on_counted(self, _: None) -> None:
-        """The request of a long message can be checked without further work."""
-        self._job = None
-        context, inference = self._context, self._inference
-        assert inference is not None
-        try:
-            self._ticket = context.service.submit(inference.request, self, self._propagated(inference))
-        except Exception as error:  # noqa: BLE001 - any error becomes the call's status
-            self._on_failed(error)
+        self._ticket = self._context.service.submit(inference.request, self, self._propagated(inference))
 
     def _propagated(self, inference: Inference) -> Mapping[str, str]:
         """The metadata that requests caused by this one carry on; those that are forwarded become parameters."""

@@ -20,7 +20,6 @@ from naiad.frontends.kserve_grpc.control_messages import from_document
 from naiad.frontends.kserve_grpc.patterns import MessagePatterns
 from naiad.frontends.kserve_grpc.server_settings import change_log_settings, change_trace_settings
 from naiad.frontends.offload.exchanges import Cancellable
-from naiad.frontends.region_inputs import RegionReading
 from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.requested_outputs import RequestedOutputs
 from naiad.frontends.tensor_limits import NO_LIMITS, limits_of
@@ -111,20 +110,6 @@ class InferenceService:
             partial(self._on_long_read, on_read, on_failed),
             on_failed,
         )
-
-    def region_reading(self, request: InferRequest, requested: RequestedOutputs) -> RegionReading:
-        """What reads the inputs of a request that are in shared memory.
-
-        Raises:
-            NaiadError: If they are too long.
-        """
-        return RegionReading(request, requested, self._engine, self._extensions)
-
-    def count_strings(
-        self, request: InferRequest, on_done: Callable[[None], None], on_failed: Callable[[Exception], None]
-    ) -> Cancellable:
-        """Count the elements of a request's long BYTES tensors."""
-        return self._extensions.background.count_strings(request, on_done, on_failed)
 
     def apply_requested(
         self,

@@ -43,10 +43,9 @@ from naiad.frontends.kserve_http.response_format import ResponseFormat
 from naiad.frontends.kserve_http.restricted import denial, guarded_endpoints
 from naiad.frontends.kserve_http.routes import Endpoint, Route, find_route
 from naiad.frontends.kserve_http.shared_memory import shared_memory_response
-from naiad.frontends.offload.background import LONG_STRINGS, has_long_strings
 from naiad.frontends.offload.deferred import resolver
 from naiad.frontends.offload.exchanges import continue_later
-from naiad.frontends.region_inputs import RegionReading
+from naiad.frontends.region_inputs import complete_inputs
 from naiad.frontends.tensor_limits import limits_of
 from naiad.protocol.documents import (
     index_document,
@@ -260,44 +259,20 @@ class Endpoints:
         return True
 
     def _check_infer(self, exchange: HttpExchange, route: Route, inference: InferRequest, form: ResponseFormat) -> None:
-        """Submit a request, after what it has in shared memory is read."""
-        if form.requested is not None:
-            name, version = route.name, route.version
-            form.requested.prepare(
+        """Submit a request, after its inputs are complete."""
+        name, version, requested = route.name, route.version, form.requested
+        if requested is not None:
+            requested.prepare(
                 inference, self._engine.model_metadata(name, version), self._engine.model_config(name, version)
             )
-            if form.requested.has_region_inputs:
-                self._read_regions(exchange, inference, form)
-                return
-        self._check_strings(exchange, inference, form)
-
-    def _read_regions(self, exchange: HttpExchange, inference: InferRequest, form: ResponseFormat) -> None:
-        """Read inputs in shared memory, then check them."""
-        assert form.requested is not None
-        reading = RegionReading(inference, form.requested, self._engine, self._extensions)
-        if reading.is_short:
-            reading.read()
-            self._check_strings(exchange, inference, form)
-            return
-        continue_later(
-            exchange,
-            reading.start,
-            lambda _: self._check_strings(exchange, inference, form),
-            partial(_fail, exchange),
+        complete_inputs(
+            inference,
+            requested,
+            self._engine,
+            self._extensions,
+            lambda start, then: continue_later(exchange, start, then, partial(_fail, exchange)),
+            lambda: self._submit_infer(exchange, exchange.request, inference, form),
         )
-
-    def _check_strings(self, exchange: HttpExchange, inference: InferRequest, form: ResponseFormat) -> None:
-        """Submit a request, after its strings are counted if they are many."""
-        is_long = form.requested is not None or len(exchange.request.body) >= LONG_STRINGS
-        if is_long and has_long_strings(inference):
-            continue_later(
-                exchange,
-                partial(self._background.count_strings, inference),
-                lambda _: self._submit_infer(exchange, exchange.request, inference, form),
-                partial(_fail, exchange),
-            )
-        else:
-            self._submit_infer(exchange, exchange.request, inference, form)
 
     def _submit_infer(
         self, exchange: HttpExchange, request: HttpRequest, inference: InferRequest, form: ResponseFormat
