@@ -12,9 +12,11 @@ from __future__ import annotations
 import gc
 import json
 import socket
+import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -115,7 +117,16 @@ def main() -> int:
     from naiad.cli.main import main_tritonserver
     from naiad.server.processes import spawned
 
-    spawned._START = _FRONTEND.format(script=__file__, path=path)
+    code = _FRONTEND.format(script=__file__, path=path)
+
+    def start(_function: str, descriptor: int, environ: Mapping[str, str], *, title: Sequence[str]) -> Any:
+        """As `core.child_processes.start_own_code`."""
+        command = [sys.executable, "-I", "-c", code, *title, str(descriptor), *filter(None, sys.path)]
+        return subprocess.Popen(
+            command, pass_fds=(descriptor,), env=dict(environ), stdin=subprocess.DEVNULL, start_new_session=True
+        )
+
+    spawned.start_own_code = start
     sys.argv[0] = "tritonserver"
     return main_tritonserver()
 

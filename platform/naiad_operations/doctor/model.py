@@ -13,6 +13,7 @@ from naiad.config.model.declared_environment import is_declaration
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.config.model.model_config import ModelConfig, freeze, freeze_version_policy, instance_names
 from naiad.config.model.parameters import or_default, place_of_parameter, without_own_parameters
+from naiad.config.model.prewarm import modules_to_prewarm
 from naiad.config.model.scaling import reject_native_scaling
 from naiad.config.model.validate import validate
 from naiad.config.server.options import ModelControlMode, ServerOptions
@@ -388,4 +389,4 @@ def _examine_environment(
 
 def _prewarmed(config: ModelConfig, context: ExaminationContext) -> tuple[str, ...]:
     """The modules that are imported once for all instances."""
-    return context.options.guests.prewarm.modules_for(config.name, config.settings.prewarmed_modules)
+    return modules_to_prewarm(config.settings.prewarmed_modules, by_default=context.options.guests.prewarm)

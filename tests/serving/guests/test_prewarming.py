@@ -125,12 +125,12 @@ def test_two_environments_have_a_fork_server_each(tmp_path):
         assert values(infer(server, "dies_mid_request", 0)) == [0]
 
 
-def test_models_are_chosen_by_name_and_may_override_the_flag(tmp_path):
+def test_a_model_may_override_the_flag(tmp_path):
     names = ["identity", "dies_mid_request", "raises_in_execute"]
     repo = repository(tmp_path / "models", names, identity=PREWARM.format("false"))
-    with ServerProcess(repo, "--prewarm=identity,dies_mid_request", work=tmp_path) as server:
+    with ServerProcess(repo, "--prewarm=true", work=tmp_path) as server:
         forked = {name for name, guest in guests(server).items() if guest.ppid() != server.pid}
-        assert forked == {"dies_mid_request_0"}
+        assert forked == {"dies_mid_request_0", "raises_in_execute_0"}
 
 
 def test_a_model_that_completes_its_configuration_does_so_in_a_forked_guest(tmp_path):

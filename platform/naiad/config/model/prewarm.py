@@ -6,10 +6,10 @@ import re
 
 from naiad.core.errors import ParameterError
 
-__all__ = ["DEFAULT_MODULES", "PREWARM", "parse_prewarmed_modules"]
+__all__ = ["PREWARM", "modules_to_prewarm", "parse_prewarmed_modules"]
 
 PREWARM = "PREWARM"
-DEFAULT_MODULES = ("numpy",)
+_DEFAULT_MODULES = ("numpy",)
 """Those of a model that does not name its own. The stub imports numpy in any case."""
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -28,7 +28,7 @@ def parse_prewarmed_modules(model: str, parameter: str) -> tuple[str, ...] | Non
     if not text:
         return None
     if text.lower() in {"true", "false"}:
-        return DEFAULT_MODULES if text.lower() == "true" else ()
+        return _DEFAULT_MODULES if text.lower() == "true" else ()
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if not _MODULE.fullmatch(name):
@@ -37,4 +37,16 @@ def parse_prewarmed_modules(model: str, parameter: str) -> tuple[str, ...] | Non
                 'give "true", "false", or modules of its environment separated by commas, such as "numpy,torch"',
                 parameter=PREWARM,
             )
-    return tuple(dict.fromkeys((*DEFAULT_MODULES, *names)))
+    return tuple(dict.fromkeys((*_DEFAULT_MODULES, *names)))
+
+
+def modules_to_prewarm(given: tuple[str, ...] | None, *, by_default: bool) -> tuple[str, ...]:
+    """The modules to import once for all instances of a model; empty where it is not prewarmed.
+
+    Args:
+        given: Those that its parameter names, as parsed; None without the parameter.
+        by_default: Whether models without the parameter are prewarmed (`--prewarm`).
+    """
+    if given is not None:
+        return given
+    return _DEFAULT_MODULES if by_default else ()

@@ -42,7 +42,6 @@ from naiad.config.server.guest_user import GuestUser, GuestUserRange, parse_gues
 from naiad.config.server.hardened import Hardening
 from naiad.config.server.metrics_options import MetricsConfig, parse_metrics_config
 from naiad.config.server.option_group import combined, flags_of, option
-from naiad.config.server.prewarm import PrewarmOption, parse_prewarm
 from naiad.config.server.rate_options import ResourceLimit, parse_resource_limits
 from naiad.config.server.store_location import StoreLocation, find_store
 from naiad.config.server.trace_options import TraceConfig, parse_trace_config
@@ -734,14 +733,7 @@ class EnvironmentOptions:
 class GuestOptions:
     """How guest processes are started, polled and restarted."""
 
-    prewarm: PrewarmOption = option(
-        "prewarm",
-        _TEXT,
-        "false",
-        "Models whose imports are done once: true (all), or names by commas.",
-        own=True,
-        read=lambda values, name: parse_prewarm(values.text(name)),
-    )
+    prewarm: bool = option("prewarm", _BOOL, "false", "Do the imports of all instances of a model once.", own=True)
     # -1: the server decides by the number of cores.
     busy_poll_us: int = option(
         "busy-poll-us",

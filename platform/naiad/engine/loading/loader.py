@@ -23,12 +23,12 @@ from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.auto_complete import merge_auto_completed
 from naiad.config.model.model_config import InstanceKind, InstancePlacement, ModelConfig, freeze, instance_names
 from naiad.config.model.parameters import or_default
+from naiad.config.model.prewarm import modules_to_prewarm
 from naiad.config.model.render import to_json
 from naiad.config.model.scaling import reject_native_scaling, with_count
 from naiad.config.model.text import decode_json
 from naiad.config.model.validate import validate
 from naiad.config.server.guest_user import GuestUser, GuestUserRange
-from naiad.config.server.prewarm import PrewarmOption
 from naiad.core.errors import ModelError, ResolutionError
 from naiad.core.file_content import find_unfetched
 from naiad.core.logs import logged_levels
@@ -107,7 +107,7 @@ class LoadSettings:
         debugged: A model and the debugger (see `naiad_stub.debugging`) under which its guests run, at this process's
             terminal and without time limits; None if no model is debugged.
         limiter: The rate limiter; None if it is disabled.
-        prewarm: Which modules are imported once for all guests, for models whose configuration does not say.
+        prewarm: Whether imports are done once for all guests of a model, where its configuration does not say.
         busy_poll_us: See `LaunchSpec.busy_poll_us`.
         hang_seconds: See `LaunchSpec.hang_seconds`, for models whose configuration does not say.
         log_rate: See `LaunchSpec.log_rate`.
@@ -124,7 +124,7 @@ class LoadSettings:
     activated: ActivatedEnvironment | None = None
     debugged: tuple[str, str] | None = None
     limiter: SharedRateLimiter | None = None
-    prewarm: PrewarmOption = field(default_factory=PrewarmOption)
+    prewarm: bool = False
     busy_poll_us: int = 0
     hang_seconds: float = 0.0
     log_rate: int = 0
@@ -283,7 +283,7 @@ class Loader:
         """The fork server's side of the guests of a version; None if they are not forked."""
         if resolution.library is not None:  # a native backend imports no modules
             return None
-        modules = self._settings.prewarm.modules_for(config.name, config.settings.prewarmed_modules)
+        modules = modules_to_prewarm(config.settings.prewarmed_modules, by_default=self._settings.prewarm)
         return self._fork_servers.guests_with(modules) if modules else None
 
     async def complete(
