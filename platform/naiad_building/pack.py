@@ -39,14 +39,9 @@ __all__ = ["PackedEnvironment", "create_manifest", "default_output", "pack"]
 _SUFFIXES = {
     ".tar.gz": "tar.gz",
     ".tgz": "tar.gz",
-    ".tar.bz2": "tar.bz2",
-    ".tbz2": "tar.bz2",
-    ".tar.xz": "tar.xz",
-    ".txz": "tar.xz",
     ".tar.zst": "tar.zst",
     ".tzst": "tar.zst",
     ".tar": "tar",
-    ".zip": "zip",
 }
 
 
@@ -75,7 +70,6 @@ def pack(
     prefix: Path,
     output: Path,
     *,
-    format: str | None = None,  # noqa: A002 - the option's name
     force: bool = False,
     reporter: ProgressReporter | None = None,
 ) -> PackedEnvironment:
@@ -83,8 +77,7 @@ def pack(
 
     Args:
         prefix: The environment.
-        output: The archive to write. It is renamed into place when complete.
-        format: `tar.zst`, `tar.gz`, `tar.bz2`, `tar.xz`, `tar` or `zip`; inferred from the name if None.
+        output: The archive to write: `.tar.zst`, `.tar.gz` or `.tar`. It is renamed into place when complete.
         force: Whether to replace an existing archive.
         reporter: Receives progress events; the log if None.
 
@@ -92,7 +85,7 @@ def pack(
         ExecutionEnvironmentError: If it cannot be packed.
     """
     prefix = prefix.resolve()
-    chosen = _format(output) if format in (None, "infer") else str(format)
+    chosen = _format(output)
     if not prefix.is_dir():
         raise ExecutionEnvironmentError(f"cannot pack {prefix}: the folder does not exist")
     if output.is_dir() or (output.exists() and not force):
@@ -119,9 +112,9 @@ def pack(
     return PackedEnvironment(output, chosen, output.stat().st_size, _digest(output), manifest, warnings)
 
 
-def default_output(prefix: Path, format: str | None = None) -> Path:  # noqa: A002 - the option's name
+def default_output(prefix: Path) -> Path:
     """The default archive: in the current folder, with the environment's name."""
-    return Path(f"{prefix.resolve().name}.{format or FORMATS[0]}")
+    return Path(f"{prefix.resolve().name}.{FORMATS[0]}")
 
 
 def _format(output: Path) -> str:
@@ -129,7 +122,7 @@ def _format(output: Path) -> str:
         if output.name.endswith(suffix):
             return name
     raise ExecutionEnvironmentError(
-        f"cannot infer the format of {output}: its name must end with one of {', '.join(_SUFFIXES)}; or give --format"
+        f"cannot infer the format of {output}: its name must end with one of {', '.join(_SUFFIXES)}"
     )
 
 

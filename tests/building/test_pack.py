@@ -7,7 +7,6 @@ import os
 import shutil
 import stat
 import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -57,7 +56,7 @@ def test_a_virtual_environment_whose_python_is_gone_is_refused_with_the_reason(t
     [
         (False, "out.tar.gz", "the folder does not exist"),
         (True, "out.tar.gz", "it is neither a conda environment nor a venv nor built by `naiad env build`"),
-        (True, "out.rar", "cannot infer the format of .*out.rar: its name must end with one of .tar.gz, "),
+        (True, "out.zip", "cannot infer the format of .*out.zip: its name must end with one of .tar.gz, "),
     ],
 )
 def test_an_unsuitable_environment_is_not_packed(tmp_path: Path, made: bool, output: str, said: str) -> None:
@@ -111,11 +110,10 @@ def test_an_archive_is_as_readable_as_other_files(tmp_path: Path) -> None:
     environment = _conda_environment(tmp_path / "environment")
     before = os.umask(0o022)
     try:
-        packed = pack(environment, tmp_path / "new" / "out.zip")
+        packed = pack(environment, tmp_path / "new" / "out.tar.gz")
     finally:
         os.umask(before)
     assert stat.S_IMODE(packed.archive.stat().st_mode) == 0o644
-    assert zipfile.is_zipfile(packed.archive)
 
 
 @pytest.mark.slow
@@ -156,7 +154,7 @@ def test_an_unpacked_archive_is_packed_again_with_one_manifest_and_any_name(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["tar", "tar.zst", "zip"])
+@pytest.mark.parametrize("suffix", ["tar", "tar.zst"])
 def test_one_changed_byte_of_an_archive_is_found(tmp_path: Path, prefix: Path, suffix: str) -> None:
     archive = tmp_path / f"e.{suffix}"
     pack(prefix, archive)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +32,6 @@ from naiad.models.resolution.decision import Decision, Resolution
 from naiad.models.resolution.explain import (
     PreparedEnvironment,
     explain_plainly,
-    explain_richly,
     explain_steps,
     resolution_as_json,
     steps_as_json,
@@ -128,7 +126,7 @@ def _explain_files(
         if as_json:
             explained.append(resolution_as_json(found, environment))
         else:
-            _print_version(found, environment)
+            print(explain_plainly(found, environment), end="")
     if as_json:
         print_json({"model": model, "is_ensemble": False, "versions": explained})
 
@@ -152,15 +150,6 @@ def _find_model(model: str, repositories: Repositories) -> ModelFiles:
     near = difflib.get_close_matches(model, scan.models, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else ""
     raise RepositoryError(f"cannot find model '{model}' in {', '.join(repositories.locations)}{hint}")
-
-
-def _print_version(resolution: Resolution, environment: PreparedEnvironment | None) -> None:
-    if sys.stdout.isatty():
-        from rich.console import Console
-
-        explain_richly(resolution, Console(), environment)
-    else:
-        print(explain_plainly(resolution, environment), end="")
 
 
 def _prepare(resolution: Resolution, options: ServerOptions) -> PreparedEnvironment:

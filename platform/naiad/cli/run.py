@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import sys
 import time
@@ -27,16 +28,18 @@ from naiad.cli.command_line import (
     own_flags,
     parse_command_line,
     report_error,
+    server_flag,
     usage,
     with_help,
     wrong_arguments,
 )
 from naiad.cli.json_output import JSON_FLAG, print_json
-from naiad.cli.model_options import QUIET_LOGGERS, options_for_model
 from naiad.cli.run_input import read_request
-from naiad.cli.serve import log_settings, open_log
+from naiad.cli.serve import log_settings, open_log, with_default_build
+from naiad.config.server.command_line import read_options
+from naiad.config.server.env_build import EnvBuild
 from naiad.config.server.flag import Flag, Kind, parse_value
-from naiad.config.server.options import ServerOptions
+from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.core.errors import NaiadError, OptionError
 from naiad.frontends.kserve_http.json_tensors import split_strings
 from naiad.protocol.datatypes import Datatype
@@ -63,6 +66,8 @@ _WITH = Flag(
 _DEBUG = Flag("debug", Kind.STRING, "pdb", "Run under a debugger, without time limits: pdb, or debugpy[:port].")
 OWN_FLAGS = own_flags(_GROUP, _INPUT, _VERSION, _WITH, JSON_FLAG, _DEBUG)
 _SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
+_QUIET_LOGGERS = ("naiad.engine", "naiad.app", "naiad.environments")
+"""Loggers whose lines about loading say nothing to the person who started the command."""
 _DEBUGGER = re.compile(r"pdb|debugpy(:\d{1,5})?")
 _NO_TIME_LIMIT_SECONDS = 1_000_000
 _SHOWN_ELEMENTS = 24
@@ -149,7 +154,7 @@ def run(arguments: Sequence[str]) -> int:
         # Lines of the model are printed as it wrote them: a person reads this log.
         with ExitStack() as stack:
             stack.enter_context(open_log(replace(log_settings(options), escape=False)))
-            for name in QUIET_LOGGERS:
+            for name in _QUIET_LOGGERS:
                 logging.getLogger(name).setLevel(logging.WARNING)
             engine_log = logging.getLogger("naiad.engine")
             engine_log.addFilter(hidden := _HiddenFailure(wanted.directory.name))
@@ -193,9 +198,12 @@ def _run_arguments(directory: Path, line: CommandLine) -> _RunArguments:
 
 def _server_options(wanted: _RunArguments, line: CommandLine) -> ServerOptions:
     """The options of a server that loads this model, and those of `--with`, from the model's repository."""
-    options = options_for_model(wanted.directory, line.server, line.all(_WITH))
+    repository = (server_flag("model-repository"), str(wanted.directory.parent))
+    options = with_default_build(read_options([repository, *line.server], environ=os.environ), EnvBuild.ALLOWED)
+    startup = tuple(dict.fromkeys((wanted.directory.name, *line.all(_WITH))))
+    models = replace(options.models, control_mode=ModelControlMode.EXPLICIT, startup_models=startup)
     exit_timeout = _NO_TIME_LIMIT_SECONDS if wanted.debugger else options.general.exit_timeout_secs
-    return replace(options, general=replace(options.general, exit_timeout_secs=exit_timeout))
+    return replace(options, models=models, general=replace(options.general, exit_timeout_secs=exit_timeout))
 
 
 # -- the request ------------------------------------------------------------------------------------------------------

@@ -1,38 +1,29 @@
-"""The command `naiad bench`.
-
-naiad bench add_sub                      a model of the server at http://localhost:8000
-naiad bench models/add_sub               the model in this directory, loaded in this process
-"""
+"""The command `naiad bench`: sends loads to a model of a running server, over HTTP or gRPC."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from naiad.cli.command_line import EXIT_FAILURE, CommandLine, own_flags, run_command, with_help, wrong_arguments
 from naiad.cli.http_reading import DEFAULT_URL, HttpStatusError, ServerAddress, parse_header
 from naiad.cli.json_output import JSON_FLAG, print_json
-from naiad.cli.model_options import QUIET_LOGGERS, options_for_model
 from naiad.cli.run_input import read_request
-from naiad.cli.serve import log_settings, open_log
 from naiad.config.server.flag import Flag, Kind, parse_value
-from naiad.config.server.options import ServerOptions
 from naiad.core.errors import NaiadError, OptionError
 from naiad.protocol.inference import InferRequest
-from naiad.protocol.model_names import LATEST
 from naiad_operations.bench.load import LoadResult, LoadTarget, run_load
 from naiad_operations.bench.report import HEADER, as_json, row
 from naiad_operations.bench.requests import BenchModel, generated_request, model_of_config, parse_shapes
 
 __all__ = ["OWN_FLAGS", "bench"]
 
-_PROGRAM = "naiad bench MODEL|MODEL_DIR"
-_GROUP = "Bench (with MODEL_DIR, also takes the server's flags about loading models)"
+_PROGRAM = "naiad bench MODEL"
+_GROUP = "Bench"
 _URL = Flag("url", Kind.STRING, "", f"The server; default: {DEFAULT_URL}, with --grpc localhost:8001.")
 _GRPC = Flag("grpc", Kind.NOTHING, "", "Use gRPC; needs grpcio (naiad[remote]).")
 _CONCURRENCY = Flag("concurrency", Kind.STRING, "1,4,16", "Requests in flight, one load for each number.")
@@ -50,11 +41,10 @@ _SHAPE = Flag("shape", Kind.STRING, "", "Shape of a generated input, without the
 _BATCH = Flag("batch", Kind.INTEGER, "1", "Rows of a generated request, for models with batches.", low=1)
 _VERSION = Flag("version", Kind.INTEGER, "", "Version of the model; default: the highest.")
 _HEADER = Flag("header", Kind.STRING, "", "Header of HTTP requests: NAME:VALUE.", repeatable=True)
-_WITH = Flag("with", Kind.STRING, "", "With MODEL_DIR: load this model of its repository, too.", repeatable=True)
 OWN_FLAGS = own_flags(
     _GROUP,
     *(_URL, _GRPC, _CONCURRENCY, _SECONDS, _WARM_UP, _TIMEOUT),
-    *(_INPUT, _SHAPE, _BATCH, _VERSION, _HEADER, _WITH, JSON_FLAG),
+    *(_INPUT, _SHAPE, _BATCH, _VERSION, _HEADER, JSON_FLAG),
 )
 _SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 _GRPC_URL = "localhost:8001"
@@ -111,18 +101,13 @@ def _bench(line: CommandLine) -> int:
         raise wrong_arguments(_PROGRAM, "one model", line.positional)
     plan = _plan(line)
     (name,) = line.positional
-    directory = Path(name)
-    is_own = directory.is_dir() and not line.has(_URL) and not line.has(_GRPC)
-    if not is_own and line.server:
-        flag = line.server[0][0].name
-        raise OptionError(f"--{flag}: only for a model that this command loads; name the model's directory, not --url")
-    if "/" in name and not directory.is_dir():
+    if line.server:
+        raise OptionError(f"--{line.server[0][0].name}: a flag of `naiad serve`; start the server with it")
+    if "/" in name:
         raise NaiadError(
-            f"cannot measure '{name}': there is no such directory; name the directory of a model, or a model of a "
-            "running server, whose name has no '/'"
+            f"cannot measure '{name}': it is not the name of a model; name a model of a running server, which `naiad "
+            f"serve --model-repository={Path(name).parent}` starts"
         )
-    if is_own:
-        return _load_and_measure(directory.absolute(), line, plan)
     if line.has(_GRPC):
         results = asyncio.run(_measure_over_grpc(name, line.last(_URL) or _GRPC_URL, plan))
     else:
@@ -170,8 +155,7 @@ async def _measure_over_http(name: str, server: ServerAddress, plan: _BenchPlan)
     model = model_of_config(config, plan.version)
     if model.is_decoupled:
         raise NaiadError(
-            f"cannot measure model '{name}' over HTTP: it is decoupled, so its responses need a stream; add --grpc, or "
-            "name its directory"
+            f"cannot measure model '{name}' over HTTP: it is decoupled, so its responses need a stream; add --grpc"
         )
     request, notes = _request(model, plan)
     target = HttpTarget(server, model, request, plan.version)
@@ -194,38 +178,6 @@ async def _measure_over_grpc(name: str, url: str, plan: _BenchPlan) -> list[Load
         return await _measure(target, plan, report)
     finally:
         await server.close()
-
-
-def _load_and_measure(directory: Path, line: CommandLine, plan: _BenchPlan) -> int:
-    """Measure a model that is loaded in this process; returns the exit code."""
-    options = options_for_model(directory, line.server, line.all(_WITH))
-    with open_log(replace(log_settings(options), escape=False)):
-        for name in QUIET_LOGGERS:
-            logging.getLogger(name).setLevel(logging.WARNING)
-        results = asyncio.run(_measure_engine(directory, options, plan))
-    return EXIT_FAILURE if any(result.errors for result in results) else 0
-
-
-async def _measure_engine(directory: Path, options: ServerOptions, plan: _BenchPlan) -> list[LoadResult]:
-    from naiad.server.app import build_engine, build_loader
-    from naiad_operations.bench.engine_target import EngineTarget
-
-    engine = build_engine(options, build_loader(options))
-    try:
-        failures = await engine.start()
-        if failures:
-            raise failures[0]
-        version = int(plan.version) if plan.version else LATEST
-        found = engine.model_metadata(directory.name, version)
-        model = model_of_config(engine.model_config(directory.name, version), found.versions[-1])
-        request, notes = _request(model, plan)
-        request.model_version = version
-        report = _BenchReport(
-            model=model, request=request, notes=notes, place=str(directory), protocol="in process, without a network"
-        )
-        return await _measure(EngineTarget(engine, model, request), plan, report)
-    finally:
-        await engine.stop()
 
 
 def _request(model: BenchModel, plan: _BenchPlan) -> tuple[InferRequest, list[str]]:
@@ -286,7 +238,7 @@ def _print_json(report: _BenchReport, results: Sequence[LoadResult]) -> None:
             "model": report.model.metadata.name,
             "version": report.model.metadata.versions[0] or None,
             "place": report.place,
-            "protocol": report.protocol.partition(",")[0],
+            "protocol": report.protocol,
             "inputs": inputs,
             "notes": report.notes,
             "loads": [as_json(result) for result in results],

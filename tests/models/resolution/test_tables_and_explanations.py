@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 from pathlib import Path
 
 from models.resolution.makers import STUB, resolve_m
-from rich.console import Console
 
-from naiad.models.resolution.explain import explain_plainly, explain_richly
+from naiad.models.resolution.explain import explain_plainly
 from naiad.models.resolution.tables import agent_table, backend_table, model_table, option_table, text_table
 
 OWN, SHARED = "/repo/m/1/model.py", "/b1/x/model.py"
@@ -140,18 +138,6 @@ def test_an_explanation_has_the_searched_places_the_choice_and_its_reason():
         f"  note        '/repo/m/{STUB}' is a compiled stub of another implementation",
     ):
         assert part in text
-
-
-def test_a_terminal_and_a_file_get_the_same_text():
-    resolution = resolve_m({SHARED: "", f"/repo/m/{STUB}": b"\x7fELF"}, backend="x")
-    console = Console(file=io.StringIO(), width=200, force_terminal=False)
-    explain_richly(resolution, console, Ready())
-    printed = " ".join(console.file.getvalue().split())
-    for step in resolution.steps:
-        assert step.choice in printed
-        assert step.reason in printed
-        assert all(str(look) in printed for look in step.searched)
-    assert resolution.notices[0] in printed
 
 
 def test_a_step_reads_as_one_line_in_the_debug_log():

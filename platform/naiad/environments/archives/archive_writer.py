@@ -1,19 +1,14 @@
 """Writing reproducible archives: equal members in equal order give equal bytes.
 
 Times, owners, umask and the number of processors do not influence the output. Every member has the same time, the
-start of 1980, which is the earliest that zip supports.
+start of 1980, which is the earliest that wheels support.
 """
 
 from __future__ import annotations
 
-import bz2
 import io
-import lzma
 import os
-import shutil
-import struct
 import tarfile
-import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -30,13 +25,9 @@ __all__ = ["FORMATS", "MTIME", "OutputMember", "write_archive"]
 MTIME = 315_532_800
 """Modification time of every member: 1980-01-01, UTC."""
 
-FORMATS = ("tar.zst", "tar.gz", "tar.bz2", "tar.xz", "tar", "zip")
+FORMATS = ("tar.zst", "tar.gz", "tar")
 """Formats that can be written, the default first."""
 
-_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
-# The time field of zip is local time. This extra field (Info-ZIP's extended timestamp) contains UTC.
-_ZIP_UTC = struct.pack("<HHBi", 0x5455, 5, 1, MTIME)
-_LINK, _FILE = 0o120000, 0o100000
 # The next levels take twice the time for a size smaller by 5 %.
 _ZSTD_LEVEL = 9
 
@@ -82,14 +73,14 @@ def write_archive(
     Raises:
         OSError: If the archive cannot be written or a source cannot be read.
     """
-    with output.open("wb") as raw:
-        if format == "zip":
-            _write_zip(raw, members, advance)
-            return
-        with _compressing(raw, format) as stream, tarfile.open(fileobj=stream, mode="w|", bufsize=1 << 20) as tar:
-            for member in members:
-                _add(tar, member)
-                advance(member.size)
+    with (
+        output.open("wb") as raw,
+        _compressing(raw, format) as stream,
+        tarfile.open(fileobj=stream, mode="w|", bufsize=1 << 20) as tar,
+    ):
+        for member in members:
+            _add(tar, member)
+            advance(member.size)
 
 
 def _add(tar: tarfile.TarFile, member: OutputMember) -> None:
@@ -119,31 +110,9 @@ def _compressing(raw: IO[bytes], format: str) -> AbstractContextManager[Any]:  #
     match format:
         case "tar.gz":
             return gzip_writer(raw)
-        case "tar.bz2":
-            return bz2.BZ2File(raw, "wb")
-        case "tar.xz":
-            return lzma.LZMAFile(raw, "wb")
         case "tar.zst":
             # The output does not depend on the number of threads, as long as there is at least one worker.
             compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, threads=usable_processors(), write_checksum=True)
             return compressor.stream_writer(raw, closefd=False)
         case _:
             return nullcontext(raw)
-
-
-def _write_zip(raw: IO[bytes], members: Iterable[OutputMember], advance: Callable[[int], None]) -> None:
-    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
-        for member in members:
-            info = zipfile.ZipInfo(member.name, _ZIP_TIME)
-            info.compress_type = zipfile.ZIP_DEFLATED
-            info.create_system = 3  # Unix: readers apply the permissions
-            info.extra = _ZIP_UTC
-            kind = _FILE if member.link is None else _LINK
-            info.external_attr = (kind | (0o755 if member.executable else 0o644)) << 16
-            if member.link is not None:
-                archive.writestr(info, member.link)
-                continue
-            info.file_size = member.size
-            with _content(member) as content, archive.open(info, "w") as target:
-                shutil.copyfileobj(content, target, 1 << 20)
-            advance(member.size)

@@ -1,7 +1,4 @@
-"""The decisions of a resolution as text, for `naiad explain` and the debug log.
-
-Separate from `tables`, which the server imports at its start: this module imports rich.
-"""
+"""The decisions of a resolution as text, for `naiad explain` and the debug log."""
 
 from __future__ import annotations
 
@@ -9,16 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from naiad.models.resolution.decision import Decision, Resolution
 
 __all__ = [
     "PreparedEnvironment",
     "explain_plainly",
-    "explain_richly",
     "explain_steps",
     "prepared_step",
     "resolution_as_json",
@@ -67,22 +59,6 @@ def explain_steps(steps: Iterable[Decision]) -> str:
         lines.append(f"{_INDENT}{step.reason}")
         lines.extend(f"{_INDENT}{'+' if look.found else '-'} {look}" for look in step.searched)
     return "\n".join(lines)
-
-
-def explain_richly(resolution: Resolution, console: Console, environment: PreparedEnvironment | None = None) -> None:
-    """Print all decisions to a terminal."""
-    table = Table(title=_title(resolution), title_justify="left", show_header=False, box=None, padding=(0, 1, 1, 1))
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for step in _steps(resolution, environment):
-        text = Text(step.choice, style="green")
-        text.append(f"\n{step.reason}", style="default")
-        for look in step.searched:
-            text.append(f"\n{'+' if look.found else '-'} {look}", style="default" if look.found else "dim")
-        table.add_row(step.subject, text)
-    for notice in resolution.notices:
-        table.add_row("note", Text(notice, style="yellow"))
-    console.print(table)
 
 
 def resolution_as_json(resolution: Resolution, environment: PreparedEnvironment | None = None) -> dict[str, Any]:

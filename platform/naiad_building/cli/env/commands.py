@@ -111,19 +111,17 @@ def _build(
 
 @click.command("pack", short_help="Pack an environment into an archive.")
 @click.argument("prefix", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Archive to write; default: ENV.tar.zst.")
 @click.option(
-    "--format",
-    "archive_format",
-    type=click.Choice(["tar.zst", "tar.gz", "tar.bz2", "tar.xz", "tar", "zip"]),
-    help="Format of the archive; default: by its name.",
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Archive to write, .tar.zst or .tar.gz; default: ENV.tar.zst.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing archive.")
 @json_option
 def _pack(
     prefix: Path,
     output: Path | None,
-    archive_format: str | None,
     force: bool,  # noqa: FBT001 - click passes options by name
     json: bool,  # noqa: FBT001 - click passes options by name
 ) -> None:
@@ -134,8 +132,7 @@ def _pack(
     from naiad.environments.progress import default_reporter
     from naiad_building.pack import default_output, pack
 
-    archive = output or default_output(prefix, archive_format)
-    packed = pack(prefix, archive, format=archive_format, force=force, reporter=default_reporter())
+    packed = pack(prefix, output or default_output(prefix), force=force, reporter=default_reporter())
     for warning in packed.warnings:
         click.echo(f"warning: {warning}", err=True)
     if not any(package.name.lower() == "numpy" for package in packed.manifest.packages):
@@ -342,17 +339,10 @@ def _keygen(private: Path, name: str, algorithm: str, json: bool) -> None:  # no
 
 @click.command("inspect", short_help="Show the contents of an archive, folder or store entry.")
 @click.argument("environment")
-@click.option(
-    "--model-repository",
-    "repositories",
-    multiple=True,
-    help="Show which of its models use the environment; may be repeated.",
-)
 @_store_option
 @json_option
 def _inspect(
     environment: str,
-    repositories: tuple[str, ...],
     store: Path,
     json: bool,  # noqa: FBT001 - click passes options by name
 ) -> int:
@@ -362,11 +352,10 @@ def _inspect(
     """
     from naiad.environments.progress import default_reporter
     from naiad.environments.store.inspection import inspect_environment
-    from naiad_building.cli.env.models import models_using, server_options
     from naiad_building.cli.env.tables import inspection_text
 
     inspection = inspect_environment(environment, store, default_reporter())
-    models = models_using(inspection, server_options(store, repositories) if repositories else None)
+    models = sorted({using.model for using in inspection.entry.models} if inspection.entry else ())
     if json:
         print_json({"environment": inspection, "models": models})
     else:

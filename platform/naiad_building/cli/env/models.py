@@ -1,4 +1,4 @@
-"""Which models use an environment: from the configurations in repositories, and from the store's own records."""
+"""Which environments the models of repositories use."""
 
 from __future__ import annotations
 
@@ -15,31 +15,14 @@ from naiad.config.server.command_line import read_options
 from naiad.config.server.getopt import split_arguments
 from naiad.config.server.options import SERVER_FLAGS, ServerOptions
 from naiad.core.errors import NaiadError
-from naiad.environments.progress import LogReporter
-from naiad.environments.store.inspection import Inspection
-from naiad.environments.store.store import Store
 from naiad.models.repository.layout import ModelFiles, available_versions, versions_to_load
 from naiad.models.repository.read import read_frozen_config
 from naiad.models.repository.repositories import open_repositories_of
 from naiad.models.resolution.resolve import ResolutionSettings, resolution_settings, resolve
 
-__all__ = ["UsedEnvironment", "environments_of", "models_using", "server_options"]
+__all__ = ["UsedEnvironment", "environments_of", "server_options"]
 
 _log = logging.getLogger("naiad.cli")
-
-
-def models_using(found: Inspection, options: ServerOptions | None) -> list[str]:
-    """Sorted names of the models that use an environment.
-
-    Args:
-        found: The environment.
-        options: Name the repositories to search; with None, only the store's records of running servers count.
-    """
-    recorded = {using.model for using in found.entry.models} if found.entry else set()
-    if options is None:
-        return sorted(recorded)
-    store = Store(options.environments.store, LogReporter())
-    return sorted(recorded | {each.model for each in environments_of(options) if _is_same(each.source, found, store)})
 
 
 def server_options(store: Path, repositories: Sequence[str], *flags: str) -> ServerOptions:
@@ -98,15 +81,3 @@ def _of_model(
         found = resolve(config, model_dir=files.directory, version=version, settings=settings, model_uri=files.uri)
         if found.environment is not None:
             yield UsedEnvironment(name, found.environment, found.python, found.python_origin)
-
-
-def _is_same(source: Path | EnvironmentSource, found: Inspection, store: Store) -> bool:
-    # A URI is compared as text; a path is compared by its real path, then by the content of the archive.
-    named = source if isinstance(source, EnvironmentSource) else EnvironmentSource(path=source)
-    if named.is_interpreter:
-        return False
-    if named.path is None:
-        return found.source == named.uri
-    if os.path.realpath(named.path) == os.path.realpath(found.source):
-        return True
-    return bool(found.digest) and named.path.is_file() and store.identify(named.path).digest == found.digest

@@ -1,8 +1,7 @@
-"""The output of `naiad env`: tables drawn with rich on a terminal, plain tables in pipes."""
+"""The output of `naiad env`: its tables."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Sequence
 
@@ -31,21 +30,8 @@ VERDICT_HEADERS = ("Archive", "Digest", "Result")
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
-    """Print a table: with rich on a terminal, as plain text elsewhere."""
-    if not sys.stdout.isatty():
-        print(f"{title}\n" if title else "", text_table(headers, rows), sep="", end="")
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=title or None, title_justify="left")
-    for header in headers:
-        # A digest is copied to other commands, so it is never broken.
-        table.add_column(header, overflow="fold", no_wrap=header == "Digest")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table)
+    """Print a table."""
+    print(f"{title}\n" if title else "", text_table(headers, rows), sep="", end="")
 
 
 def entry_rows(entries: Iterable[StoreEntry], now: float) -> list[tuple[str, ...]]:
