@@ -38,7 +38,7 @@ def test_each_part_has_a_layer_of_its_own(registry, naiad, models):
     environment = next(part for part in layers if part.startswith("environment/"))
     assert re.fullmatch(r"environment/[0-9a-f]{12}-science", environment)
     assert list(layers) == [
-        environment, "backend/loud", "model/packed", "model/plain", "model/shared", "sbom/sbom.cdx.json",
+        environment, "backend/loud", "model/packed", "model/plain", "model/shared",
     ]  # fmt: skip
     assert json.loads(layers["model/packed"]["annotations"]["naiad.uses"]) == [environment]
     assert json.loads(layers["model/shared"]["annotations"]["naiad.uses"]) == ["backend/loud"]
