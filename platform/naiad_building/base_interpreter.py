@@ -26,6 +26,7 @@ from naiad.config.server.store_location import find_store
 from naiad.core.errors import ExecutionEnvironmentError, InterpreterNotFoundError, OptionError, without_frames
 from naiad.environments.bytecode import bytecode_path, is_fresh
 from naiad.environments.elf import read_dynamic_section
+from naiad.environments.store.opening import open_store
 from naiad.sources.interpreters.discovery import find_interpreter
 from naiad_building.recipe import Preference, Recipe
 from naiad_building.relocation import relocate_binaries, relocate_texts
@@ -272,4 +273,4 @@ def _exactly(version: str) -> SpecifierSet:
 
 def _cache() -> Path:
     # The cache of the default store, which the server fills too.
-    return find_store("", os.environ).path / "interpreters"
+    return open_store(find_store("", os.environ).path) / "interpreters"

@@ -29,7 +29,7 @@ from naiad.environments.archives.manifest import host_platform
 from naiad.environments.bytecode import compile_environment
 from naiad.environments.elf import newest_glibc
 from naiad.environments.installed_packages import list_packages
-from naiad.environments.progress import LogReporter, ProgressReporter
+from naiad.environments.store.opening import open_store
 from naiad.environments.store.package_cache import conda_packages
 from naiad.sources.interpreters.probe import probe_interpreter
 from naiad_building.base_interpreter import BaseInterpreter, choose_base, copy_base, inspect_base
@@ -74,7 +74,6 @@ class _InstallPlan:
 
     requirements: list[tuple[Requirements, InstallOptions]]
     progress: Callable[[str], None]
-    reporter: ProgressReporter
 
 
 def build(
@@ -84,7 +83,6 @@ def build(
     python: str | None = None,
     options: InstallOptions | None = None,
     progress: Callable[[str], None] = lambda _: None,
-    reporter: ProgressReporter | None = None,
 ) -> BuiltEnvironment:
     """Build the environment of a recipe.
 
@@ -94,7 +92,6 @@ def build(
         python: A version (`3.12`, `3.12.1`) or the path of an interpreter; overrides the recipe.
         options: Sources of packages and the installer.
         progress: Called with a line for each step.
-        reporter: Receives progress events of downloads; the log if None.
 
     Raises:
         ConfigError: If the recipe is invalid, or its lock does not match.
@@ -105,7 +102,7 @@ def build(
     prefix = output_prefix.resolve()
     _require_free(prefix)
     _require_platform(recipe)
-    make = _prepared(recipe, prefix, python, options or InstallOptions(), progress, reporter or LogReporter())
+    make = _prepared(recipe, prefix, python, options or InstallOptions(), progress)
     created = _missing_folders(prefix)
     try:
         prefix.mkdir(parents=True, exist_ok=True)
@@ -124,14 +121,13 @@ def _prepared(
     python: str | None,
     options: InstallOptions,
     progress: Callable[[str], None],
-    reporter: ProgressReporter,
 ) -> Callable[[], tuple[Path, BaseInterpreter]]:
     """Check everything that needs no files, and return the function that builds."""
     if recipe.conda is not None:
-        return partial(_build_conda, recipe, prefix, python, options, progress, reporter)
+        return partial(_build_conda, recipe, prefix, python, options, progress)
     base = inspect_base(choose_base(recipe, _accepted_versions(recipe), python))
     # Raises if the lock is for another version.
-    installing = _InstallPlan(requirements_to_install(recipe, base.version, options), progress, reporter)
+    installing = _InstallPlan(requirements_to_install(recipe, base.version, options), progress)
     return partial(_build_in, recipe, base, prefix, installing)
 
 
@@ -200,7 +196,6 @@ def _build_conda(
     python: str | None,
     options: InstallOptions,
     progress: Callable[[str], None],
-    reporter: ProgressReporter,
 ) -> tuple[Path, BaseInterpreter]:
     """Build an environment of conda packages: those of its lock, else of a resolution."""
     # Here, because only these recipes need py-rattler.
@@ -216,15 +211,15 @@ def _build_conda(
         raise ConfigError(f"'{recipe.name}' gets its Python from conda: give a version instead of {python}")
     declaration = read_conda_declaration(recipe.conda)
     required = recipe.python & SpecifierSet(f"=={python}.*" if python else "")
-    cache = conda_packages(find_store("", os.environ).path)
+    cache = conda_packages(open_store(find_store("", os.environ).path))
     # Beside the prefix, and renamed when it is complete: what a killed build leaves must not look like an environment.
     with tempfile.TemporaryDirectory(dir=prefix.parent, prefix=f".{prefix.name}.") as scratch:
         lock, built = declaration.lock, Path(scratch, "env")
         if not lock.is_file():
-            lock = resolve_conda(declaration, Path(scratch), cache, required or None, options, progress, reporter)
+            lock = resolve_conda(declaration, Path(scratch), cache, required or None, options, progress)
         packages = read_conda_lock(lock, declaration, required or None)
         built.mkdir()
-        build_conda_environment(built, prefix, declaration, packages, cache, recipe.name, options, progress, reporter)
+        build_conda_environment(built, prefix, declaration, packages, cache, recipe.name, options, progress)
         copy_recipe(replace(recipe, variables={**declaration.variables, **recipe.variables}), built)
         built.replace(prefix)
     executable = prefix / "bin" / "python"
@@ -243,7 +238,7 @@ def _build_in(
     compile_environment(python, prefix, base.cache_tag)
     record_interpreter(prefix, base.version)
     for requirements, options in installing.requirements:
-        install(recipe.name, requirements, base, python, options, progress, installing.reporter)
+        install(recipe.name, requirements, base, python, options, progress)
     if installing.requirements:
         relocate_binaries(prefix, (base.prefix, prefix) if not base.is_system else (prefix,))
         progress("compiling")

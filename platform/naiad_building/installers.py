@@ -2,7 +2,7 @@
 
 uv is used if it is installed: it is several times faster. pip need not be in the prefix (`pip_program`).
 Both use the indexes and certificates of the user's pip configuration, which uv does not read itself. The output is
-parsed for progress, and for the requirement that caused a failure.
+parsed for steps, and for the requirement that caused a failure.
 """
 
 from __future__ import annotations
@@ -16,19 +16,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
 from virtualenv.seed.wheels.embed import get_embed_wheel
 
 from naiad.config.server.access import SERVER_SECRETS
 from naiad.core.child_processes import ended_with_group
 from naiad.core.errors import ExecutionEnvironmentError, OptionError
-from naiad.environments.progress import ProgressEvent, ProgressReporter
 from naiad_building.base_interpreter import BaseInterpreter
 from naiad_building.indexes import NO_INDEXES, PackageIndexes
 from naiad_building.pip_program import find_pip, unpacked_pip
@@ -78,8 +75,6 @@ _FAILURES = (
     re.compile(r"Hash mismatch for `([^`]+)`"),
 )
 _STEPS = ("Collecting ", "Installing ", "Resolved ", "Prepared ", "Installed ")
-_DOWNLOADING = re.compile(r"(?:Downloading|Using cached) (\S+)")
-_RAW_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +101,6 @@ def install(
     python: Path,
     options: InstallOptions,
     progress: Callable[[str], None],
-    reporter: ProgressReporter,
 ) -> None:
     """Install requirements into the prefix of *python*.
 
@@ -117,7 +111,6 @@ def install(
         python: The interpreter in the prefix.
         options: Installer and sources.
         progress: Called with a line for each step.
-        reporter: Receives progress events of downloads.
 
     Raises:
         ExecutionEnvironmentError: If it fails; names the package and ends with the installer's last lines.
@@ -132,7 +125,7 @@ def install(
         settings = uv_settings(options)
         command = uv_command(uv, python, settings)
         environ = uv_environ(clean_environ(os.environ), settings)
-    run_installer(name, requirements, with_sources(command, options, uv), environ, progress, reporter)
+    run_installer(name, requirements, with_sources(command, options, uv), environ, progress)
 
 
 def download_wheels(
@@ -141,7 +134,6 @@ def download_wheels(
     base: BaseInterpreter,
     folder: Path,
     progress: Callable[[str], None],
-    reporter: ProgressReporter,
     indexes: PackageIndexes = NO_INDEXES,
 ) -> None:
     """Download the wheels of requirements into a folder, for offline builds.
@@ -152,7 +144,6 @@ def download_wheels(
         base: The interpreter that they are for.
         folder: The folder.
         progress: Called with a line for each step.
-        reporter: Receives progress events.
         indexes: Indexes beside those of pip's configuration.
 
     Raises:
@@ -164,7 +155,7 @@ def download_wheels(
         str(folder),
         *indexes.pip_arguments(),
     ]
-    run_installer(name, requirements, command, clean_environ(os.environ), progress, reporter)
+    run_installer(name, requirements, command, clean_environ(os.environ), progress)
 
 
 def run_installer(
@@ -173,7 +164,6 @@ def run_installer(
     command: list[str],
     environ: dict[str, str],
     progress: Callable[[str], None],
-    reporter: ProgressReporter,
     *,
     has_file: bool = True,
 ) -> None:
@@ -192,17 +182,16 @@ def run_installer(
             *(["--require-hashes"] if requirements.hashed else []),
         ]
         listed = ["-r", str(file)] if has_file else []
-        parser = _OutputParser(progress, reporter)
+        lines: list[str] = []
         directory = requirements.named_in.resolve().parent
         with _running([*command, *flags, *listed], {**environ, "TMPDIR": folder}, directory) as process:
             assert process.stdout is not None
-            try:
-                for line in process.stdout:
-                    parser.line(line.rstrip())
-            finally:
-                parser.end()
+            for line in process.stdout:
+                lines.append(line.rstrip())
+                if line.startswith(_STEPS):
+                    progress(line.partition(" (from ")[0].strip())
     if process.returncode:
-        raise _failure(name, requirements, Path(command[0]).name, parser.lines)
+        raise _failure(name, requirements, Path(command[0]).name, lines)
 
 
 def find_failed_requirement(lines: list[str]) -> str | None:
@@ -261,50 +250,6 @@ def _failure(name: str, requirements: Requirements, program: str, lines: list[st
     )
 
 
-class _OutputParser:
-    """Parses the output of an installer into steps and progress events of downloads."""
-
-    def __init__(self, progress: Callable[[str], None], reporter: ProgressReporter) -> None:
-        self.lines: list[str] = []
-        self._progress = progress
-        self._reporter = reporter
-        self._file = ""
-        self._done = self._total = 0
-        self._began = 0.0
-
-    def line(self, text: str) -> None:
-        """Process one line."""
-        match = _RAW_PROGRESS.fullmatch(text)
-        if match:
-            self._done, self._total = int(match[1]), int(match[2])
-            self._report(finished=self._done >= self._total)
-            return
-        self.lines.append(text)
-        if text.startswith(_STEPS):
-            self._progress(text.partition(" (from ")[0].strip())
-        elif started := _DOWNLOADING.match(text.strip()):
-            self.end()
-            self._file, self._began = started[1].rsplit("/", 1)[-1], time.monotonic()
-
-    def end(self) -> None:
-        """Finish the progress of an interrupted download."""
-        if self._total > self._done:
-            self._report(finished=True)
-        self._done = self._total = 0
-
-    def _report(self, *, finished: bool) -> None:
-        event = ProgressEvent(
-            step="downloading",
-            label="",
-            path=Path(self._file),
-            done=self._done,
-            total=self._total,
-            seconds=time.monotonic() - self._began,
-            finished=finished,
-        )
-        self._reporter.on_progress(event)
-
-
 # Settings of the user that would install packages elsewhere.
 _UNWANTED = (
     *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON", "PIP_EDITABLE"),
@@ -314,8 +259,6 @@ _QUIET = (
     *("--no-input", "--disable-pip-version-check", "--root-user-action", "ignore", "--no-warn-script-location"),
     *("--no-compile", "--no-user"),
 )
-# The first pip with `--progress-bar raw`, which prints machine-readable progress.
-_FIRST_WITH_RAW_PROGRESS = Version("24.1")
 _SETTING = re.compile(r"^[\w:.]+\.([\w-]+)=(.*)$")
 
 
@@ -325,8 +268,8 @@ def pip_command(pip: Path, python: Path, verb: str) -> list[str]:
 
 
 def install_command(pip: Path, python: Path) -> list[str]:
-    """The pip command that installs packages with progress output."""
-    return [*pip_command(pip, python, "install"), "--progress-bar", "raw" if _has_raw_progress(pip) else "off"]
+    """The pip command that installs packages."""
+    return [*pip_command(pip, python, "install"), "--progress-bar=off"]
 
 
 def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
@@ -398,13 +341,6 @@ def _read_settings(_variables: tuple[tuple[str, str], ...]) -> dict[str, list[st
     matches = filter(None, map(_SETTING.match, run.stdout.splitlines()))
     # pip lists environment variables last, and they override files.
     return {match[1]: str(ast.literal_eval(match[2])).split() for match in matches}
-
-
-def _has_raw_progress(pip: Path) -> bool:
-    try:
-        return Version(pip.name.split("-")[1]) >= _FIRST_WITH_RAW_PROGRESS
-    except (IndexError, InvalidVersion):
-        return False
 
 
 def find_uv() -> Path | None:

@@ -13,8 +13,9 @@ import pytest
 from cli.parsing import parse
 from packaging.specifiers import SpecifierSet
 
-from naiad.config.server.store_location import StoreLocation, find_store, store_path
+from naiad.config.server.store_location import StoreLocation, find_store
 from naiad.core.errors import OptionError
+from naiad.environments.store.opening import open_store, open_store_of
 from naiad.sources.interpreters.discovery import candidate_paths
 from naiad_building import base_interpreter
 from naiad_building.recipe import Recipe
@@ -54,6 +55,8 @@ def no_cache(monkeypatch, tmp_path):
 def test_a_user_without_a_home_has_a_store_among_the_temporary_files(homeless, temporary):
     place = find_store("", {})
     assert place.path == temporary / "environments"
+    assert not temporary.exists()  # to read options creates nothing
+    assert open_store(place.path) == open_store(place.path) == place.path
     assert stat.S_IMODE(temporary.stat().st_mode) == 0o700
     assert f"user {os.getuid()} has no home directory: it is {place.path} instead, which may be gone" in place.warning
 
@@ -93,6 +96,15 @@ def test_a_temporary_store_that_others_could_have_made_is_refused(temporary, tmp
         find_store("", {})
 
 
+def test_a_temporary_store_that_another_user_makes_before_it_is_opened_is_refused(temporary, tmp_path, monkeypatch):
+    no_cache(monkeypatch, tmp_path)
+    place = find_store("", {})
+    temporary.mkdir()
+    temporary.chmod(0o777)
+    with pytest.raises(OptionError, match=f"cannot be {temporary}, which is open to others"):
+        open_store(place.path)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
 def test_a_temporary_store_of_another_user_is_refused(temporary, tmp_path, monkeypatch):
     no_cache(monkeypatch, tmp_path)
@@ -110,14 +122,14 @@ def test_without_temporary_files_the_unwritable_cache_stays_the_store(temporary,
 
 def test_programs_without_a_log_warn_of_a_temporary_store_on_stderr(temporary, tmp_path, monkeypatch, capsys):
     no_cache(monkeypatch, tmp_path)
-    assert store_path("", {}) == temporary / "environments"
+    assert open_store_of("", {}) == temporary / "environments"
     assert capsys.readouterr().err.startswith("warning: the store of environments cannot be written at")
 
 
 def test_a_user_without_a_home_may_name_the_store(homeless, tmp_path, monkeypatch):
     monkeypatch.undo()
 
-    assert store_path("", {"NAIAD_STORE": str(tmp_path)}) == tmp_path
+    assert open_store_of("", {"NAIAD_STORE": str(tmp_path)}) == tmp_path
 
 
 def test_interpreters_outside_of_homes_are_found_for_a_user_without_one(homeless, tmp_path):

@@ -22,8 +22,8 @@ from naiad.config.model.environment_source import redact
 from naiad.config.server.flag import Flag, UsageError
 from naiad.config.server.getopt import HELP, split_arguments
 from naiad.config.server.options import SERVER_FLAGS
-from naiad.config.server.store_location import store_path
 from naiad.core.errors import NaiadError, OptionError
+from naiad.environments.store.opening import open_store_of
 
 __all__ = [
     "EXIT_FAILURE",
@@ -201,7 +201,9 @@ def own_flags(group: str, *flags: Flag) -> tuple[Flag, ...]:
 
 def store_of(line: CommandLine) -> Path:
     """The store of environments that a command line names, or the default one."""
-    return store_path(next((text for flag, text in reversed(line.server) if flag.name == "env-store"), ""), os.environ)
+    return open_store_of(
+        next((text for flag, text in reversed(line.server) if flag.name == "env-store"), ""), os.environ
+    )
 
 
 def server_flag(name: str) -> Flag:

@@ -25,6 +25,7 @@ from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind, parse_value
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import NaiadError, OptionError, RepositoryError, ResolutionError
+from naiad.environments.store.opening import open_store
 from naiad.models.repository.layout import ModelFiles, available_versions, models_named, versions_to_load
 from naiad.models.repository.read import read_frozen_config
 from naiad.models.repository.repositories import Repositories, open_repositories_of
@@ -118,6 +119,7 @@ def _explain_files(
             f"{', '.join(map(str, available))}"
         )
     versions = (version,) if version is not None else versions_to_load(config.version_policy, available, model)
+    open_store(options.environments.store)
     settings = resolution_settings(options)
     explained = []
     for number in versions:

@@ -25,6 +25,7 @@ from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import ProgressReporter, default_reporter
 from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.environments.store.leases import Lease
+from naiad.environments.store.opening import open_store
 from naiad.environments.store.record import ReadyEntry
 from naiad.environments.store.store import Store
 from naiad.sources.interpreters.discovery import find_interpreter
@@ -68,7 +69,7 @@ class EnvironmentManager:
         policy: StorePolicy | None = None,
         waits: bool = True,
     ) -> None:
-        self._root = store_root.expanduser().absolute()
+        self._root = open_store(store_root.expanduser().absolute())
         self._policy = policy or StorePolicy()
         self._reporter = reporter or default_reporter()
         self._store = Store(self._root, self._reporter, waits=waits)
@@ -169,7 +170,7 @@ class EnvironmentManager:
                     "naiad_building.declared.provider:DeclaredEnvironments",
                     f"prepare the environment that {named.path} declares",
                 )
-                self._declared = make(self._root, self._policy, self._reporter, self._store)
+                self._declared = make(self._root, self._policy, self._store)
         return _from_entry(named.path, *self._declared.acquire(named.path, python=python, label=label))
 
     def _prepare_installed(self, python: SpecifierSet | None, origin: str = "") -> ReadyEnvironment:

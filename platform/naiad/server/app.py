@@ -34,6 +34,7 @@ from naiad.engine.settings import EngineSettings
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
 from naiad.environments.ready_environment import activated_environment, withheld_variables
+from naiad.environments.store.opening import open_store
 from naiad.guests.loop_poller import default_busy_poll_us
 from naiad.guests.memory.frontend_memory import FrontendMemory
 from naiad.guests.memory.machine import require_proc
@@ -231,6 +232,7 @@ def build_loader(
         logger.warning("%s", warning)
     for key in sorted(python_settings.keys() & WITHOUT_EFFECT):
         logger.info("backend setting '%s' is accepted and has no effect: %s", key, _WITHOUT_EFFECT_REASON)
+    open_store(options.environments.store)
     resolution = resolution_settings(options)
     settings = LoadSettings(
         resolution=resolution,

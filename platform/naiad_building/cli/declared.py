@@ -96,7 +96,6 @@ def lock_command(
     requirements.txt, pyproject.toml or environment.yml. Servers and builds then install exactly these
     packages.
     """
-    from naiad.environments.progress import default_reporter
     from naiad_building.declared.locking import fetch_locked_wheels
 
     locked = _lock_file(_declaration_of(model), model, python, wheels, offline=offline, json=json)
@@ -104,7 +103,7 @@ def lock_command(
         _print_locked(locked)
     count = None
     if download is not None:
-        count = fetch_locked_wheels(locked, download, progress_printer(json=json), default_reporter())
+        count = fetch_locked_wheels(locked, download, progress_printer(json=json))
     if json:
         print_json({**_facts(locked), "download": download, "downloaded": count})
     elif download is not None:
@@ -121,8 +120,7 @@ def _lock_file(
     json: bool,
     edit: Edit | None = None,
 ) -> LockedDeclaration:
-    from naiad.config.server.store_location import store_path
-    from naiad.environments.progress import default_reporter
+    from naiad.environments.store.opening import open_store_of
     from naiad_building.base_interpreter import choose_base, inspect_base
     from naiad_building.declared.locking import lock_declaration
     from naiad_building.installers import InstallOptions
@@ -132,12 +130,11 @@ def _lock_file(
         python = inspect_base(choose_base(recipe, recipe.python, None)).minor
     return lock_declaration(
         file,
-        cache=store_path("", os.environ) / "interpreters",
+        cache=open_store_of("", os.environ) / "interpreters",
         python=python,
         required=required if (required := _required_python(model)) is not None else _required_python(file),
         options=InstallOptions(wheels=tuple(folder.absolute() for folder in wheels), offline=offline),
         progress=progress_printer(json=json),
-        reporter=default_reporter(),
         edit=edit,
     )
 

@@ -18,7 +18,6 @@ from packaging.utils import canonicalize_name
 
 from naiad.config.model.declared_environment import lock_candidates
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError, StaleLockError
-from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.package_cache import package_cache
 from naiad.sources.interpreters.prefix import find_interpreter_in
 from naiad.sources.interpreters.versions import matches
@@ -193,7 +192,6 @@ def resolve_conda(
     python: SpecifierSet | None,
     options: InstallOptions,
     progress: Callable[[str], None],
-    reporter: ProgressReporter,
 ) -> Path:
     """Solve a declaration, and write its lock into a folder; returns the path.
 
@@ -204,7 +202,6 @@ def resolve_conda(
         python: Versions of Python that the model supports.
         options: Sources of the packages of PyPI; offline, channels must be folders.
         progress: Called with a line for each step.
-        reporter: Receives progress events.
 
     Raises:
         ExecutionEnvironmentError: If nothing satisfies it; contains the solver's reason.
@@ -231,7 +228,6 @@ def resolve_conda(
                     inspect_base(_interpreter(prefix, declaration)),
                     options,
                     progress,
-                    reporter,
                     keeps_installed=True,
                 ),
                 progress,
@@ -270,7 +266,6 @@ def build_conda_environment(
     label: str,
     options: InstallOptions,
     progress: Callable[[str], None],
-    reporter: ProgressReporter,
 ) -> None:
     """Build an environment of locked packages.
 
@@ -283,7 +278,6 @@ def build_conda_environment(
         label: Name of the model, for errors.
         options: Sources of the packages of PyPI; offline, conda packages must be on this machine.
         progress: Called with a line for each step.
-        reporter: Receives progress events.
 
     Raises:
         ExecutionEnvironmentError: If a package cannot be installed.
@@ -300,7 +294,7 @@ def build_conda_environment(
             (*option, declaration.file.parent) for line in declaration.requirements for option in parse_options(line)
         )
         chosen = replace(options, indexes=indexes_of_options(given))
-        with_retries(lambda: install(label, requirements, base, python, chosen, progress, reporter), progress)
+        with_retries(lambda: install(label, requirements, base, python, chosen, progress), progress)
         # Scripts name their interpreter by its path.
         relocate_texts((path for path in (prefix / "bin").iterdir() if path.is_file()), prefix, final)
     compile_with_fixed_times(python, prefix, base, progress)

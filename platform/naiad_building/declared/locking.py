@@ -20,7 +20,6 @@ from naiad.config.model.declared_environment import (
     read_script_block,
 )
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError
-from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.package_cache import conda_packages
 from naiad_building.base_interpreter import BaseInterpreter, inspect_base
 from naiad_building.declared.declaration import read_declaration
@@ -72,7 +71,6 @@ def lock_declaration(
     required: SpecifierSet | None = None,
     options: InstallOptions,
     progress: Callable[[str], None],
-    reporter: ProgressReporter,
     edit: Edit | None = None,
 ) -> LockedDeclaration:
     """Resolve a declaration, and write its lock beside it.
@@ -84,7 +82,6 @@ def lock_declaration(
         required: Versions of Python that the model supports; None for any.
         options: Sources of packages.
         progress: Called with a line for each step.
-        reporter: Receives progress events.
         edit: Changes the text of a script first, which is written with the lock.
 
     Raises:
@@ -95,14 +92,14 @@ def lock_declaration(
         raise ConfigError(f"{file} is a lock itself; update it with the tool that wrote it")
     asked = SpecifierSet(f"=={python}.*" if python else "") & (required or SpecifierSet())
     if is_conda_declaration(file):
-        return _lock_conda(file, cache.parent, asked, options, progress, reporter)
+        return _lock_conda(file, cache.parent, asked, options, progress)
     declaration = read_declaration(file, None if edit is None else edit(""))
     wanted = declaration.requires_python & asked
     chosen = choose_python(wanted, cache) if options.offline else choose_or_fetch_python(wanted, cache, progress)
     base = inspect_base(chosen.executable)
     text = None if edit is None else edit(base.minor)
     declaration = read_declaration(file, text)
-    with resolved_lock(declaration, base, options, progress, reporter) as resolved:
+    with resolved_lock(declaration, base, options, progress) as resolved:
         # Read before it is written: no lock is better than one from which nothing can be installed.
         pins = tuple(open_foreign_lock(resolved).pins(base.version, wheels=options.wheels))
         with _replacement(file, text):
@@ -125,14 +122,13 @@ def _lock_conda(
     python: SpecifierSet,
     options: InstallOptions,
     progress: Callable[[str], None],
-    reporter: ProgressReporter,
 ) -> LockedDeclaration:
     from naiad_building.declared.conda import read_conda_declaration, read_conda_lock, resolve_conda
 
     declaration = read_conda_declaration(file)
     cache = conda_packages(store)
     with tempfile.TemporaryDirectory(prefix="naiad-lock-") as scratch:
-        resolved = resolve_conda(declaration, Path(scratch), cache, python, options, progress, reporter)
+        resolved = resolve_conda(declaration, Path(scratch), cache, python, options, progress)
         packages = read_conda_lock(resolved, declaration, python)
         lock = place_lock(resolved, file)
     versions = packages.versions
@@ -173,9 +169,7 @@ def add_packages(
     )
 
 
-def fetch_locked_wheels(
-    locked: LockedDeclaration, folder: Path, progress: Callable[[str], None], reporter: ProgressReporter
-) -> int:
+def fetch_locked_wheels(locked: LockedDeclaration, folder: Path, progress: Callable[[str], None]) -> int:
     """Download the wheels that a lock selects into a folder, for `--offline`; returns how many files it has.
 
     Raises:
@@ -189,7 +183,7 @@ def fetch_locked_wheels(
     folder.mkdir(parents=True, exist_ok=True)
     for indexes, group in by_indexes(locked.pins, locked.indexes):
         requirements = Requirements(pin_lines(group), locked.file, complete=True, hashed=True)
-        download_wheels(locked.file.name, requirements, locked.base, folder.resolve(), progress, reporter, indexes)
+        download_wheels(locked.file.name, requirements, locked.base, folder.resolve(), progress, indexes)
     return len(list(folder.iterdir()))
 
 

@@ -24,7 +24,6 @@ from naiad.config.model.declared_environment import is_conda_declaration, lock_c
 from naiad.config.server.env_build import EnvBuild
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError, InterpreterNotFoundError, StaleLockError
 from naiad.environments.policy import StorePolicy
-from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.eviction import shrink_store
 from naiad.environments.store.leases import EntryLeases, Lease
 from naiad.environments.store.package_cache import conda_packages
@@ -68,14 +67,12 @@ class DeclaredEnvironments:
     Args:
         root: Folder of the store.
         policy: The operator's rules.
-        reporter: Receives progress events of downloads.
         store: The store in that folder.
     """
 
-    def __init__(self, root: Path, policy: StorePolicy, reporter: ProgressReporter, store: Store) -> None:
+    def __init__(self, root: Path, policy: StorePolicy, store: Store) -> None:
         self._root = root
         self._policy = policy
-        self._reporter = reporter
         self._store = store
         self._leases = EntryLeases(root)
         self._activity: dict[str, str] = {}
@@ -131,7 +128,6 @@ class DeclaredEnvironments:
                 label or file.name,
                 replace(self._options(), indexes=declaration.indexes),
                 self._progress(label),
-                self._reporter,
             )
 
         return _Plan(file=file, digest=_digest([_FORMAT, chosen.version, str(chosen.prefix), packages]), build=build)
@@ -158,7 +154,6 @@ class DeclaredEnvironments:
                 label or file.name,
                 self._options(),
                 self._progress(label),
-                self._reporter,
             )
 
         digest = _digest([_FORMAT, "conda", packages.identity, sorted(declaration.variables.items())])
@@ -180,7 +175,7 @@ class DeclaredEnvironments:
         def resolve(folder: Path) -> Path:
             cache = conda_packages(self._root)
             progress = self._progress(label)
-            return resolve_conda(declaration, folder, cache, python, self._options(), progress, self._reporter)
+            return resolve_conda(declaration, folder, cache, python, self._options(), progress)
 
         path = self._resolved(declaration, known, resolve, label)
         return read_conda_lock(path, declaration, python)
@@ -226,7 +221,7 @@ class DeclaredEnvironments:
             from naiad_building.declared.resolving import resolve_into
 
             progress = self._progress(label)
-            return resolve_into(declaration, folder, _inspect(chosen), self._options(), progress, self._reporter)
+            return resolve_into(declaration, folder, _inspect(chosen), self._options(), progress)
 
         inputs = [_FORMAT, declaration.text, chosen.version, *declaration.indexes.places]
         known = self._root / "resolved" / _digest(inputs)

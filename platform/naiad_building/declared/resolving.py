@@ -24,7 +24,6 @@ from packaging.utils import canonicalize_name
 from naiad.config.model.declared_environment import lock_candidates
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.manifest import host_platform
-from naiad.environments.progress import ProgressReporter
 from naiad_building.base_interpreter import BaseInterpreter
 from naiad_building.declared.declaration import Declaration
 from naiad_building.declared.retrying import with_retries
@@ -76,7 +75,6 @@ def resolved_lock(
     base: BaseInterpreter,
     options: InstallOptions,
     progress: Callable[[str], None],
-    reporter: ProgressReporter,
 ) -> Iterator[Path]:
     """A new lock of a declaration, in a temporary folder. Versions in an existing lock are kept where they fit.
 
@@ -87,7 +85,7 @@ def resolved_lock(
         for old in lock_candidates(declaration.file):
             if old.is_file():
                 shutil.copy2(old, scratch)
-        yield resolve_into(declaration, Path(scratch), base, options, progress, reporter)
+        yield resolve_into(declaration, Path(scratch), base, options, progress)
 
 
 def place_lock(resolved: Path, file: Path) -> Path:
@@ -121,7 +119,6 @@ def resolve_into(
     base: BaseInterpreter,
     options: InstallOptions,
     progress: Callable[[str], None],
-    reporter: ProgressReporter,
 ) -> Path:
     """Write the lock of a declaration into a folder; returns its path.
 
@@ -134,11 +131,9 @@ def resolve_into(
         raise ExecutionEnvironmentError(f"cannot lock {declaration.file}: {reason}")
     progress(f"resolving the requirements of {declaration.file.name} for Python {base.minor}")
     if uv is None:
-        lock = with_retries(lambda: _resolve_with_pip(declaration, folder, base, options, progress, reporter), progress)
+        lock = with_retries(lambda: _resolve_with_pip(declaration, folder, base, options, progress), progress)
     else:
-        lock = with_retries(
-            lambda: _resolve_with_uv(uv, declaration, folder, base, options, progress, reporter), progress
-        )
+        lock = with_retries(lambda: _resolve_with_uv(uv, declaration, folder, base, options, progress), progress)
     if lock.suffix == ".toml":
         _record_requirements(lock, declaration)
     return lock
@@ -169,7 +164,6 @@ def _resolve_with_uv(
     base: BaseInterpreter,
     options: InstallOptions,
     progress: Callable[[str], None],
-    reporter: ProgressReporter,
 ) -> Path:
     settings = uv_settings(options)
     environ = uv_environ(clean_environ(os.environ), settings)
@@ -188,7 +182,7 @@ def _resolve_with_uv(
             str(target),
             str(declaration.file.absolute()),
         ]
-    _run(declaration.file, with_sources(command, options, uv), environ, progress, reporter)
+    _run(declaration.file, with_sources(command, options, uv), environ, progress)
     return target
 
 
@@ -198,14 +192,13 @@ def _resolve_with_pip(
     base: BaseInterpreter,
     options: InstallOptions,
     progress: Callable[[str], None],
-    reporter: ProgressReporter,
 ) -> Path:
     if declaration.is_requirements:
         requirements = f"-r {declaration.file.resolve()}\n"  # by path, because included files are relative to it
     else:
         requirements = "".join(f"{line}\n" for line in declaration.requirements)
         requirements += "".join(f"{option}\n" for option in _limits(declaration, folder))
-    found = resolve_with_pip(declaration.file, requirements, folder, base, options, progress, reporter)
+    found = resolve_with_pip(declaration.file, requirements, folder, base, options, progress)
     target = folder / "pylock.toml"
     target.write_text(_pylock(found, base), encoding="utf-8")
     return target
@@ -229,7 +222,6 @@ def resolve_with_pip(
     base: BaseInterpreter,
     options: InstallOptions,
     progress: Callable[[str], None],
-    reporter: ProgressReporter,
     *,
     keeps_installed: bool = False,
 ) -> list[ResolvedWheel]:
@@ -242,7 +234,6 @@ def resolve_with_pip(
         base: The interpreter to resolve for.
         options: Sources of packages.
         progress: Called with a line for each step.
-        reporter: Receives progress events.
         keeps_installed: Whether packages that the interpreter has count as installed.
 
     Raises:
@@ -258,7 +249,7 @@ def resolve_with_pip(
     ]
     command = with_sources(command, options, None)
     # Debian's Python forbids installing into it. A dry run installs nothing.
-    _run(file, command, {**clean_environ(os.environ), "PIP_BREAK_SYSTEM_PACKAGES": "1"}, progress, reporter)
+    _run(file, command, {**clean_environ(os.environ), "PIP_BREAK_SYSTEM_PACKAGES": "1"}, progress)
     items: list[dict[str, Any]] = json.loads(report.read_text(encoding="utf-8"))["install"]
     found = [
         ResolvedWheel(
@@ -277,10 +268,9 @@ def _run(
     command: list[str],
     environ: Mapping[str, str],
     progress: Callable[[str], None],
-    reporter: ProgressReporter,
 ) -> None:
     requirements = Requirements("", file, complete=False, hashed=False)
-    run_installer(file.name, requirements, command, dict(environ), progress, reporter, has_file=False)
+    run_installer(file.name, requirements, command, dict(environ), progress, has_file=False)
 
 
 def _with_absolute_paths(declaration: Declaration) -> str:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.bytecode import compile_environment
-from naiad.environments.progress import ProgressReporter
 from naiad_building.base_interpreter import BaseInterpreter
 from naiad_building.declared.retrying import with_retries
 from naiad_building.indexes import PackageIndexes
@@ -42,7 +41,6 @@ def build_venv(
     label: str,
     options: InstallOptions,
     progress: Callable[[str], None],
-    reporter: ProgressReporter,
 ) -> None:
     """Build a virtual environment.
 
@@ -55,7 +53,6 @@ def build_venv(
         label: Name of the model, for errors.
         options: Installer and sources, with the indexes of the declaration.
         progress: Called with a line for each step.
-        reporter: Receives progress events of downloads.
 
     Raises:
         ExecutionEnvironmentError: If a package cannot be installed; contains the installer's reason.
@@ -66,7 +63,7 @@ def build_venv(
     for indexes, group in by_indexes(pins, options.indexes):
         requirements = Requirements(pin_lines(group), file, complete=True, hashed=True)
         chosen = replace(options, indexes=indexes)
-        with_retries(partial(install, label, requirements, base, python, chosen, progress, reporter), progress)
+        with_retries(partial(install, label, requirements, base, python, chosen, progress), progress)
     # Scripts name their interpreter by its path.
     relocate_texts((path for path in (prefix / "bin").iterdir() if path.is_file()), prefix, final)
     compile_with_fixed_times(python, prefix, base, progress)

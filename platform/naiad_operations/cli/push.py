@@ -22,6 +22,7 @@ from naiad.core.errors import BundleError
 from naiad.core.quantities import size_text
 from naiad.environments.archives.manifest import host_platform
 from naiad.environments.progress import default_reporter
+from naiad.environments.store.opening import open_store
 from naiad.environments.store.placement import spread
 from naiad.sources.registry.client import open_registry
 from naiad.sources.registry.references import parse_reference
@@ -58,7 +59,7 @@ def _push(line: CommandLine) -> int:
     options = with_default_build(options, EnvBuild.ALLOWED)
     reporter = default_reporter()
     logging.getLogger("naiad").setLevel(logging.WARNING)
-    store = options.environments.store.expanduser().absolute()
+    store = open_store(options.environments.store.expanduser().absolute())
     client = open_registry(reference)
     with _scratch_folder(store / "artifacts" / "pushes") as scratch:
         keys = [Path(text) for text in line.all(_KEY)]

@@ -18,6 +18,7 @@ from naiad.core.errors import RepositoryError
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
 from naiad.environments.progress import ProgressReporter
+from naiad.environments.store.opening import open_store
 from naiad.guests.memory.machine import require_proc
 from naiad.models.repository.layout import ModelFiles, RepositoryScan, models_named
 from naiad.models.repository.repositories import Repositories, open_repositories_of
@@ -64,7 +65,7 @@ def examine(
     repositories = open_repositories_of(options)
     try:
         examination = Examination(tuple(map(str, repositories.locations)))
-        examination.findings += examine_store(options.environments.store)
+        examination.findings += examine_store(open_store(options.environments.store))
         if examination.count(Severity.ERROR):
             return examination  # without a store, no environment can be prepared
         context = _context(options, reporter, can_unpack=can_unpack)

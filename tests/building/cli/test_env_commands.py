@@ -223,9 +223,9 @@ def test_a_key_is_made_and_an_archive_signed_with_it(tmp_path):
     assert made.stdout.startswith('[[keys]]\nname = "release"\npublic = "')
     assert signed.output.endswith(f": {archive}.sig\n")
     # Trusted, and so looked at more closely.
-    assert "has no interpreter" in env("verify", archive, *keys).output
+    assert "has no interpreter" in env("prefetch", archive, *keys).output
     Path(f"{archive}.sig").unlink()
-    assert "it is not signed" in env("verify", archive, *keys).output
+    assert "it is not signed" in env("prefetch", archive, *keys).output
 
 
 def test_a_failed_prefetch_is_reported_and_the_others_are_completed(tmp_path):

@@ -48,7 +48,7 @@ def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 def lock(file: Path, **options: object) -> LockedDeclaration:
     given = {"options": InstallOptions(), "cache": file.parent / "cache", **options}
-    return lock_declaration(file, progress=print, reporter=LogReporter(), **given)  # type: ignore[arg-type] - as given
+    return lock_declaration(file, progress=print, **given)  # type: ignore[arg-type] - as given
 
 
 def managed(tmp_path: Path, build: EnvBuild = EnvBuild.LOCKED, **policy: object) -> EnvironmentManager:
@@ -236,7 +236,7 @@ def test_an_offline_server_uses_the_lock_and_a_folder_of_wheels(
 ) -> None:
     file = script(tmp_path / "m", "counter", "numpy")
     locked = lock(file)
-    assert fetch_locked_wheels(locked, tmp_path / "carried", print, LogReporter()) == 3
+    assert fetch_locked_wheels(locked, tmp_path / "carried", print) == 3
     shutil.rmtree(wheels)
     monkeypatch.delenv("PIP_FIND_LINKS")  # the other variable stays: with it, uv would be told `--no-index` twice
 

@@ -68,7 +68,7 @@ def assigned(web: Indexes) -> str:
 
 def lock(file: Path, **options: object) -> LockedDeclaration:
     given = {"options": InstallOptions(), "cache": file.parent / "cache", **options}
-    return lock_declaration(file, progress=print, reporter=LogReporter(), **given)  # type: ignore[arg-type] - as given
+    return lock_declaration(file, progress=print, **given)  # type: ignore[arg-type] - as given
 
 
 def imported(tmp_path: Path, file: Path) -> str:
@@ -89,7 +89,7 @@ def test_a_package_assigned_to_an_index_is_installed_from_it_alone(tmp_path: Pat
 
     # The other index has the same version, with other content.
     assert imported(tmp_path, file) == "2.0 of local"
-    assert fetch_locked_wheels(locked, tmp_path / "wheels", print, LogReporter()) == 2
+    assert fetch_locked_wheels(locked, tmp_path / "wheels", print) == 2
 
 
 @pytest.mark.parametrize("installs", ["uv", pytest.param("pip", marks=pytest.mark.slow)])
@@ -164,7 +164,7 @@ def test_an_additional_index_is_used_for_resolving_and_installing(
     locked = lock(file)
 
     assert imported(tmp_path, file) == "1.0+cpu of local"
-    assert fetch_locked_wheels(locked, tmp_path / "wheels", print, LogReporter()) == 2
+    assert fetch_locked_wheels(locked, tmp_path / "wheels", print) == 2
 
 
 def test_an_index_that_replaces_the_default_is_used_in_place_of_pips(

@@ -51,7 +51,7 @@ def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 def lock(file: Path) -> Path:
     cache = file.parent / "cache"
-    return lock_declaration(file, cache=cache, options=InstallOptions(), progress=print, reporter=LogReporter()).lock
+    return lock_declaration(file, cache=cache, options=InstallOptions(), progress=print).lock
 
 
 def prepare(store: Path, file: Path) -> None:

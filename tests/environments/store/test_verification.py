@@ -14,7 +14,7 @@ from naiad.core import json_cache
 from naiad.environments.progress import LogReporter
 from naiad.environments.store.entries import read_entries
 from naiad.environments.store.inspection import inspect_environment
-from naiad.environments.store.verification import verify_archive, verify_entries
+from naiad.environments.store.verification import verify_entries
 
 
 @pytest.fixture
@@ -119,23 +119,6 @@ def test_an_entry_of_an_older_version_says_that_nothing_was_recorded(store):
 def test_entries_are_verified_by_name(store):
     digest = read_entries(store)[0].digest
     assert [verdict.digest for verdict in verify_entries(store, (digest[:8],))] == [digest]
-
-
-def test_a_good_archive_starts_and_leaves_nothing(archive, tmp_path):
-    verdict = verify_archive(archive, tmp_path / "store", LogReporter())
-
-    assert verdict.is_intact
-    assert verdict.detail.startswith("unpacked and started: cpython 3.")
-    assert read_entries(tmp_path / "store") == []
-    assert not list((tmp_path / "store" / "staging").iterdir())
-
-
-def test_a_bad_archive_has_the_error_of_a_server(tmp_path):
-    bad = write_tar(tmp_path / "bad.tgz", [(member("bin/../../evil"), b"x")])
-    verdict = verify_archive(bad, tmp_path / "store", LogReporter())
-
-    assert "its member 'bin/../../evil' leads out of the archive" in verdict.problem
-    assert verify_archive(tmp_path / "no.tgz", tmp_path, LogReporter()).problem.startswith("cannot read the execution")
 
 
 def test_an_archive_of_conda_pack_is_inspected_by_its_members(tmp_path, minor):

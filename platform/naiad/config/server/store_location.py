@@ -2,15 +2,13 @@
 
 The temporary directory is for users without a writable home, such as the numeric user ids of containers and services.
 Its parent, `/tmp`, is writable for all users. So it must belong to the user and be closed to others: otherwise another
-user could replace the code that guests run.
+user could replace the code that guests run. Nothing is created here; `environments.store.opening` does that.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,9 +18,10 @@ import platformdirs
 
 from naiad.core.errors import OptionError
 
-__all__ = ["StoreLocation", "find_store", "store_path"]
+__all__ = ["PRIVATE_MODE", "StoreLocation", "find_store", "private_store", "require_private"]
 
-_PRIVATE = 0o700
+PRIVATE_MODE = 0o700
+"""The mode of the folder that has the store among temporary files."""
 _ADVICE = "name a directory that can be written with --env-store or NAIAD_STORE"
 
 
@@ -65,18 +64,6 @@ def find_store(named: str, environ: Mapping[str, str]) -> StoreLocation:
     return StoreLocation(cache)
 
 
-def store_path(named: str, environ: Mapping[str, str]) -> Path:
-    """The path that `find_store` returns, for programs without a log: the warning is printed to stderr.
-
-    Raises:
-        OptionError: As `find_store`.
-    """
-    location = find_store(named, environ)
-    if location.warning:
-        sys.stderr.write(f"warning: {location.warning}\n")
-    return location.path
-
-
 def _warning(problem: str, fallback: Path) -> str:
     return f"{problem}: it is {fallback} instead, which may be gone after a restart; {_ADVICE}"
 
@@ -87,24 +74,44 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _fallback() -> Path | None:
-    """A private temporary directory; None if it cannot be created.
+    """The store among temporary files; None if it cannot be created.
 
     Raises:
         OptionError: If its path exists and another user made it or can write to it.
     """
     try:
-        private = Path(tempfile.gettempdir()) / f"naiad-{os.geteuid()}"
-        with contextlib.suppress(FileExistsError):
-            private.mkdir(mode=_PRIVATE)
-        status = private.lstat()  # `stat` would follow a link that another user made
+        store = private_store()
+        require_private(store.parent)
+    except FileNotFoundError:
+        return store if _is_writable(store.parent) else None
     except OSError:
         return None
+    return store
+
+
+def private_store() -> Path:
+    """The store of this user among temporary files; its parent is for this user alone.
+
+    Raises:
+        OSError: If there is no folder for temporary files.
+    """
+    return Path(tempfile.gettempdir()) / f"naiad-{os.geteuid()}" / "environments"
+
+
+def require_private(folder: Path) -> None:
+    """Check that a folder belongs to this user alone.
+
+    Raises:
+        OptionError: If it does not.
+        OSError: If it does not exist, or cannot be read.
+    """
+    status = folder.lstat()  # `stat` would follow a link that another user made
     if not stat.S_ISDIR(status.st_mode):
         flaw = "is not a directory"
     elif status.st_uid != os.geteuid():
         flaw = f"belongs to user {status.st_uid}"
-    elif status.st_mode & ~_PRIVATE & 0o777:
-        flaw = f"is open to others (mode {stat.S_IMODE(status.st_mode):o}, not {_PRIVATE:o})"
+    elif status.st_mode & ~PRIVATE_MODE & 0o777:
+        flaw = f"is open to others (mode {stat.S_IMODE(status.st_mode):o}, not {PRIVATE_MODE:o})"
     else:
-        return private / "environments"
-    raise OptionError(f"the store of environments cannot be {private}, which {flaw}; {_ADVICE}")
+        return
+    raise OptionError(f"the store of environments cannot be {folder}, which {flaw}; {_ADVICE}")

@@ -145,19 +145,6 @@ class Store:
                 raise _unwritable(self.root, error) from error
             yield Path(held.enter_context(folder))
 
-    def unpack_for_trial(self, archive: Path, identity: ArchiveIdentity) -> ReadyEntry:
-        """Create an entry in a temporary store on the same disk, and delete it.
-
-        Raises:
-            ExecutionEnvironmentError: If the archive cannot be used.
-        """
-        prefix = f"{identity.digest}."
-        with (
-            self._locked(identity.digest, ""),
-            tempfile.TemporaryDirectory(prefix=prefix, dir=self._staging()) as folder,
-        ):
-            return Store(Path(folder), self._reporter).get_or_unpack(archive, identity)
-
     def remove(self, digest: str) -> bool:
         """Remove an entry; the caller must hold its exclusive lease.
 

@@ -1,33 +1,29 @@
-"""`naiad env verify`: compares store entries with their records, and unpacks archives on trial."""
+"""`naiad env verify`: compares store entries with their records."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad.core.errors import ExecutionEnvironmentError
-from naiad.core.signatures import TrustedKeys
-from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.entries import StoreEntry, find_entry, read_entries
 from naiad.environments.store.file_digests import FileChanges, compare_files
 from naiad.environments.store.leases import EntryLeases
-from naiad.environments.store.store import Store
 
-__all__ = ["VerificationResult", "verify_archive", "verify_entries"]
+__all__ = ["VerificationResult", "verify_entries"]
 
 _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerificationResult:
-    """The result for one environment.
+    """The result for one entry.
 
     Attributes:
         source: Path or URI of the archive.
         digest: SHA-256 of the archive.
         problem: What is wrong and what to do, empty if nothing is.
         detail: What was checked.
-        alterations: Differences of an entry; None for an archive, or without recorded digests.
+        alterations: Differences; None without recorded digests.
     """
 
     source: str
@@ -50,23 +46,6 @@ def verify_entries(root: Path, names: tuple[str, ...]) -> list[VerificationResul
     """
     entries = [find_entry(root, name) for name in names] if names else read_entries(root)
     return [_verify_entry(entry, EntryLeases(root)) for entry in entries]
-
-
-def verify_archive(
-    archive: Path, root: Path, reporter: ProgressReporter, trust: TrustedKeys | None = None
-) -> VerificationResult:
-    """Check the signature, unpack and start an archive as a server would, and delete the result."""
-    store = Store(root, reporter)
-    digest = ""
-    try:
-        content = store.identify(archive)
-        digest = content.digest
-        if trust is not None:
-            trust.verify_local_archive(archive, digest)
-        stored = store.unpack_for_trial(archive, content)
-    except ExecutionEnvironmentError as error:
-        return VerificationResult(source=str(archive), digest=digest, problem=error.message)
-    return VerificationResult(source=str(archive), digest=digest, detail=f"unpacked and started: {stored.interpreter}")
 
 
 def _verify_entry(entry: StoreEntry, leases: EntryLeases) -> VerificationResult:

@@ -21,7 +21,6 @@ from naiad.config.server.env_build import EnvBuild
 from naiad.core.quantities import counted, parse_seconds, parse_size, size_text
 
 if TYPE_CHECKING:
-    from naiad.core.signatures import TrustedKeys
     from naiad_building.cli.env.models import UsedEnvironment
 
 __all__ = ["env_group"]
@@ -41,25 +40,9 @@ def _store_option(command: _Command) -> _Command:
 
 
 def _find_store(_context: click.Context, _parameter: click.Parameter, text: str) -> Path:
-    from naiad.config.server.store_location import store_path
+    from naiad.environments.store.opening import open_store_of
 
-    return store_path(text, os.environ)
-
-
-def _trust_option(command: _Command) -> _Command:
-    text = "File of public keys, as for the server."
-    return click.option("--env-trust", "trust", type=_EXISTING_FILE, help=text)(command)
-
-
-def _read_keys(path: Path | None) -> TrustedKeys | None:
-    """The trusted keys of a file; None without a file.
-
-    Raises:
-        ExecutionEnvironmentError: If the file cannot be read.
-    """
-    from naiad.core.signatures import read_trusted_keys
-
-    return None if path is None else read_trusted_keys(path)
+    return open_store_of(text, os.environ)
 
 
 # -- from a recipe to an archive --------------------------------------------------------------------------------------
@@ -92,13 +75,12 @@ def _build(
     json: bool,  # noqa: FBT001 - click passes options by name
 ) -> None:
     """Build an environment from the folder RECIPE."""
-    from naiad.environments.progress import default_reporter
     from naiad_building.build import build
     from naiad_building.installers import InstallOptions
 
     options = InstallOptions(installer=installer, wheels=wheels, offline=offline)
     progress = progress_printer(json=json)
-    built = build(recipe, output, python=python, options=options, progress=progress, reporter=default_reporter())
+    built = build(recipe, output, python=python, options=options, progress=progress)
     if json:
         packages = [{"name": name, "version": version} for name, version in built.packages]
         facts = {"prefix": built.prefix, "python": built.python, "version": built.version, "base": built.base}
@@ -159,7 +141,7 @@ def _pack(
     type=_FOLDER,
     help="Folder to search for env://NAME; may be repeated.",
 )
-@_trust_option
+@click.option("--env-trust", "trust", type=_EXISTING_FILE, help="File of public keys, as for the server.")
 @click.option("--env-require-digest", "require_digest", is_flag=True, help="Reject URIs without @sha256.")
 @click.option("--accept-changed", is_flag=True, help="Accept a URI's content even if it has changed.")
 @click.option(
@@ -194,11 +176,12 @@ def _prefetch(
     Each is named as in EXECUTION_ENV_PATH: a path, env://NAME, or a URI. A file that declares an environment is built.
     """
     from naiad.core.errors import ExecutionEnvironmentError, NaiadError
+    from naiad.core.signatures import read_trusted_keys
     from naiad.environments.manager import EnvironmentManager
     from naiad.environments.policy import StorePolicy
 
     policy = StorePolicy(
-        trust=_read_keys(trust),
+        trust=None if trust is None else read_trusted_keys(trust),
         require_digest=require_digest,
         build=EnvBuild(build),
         wheels=tuple(folder.absolute() for folder in wheels),
@@ -363,31 +346,19 @@ def _inspect(
     return 1 if inspection.problems else 0
 
 
-@click.command("verify", short_help="Check archives, or entries of the store.")
+@click.command("verify", short_help="Check entries of the store.")
 @click.argument("environments", nargs=-1)
-@_trust_option
 @_store_option
 @json_option
-def _verify(
-    environments: tuple[str, ...],
-    trust: Path | None,
-    store: Path,
-    json: bool,  # noqa: FBT001 - click passes options by name
-) -> int:
-    """Check ENVIRONMENTS: unpack and start archives, compare entries of the store file by file.
+def _verify(environments: tuple[str, ...], store: Path, json: bool) -> int:  # noqa: FBT001 - click passes options by name
+    """Compare ENVIRONMENTS of the store, named by digest, file by file with what was unpacked.
 
     Without arguments, check the whole store. The exit code is 1 if a check fails.
     """
-    from naiad.environments.progress import default_reporter
-    from naiad.environments.store.verification import verify_archive, verify_entries
+    from naiad.environments.store.verification import verify_entries
     from naiad_building.cli.env.tables import VERDICT_HEADERS, print_table, verdict_rows
 
-    archives = [Path(name) for name in environments if Path(name).is_file()]
-    names = tuple(name for name in environments if not Path(name).is_file())
-    keys = _read_keys(trust)
-    verdicts = [verify_archive(archive, store, default_reporter(), keys) for archive in archives]
-    if names or not archives:
-        verdicts += verify_entries(store, names)
+    verdicts = verify_entries(store, environments)
     if json:
         print_json(verdicts)
     elif verdicts:
