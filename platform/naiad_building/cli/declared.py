@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import click
 from naiad.cli.click_options import json_option, progress_printer
 from naiad.cli.json_output import print_json
 from naiad.config.model.declared_environment import is_declaration
-from naiad.core.errors import RepositoryError, ResolutionError
+from naiad.core.errors import InterpreterNotFoundError, RepositoryError, ResolutionError
 from naiad.models.resolution.manifest import read_backend_manifest
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ def _lock_file(
 
     if python is None and (recipe := _recipe_of(model)) is not None and recipe.conda is None:
         # The one that a build takes: the lock of pip is for one Python, and so are downloaded wheels.
-        python = inspect_base(choose_base(recipe, recipe.python, None)).minor
+        with contextlib.suppress(InterpreterNotFoundError):  # uv may fetch one
+            python = inspect_base(choose_base(recipe, recipe.python, None)).minor
     return lock_declaration(
         file,
         cache=open_store_of("", os.environ) / "interpreters",
