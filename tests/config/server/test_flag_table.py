@@ -155,7 +155,7 @@ def test_a_refused_flag_may_have_its_default_value(argument):
     [
         ("--metrics-interval-ms=500.5", "metrics are measured when they are asked for"),
         ("--http-thread-count=8", "one event loop serves all connections"),
-        ("--pinned-memory-pool-byte-size=0", "naiad leaves GPUs to the models"),
+        ("--pinned-memory-pool-byte-size=0", "the server uses no GPU itself"),
         ("--cache-directory=/c", "the response cache is part of naiad"),
         ("--host-policy=gpu_0,numa-node=0", "instances run where the system puts them"),
     ],

@@ -62,7 +62,7 @@ _NONE, _TEXT, _INT, _SIZE, _FLOAT, _BOOL, _SETTING, _NAMED = (
     Kind.NAMED_SETTING,
 )
 
-_NO_GPU = NoEffect("naiad leaves GPUs to the models: it holds no device memory and copies nothing to a device")
+_NO_GPU = NoEffect("the server uses no GPU itself, the processes of the models do")
 _ONE_LOOP = NoEffect("one event loop serves all connections, without threads or pools")
 _NO_AGENTS = NoEffect("naiad has no repository agents")
 _OWN_CACHE = NoEffect("the response cache is part of naiad, and this names a directory of libraries of caches")
