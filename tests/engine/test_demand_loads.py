@@ -64,6 +64,8 @@ class World:
         self.gates: dict[str, asyncio.Event] = {}
         self.changing: set[str] = set()
         self.released = 0
+        self.ending = 0  # models whose guests have not ended yet
+        self.overlaps: list[str] = []  # models that were loaded meanwhile
         self.measured: list[list[int]] = []
         self.on_wake: Callable[..., None] = lambda *_, **__: None
         settings = SimpleNamespace(models_memory=memory, demand_idle_seconds=idle, load_threads=threads)
@@ -118,6 +120,8 @@ class World:
         if key in self.gates:
             await self.gates[key].wait()
         self.woken.append(key)
+        if self.ending:
+            self.overlaps.append(key)
         failures = self.failures.get(key)
         if failures:
             raise failures.pop(0)
@@ -125,11 +129,13 @@ class World:
 
     def put_to_sleep(self, key: str) -> Sequence[asyncio.Task[None]]:
         self.slept.append(key)
+        self.ending += 1
         self.registry.record(key).versions[1].loaded = self._dormant(key)
         return [asyncio.ensure_future(self._end())]
 
     async def _end(self) -> None:
         await asyncio.sleep(0.01)
+        self.ending -= 1
 
     def is_changing(self, key: str) -> bool:
         return key in self.changing
@@ -285,6 +291,7 @@ def test_nothing_is_loaded_after_the_stop_and_loads_in_progress_are_cancelled(cl
         world.ask("a")
         await turns(10)
         await world.demand.stop()
+        assert len(asyncio.all_tasks()) == 1
         world.released = 0
         world.gates["a"].set()
         world.ask("b")
@@ -336,6 +343,7 @@ def test_a_model_whose_sequences_are_handed_over_is_in_use(clock, monkeypatch):
         world.ask("m")
         await turns(10)
         world.registry.record("m").versions[1].handover = object()
+        world.registry.record("m").versions[2] = VersionRecord(ModelState.UNAVAILABLE)
         await asyncio.sleep(20)
         assert world.slept == []
 
@@ -373,6 +381,7 @@ def test_the_model_that_was_used_last_stays_if_another_one_needs_memory(clock, m
         assert world.slept == ["b"]
         assert answers.is_ended
         assert world.demand.evictions == {("b", "memory"): 1}
+        assert world.overlaps == []  # memory is free only when the guests have ended
 
     with caplog.at_level(logging.INFO):
         run(clock, monkeypatch, check, memory=100 * MB)

@@ -471,6 +471,17 @@ def test_members_leave_with_their_ensemble_where_nothing_else_needs_them(world):
     assert world.changes() == ["-other", "-shared"]
 
 
+def test_a_model_that_a_client_has_unloaded_counts_as_requested_no_more(world):
+    a, source = world.add("a"), world.add("e", ensemble("a"))
+    run(world.order.load([a]))
+    run(world.order.unload("a", with_members=False))
+    run(world.order.load([source]))
+    assert world.serving() == {"a", "e"}
+    run(world.order.unload("e", with_members=True))
+    assert world.serving() == set()
+    assert world.ensembles == world.needs == {}
+
+
 def test_a_plain_model_has_no_members(world):
     world.serve("a", "b")
     run(world.order.unload("a", with_members=True))

@@ -217,6 +217,16 @@ def test_blocks_that_are_not_sent_after_all_wake_those_that_wait(blocks, channel
     assert blocks.allocate(8 * PAGE) == 0
 
 
+def test_regions_of_gpu_memory_are_released_by_their_numbers(blocks, segment):
+    released: list[int] = []
+    blocks._exports = SimpleNamespace(release=released.append)
+    block = blocks.allocate(PAGE)
+    blocks._on_release(ReleaseOutputs([3 - wire.DEVICE_BLOCK, block]))
+    assert (released, segment.in_use) == ([3], 0)
+    blocks.release([5 + wire.DEVICE_BLOCK])
+    assert released == [3, 5]
+
+
 def test_trimming_sends_what_waits_for_a_message(blocks, channel):
     blocks.trim()
     assert channel.ways == ["post"]

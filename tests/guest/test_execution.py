@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -122,6 +124,19 @@ def test_the_exception_that_the_api_raises_in_a_model_has_the_models_frames():
 
     [(_, _, [entry])] = Guest(execute).run(batch_of(1))
     assert entry.text.startswith(f"{FAILED}TritonModelException: no luck\n\nAt:\n")
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_reserves_of_gpu_memory_are_freed_if_a_model_runs_out_of_it(monkeypatch, is_full):
+    freed = []
+    monkeypatch.setitem(sys.modules, execution._DEVICE_MEMORY, SimpleNamespace(free_reserves=lambda: freed.append(1)))
+    monkeypatch.setattr(execution.limits, "is_device_full", lambda error: is_full)
+
+    def execute(requests: list[Any]) -> list[Any]:
+        raise ValueError("no luck")
+
+    Guest(execute).run(batch_of(1))
+    assert freed == [1] * is_full
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])

@@ -7,6 +7,7 @@ stay as they are. Only tests that call one of these functions run: a run without
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import resource
@@ -106,6 +107,7 @@ class Runner:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         """Fork for each mutant; in a fork, let pytest run the tests that are left in *session*."""
+        _import_all(self._sources)  # some are imported in tests alone, where it is too late to replace their code
         gc.unfreeze()  # or the collector does not find functions
         keys = {key for source in self._sources for key in source.functions}
         functions = [each for each in gc.get_objects() if isinstance(each, FunctionType) and _key(each) in keys]
@@ -251,6 +253,17 @@ def _limit_work(seconds: float) -> None:
     most = ceil(seconds)
     resource.setrlimit(resource.RLIMIT_CPU, (most, most))
     resource.setrlimit(resource.RLIMIT_DATA, (_MOST_DATA, _MOST_DATA))
+
+
+def _import_all(sources: Sequence[Source]) -> None:
+    """Import the modules of these files under the names that tests import them by."""
+    for source in sources:
+        roots = [root for root in map(Path, sys.path) if root.is_absolute() and root in source.path.parents]
+        if roots:
+            relative = source.path.relative_to(max(roots, key=lambda root: len(root.parts))).with_suffix("")
+            name = ".".join(relative.parts).removesuffix(".__init__")
+            with suppress(ImportError):  # an optional dependency is missing
+                importlib.import_module(name)
 
 
 def _key(function: FunctionType) -> CodeKey:
