@@ -466,7 +466,7 @@ class OnDevice:
         monkeypatch.setattr(blocks, "release", self.released.extend)
         self.writer = TensorWriter(blocks, ("A", "B", "C"))
 
-    def _export(self, memory: Any) -> tuple[int, bytes] | None:
+    def _export(self, memory: Any, *_: object) -> tuple[int, bytes] | None:
         if not self.exports_left:
             if self.problem is not None:
                 raise self.problem

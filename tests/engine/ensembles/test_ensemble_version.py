@@ -18,7 +18,10 @@ from naiad.engine.ensembles.step import StepTensor
 from naiad.engine.ensembles.version import EnsembleVersion
 from naiad.engine.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
 from naiad.protocol.datatypes import Datatype
+from naiad.protocol.device_bytes import DeviceUse
 from naiad.protocol.inference import (
+    DEVICE_INPUTS,
+    DEVICE_OUTPUTS,
     SEQUENCE_END,
     SEQUENCE_START,
     InferRequest,
@@ -55,6 +58,7 @@ class Member:
     is_lost = False
     open_sequences = 2
     device = 0
+    gpus = None
 
     def __init__(self, name: str, text: str = "", number: int = 1) -> None:
         self.name = name
@@ -255,6 +259,7 @@ def test_requests_of_one_layout_have_one_key_until_a_member_is_loaded_again(ense
         ((3, 2), 0, (-1, 2), True, (1, 3, 2)),
         ((1, 2), 1, (2,), False, (2,)),
         ((1, 2), 1, (1, 2), False, (1, 2)),
+        ((1, 2), 1, (3, 2), False, (2,)),
         ((3, 2), 3, (2,), False, (3, 2)),
         ((1, 2), 1, (2,), True, (1, 2)),
     ],
@@ -538,6 +543,12 @@ def test_the_sequence_of_a_response_is_that_of_the_next_step_and_of_the_client(e
     assert sequences(replies.responses[0][0]) == (9, False, True)
 
 
+def test_a_response_without_an_id_has_that_of_the_request(ensemble, a, b):
+    ensemble.ask(correlation_id=5)
+    a.respond(parameters={"sequence_start": True})
+    assert (b.last.correlation_id, b.last.flags) == (5, SEQUENCE_START)
+
+
 @pytest.mark.parametrize(("client", "model", "shown"), [(0, "x", 0), ("c", 7, ""), ("c", "x", "x"), (3, 7, 7)])
 def test_the_client_gets_a_sequence_id_of_the_kind_that_it_sent(ensemble, a, b, client, model, shown):
     _, replies = ensemble.ask(correlation_id=client)
@@ -593,6 +604,55 @@ def test_inputs_of_different_sequences_are_logged_and_the_first_one_counts(a, b,
     a.respond(parameters={"sequence_id": 1})
     b.respond(parameters={"sequence_id": 1})
     assert caplog.records == []
+
+
+# -- GPU memory
+
+
+def test_tensors_stay_in_gpu_memory_between_steps_that_both_use_it(ensemble, a, b):
+    a.device, b.device = DEVICE_OUTPUTS, DEVICE_INPUTS
+    _, replies = ensemble.ask()
+    assert a.last.device.kept == {"OUT"}
+    a.respond()
+    assert b.last.device is None  # these are bytes, and the client gets bytes
+    b.respond()
+    assert not replies.responses[0][0].is_on_device
+
+
+@pytest.mark.parametrize(("first", "second"), [(DEVICE_INPUTS, DEVICE_INPUTS), (DEVICE_OUTPUTS, DEVICE_OUTPUTS)])
+def test_tensors_do_not_stay_in_gpu_memory_where_one_step_does_not_use_it(ensemble, a, b, first, second):
+    a.device, b.device = first, second
+    ensemble.ask()
+    assert a.last.device is None
+
+
+def test_outputs_stay_in_gpu_memory_if_the_client_takes_them_there(ensemble, a, b):
+    a.device = b.device = DEVICE_INPUTS | DEVICE_OUTPUTS
+    for use, kept in (
+        (DeviceUse(keeps_outputs=True), True),
+        (DeviceUse(kept=frozenset({"OUT"})), True),
+        (DeviceUse(kept=frozenset({"other"})), False),
+    ):
+        _, replies = ensemble.ask(device=use)
+        a.respond()
+        assert (b.last.device is not None and b.last.device.kept == {"OUT"}) == kept
+        b.respond()
+        assert replies.responses[0][0].is_on_device
+
+
+def test_an_ensemble_uses_gpu_memory_as_its_steps_do(ensemble, a, b):
+    assert ensemble.version.device == DEVICE_OUTPUTS
+    a.device = DEVICE_INPUTS
+    assert ensemble.version.device == DEVICE_OUTPUTS | DEVICE_INPUTS
+    del ensemble.members.members["a"]
+    assert ensemble.version.device == DEVICE_OUTPUTS
+    cached = Ensemble(
+        a,
+        b,
+        text="""response_cache { enable: true } input { name: "IN" data_type: TYPE_FP32 dims: 2 }
+        output { name: "OUT" data_type: TYPE_FP32 dims: 2 }""",
+    )
+    assert cached.version.device == 0
 
 
 # -- turns
