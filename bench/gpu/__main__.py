@@ -47,6 +47,8 @@ _SMALL_BYTES = 64 << 10
 _START_SECONDS = 60
 _REQUEST_SECONDS = 40
 _STOP_SECONDS = 15
+_LEAST_SECONDS = 20
+"""With less left, no further server is started."""
 
 
 GRPC_PORTS: dict[int, int] = {}
@@ -434,6 +436,9 @@ def _json_of(command: Sequence[str], table: Table) -> list[Any]:
 
 def try_machine(table: Table, work: Path, prefix: str | None, versions: Mapping[str, str]) -> None:
     """Rows about the machine and its limits."""
+    if table.remaining < _LEAST_SECONDS:
+        table.note("machine", "all rows", "no time is left")
+        return
     repository = make_repository(work / "machine", ["arrays"])
     several = machine_rows.device_count() > 1
     if several:
@@ -457,10 +462,14 @@ def try_machine(table: Table, work: Path, prefix: str | None, versions: Mapping[
             )  # type: ignore[misc]
     if not several:
         table.note("several", "all rows", "there is one GPU")
-    _try_users(table)
+    if table.remaining > _LEAST_SECONDS:
+        _try_users(table)
     missing = [name for name in FRAMEWORKS if versions.get(name, "none").startswith("none")]
     if missing:
         table.note("example", "examples/gpu", f"the interpreter has no {', '.join(missing)}")
+        return
+    if table.remaining < _LEAST_SECONDS:
+        table.note("example", "examples/gpu", "no time is left")
         return
     chain = machine_rows.write_example(work / "example")
     options = [f"--backend-config=python,default-python={prefix}"] if prefix else []
@@ -486,7 +495,8 @@ def _try_users(table: Table) -> None:
             call = {"model": "echo", "framework": "arrays", "size": LARGE_CALL, "count": 5, "where": "gpu"}
             table.try_out("users", name, lambda: client.probe("probe_arrays", "call", **call))
     except RuntimeError as error:  # the users may not read this checkout, or the interpreter
-        table.note("users", name, f"not tried: {_short(str(error))[-300:]}")
+        lines = str(error).splitlines()
+        table.note("users", name, f"not tried: {next((line for line in lines if 'cannot' in line), lines[-1])[:400]}")
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
@@ -558,8 +568,8 @@ def main() -> int:
         )
         try_driver(table, options.python if versions else sys.executable, versions)
         _guarded(table, "figures", lambda: try_figures(table, work, reference, has_gpu=has_gpu))
-        _guarded(table, "machine", lambda: try_machine(table, work, versions.get("prefix"), versions))
         _guarded(table, "frameworks", lambda: try_frameworks(table, work, versions.get("prefix"), versions))
+        _guarded(table, "machine", lambda: try_machine(table, work, versions.get("prefix"), versions))
         table.try_out(
             "end", "device memory in use, MiB: before, after", lambda: _leftovers(before, work, has_gpu=has_gpu)
         )

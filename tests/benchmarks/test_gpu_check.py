@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(320)
 @pytest.mark.skipif(has_driver(), reason="this machine has a GPU: run make gpu-check")
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler on this machine")
 def test_all_rows_of_the_check_are_right_with_the_stand_in(tmp_path):
