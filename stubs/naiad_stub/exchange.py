@@ -141,7 +141,7 @@ class Batch:
         self.shared: Optional[BorrowedBlock] = None
         self.requests: List[InferenceRequest] = []
         self.records: List[RequestRecord] = []
-        self.failed: List[bytes] = []
+        self.failed: Sequence[bytes] = ()
         self.started = 0
 
 
@@ -253,7 +253,7 @@ class BatchReader:
         if devices:
             problem = self._receive_from_device(inputs, devices, segment)
             if problem:
-                batch.failed.append(error_entry(key, TritonError.INTERNAL, problem, wire.FINAL))
+                batch.failed = [*batch.failed, error_entry(key, TritonError.INTERNAL, problem, wire.FINAL)]
                 return end
         record = RequestRecord(key, sent, batch)
         if named:
