@@ -16,11 +16,13 @@ from typing import Any
 from naiad import __version__
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import BundleError
+from naiad.core.signatures import SIGNATURE_SUFFIX
 from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.archives.manifest import host_platform
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
 from naiad.environments.progress import ProgressReporter
+from naiad.environments.store.inspection import Inspection, inspect_environment
 from naiad.models.artifacts.manifest import (
     ARTIFACT_TYPE,
     CONFIG_TYPE,
@@ -33,6 +35,7 @@ from naiad.models.artifacts.manifest import (
 from naiad.models.artifacts.statements import make_statement, sign_statement
 from naiad.sources.registry.client import sha256_of
 from naiad.sources.registry.references import Reference
+from naiad_operations.bundle.bill_of_materials import bill_of_materials
 from naiad_operations.bundle.environments import BundledEnvironments
 from naiad_operations.bundle.image import architecture_of, blob_path, read_base
 from naiad_operations.bundle.layers import ImageLayer, write_layer
@@ -49,6 +52,7 @@ _LAYER_LIMIT = 120
 _CREATED = "1980-01-01T00:00:00Z"  # constant, so that the digest depends on the files only
 _BACKENDS = f"{TOP_FOLDER}/{HIDDEN_FOLDER}/backends"
 _ENVIRONMENTS = f"{TOP_FOLDER}/{HIDDEN_FOLDER}/environments"
+_SBOM_NAME = "sbom.cdx.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +120,8 @@ def write_repository(
     layout = CollectedLayout(models=TOP_FOLDER, backends=_BACKENDS, has_one_backends_folder=True)
     collected = collect_models(options, environments, None, layout)
     members = {**collected.members, **environments.members}
+    sbom = _sbom(collected, environments, scratch, reporter)
+    members[sbom.name] = sbom
     writer = _ImageWriter(scratch / "blobs")
     if base is not None:
         writer.add_base(base)
@@ -200,7 +206,7 @@ def _parts(members: Mapping[str, OutputMember]) -> dict[ArtifactLayer, list[Outp
     parts: dict[ArtifactLayer, list[OutputMember]] = {}
     for name in sorted(members):
         parts.setdefault(_layer_of(name, members[name].size), []).append(members[name])
-    order = (LayerKind.ENVIRONMENT, LayerKind.BACKEND, LayerKind.MODEL)
+    order = (LayerKind.ENVIRONMENT, LayerKind.BACKEND, LayerKind.MODEL, LayerKind.BILL_OF_MATERIALS)
     keys = sorted(parts, key=lambda part: (order.index(part.kind), part.name, part.file))
     return {part: parts[part] for part in keys}
 
@@ -214,6 +220,7 @@ def _layer_of(path: str, size: int) -> ArtifactLayer:
     kinds = {
         "backends": LayerKind.BACKEND,
         "environments": LayerKind.ENVIRONMENT,
+        "sbom": LayerKind.BILL_OF_MATERIALS,
     }
     return ArtifactLayer(kind=kinds[rest[0]], name=rest[1])
 
@@ -222,6 +229,22 @@ def _uses(collected: CollectedModels, part: ArtifactLayer) -> tuple[str, ...]:
     if part.kind is not LayerKind.MODEL:
         return ()
     return tuple(sorted({_layer_of(path, 0).part for path in collected.uses[f"{TOP_FOLDER}/{part.name}"]}))
+
+
+def _sbom(
+    collected: CollectedModels, environments: BundledEnvironments, scratch: Path, reporter: ProgressReporter
+) -> OutputMember:
+    facts: dict[str, Inspection] = {}
+    for path, member in environments.members.items():
+        if not path.endswith(SIGNATURE_SUFFIX):
+            found = inspect_environment(str(member.source), scratch / "store", reporter)
+            facts[_layer_of(path, 0).name] = found
+    uses = {
+        folder.rpartition("/")[2]: [_layer_of(path, 0).name for path in paths if path.startswith(_ENVIRONMENTS)]
+        for folder, paths in collected.uses.items()
+    }
+    data = bill_of_materials(collected.models, facts, uses)
+    return OutputMember(name=f"{TOP_FOLDER}/{HIDDEN_FOLDER}/sbom/{_SBOM_NAME}", data=data)
 
 
 def _notes(writer: _ImageWriter) -> Sequence[str]:

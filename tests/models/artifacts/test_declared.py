@@ -18,7 +18,6 @@ from models.artifacts.repositories import ASK, CODE, add_model, layers_of
 from support.server import ServerProcess
 
 from naiad.cli.main import main
-from naiad.environments.archives.manifest import read_manifest
 
 BLOCK = '# /// script\n# dependencies = ["adder==1.0", "numpy"]\n# ///\n'
 USER = CODE.replace("import numpy as np", "import adder\nimport numpy as np") % "%s"
@@ -78,9 +77,10 @@ def test_equal_packages_travel_once_whatever_file_declares_them(registry, naiad,
     assert ", sent" not in naiad.succeed("push", registry.uri("shop", "2"), models)
     # What comes back names the archives, and is pushed as it is.
     naiad.succeed("pull", registry.uri("shop", "1"), f"--output={tmp_path / 'out'}")
-    (used,) = users["other"]
-    (packed,) = (tmp_path / "out" / ".naiad" / "environments" / used.removeprefix("environment/")).iterdir()
-    assert read_manifest(packed).python.startswith(f"{minor}.")
+    sbom = json.loads((tmp_path / "out" / ".naiad" / "sbom" / "sbom.cdx.json").read_text())
+    (used,) = [each["name"] for each in sbom["components"] if f"environment/{each['name']}" in users["other"]]
+    python = next(each for each in sbom["components"] if each["name"] == used)["properties"][0]["value"]
+    assert python.startswith(f"{minor}.")
     naiad.succeed("push", registry.uri("shop", "3"), tmp_path / "out")
     again = layers_of(registry, "shop", "3")
     assert {part: again[part]["digest"] for part in users["block"]} == {

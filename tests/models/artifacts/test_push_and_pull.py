@@ -38,7 +38,7 @@ def test_each_part_has_a_layer_of_its_own(registry, naiad, models):
     environment = next(part for part in layers if part.startswith("environment/"))
     assert re.fullmatch(r"environment/[0-9a-f]{12}-science", environment)
     assert list(layers) == [
-        environment, "backend/loud", "model/packed", "model/plain", "model/shared",
+        environment, "backend/loud", "model/packed", "model/plain", "model/shared", "sbom/sbom.cdx.json",
     ]  # fmt: skip
     assert json.loads(layers["model/packed"]["annotations"]["naiad.uses"]) == [environment]
     assert json.loads(layers["model/shared"]["annotations"]["naiad.uses"]) == ["backend/loud"]
@@ -74,7 +74,7 @@ def test_blobs_of_the_registry_are_not_sent_again(registry, naiad, models):
 
     out = naiad.succeed("push", registry.uri("shop", "2"), models, f"--backend-directory={models.parent / 'backends'}")
 
-    assert out.count("already there") == 5
+    assert out.count("already there") == 6
     assert not registry.requests("POST")
     assert registry.received < 3000  # the manifest
     assert registry.tags["shop"]["1"] == registry.tags["shop"]["2"]
@@ -139,7 +139,7 @@ def test_a_blob_of_another_repository_is_copied_within_the_registry(registry, na
         "push", registry.uri("team/other", "1"), models, f"--backend-directory={models.parent / 'backends'}"
     )
 
-    assert out.count("copied within the registry") == 5
+    assert out.count("copied within the registry") == 6
     assert registry.received < 6000
 
 

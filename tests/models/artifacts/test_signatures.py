@@ -179,7 +179,7 @@ def test_verify_names_the_keys_that_signed(registry, naiad, models, keys):
     assert "signed by 'build' (key " in out
     assert "signed by 'audit' (key " in out
     rows = [line.split("|")[1:-1] for line in out.splitlines() if line.startswith("| ") and "Layer" not in line]
-    assert len(rows) == 5
+    assert len(rows) == 6
     assert {(row[2].strip(), row[3].strip()) for row in rows} <= {
         ("intact", "build, audit"),
         ("intact", "audit, build"),

@@ -56,7 +56,7 @@ class LayerKind(enum.Enum):
     MODEL = "model"
     BACKEND = "backend"
     ENVIRONMENT = "environment"
-    BILL_OF_MATERIALS = "sbom"  # of what naiad 0.2 pushed
+    BILL_OF_MATERIALS = "sbom"
     SIGNATURE = "signature"
 
 
@@ -101,7 +101,7 @@ class ArtifactLayer:
 
     @property
     def folder(self) -> str:
-        """Path of the part in the repository: a folder, or the file of a signature."""
+        """Path of the part in the repository: a folder, or a file of an environment, a signature or the SBOM."""
         return f"{_FOLDERS[self.kind]}{self.name}"
 
     @property
