@@ -310,3 +310,12 @@ def test_memory_of_less_than_256_mib_is_refused(monkeypatch):
     assert [size for _, size in seen] == [1 << 30, 1 << 29, 1 << 28]
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(seen[0][0])
+
+
+def test_discarded_bytes_read_as_zeros_and_a_closed_segment_is_left_alone():
+    with segment() as (made, _):
+        made.view[: 3 * 4096] = b"x" * (3 * 4096)
+        made.discard(4096, 4096)
+        assert bytes(made.view[: 3 * 4096]) == b"x" * 4096 + bytes(4096) + b"x" * 4096
+        made.close()
+        made.discard(0, 4096)
