@@ -125,7 +125,10 @@ class ClientDriver:
 
     def __init__(self, driver: StandInDriver) -> None:
         self._driver = driver
-        self._library = ctypes.CDLL(str(driver.library))
+        # Under a name of its own: this process would find it for `libcuda.so.1` from then on, in other tests, too.
+        library = driver.folder / "client-driver.so"
+        shutil.copy(_compiled(SOURCE, library.name), library)
+        self._library = ctypes.CDLL(str(library))
         self._memories: list[ClientMemory] = []
         self.call("cuInit", 0)
         context = ctypes.c_void_p()
