@@ -6,7 +6,7 @@ from typing import Any, Dict, List
 
 from saved_models.execution import BatchRunner
 from saved_models.interface import check, complete, is_complete
-from saved_models.settings import read, read_config
+from saved_models.settings import ModelSettings, read, read_config
 
 from naiad_onnxruntime.session import interface_of, open_session
 from naiad_onnxruntime.tensors import SessionRunner
@@ -27,6 +27,7 @@ class TritonPythonModel:
     def initialize(self, args: Dict[str, str]) -> None:
         """Open the file, and compare it with the configuration."""
         settings = read(args)
+        _refuse_ragged_batches(settings)
         session = open_session(settings)
         interface = interface_of(session, settings)
         check(settings, interface)
@@ -35,3 +36,15 @@ class TritonPythonModel:
     def execute(self, requests: List[Any]) -> List[Any]:
         """Run the session once for all requests that the server has batched."""
         return self._runner.execute(requests)
+
+
+def _refuse_ragged_batches(settings: ModelSettings) -> None:
+    """Refuse inputs whose requests are laid one behind the other, with inputs that say where each begins."""
+    ragged = [tensor.name for tensor in settings.inputs if tensor.is_ragged]
+    named = [key for key in ("batch_input", "batch_output") if settings.config.get(key)]
+    if ragged or named:
+        where = f"allow_ragged_batch of input '{ragged[0]}'" if ragged else named[0]
+        raise settings.error(
+            f"this backend makes no ragged batches, which {where} asks for; remove it, and let clients pad their "
+            "inputs or send one request at a time"
+        )

@@ -162,6 +162,13 @@ BROKEN = {
         INPUT + 'optimization { execution_accelerators { cpu_execution_accelerator { name: "magic" } } }',
         "unknown Execution Accelerator 'magic' is requested",
     ),
+    "ragged": (
+        INPUT.replace("dims: 3", "dims: 3 allow_ragged_batch: true"),
+        (
+            "unable to load model 'ragged', this backend makes no ragged batches, which allow_ragged_batch of input 'X' "
+            "asks for; remove it, and let clients pad their inputs or send one request at a time"
+        ),
+    ),
     "batches": (
         "max_batch_size: 4",
         (
