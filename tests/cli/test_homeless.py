@@ -114,6 +114,17 @@ def test_a_temporary_store_of_another_user_is_refused(temporary, tmp_path, monke
         find_store("", {})
 
 
+def test_without_a_folder_for_temporary_files_the_missing_home_is_the_error(homeless, monkeypatch):
+    def missing() -> str:
+        raise FileNotFoundError("No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", missing)
+    with pytest.raises(
+        OptionError, match=r"user .* has no home directory; name a directory that can be written with --env"
+    ):
+        find_store("", {})
+
+
 def test_without_temporary_files_the_unwritable_cache_stays_the_store(temporary, tmp_path, monkeypatch):
     cache = no_cache(monkeypatch, tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))

@@ -81,6 +81,9 @@ def _fallback() -> Path | None:
     """
     try:
         store = private_store()
+    except OSError:
+        return None
+    try:
         require_private(store.parent)
     except FileNotFoundError:
         return store if _is_writable(store.parent) else None
