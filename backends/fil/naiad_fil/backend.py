@@ -6,8 +6,8 @@ from typing import Any, Dict, List
 
 import triton_python_backend_utils as pb_utils
 from saved_models.execution import BatchRunner
-from saved_models.interface import check, complete, is_complete
-from saved_models.settings import read, read_config
+from saved_models.interface import check, complete_from
+from saved_models.settings import read
 
 from naiad_fil.forest import Forest, load
 
@@ -18,11 +18,7 @@ class TritonPythonModel:
     @staticmethod
     def auto_complete_config(config: Any) -> Any:
         """Add the numbers of features and classes, unless input and output are configured."""
-        written = config.as_dict()
-        if is_complete(written):
-            return config
-        settings = read_config(written)
-        return complete(config, Forest(load(settings), settings).interface())
+        return complete_from(config, lambda settings: Forest(load(settings), settings).interface())
 
     def initialize(self, args: Dict[str, str]) -> None:
         """Read the file, and compare it with the configuration."""

@@ -72,10 +72,7 @@ def _find(settings: ModelSettings) -> Tuple[str, Path]:
                 "model_type says what to read"
             )
         kind = there[0]
-    path = settings.find_file(_FILENAMES[kind])
-    if path.is_dir():
-        path /= _FILENAMES[kind]
-    return kind, path
+    return kind, settings.find_file(_FILENAMES[kind])
 
 
 class Forest:

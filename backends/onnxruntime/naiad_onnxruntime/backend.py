@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Dict, List
 
 from saved_models.execution import BatchRunner
-from saved_models.interface import check, complete, is_complete
-from saved_models.settings import ModelSettings, read, read_config
+from saved_models.interface import check, complete_from
+from saved_models.settings import ModelSettings, read
 
 from naiad_onnxruntime.session import interface_of, open_session
 from naiad_onnxruntime.tensors import SessionRunner
@@ -18,11 +18,7 @@ class TritonPythonModel:
     @staticmethod
     def auto_complete_config(config: Any) -> Any:
         """Add what the file says about inputs, outputs and batches, unless inputs and outputs are configured."""
-        written = config.as_dict()
-        if is_complete(written):
-            return config
-        settings = read_config(written)
-        return complete(config, interface_of(open_session(settings), settings))
+        return complete_from(config, lambda settings: interface_of(open_session(settings), settings))
 
     def initialize(self, args: Dict[str, str]) -> None:
         """Open the file, and compare it with the configuration."""

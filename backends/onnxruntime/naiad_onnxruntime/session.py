@@ -61,10 +61,6 @@ def open_session(settings: ModelSettings) -> Any:
             if the instance is to run on a GPU and the environment's ONNX Runtime cannot.
     """
     path = settings.find_file(_FILENAME)
-    if path.is_dir():
-        path /= _FILENAME
-        if not path.exists():
-            raise error(f"unable to find '{path}' for model instance '{settings.name}'")
     options = _session_options(settings)
     providers = _providers(settings)
     try:

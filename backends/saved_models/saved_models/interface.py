@@ -7,11 +7,11 @@ src/onnxruntime_utils.cc), the only one that completes and checks configurations
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import triton_python_backend_utils as pb_utils
 
-from saved_models.settings import ModelSettings, TensorSettings, control_inputs, error
+from saved_models.settings import ModelSettings, TensorSettings, control_inputs, error, read_config
 
 _DEFAULT_MAX_BATCH_SIZE = "4"
 """Of the reference, where `--backend-config=<backend>,default-max-batch-size=<n>` gives no other."""
@@ -57,6 +57,20 @@ class ModelInterface:
 def is_complete(config: Mapping[str, Any]) -> bool:
     """Whether the configuration has inputs and outputs: then nothing is added to it."""
     return bool((config.get("input") or config.get("batch_input")) and config.get("output"))
+
+
+def complete_from(config: Any, describe: Callable[[ModelSettings], ModelInterface]) -> Any:
+    """`auto_complete_config` of a backend: the configuration, completed unless it is complete.
+
+    Args:
+        config: Its argument.
+        describe: Opens the model and says what its tensors are.
+
+    Raises:
+        ModelLoadError: As *describe* and `complete`.
+    """
+    written = config.as_dict()
+    return config if is_complete(written) else complete(config, describe(read_config(written)))
 
 
 def complete(config: Any, interface: ModelInterface) -> Any:

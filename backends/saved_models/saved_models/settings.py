@@ -100,12 +100,14 @@ class ModelSettings:
         return error(f"unable to load model '{self.name}', {cause}")
 
     def find_file(self, default: str) -> Path:
-        """The model's file: `default_model_filename`, else *default*, in the version's directory.
+        """The model's file: `default_model_filename`, else *default*, in the version's directory or one of that name.
 
         Raises:
             ModelLoadError: If it does not exist.
         """
         path = Path(self.directory, self.config.get("default_model_filename") or default)
+        if path.is_dir():
+            path /= default
         if not path.exists():
             raise error(f"unable to find '{path}' for model instance '{self.name}'")
         return path

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Dict, List
 
 from saved_models.execution import BatchRunner
-from saved_models.interface import complete, is_complete
-from saved_models.settings import read, read_config
+from saved_models.interface import complete_from
+from saved_models.settings import read
 
 from naiad_sklearn.estimator import Estimator, interface_of
 from naiad_sklearn.files import load
@@ -18,11 +18,7 @@ class TritonPythonModel:
     @staticmethod
     def auto_complete_config(config: Any) -> Any:
         """Add the features and what the estimator gives, unless inputs and outputs are configured."""
-        written = config.as_dict()
-        if is_complete(written):
-            return config
-        settings = read_config(written)
-        return complete(config, interface_of(load(settings), settings))
+        return complete_from(config, lambda settings: interface_of(load(settings), settings))
 
     def initialize(self, args: Dict[str, str]) -> None:
         """Read the file, and compare it with the configuration."""
