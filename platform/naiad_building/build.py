@@ -29,6 +29,7 @@ from naiad.environments.archives.manifest import host_platform
 from naiad.environments.bytecode import compile_environment
 from naiad.environments.elf import newest_glibc
 from naiad.environments.installed_packages import list_packages
+from naiad.environments.post_link import run_post_link_scripts
 from naiad.environments.store.opening import open_store
 from naiad.environments.store.package_cache import conda_packages
 from naiad.sources.interpreters.probe import probe_interpreter
@@ -222,6 +223,11 @@ def _build_conda(
         build_conda_environment(built, prefix, declaration, packages, cache, recipe.name, options, progress)
         copy_recipe(replace(recipe, variables={**declaration.variables, **recipe.variables}), built)
         built.replace(prefix)
+    try:
+        run_post_link_scripts(prefix, f"the environment '{recipe.name}'")
+    except BaseException:
+        shutil.rmtree(prefix)
+        raise
     executable = prefix / "bin" / "python"
     return executable, inspect_base(executable)
 

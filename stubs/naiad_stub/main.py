@@ -70,6 +70,7 @@ def main(arguments: list[str]) -> int:
     """Serve one model until the host ends it; return the exit status."""
     write_stack_on_crash()
     tolerate_closed_output()
+    _hide_library_path()
     options = dict(zip(arguments[::2], arguments[1::2]))
     is_unprivileged = options.get("--unprivileged") == "1"
     if is_unprivileged:
@@ -105,6 +106,19 @@ def main(arguments: list[str]) -> int:
                 "close only descriptors that the model has opened\n"
             )
         return 1
+
+
+def _hide_library_path() -> None:
+    """Set LD_LIBRARY_PATH for processes that the model starts.
+
+    The loader of this process has read the folder of the environment's libraries from it. Programs of the machine would
+    not run with these libraries.
+    """
+    found = os.environ.pop("NAIAD_CHILD_LIBRARY_PATH", None)
+    if found:
+        os.environ["LD_LIBRARY_PATH"] = found
+    elif found is not None:
+        os.environ.pop("LD_LIBRARY_PATH", None)
 
 
 def _is_open(descriptor: int) -> bool:

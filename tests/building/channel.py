@@ -16,6 +16,11 @@ SUBDIR = {"x86_64": "linux-64", "aarch64": "linux-aarch64"}.get(platform.machine
 # conda writes the new prefix over it, in binaries too: as long as conda's own.
 _PLACEHOLDER = "/opt/placeholder" + "_hold" * 40
 
+_POST_LINK = b"""set -e
+echo "$PKG_NAME $PKG_VERSION for $(python -c 'import sys; print(sys.prefix)')" > "$PREFIX/share/teller/linked.txt"
+echo "teller was linked" > "$PREFIX/.messages.txt"
+"""
+
 
 def make_channel(folder: Path, minor: str, *, whole: bool = False) -> Path:
     """A channel of a Python, of `teller`, which writes the prefix into a text and a binary, and of a stand-in for numpy.
@@ -38,6 +43,8 @@ def make_channel(folder: Path, minor: str, *, whole: bool = False) -> Path:
         "share/teller/where.bin": ("binary", b"\0" + _PLACEHOLDER.encode() + b"\0\xff"),
         "bin/teller": ("text", f"#!{_PLACEHOLDER}/bin/python\nimport sys\nprint(sys.prefix)\n".encode()),
     }
+    texts["etc/conda/activate.d/teller.sh"] = ("text", b"export TELLER_DATA=$CONDA_PREFIX/share/teller\n")
+    texts["bin/.teller-post-link.sh"] = ("text", _POST_LINK)
     packages.update([_package(folder, "teller", "1.0", {}, texts, {"depends": ["python"]})])
     numpy = {f"lib/python{minor}/site-packages/numpy/__init__.py": ("text", makers.STAND_IN.encode())}
     packages.update([_package(folder, "numpy", "0.1", {}, numpy, {"depends": [f"python {minor}.*"]})])

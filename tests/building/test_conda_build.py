@@ -11,6 +11,7 @@ from environments import makers
 from environments.packages import offer_greeter, run_alone
 
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError
+from naiad.environments.activation import Activations
 from naiad.environments.archives.manifest import read_manifest
 from naiad.environments.ready_environment import ReadyEnvironment
 from naiad_building.build import build
@@ -89,6 +90,10 @@ def test_conda_packages_and_wheels_come_together_and_are_packed_alike_from_two_p
         }
         assert _ready(prefix)["MINE"] == "1"
         assert _ready(prefix)["YML"] == "two"
+        assert _ready(prefix)["TELLER_DATA"] == f"{prefix}/share/teller"
+        linked = prefix / "share/teller/linked.txt"
+        assert linked.read_text() == f"teller 1.0 for {prefix}\n"
+        linked.unlink()  # it has the path, and the archives are compared
         packed.append(pack(prefix, prefix.with_name(f"{prefix.name}.tar.zst")))
         shutil.rmtree(prefix)
 
@@ -125,6 +130,6 @@ def test_unavailable_conda_packages_are_named_and_nothing_is_left(
 def _ready(prefix: Path) -> dict[str, str]:
     environment = ReadyEnvironment(
         source=prefix, prefix=prefix, python=prefix / "bin" / "python", version=(3, 12, 0), cache_tag="", abi="",
-        numpy_version=None,
+        numpy_version=None, activation=Activations(prefix.parent / "store").of_folder(prefix, "it"),
     )  # fmt: skip
     return environment.environ({})

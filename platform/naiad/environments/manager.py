@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -20,10 +21,11 @@ from naiad.config.model.declared_environment import is_declaration
 from naiad.config.model.environment_source import EnvironmentSource, redact
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.core.wings import load_from_wing
+from naiad.environments.activation import Activations
 from naiad.environments.entry_provider import EntryProvider
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import ProgressReporter, default_reporter
-from naiad.environments.ready_environment import ReadyEnvironment
+from naiad.environments.ready_environment import ReadyEnvironment, own_libraries
 from naiad.environments.store.leases import Lease
 from naiad.environments.store.opening import open_store
 from naiad.environments.store.record import ReadyEntry
@@ -73,6 +75,7 @@ class EnvironmentManager:
         self._policy = policy or StorePolicy()
         self._reporter = reporter or default_reporter()
         self._store = Store(self._root, self._reporter, waits=waits)
+        self._activations = Activations(self._root)
         self._entries = EntryProvider(self._root, self._policy, self._reporter, self._store)
         self._declared: DeclaredProvider | None = None
         self._declared_lock = threading.Lock()
@@ -136,7 +139,7 @@ class EnvironmentManager:
 
     def _prepare_named(self, named: EnvironmentSource, label: str) -> ReadyEnvironment:
         if named.path is None:
-            return _from_entry(redact(named.uri), *self._entries.acquire_remote(named, label))
+            return self._from_entry(redact(named.uri), *self._entries.acquire_remote(named, label))
         if named.is_interpreter:
             return self._prepare_interpreter(named.path)
         # Resolved: changing a link to the next release must not change the environment of guests that restart.
@@ -144,7 +147,7 @@ class EnvironmentManager:
         if not path.exists():
             raise _missing_error(named.path, path)
         if not path.is_dir():
-            return _from_entry(path, *self._entries.acquire_local(path, digest=named.digest, label=label))
+            return self._from_entry(path, *self._entries.acquire_local(path, digest=named.digest, label=label))
         if named.digest or self._policy.trust is not None:
             raise ExecutionEnvironmentError(
                 f"the execution environment {named} is refused: {path} is a directory, and only archives have digests "
@@ -171,10 +174,10 @@ class EnvironmentManager:
                     f"prepare the environment that {named.path} declares",
                 )
                 self._declared = make(self._root, self._policy, self._store)
-        return _from_entry(named.path, *self._declared.acquire(named.path, python=python, label=label))
+        return self._from_entry(named.path, *self._declared.acquire(named.path, python=python, label=label))
 
     def _prepare_installed(self, python: SpecifierSet | None, origin: str = "") -> ReadyEnvironment:
-        host = host_environment(self._root)
+        host = self._host()
         if matches(python, host.version):
             return host
         assert python is not None
@@ -197,7 +200,7 @@ class EnvironmentManager:
         """The environment of an interpreter, which is started by its own name: that of a link determines the venv."""
         python = Path(os.path.realpath(path.parent), path.name)
         if python == Path(os.path.realpath(Path(sys.executable).parent), Path(sys.executable).name):
-            return host_environment(self._root)
+            return self._host()
         where = f"the interpreter {path}"
         if self._policy.trust is not None:
             raise ExecutionEnvironmentError(
@@ -226,28 +229,41 @@ class EnvironmentManager:
             numpy_version=found.numpy,
             bytecode=None if found.has_bytecode else self._root / "bytecode",
             library_path=library_path,
+            libraries=own_libraries(prefix),
+            activation=self._activations.of_folder(prefix, f"the environment {prefix}"),
+        )
+
+    def _host(self) -> ReadyEnvironment:
+        """The server's own interpreter; its environment is activated unless the server's shell has done that."""
+        host = host_environment(self._root)
+        if os.path.realpath(os.environ.get("CONDA_PREFIX", "")) == os.path.realpath(host.prefix):
+            return host
+        return replace(
+            host, activation=self._activations.of_folder(host.prefix, f"the server's environment {host.prefix}")
+        )
+
+    def _from_entry(self, source: Path | str, stored: ReadyEntry, lease: Lease) -> ReadyEnvironment:
+        found = stored.interpreter
+        entry = self._root / stored.digest
+        return ReadyEnvironment(
+            source=source,
+            prefix=stored.prefix,
+            python=found.python,
+            version=found.version,
+            cache_tag=found.cache_tag,
+            abi=found.abi,
+            numpy_version=found.numpy,
+            digest=stored.digest,
+            bytecode=stored.bytecode,
+            library_path=stored.library_path,
+            libraries=own_libraries(stored.prefix),
+            activation=self._activations.of_entry(entry, stored.prefix, f"the execution environment {source}"),
+            lease=lease,
         )
 
 
 def _violated_rule(named: EnvironmentSource) -> str:
     return "@sha256" if named.digest else "--env-trust"
-
-
-def _from_entry(source: Path | str, stored: ReadyEntry, lease: Lease) -> ReadyEnvironment:
-    found = stored.interpreter
-    return ReadyEnvironment(
-        source=source,
-        prefix=stored.prefix,
-        python=found.python,
-        version=found.version,
-        cache_tag=found.cache_tag,
-        abi=found.abi,
-        numpy_version=found.numpy,
-        digest=stored.digest,
-        bytecode=stored.bytecode,
-        library_path=stored.library_path,
-        lease=lease,
-    )
 
 
 def host_environment(store_root: Path) -> ReadyEnvironment:

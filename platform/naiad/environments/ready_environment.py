@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from naiad.config.server.access import SERVER_SECRETS
-from naiad.core import json_cache
+from naiad.environments.activation import NOT_ACTIVATED, Activation
 from naiad.environments.store.leases import Lease
 from naiad.sources.interpreters.prefix import find_interpreter_in
 from naiad.sources.interpreters.versions import PythonVersion, version_text
@@ -114,6 +115,10 @@ def activated_environment(base: Mapping[str, str]) -> ActivatedEnvironment | Non
     return None
 
 
+_LIBRARY_PATH_OF_CHILDREN = "NAIAD_CHILD_LIBRARY_PATH"
+"""The variable in which a guest finds the LD_LIBRARY_PATH for processes that its model starts."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyEnvironment:
     """A checked environment, with facts that its interpreter reported.
@@ -130,7 +135,9 @@ class ReadyEnvironment:
         is_host: Whether it is the host's interpreter, with the host's packages.
         bytecode: Folder for bytecode, None if bytecode is beside the sources.
         library_path: Folder that the interpreter needs in LD_LIBRARY_PATH to find its libpython, None normally.
+        libraries: Folder with its shared libraries, None if it has none of its own.
         user_site: Whether it uses the user's site-packages (host only).
+        activation: What activating it does to variables.
         lease: Lease on its store entry, None if it is not in the store.
     """
 
@@ -145,7 +152,9 @@ class ReadyEnvironment:
     is_host: bool = False
     bytecode: Path | None = None
     library_path: Path | None = None
+    libraries: Path | None = None
     user_site: bool = False
+    activation: Activation = field(default=NOT_ACTIVATED, hash=False)
     lease: Lease | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -162,19 +171,12 @@ class ReadyEnvironment:
             result["PYTHONNOUSERSITE"] = "1"
         # Unbuffered, so that the last output of a crashing model reaches the log.
         result["PYTHONUNBUFFERED"] = "1"
-        result.update(self._variables())
-        self._set_bytecode(result)
-        self._set_activation(result)
         self._set_library_path(result)
+        self._set_activation(result)
+        self.activation.apply(result)
+        self._add_libraries(result)
+        self._set_bytecode(result)
         return result
-
-    def _variables(self) -> dict[str, str]:
-        """The variables that conda or the recipe stored in the environment."""
-        if self.source is None:
-            return {}
-        state = json_cache.read(self.prefix / "conda-meta" / "state")
-        variables = state.get("env_vars") if state is not None else None
-        return {str(name): str(value) for name, value in variables.items()} if isinstance(variables, dict) else {}
 
     def _set_bytecode(self, result: dict[str, str]) -> None:
         """Keep `__pycache__` out of model repositories, which are often read-only, shared or under git.
@@ -189,7 +191,7 @@ class ReadyEnvironment:
 
     def _set_activation(self, result: dict[str, str]) -> None:
         """Set the variables of an activated environment: Triton sets VIRTUAL_ENV, conda's tools need the others."""
-        is_conda = (self.prefix / "conda-meta").is_dir()
+        is_conda = bool(self.activation.scripts) or (self.prefix / "conda-meta").is_dir()
         if self.source is not None or (self.prefix / "pyvenv.cfg").is_file():
             result["VIRTUAL_ENV"] = str(self.prefix)
         if is_conda:
@@ -206,6 +208,26 @@ class ReadyEnvironment:
         entries += [entry for entry in inherited if not _belongs_to_a_python(Path(entry))]
         if entries:
             result["LD_LIBRARY_PATH"] = os.pathsep.join(entries)
+
+    def _add_libraries(self, result: dict[str, str]) -> None:
+        """Have the guest's loader find the environment's libraries, also for those that name no folder (rpath).
+
+        Programs of the machine that a model starts would fail with these libraries. So the guest restores the variable
+        when it has started, which its own loader does not notice.
+        """
+        if self.libraries is None or self.library_path is not None:
+            return
+        before = result.get("LD_LIBRARY_PATH", "")
+        result[_LIBRARY_PATH_OF_CHILDREN] = before
+        result["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (str(self.libraries), before)))
+
+
+def own_libraries(prefix: Path) -> Path | None:
+    """The folder with the shared libraries of an environment; None if it has none beside libpython, as a venv."""
+    with contextlib.suppress(OSError), os.scandir(prefix / "lib") as found:
+        if any(".so" in entry.name and not entry.name.startswith("libpython") for entry in found):
+            return prefix / "lib"
+    return None
 
 
 def _belongs_to_a_python(folder: Path) -> bool:

@@ -377,6 +377,15 @@ def _examine_environment(
     config: ModelConfig,
 ) -> Iterator[Finding]:
     check_interpreter(resolution, environment.version)
+    for problem in environment.activation.problems:
+        message, _, advice = problem.rpartition(": ")
+        yield Finding(
+            severity=Severity.WARNING,
+            code="activation",
+            message=message,
+            advice=advice,
+            where=str(resolution.environment or environment.prefix),
+        )
     if resolution.library is not None:
         yield from examine_native_library(resolution.library, environment)
         return

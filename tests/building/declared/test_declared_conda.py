@@ -88,6 +88,10 @@ def test_conda_packages_and_wheels_are_locked_built_shared_and_packed(
     assert makers.run(ready.prefix / "bin" / "teller").strip() == str(ready.prefix)
     assert bytes(ready.prefix) in (ready.prefix / "share" / "teller" / "where.bin").read_bytes()
     assert ready.environ({})["MINE"] == "one"
+    # What conda does after it has installed a package, and when it activates an environment, is done for this path.
+    assert ready.environ({})["TELLER_DATA"] == f"{ready.prefix}/share/teller"
+    assert (ready.prefix / "share/teller/linked.txt").read_text() == f"teller 1.0 for {ready.prefix}\n"
+    assert not (ready.prefix / ".messages.txt").exists()
     # Packages that no entry has are garbage; those of an entry are kept, because packing reads them.
     (conda_packages(tmp_path / "store") / "old-1.0-0").mkdir()
     assert collect_garbage(tmp_path / "store").leftovers == 1

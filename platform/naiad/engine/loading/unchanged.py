@@ -19,7 +19,13 @@ from naiad.models.resolution.decision import Resolution
 
 __all__ = ["environments_signature", "is_whole", "model_signature", "version_signature"]
 
-_OF_ENVIRONMENTS = ("bin/python", "conda-meta/history", "pyvenv.cfg", "lib/python*/site-packages")
+_OF_ENVIRONMENTS = (
+    "bin/python",
+    "conda-meta/history",
+    "pyvenv.cfg",
+    "lib/python*/site-packages",
+    "etc/conda/activate.d",
+)
 """Paths in an environment that change when packages are installed or removed; all its files would be too many."""
 
 

@@ -12,9 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.environments.activation import RECORD_NAME as ACTIVATION_NAME
+from naiad.environments.activation import activate
 from naiad.environments.archives.manifest import RECIPE_FOLDER
 from naiad.environments.archives.unpacked_file import UnpackedFile
 from naiad.environments.bytecode import COMPLETION_SCRIPT, bytecode_name, find_bytecode_target, stale_sources
+from naiad.environments.post_link import run_post_link_scripts
 from naiad.environments.store.file_digests import (
     FileState,
     make_read_only,
@@ -53,6 +56,8 @@ def finish(entry: Path, prefix: Path, origin: str, unpacked: Mapping[str, Unpack
     python = require_interpreter(prefix, where=where)
     try:
         _fix_prefixes(prefix, python)
+        # Before the files are recorded, because a script may write some.
+        activate(prefix, entry / ACTIVATION_NAME, where=where, watches=False)
         with ThreadPoolExecutor(1, "naiad-probe") as pool:
             probing = pool.submit(probe_with_libraries, python, prefix, probe_interpreter)
             try:
@@ -90,6 +95,7 @@ def finish_built(entry: Path, prefix: Path, origin: str) -> None:
     """
     where = f"the environment of {origin}"
     python = require_interpreter(prefix, where=where)
+    run_post_link_scripts(prefix, where)
     try:
         found, library_path = probe_with_libraries(python, prefix, probe_interpreter)
     except ExecutionEnvironmentError as error:
@@ -99,6 +105,7 @@ def finish_built(entry: Path, prefix: Path, origin: str) -> None:
             f"{where} cannot be used: its Python {version_text(found.version)} cannot import numpy "
             f"({found.numpy_error}); add numpy to its requirements"
         )
+    activate(prefix, entry / ACTIVATION_NAME, where=where, watches=False)
     # Its standard library is that of the base interpreter, which may have none.
     if not found.has_bytecode:
         probe_interpreter(python, library_path=library_path, bytecode=entry / "bytecode")

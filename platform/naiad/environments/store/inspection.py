@@ -15,6 +15,7 @@ from pathlib import Path
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.core.quantities import counted
 from naiad.core.signatures import list_signers
+from naiad.environments.activation import activation_scripts
 from naiad.environments.archives.extraction import damaged_archive_error, explain_unsafe_name
 from naiad.environments.archives.formats import ARCHIVE_ERRORS, ArchiveFormat, detect_format, iterate_members
 from naiad.environments.archives.manifest import Manifest, Package, read_manifest
@@ -55,6 +56,7 @@ class Inspection:
         signed_by: Ids of the keys in the `.sig` file beside it. The signatures are not verified.
         entry: Its entry in the store, None if it is not unpacked there.
         problems: What is wrong with the archive, so that a server may refuse it.
+        activation: Names of the scripts that activating it runs.
     """
 
     source: str
@@ -75,6 +77,7 @@ class Inspection:
     signed_by: tuple[str, ...] = ()
     entry: StoreEntry | None = None
     problems: tuple[str, ...] = ()
+    activation: tuple[str, ...] = ()
 
 
 def inspect_environment(text: str, root: Path, reporter: ProgressReporter) -> Inspection:
@@ -113,6 +116,7 @@ def _entry(entry: StoreEntry) -> Inspection:
         numpy=stored.interpreter.numpy or "",
         packages=list_packages(stored.prefix),
         entry=entry,
+        activation=tuple(path.name for path in activation_scripts(stored.prefix)),
     )
 
 
@@ -130,6 +134,7 @@ def _directory(path: Path) -> Inspection:
         platform=found.platform,
         numpy=found.numpy or "",
         packages=list_packages(path),
+        activation=tuple(path.name for path in activation_scripts(path)),
     )
 
 
@@ -158,20 +163,23 @@ def _archive(path: Path, root: Path, reporter: ProgressReporter) -> Inspection:
         recipe=tuple(sorted(manifest.recipe.items())),
         signed_by=list_signers(path, digest),
         entry=entry,
-        problems=_compare(path, packed_with, manifest),
+        **_compare(path, packed_with, manifest),
     )
 
 
-def _compare(path: Path, packed_with: ArchiveFormat, manifest: Manifest) -> tuple[str, ...]:
-    """What is wrong with the members of an archive; they are read completely, as a manifest is at the beginning."""
+def _compare(path: Path, packed_with: ArchiveFormat, manifest: Manifest) -> dict[str, tuple[str, ...]]:
+    """What only the members of an archive show: what is wrong with them, and its activation scripts.
+
+    They are read completely, as a manifest is at the beginning.
+    """
     try:
         facts = read_facts(path, packed_with)
     except ExecutionEnvironmentError as error:
-        return (error.message,)
+        return {"problems": (error.message,)}
     found = facts.members - 1
     if found != manifest.files:
         facts.problems.append(f"it has {counted(found, 'member')} beside its manifest, which counts {manifest.files}")
-    return tuple(facts.problems)
+    return {"problems": tuple(facts.problems), "activation": tuple(sorted(facts.activation))}
 
 
 def _without_manifest(path: Path, packed_with: ArchiveFormat, digest: str, entry: StoreEntry | None) -> Inspection:
@@ -192,6 +200,7 @@ def _without_manifest(path: Path, packed_with: ArchiveFormat, digest: str, entry
         signed_by=list_signers(path, digest),
         entry=entry,
         problems=tuple(facts.problems),
+        activation=tuple(sorted(facts.activation)),
     )
 
 
@@ -207,6 +216,7 @@ _INTERPRETER = re.compile(r"(?:[^/]+/)?bin/python(3(?:\.\d+)?)?")
 _LIBRARY = re.compile(r"(?:[^/]+/)?lib/python(3\.\d+)/os\.py")
 _WHEEL = re.compile(r".*/(?:site|dist)-packages/[^/]+\.dist-info/METADATA")
 _CONDA = re.compile(r"(?:[^/]+/)?conda-meta/[^/]+\.json")
+_ACTIVATION = re.compile(r"(?:[^/]+/)?etc/conda/activate\.d/([^/]+\.sh)")
 _UNPACK = re.compile(r"(?:[^/]+/)?bin/conda-unpack")
 _WINDOWS = re.compile(r"(?:[^/]+/)?(?:Scripts/)?python\.exe")
 # Size limit for a METADATA file or a conda record.
@@ -226,6 +236,7 @@ class ArchiveFacts:
         is_conda_packed: Whether conda-pack created the archive.
         packages: Installed packages by normalized name.
         problems: Members that would be written outside the folder, at most a few.
+        activation: Names of the scripts that activating it runs.
     """
 
     members: int = 0
@@ -235,6 +246,7 @@ class ArchiveFacts:
     is_conda_packed: bool = False
     packages: dict[str, Package] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    activation: list[str] = field(default_factory=list)
 
     def add(self, member: Member, content: MemberContent | None) -> None:
         """Collect the facts of one member."""
@@ -242,6 +254,8 @@ class ArchiveFacts:
         if len(self.problems) < _SHOWN_PROBLEMS and (why := explain_unsafe_name(member.name)):
             self.problems.append(f"its member '{member.name}' {why}: a server refuses the archive")
         name = member.name.removeprefix("./")
+        if script := _ACTIVATION.fullmatch(name):
+            self.activation.append(script[1])
         self.is_conda_packed |= _UNPACK.fullmatch(name) is not None
         if library := _LIBRARY.fullmatch(name):
             self.python = self.python or library[1]

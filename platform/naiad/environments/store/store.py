@@ -2,6 +2,7 @@
 
     <root>/<sha256>/env/...        the environment; `conda-unpack` has written this path into its files
     <root>/<sha256>/ready.json     the record, written last by rename: `env` is complete
+    <root>/<sha256>/activation.json  what its activation scripts do to variables (see `activation`)
     <root>/<sha256>/files.json     digests of its files (see `file_digests`)
     <root>/<sha256>/bytecode/      bytecode of an environment packed without it
     <root>/locks/<sha256>.lock     locked while an entry is created or removed
@@ -9,6 +10,7 @@
     <root>/uses/<sha256>/          leases of the processes that use an entry (see `leases`)
     <root>/remote/, downloads/     remote archives (see `fetching.remote`)
     <root>/index/, interpreters/   caches: digests of archives, facts about interpreters
+    <root>/activations/            what the activation scripts of folders do to variables
 
 How an entry is created, and what a crash leaves at each step:
 

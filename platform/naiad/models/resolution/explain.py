@@ -20,6 +20,25 @@ __all__ = [
 _INDENT = " " * 14
 
 
+class PreparedActivation(Protocol):
+    """The properties of an activation that are printed."""
+
+    @property
+    def scripts(self) -> tuple[str, ...]:
+        """The names of its scripts."""
+        ...
+
+    @property
+    def names(self) -> list[str]:
+        """The variables that it sets or removes."""
+        ...
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with its scripts."""
+        ...
+
+
 class PreparedEnvironment(Protocol):
     """The properties of a prepared environment that are printed."""
 
@@ -43,11 +62,17 @@ class PreparedEnvironment(Protocol):
         """The version of numpy in it."""
         ...
 
+    @property
+    def activation(self) -> PreparedActivation:
+        """What activating it does to variables."""
+        ...
+
 
 def explain_plainly(resolution: Resolution, environment: PreparedEnvironment | None = None) -> str:
     """All decisions as plain text, one block each."""
     lines = [_title(resolution), explain_steps(_steps(resolution, environment))]
-    lines.extend(f"  note        {notice}" for notice in resolution.notices)
+    problems = () if environment is None else environment.activation.problems
+    lines.extend(f"  note        {notice}" for notice in (*resolution.notices, *problems))
     return "\n".join(lines) + "\n"
 
 
@@ -68,6 +93,11 @@ def resolution_as_json(resolution: Resolution, environment: PreparedEnvironment 
         "python": str(environment.python),
         "version": ".".join(map(str, environment.version)),
         "numpy": environment.numpy_version,
+        "activation": {
+            "scripts": list(environment.activation.scripts),
+            "variables": environment.activation.names,
+            "problems": list(environment.activation.problems),
+        },
     }
     return {
         "version": resolution.version,
@@ -99,7 +129,14 @@ def prepared_step(environment: PreparedEnvironment) -> Decision:
 
 
 def _steps(resolution: Resolution, environment: PreparedEnvironment | None) -> tuple[Decision, ...]:
-    return resolution.steps if environment is None else (*resolution.steps, prepared_step(environment))
+    if environment is None:
+        return resolution.steps
+    activation = environment.activation
+    steps = (*resolution.steps, prepared_step(environment))
+    if not activation.names and not activation.scripts:
+        return steps
+    by = ", ".join(activation.scripts) or "conda-meta/state and env_vars.d"
+    return (*steps, Decision("activation", ", ".join(activation.names) or "no variables", f"set by {by}"))
 
 
 def _title(resolution: Resolution) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,19 @@ def run_script(
 
 
 def run_clean(
-    argv: list[str], *, library_path: Path | None = None, time_limit: float
+    argv: list[str],
+    *,
+    library_path: Path | None = None,
+    time_limit: float,
+    variables: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command of an environment with a minimal set of variables; its own folder is first on PATH.
+
+    Args:
+        argv: The command.
+        library_path: Folder for LD_LIBRARY_PATH.
+        time_limit: Seconds it may take.
+        variables: More variables, or others.
 
     Raises:
         ExecutionEnvironmentError: If it does not start or takes too long.
@@ -62,6 +72,7 @@ def run_clean(
     environ["OPENBLAS_NUM_THREADS"] = "1"
     if library_path is not None:
         environ["LD_LIBRARY_PATH"] = str(library_path)
+    environ.update(variables or {})
     try:
         process = subprocess.Popen(
             argv,

@@ -96,6 +96,7 @@ def inspection_text(found: Inspection, models: Sequence[str]) -> str:
         ("last used", "" if entry is None else "now" if entry.in_use else _date(entry.last_used)),
         ("models", ", ".join(models)),
         ("recipe", ", ".join(name for name, _ in found.recipe)),
+        ("activation", ", ".join(found.activation)),
         ("signed by", ", ".join(found.signed_by)),
         *(("problem", problem) for problem in found.problems),
         ("packages", str(len(found.packages))),
