@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,15 @@ def write(path: Path, value: dict[str, Any]) -> None:
         OSError: If the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = f"{path.parent}/.{path.name}.{secrets.token_hex(8)}"
+    # Not by `mkstemp`, whose files are for their owner alone: servers of other users read a store that root has filled.
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(value, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)  # noqa: PTH105 - `temporary` is a string of mkstemp
+        os.replace(temporary, path)  # noqa: PTH105 - `temporary` is a string
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

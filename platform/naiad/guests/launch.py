@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import logging
 import os
@@ -23,6 +24,7 @@ from naiad.guests.access import describe_denied_access
 from naiad.guests.memory.frontend_memory import FrontendMemory, SharedInputs
 from naiad.guests.memory.instance import InstanceMemory
 from naiad.guests.sweeper import sweeper
+from naiad.sources.interpreters.executables import explain_not_executable
 
 logger = logging.getLogger("naiad.workers")
 
@@ -243,9 +245,10 @@ def start_stub(
             extra_groups=None if user is None else (),
         )
     except OSError as error:
-        denied = explain_denied_access(spec)
+        why = explain_not_executable(spec.python) if error.errno == errno.EACCES else ""
+        denied = explain_denied_access(spec) if not why else ""
         raise GuestExitedError(
-            f"cannot start '{spec.name}': {spec.python}: {error.strerror or error}{denied}"
+            f"cannot start '{spec.name}': {spec.python}: {why or error.strerror or error}{denied}"
         ) from error
 
 

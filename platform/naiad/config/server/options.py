@@ -43,7 +43,7 @@ from naiad.config.server.hardened import Hardening
 from naiad.config.server.metrics_options import MetricsConfig, parse_metrics_config
 from naiad.config.server.option_group import combined, flags_of, option
 from naiad.config.server.rate_options import ResourceLimit, parse_resource_limits
-from naiad.config.server.store_location import StoreLocation, find_store
+from naiad.config.server.store_location import StoreLocation, find_store, guest_directory
 from naiad.config.server.trace_options import TraceConfig, parse_trace_config
 from naiad.config.server.web_pages import parse_allowed_hosts, parse_allowed_origins
 from naiad.core.errors import OptionError
@@ -726,7 +726,7 @@ class EnvironmentOptions:
     @property
     def guest_directory(self) -> Path:
         """The directory in which the default guest is laid out, beside the environments."""
-        return self.store / "guests"
+        return guest_directory(self.store)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

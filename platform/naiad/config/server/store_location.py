@@ -18,7 +18,7 @@ import platformdirs
 
 from naiad.core.errors import OptionError
 
-__all__ = ["PRIVATE_MODE", "StoreLocation", "find_store", "private_store", "require_private"]
+__all__ = ["PRIVATE_MODE", "StoreLocation", "find_store", "guest_directory", "private_store", "require_private"]
 
 PRIVATE_MODE = 0o700
 """The mode of the folder that has the store among temporary files."""
@@ -62,6 +62,11 @@ def find_store(named: str, environ: Mapping[str, str]) -> StoreLocation:
     if not _is_writable(cache) and (fallback := _fallback()) is not None:
         return StoreLocation(fallback, _warning(f"the store of environments cannot be written at {cache}", fallback))
     return StoreLocation(cache)
+
+
+def guest_directory(store: Path) -> Path:
+    """The directory in which the default guest is laid out, beside the environments of a store."""
+    return store / "guests"
 
 
 def _warning(problem: str, fallback: Path) -> str:

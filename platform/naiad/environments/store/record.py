@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.core import json_cache
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.sources.interpreters.probe import Interpreter
 
 _FORMAT = 1
@@ -45,8 +46,14 @@ class ReadyEntry:
 
 
 def has_record(entry: Path) -> bool:
-    """Whether an entry has a record, valid or not."""
-    return (entry / RECORD_NAME).exists()
+    """Whether an entry has a record, valid or not. One that another user made for itself alone counts as complete."""
+    try:
+        (entry / RECORD_NAME).stat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def write_record(
@@ -89,8 +96,14 @@ def write_record(
 
 
 def read_record(entry: Path) -> ReadyEntry | None:
-    """The entry in a folder, None if it is incomplete."""
+    """The entry in a folder, None if it is incomplete.
+
+    Raises:
+        ExecutionEnvironmentError: If this user may not read it.
+    """
     record = json_cache.read(entry / RECORD_NAME)
+    if record is None:
+        _require_readable(entry)
     if record is None or record.get("format") != _FORMAT:
         return None
     try:
@@ -100,6 +113,24 @@ def read_record(entry: Path) -> ReadyEntry | None:
     if not stored.interpreter.python.exists():
         return None  # for example files were deleted by hand
     return stored if record.get("boot") == _boot() or _survived(entry, record, stored.prefix) else None
+
+
+def _require_readable(entry: Path) -> None:
+    """Reject an entry that another user keeps for itself; to unpack the archive again would fail or repeat work."""
+    path = entry / RECORD_NAME
+    try:
+        path.open("rb").close()
+    except PermissionError as error:
+        folders = (folder for folder in reversed(path.parents) if not os.access(folder, os.X_OK))
+        closed = next(folders, path)
+        facts = closed.stat()
+        raise ExecutionEnvironmentError(
+            f"cannot use the environment in {entry}: {closed} belongs to user {facts.st_uid} (mode "
+            f"{facts.st_mode & 0o7777:o}), and this is user {os.geteuid()}, who may not read it; as its owner, run "
+            f"`chmod -R a+rX {entry.parent}`, or name another store with --env-store"
+        ) from error
+    except OSError:
+        return
 
 
 def _stored(entry: Path, record: dict[str, Any]) -> ReadyEntry:

@@ -72,8 +72,8 @@ def _complete_entries(entry: Path) -> list[Path]:
 def _time_of(entry: Path) -> float:
     try:
         return (entry / RECORD_NAME).stat().st_mtime
-    except FileNotFoundError:
-        return 0.0  # removed just now
+    except OSError:
+        return 0.0  # removed just now, or of another user
 
 
 def _link(source: Path, target: FileState) -> bool | None:

@@ -28,7 +28,9 @@ and becomes another entry, so running guests keep their environment.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import re
 import shutil
 import tempfile
@@ -185,8 +187,10 @@ class Store:
                     yield from self._incomplete_folders(name)
             except TimeoutError:
                 continue  # another process is creating it
-            except OSError as error:
-                _log.warning("cannot clean up %s in %s: %s", name, self.root, error)
+            except (OSError, ExecutionEnvironmentError) as error:
+                # Not a warning where another user has filled the store: nothing can be removed here then.
+                level = logging.DEBUG if _may_not_write(self.root) else logging.WARNING
+                _log.log(level, "cannot clean up %s in %s: %s", name, self.root, error)
 
     def _incomplete_digests(self) -> set[str]:
         entries = {path.name for path in _list_folder(self.root) if not has_record(path)}
@@ -326,7 +330,17 @@ def _list_folder(folder: Path) -> Iterator[Path]:
         return
 
 
+def _may_not_write(root: Path) -> bool:
+    return not os.access(root, os.W_OK)
+
+
 def _unwritable(root: Path, error: OSError) -> ExecutionEnvironmentError:
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and _may_not_write(root) and root.is_dir():
+        return ExecutionEnvironmentError(
+            f"cannot put an environment into the store at {root}: {error.strerror or error}"
+            f"{f' ({error.filename})' if error.filename else ''}; this server may only use what is there: add it with "
+            "`naiad env prefetch` as a user who may write there, or name another store with --env-store"
+        )
     return ExecutionEnvironmentError(
         f"cannot use the store of environments at {root}: {error.strerror or error}"
         f"{f' ({error.filename})' if error.filename else ''}; choose another folder or correct its permissions"

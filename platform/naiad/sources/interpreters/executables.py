@@ -108,6 +108,31 @@ def require_runs_here(interpreter: Path, *, where: str) -> None:
         )
 
 
+def explain_not_executable(program: Path) -> str:
+    """Why the system may not execute a file, with what to do; empty unless its mode or its file system is the cause."""
+    try:
+        real = Path(os.path.realpath(program))
+        mode = real.stat().st_mode
+        is_noexec = bool(os.statvfs(real).f_flag & os.ST_NOEXEC)
+    except OSError:
+        return ""
+    if is_noexec:
+        return (
+            f"the file system at {_mount_of(real)} is mounted with noexec, so no program in it can be started; mount "
+            "it without noexec, or put the environment elsewhere (for the store --env-store)"
+        )
+    if not mode & 0o111:
+        return (
+            f"{real} has lost its permission to be executed (mode {mode & 0o7777:o}), as copies by some tools and file "
+            "systems do; copy the environment again with modes (`cp -a`, `tar -p`), or remove it from the store"
+        )
+    return ""
+
+
+def _mount_of(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.is_mount())
+
+
 def _foreign_platform(found: Executable, own: str, here: str) -> str:
     """The platform of the file if it is foreign, else empty. Scripts and unknown files are accepted."""
     if found.system in ("script", "unknown"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from naiad.core.child_processes import ended_with_group
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.sources.interpreters.executables import explain_not_executable
 
 
 def run_script(
@@ -88,7 +90,9 @@ def run_clean(
     except OSError as error:
         # The missing file need not be the command: without /dev/null, stdin cannot be opened.
         other = "" if error.filename in {None, argv[0]} else f": {error.filename}"
-        raise ExecutionEnvironmentError(f"{argv[0]} cannot be started: {error.strerror or error}{other}") from error
+        why = explain_not_executable(Path(argv[0])) if error.errno == errno.EACCES and not other else ""
+        reason = why or error.strerror or str(error)
+        raise ExecutionEnvironmentError(f"{argv[0]} cannot be started: {reason}{other}") from error
     try:
         with ended_with_group(process):
             out, errors = process.communicate(timeout=time_limit)

@@ -175,10 +175,12 @@ def _prefetch(
 
     Each is named as in EXECUTION_ENV_PATH: a path, env://NAME, or a URI. A file that declares an environment is built.
     """
+    from naiad.config.server.store_location import guest_directory
     from naiad.core.errors import ExecutionEnvironmentError, NaiadError
     from naiad.core.signatures import read_trusted_keys
     from naiad.environments.manager import EnvironmentManager
     from naiad.environments.policy import StorePolicy
+    from naiad.models.resolution.layout import lay_out_guest
 
     policy = StorePolicy(
         trust=None if trust is None else read_trusted_keys(trust),
@@ -188,6 +190,8 @@ def _prefetch(
         offline=offline,
     )
     manager = EnvironmentManager(store, policy=policy)
+    # Whoever uses the store may not be allowed to write into it.
+    lay_out_guest(guest_directory(store))
     results: list[dict[str, str]] = []
     used = _used_environments(environments, repositories, directories, store)
     for _, source, python, origin in dict.fromkeys(each._replace(model="") for each in used):
