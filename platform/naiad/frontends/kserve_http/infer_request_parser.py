@@ -1,21 +1,27 @@
 """Inference requests recognised by the bytes of their JSON.
 
-Most clients send the same JSON over and over, followed by other tensor bytes. The first such request is parsed and
-checked. Each further one costs a look-up and a slice per tensor.
+Most clients send the same JSON over and over, around or before other tensors. The first such request is parsed and
+checked. Each further one costs a look-up and little work per tensor:
 
-Only requests whose tensors are all binary are recognised, and only short JSON, so that data in JSON cannot fill the
-memory. Clients that number their requests send another `id` each time; an `id` at the beginning of the JSON is cut off
-before the look-up.
+- Where all tensors are binary, the whole JSON is recognised, and each tensor is a slice of what follows it.
+- Where the body is JSON alone, the lists of data are cut out of it (`json_skeleton`). What is left is recognised, and
+  each list is parsed by itself.
+
+Only short JSON is kept, without data, so that it cannot fill the memory. Clients that number their requests send
+another `id` each time; an `id` at the beginning of the JSON is cut off before the look-up.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from naiad_stub.memo import Memo
 
 from naiad.frontends.kserve_http.infer_request import NO_REGIONS, parse_infer
+from naiad.frontends.kserve_http.json_skeleton import is_certain, split
+from naiad.frontends.kserve_http.json_tensors import UnusualListError, list_packer
 from naiad.frontends.kserve_http.response_format import RepeatedResponses, ResponseFormat
 from naiad.frontends.regions import TensorRegions
 from naiad.protocol.datatypes import Datatype
@@ -46,6 +52,21 @@ class _KnownRequest:
     form: ResponseFormat
 
 
+@dataclass(frozen=True, slots=True)
+class _KnownJson:
+    """A request seen before whose data is in its JSON, without that data.
+
+    Attributes:
+        request: The request, without inputs and with the id of the first one.
+        inputs: Name, datatype and shape of each input, and what gives the bytes of its list.
+        form: How the client wants the response.
+    """
+
+    request: InferRequest
+    inputs: tuple[tuple[str, Datatype, tuple[int, ...], Callable[[bytes], bytes]], ...]
+    form: ResponseFormat
+
+
 class InferRequestParser:
     """Parses the requests for one model and version."""
 
@@ -55,9 +76,12 @@ class InferRequestParser:
         self._max_json = max_json
         self._regions = regions
         self._known: Memo[bytes, _KnownRequest] = Memo(_MAX_KNOWN)
+        self._skeletons: Memo[bytes, _KnownJson] = Memo(_MAX_KNOWN)
 
     def parse(self, body: Buffer, header_length: bytes | None) -> tuple[InferRequest, ResponseFormat]:
         """As `infer_request.parse_infer`, which it calls for requests not seen before."""
+        if header_length is None and len(body) <= self._max_json:
+            return self._parse_json(bytes(body))
         size = _json_size(header_length)
         if size <= 0:
             return parse_infer(body, header_length, self._model_name, self._version, self._max_json, self._regions)
@@ -77,6 +101,44 @@ class InferRequestParser:
         if found_id is None or not (b'"id"' in key or b"\\" in key):
             self._remember(key, request, form, len(body) - size)
         return request, form
+
+    def _parse_json(self, text: bytes) -> tuple[InferRequest, ResponseFormat]:
+        """As `parse`, for a body that is JSON alone."""
+        found_id = _ID.match(text)
+        skeleton, lists = split(text, 0 if found_id is None else found_id.end())
+        known = self._skeletons.get(skeleton)
+        if known is not None:
+            try:
+                inputs = [
+                    InputTensor(name, datatype, shape, pack(data))
+                    for (name, datatype, shape, pack), data in zip(known.inputs, lists)  # noqa: B905 - of equal length
+                ]
+            except UnusualListError:
+                pass  # below it is read, or explained
+            else:
+                request_id = known.request.request_id if found_id is None else found_id[1].decode("ascii")
+                return _like(known.request, inputs, request_id), known.form
+        request, form = parse_infer(text, None, self._model_name, self._version, self._max_json, self._regions)
+        if known is None and lists and len(skeleton) <= _MAX_JSON and is_certain(skeleton, len(request.inputs)):
+            self._remember_json(skeleton, lists, request, form)
+        return request, form
+
+    def _remember_json(self, skeleton: bytes, lists: list[bytes], request: InferRequest, form: ResponseFormat) -> None:
+        if form.requested is not None:
+            return  # it refers to regions and labels, which change while the server runs
+        inputs = []
+        for tensor, data in zip(request.inputs, lists, strict=True):
+            pack = list_packer(tensor.datatype, tensor.shape)
+            try:
+                if pack is None or pack(data) != tensor.data:
+                    return
+            except UnusualListError:
+                return
+            inputs.append((tensor.name, tensor.datatype, tensor.shape, pack))
+        if all(tensor.datatype is not Datatype.BYTES for tensor in request.inputs):  # whose elements must be counted
+            request.layout_key = object()
+        form.repeated = RepeatedResponses()
+        self._skeletons[skeleton] = _KnownJson(replace(request, inputs=()), tuple(inputs), form)
 
     def _remember(self, key: bytes, request: InferRequest, form: ResponseFormat, size: int) -> None:
         if sum([len(tensor.data) for tensor in request.inputs]) != size:
@@ -105,17 +167,22 @@ def _json_size(header_length: bytes | None) -> int:
 def _repeat(known: _KnownRequest, body: Buffer, start: int, request_id: str) -> InferRequest:
     """The known request with the tensors of *body*, which begin at *start*."""
     view = memoryview(body)[start:]
-    like = known.request
+    inputs = [InputTensor(name, datatype, shape, view[begin:end]) for name, datatype, shape, begin, end in known.inputs]
+    return _like(known.request, inputs, request_id)
+
+
+def _like(known: InferRequest, inputs: list[InputTensor], request_id: str) -> InferRequest:
+    """A request that differs from *known* in its inputs and id alone."""
     return InferRequest(
-        like.model_name,
-        like.model_version,
-        [InputTensor(name, datatype, shape, view[begin:end]) for name, datatype, shape, begin, end in known.inputs],
+        known.model_name,
+        known.model_version,
+        inputs,
         request_id,
-        like.requested_outputs,
-        like.parameters,
-        like.correlation_id,
-        like.flags,
-        like.priority,
-        like.timeout_us,
-        like.layout_key,
+        known.requested_outputs,
+        known.parameters,
+        known.correlation_id,
+        known.flags,
+        known.priority,
+        known.timeout_us,
+        known.layout_key,
     )

@@ -6,15 +6,16 @@ The order of members is the reference's (SRV src/http_server.cc, `FinalizeRespon
 from __future__ import annotations
 
 from collections.abc import Generator, Hashable, Mapping
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 import orjson
-from naiad_stub.memo import Memo
 
 from naiad.frontends.http1.messages import BINARY, JSON, response
 from naiad.frontends.kserve_http import json_tensors
-from naiad.frontends.kserve_http.json_tensors import from_tensor, rendered_steps
-from naiad.frontends.kserve_http.response_format import ResponseFormat
+from naiad.frontends.kserve_http.json_tensors import from_tensor, list_writer, rendered_steps
+from naiad.frontends.kserve_http.response_format import RepeatedResponses, ResponseFormat
 from naiad.frontends.regions import RegionPart
 from naiad.protocol.inference import Buffer, InferResponse, OutputTensor
 
@@ -128,37 +129,70 @@ def _entry(tensor: OutputTensor) -> dict[str, Any]:
 def write_infer(result: InferResponse, form: ResponseFormat) -> list[Buffer]:
     """The whole response, uncompressed.
 
-    A repeated request has the same *form* object each time. If all its outputs are binary, responses with outputs of
-    one layout differ in nothing but the id and the binary data. The rest is made once and kept in `form.repeated`.
+    A repeated request has the same *form* object each time. If all its outputs are binary, or all in JSON, responses
+    with outputs of one layout differ in nothing but the id and the data. The rest is made once and kept in
+    `form.repeated`.
     """
     layout, repeated = result.layout, form.repeated
     if layout is None or repeated is None or result.parameters:
         return _write(result, form)
+    pieces = repeated.documents.get(layout)
+    if pieces is not None:
+        return [_write_document(result, pieces)]
     if result.request_id:
-        return _write_with_id(result, form, layout, repeated.texts)
+        return _write_with_id(result, form, layout, repeated)
     head = repeated.heads.get(layout)
     if head is not None:
         return [head, *[tensor.data for tensor in result.outputs]]
     parts = _write(result, form)
     if _is_all_binary(result, form):
         repeated.heads[layout] = b"".join(parts[:2])
+    elif _is_all_json(result, form):
+        repeated.documents[layout] = _pieces(result)
     return parts
 
 
 def _write_with_id(
-    result: InferResponse, form: ResponseFormat, layout: Hashable, texts: Memo[Hashable, bytes]
+    result: InferResponse, form: ResponseFormat, layout: Hashable, repeated: RepeatedResponses
 ) -> list[Buffer]:
     """As `write_infer`. The id changes Content-Length, so only the JSON after the id is kept, not the head."""
     id_member = b'{"id":%b,' % orjson.dumps(result.request_id)
-    rest = texts.get(layout)
+    rest = repeated.texts.get(layout)
     if rest is not None:
         text = id_member + rest
         body: list[Buffer] = [text, *[tensor.data for tensor in result.outputs if len(tensor.data)]]
         return response(_OK, body, BINARY, _HEADER % len(text))
     body, content_type, extra = infer_response(result, form)
     if _is_all_binary(result, form):
-        texts[layout] = bytes(body[0]).removeprefix(id_member)
+        repeated.texts[layout] = bytes(body[0]).removeprefix(id_member)
+    elif _is_all_json(result, form):
+        repeated.documents[layout] = _pieces(result)
     return response(_OK, body, content_type, extra)
+
+
+def _pieces(result: InferResponse) -> tuple[bytes, ...]:
+    """The JSON of a response around its lists of data, without its id: the first piece is before the first list."""
+    pieces = []
+    text = orjson.dumps(_document(replace(result, request_id="")))[1:-1] + b',"outputs":['
+    for tensor in result.outputs:
+        pieces.append(text + orjson.dumps(_entry(tensor))[:-1] + b',"data":')
+        text = b"},"
+    return (*pieces, b"}]}")
+
+
+def _write_document(result: InferResponse, pieces: tuple[bytes, ...]) -> bytes:
+    """The whole response whose JSON has these *pieces* around its lists of data."""
+    parts = [b'{"id":%b,' % orjson.dumps(result.request_id) if result.request_id else b"{"]
+    # Of equal length by construction; this is the request path.
+    for tensor, piece in zip(result.outputs, pieces):  # noqa: B905 - as said above
+        parts += (piece, list_writer(tensor.datatype, prod(tensor.shape))(tensor))
+    parts.append(pieces[-1])
+    body = b"".join(parts)
+    return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def _is_all_json(result: InferResponse, form: ResponseFormat) -> bool:
+    return bool(result.outputs) and not any(form.is_binary(tensor.name) for tensor in result.outputs)
 
 
 def _is_all_binary(result: InferResponse, form: ResponseFormat) -> bool:

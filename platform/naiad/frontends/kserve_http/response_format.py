@@ -25,13 +25,15 @@ class RepeatedResponses:
     Attributes:
         heads: Everything before the binary data, for responses without an id.
         texts: The JSON after the id, for responses with one.
+        documents: The JSON around the lists of data, after the id, for responses without binary data.
     """
 
-    __slots__ = ("heads", "texts")
+    __slots__ = ("documents", "heads", "texts")
 
     def __init__(self) -> None:
         self.heads: Memo[Hashable, bytes] = Memo(_MAX_LAYOUTS, _MAX_BYTES)
         self.texts: Memo[Hashable, bytes] = Memo(_MAX_LAYOUTS, _MAX_BYTES)
+        self.documents: Memo[Hashable, tuple[bytes, ...]] = Memo(_MAX_LAYOUTS, _MAX_BYTES)
 
 
 @dataclass(slots=True)
