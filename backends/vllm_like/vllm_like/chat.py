@@ -1,15 +1,13 @@
-"""Conversations in the form of OpenAI's API: validation, forced tool calls, and messages assembled from deltas."""
+"""Conversations in the form of OpenAI's API: validation, images, and messages assembled from deltas."""
 
 from __future__ import annotations
 
 import base64
 import json
-import uuid
-from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
 from vllm_like import keys
-from vllm_like.engines.base import CallerError, Delta
+from vllm_like.engines.base import CallerError
 
 _KEYS = (
     "messages",
@@ -47,62 +45,52 @@ def parse(text: str) -> Dict[str, Any]:
     for number, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise CallerError(f"message {number} must be an object with a 'role'")
-    return {key: value for key, value in given.items() if value is not None}
+    conversation = {key: value for key, value in given.items() if value is not None}
+    conversation["messages"] = [_with_checked_calls(message, f"message {n}") for n, message in enumerate(messages)]
+    _check_tools(conversation.get("tools", []))
+    return conversation
 
 
-@dataclass(frozen=True)
-class ForcedToolCall:
-    """A tool call that the response must be (`tool_choice` with a function or `required`).
-
-    The engine is constrained by a JSON schema made of the functions' parameters, so that any model can do this.
-
-    Attributes:
-        conversation: The conversation, with the tools described in its system message instead of in `tools`: engines
-            accept a schema or tools, not both.
-        schema: JSON schema of the text to generate.
-        name: Name of the tool; "" if there are several, then the generated text contains the name as well.
-    """
-
-    conversation: Dict[str, Any]
-    schema: Dict[str, Any]
-    name: str
-
-    def writer(self) -> ToolCallWriter:
-        """A converter for the text of one choice."""
-        return ToolCallWriter(self.name)
+def _check_tools(tools: Any) -> None:
+    functions = [tool.get("function") if isinstance(tool, dict) else None for tool in _list(tools, "'tools'")]
+    if not all(isinstance(one, dict) and isinstance(one.get("name"), str) and one["name"] for one in functions):
+        raise CallerError("'tools' must be a list of objects with a 'function', which has a 'name'")
+    if not all(isinstance(one.get("parameters") or {}, dict) for one in functions):
+        raise CallerError("the 'parameters' of a function in 'tools' must be a JSON schema, which is an object")
 
 
-def forced_tool_call(conversation: Dict[str, Any]) -> Optional[ForcedToolCall]:
-    """The tool call that `tool_choice` demands; None if it demands none.
+def _list(value: Any, what: str) -> List[Any]:
+    if not isinstance(value, list):
+        raise CallerError(f"{what} must be a list")
+    return value
 
-    Raises:
-        CallerError: If `tool_choice` is invalid or names an unknown tool.
-    """
-    choice = conversation.get("tool_choice", "auto")
-    if isinstance(choice, str) and choice in {"auto", "none"}:
-        return None
-    tools = _functions(conversation.get("tools"))
-    if isinstance(choice, dict):
-        wanted = choice.get("function", {}).get("name")
-        tools = [tool for tool in tools if tool["name"] == wanted]
-        if not tools:
-            raise CallerError(f"Tool '{wanted}' has not been passed in `tools`.")
-    elif choice != "required":
-        raise CallerError("'tool_choice' must be auto, none, required or the name of a function")
-    if not tools:
-        raise CallerError("'tool_choice' requires a call, but 'tools' is empty")
-    if len(tools) == 1:
-        return ForcedToolCall(_with_tools_in_prompt(conversation, tools), _schema(tools[0]), tools[0]["name"])
-    calls = [
-        {
-            "type": "object",
-            "properties": {"name": {"const": tool["name"]}, "arguments": _schema(tool)},
-            "required": ["name", "arguments"],
-            "additionalProperties": False,
-        }
-        for tool in tools
+
+def _with_checked_calls(message: Dict[str, Any], what: str) -> Dict[str, Any]:
+    """The message with its tool calls as engines take them: with a type, and with arguments that are JSON."""
+    calls = message.get("tool_calls")
+    if calls is None:
+        return message
+    made = [
+        _checked_call(call, f"call {n} of {what}") for n, call in enumerate(_list(calls, f"'tool_calls' of {what}"))
     ]
-    return ForcedToolCall(_with_tools_in_prompt(conversation, tools), {"anyOf": calls}, "")
+    if made:
+        return {**message, "tool_calls": made}
+    return {"content": "", **keys.without(message, ("tool_calls",))}  # engines want one of both
+
+
+def _checked_call(call: Any, what: str) -> Dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+        raise CallerError(f"{what} must be an object with a 'function', which has a 'name'")
+    arguments = function.get("arguments")
+    if arguments is None or arguments == "":
+        arguments = "{}"  # clients write a call without arguments so
+    elif isinstance(arguments, str):
+        try:
+            json.loads(arguments)
+        except ValueError as error:
+            raise CallerError(f"the arguments of {what}, '{function['name']}', are not valid JSON: {error}") from None
+    return {**call, "type": "function", "function": {**function, "arguments": arguments}}
 
 
 def take_images(conversation: Dict[str, Any]) -> Tuple[Dict[str, Any], List[bytes]]:
@@ -133,70 +121,6 @@ def _without_image(part: Any, images: List[bytes]) -> Any:
     except ValueError:
         raise CallerError("an image in 'messages' must be a data URL in base64: data:image/png;base64,...") from None
     return {"type": "image"}
-
-
-def _functions(tools: Any) -> List[Dict[str, Any]]:
-    if tools is None:
-        return []
-    listed = tools if isinstance(tools, list) else [None]
-    functions = [tool.get("function") if isinstance(tool, dict) else None for tool in listed]
-    if not all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in functions):
-        raise CallerError("'tools' must be a list of objects with a 'function', which has a 'name'")
-    return functions  # type: ignore[return-value] - checked one line above
-
-
-def _schema(tool: Dict[str, Any]) -> Dict[str, Any]:
-    return tool.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
-
-
-def _with_tools_in_prompt(conversation: Dict[str, Any], tools: List[Dict[str, Any]]) -> Dict[str, Any]:
-    """The conversation without `tools`, and with a system message that describes them."""
-    text = "Answer with a call of one of these functions, as JSON:\n" + "\n".join(map(json.dumps, tools))
-    messages = list(conversation["messages"])
-    if messages[0]["role"] == "system" and isinstance(messages[0].get("content"), str):
-        messages[0] = {**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}
-    else:
-        messages.insert(0, {"role": "system", "content": text})
-    rest = keys.without(conversation, ("messages", "tools", "tool_choice", "parallel_tool_calls"))
-    return {"messages": messages, **rest}
-
-
-@dataclass
-class ToolCallWriter:
-    """Converts the generated text of one choice, which is JSON, into deltas of a tool call."""
-
-    name: str
-    _text: str = ""
-    _has_begun: bool = False
-    _id: str = field(default_factory=lambda: f"call_{uuid.uuid4().hex[:24]}")
-
-    def convert(self, delta: Delta) -> None:
-        """Move the text of *delta* into its message."""
-        if self.name:
-            arguments, delta.text = delta.text, ""
-            if arguments or not self._has_begun:
-                delta.message = self._message(self.name, arguments)
-        else:
-            self._text += delta.text
-            delta.text = ""
-            if delta.finish_reason is not None:
-                self._finish(delta)
-        if delta.finish_reason == "stop":
-            delta.finish_reason = "tool_calls"
-
-    def _finish(self, delta: Delta) -> None:
-        try:
-            call = json.loads(self._text)
-            delta.message = self._message(call["name"], json.dumps(call["arguments"]))
-        except (ValueError, KeyError, TypeError):  # incomplete JSON: `max_tokens` was reached
-            delta.text = self._text
-
-    def _message(self, name: str, arguments: str) -> Dict[str, Any]:
-        call: Dict[str, Any] = {"index": 0, "function": {"arguments": arguments}}
-        if not self._has_begun:
-            self._has_begun = True
-            call = {"index": 0, "id": self._id, "type": "function", "function": {"name": name, "arguments": arguments}}
-        return {"tool_calls": [call]}
 
 
 def merge_message(message: Dict[str, Any], delta: Dict[str, Any]) -> None:
@@ -231,3 +155,10 @@ def finish_message(message: Dict[str, Any]) -> Dict[str, Any]:
         return message
     calls = sorted(message["tool_calls"], key=lambda call: call["index"])
     return {**message, "tool_calls": [{"type": "function", **keys.without(call, ("index",))} for call in calls]}
+
+
+def with_first_call(delta: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+    """A delta without tool calls after the first one; None if nothing is left of it."""
+    calls = [call for call in delta["tool_calls"] if call.get("index", 0) == 0]
+    rest = keys.without(delta, ("tool_calls",))
+    return {**rest, "tool_calls": calls} if calls else rest or None

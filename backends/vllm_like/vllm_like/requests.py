@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Union
 
-from vllm_like import chat, sampling, tokenizing
+from vllm_like import chat, forced_calls, sampling, tokenizing
 from vllm_like.engines.base import CallerError, EmbeddingRequest, Generation, RankRequest
+from vllm_like.template_rules import TemplateRules
 from vllm_like.tensors import Inputs
 
 _MAX_TOKEN_ID = (1 << 31) - 1
@@ -25,7 +26,8 @@ class ResponseOptions:
         echo: Prompt to repeat before the text; "" for none.
         choices: Number of texts to generate.
         finish_reason: Whether to send the output of this name; the same for the five fields that follow.
-        tools: The tool call that the response must be; None for none.
+        single_call: Whether an answer has at most one tool call; the model may write more.
+        tools: The tool calls that the response must be; None for none.
     """
 
     stream: bool = False
@@ -37,7 +39,8 @@ class ResponseOptions:
     num_input_tokens: bool = False
     num_output_tokens: bool = False
     message: bool = False
-    tools: Optional[chat.ForcedToolCall] = None
+    single_call: bool = False
+    tools: Optional[forced_calls.ForcedToolCalls] = None
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,15 @@ class TokenizerRequest:
     given: Dict[str, Any]
 
 
-def read_request(request: Any, request_id: str) -> Union[TextRequest, EmbeddingRequest, RankRequest, TokenizerRequest]:
+def read_request(
+    request: Any, request_id: str, template: TemplateRules
+) -> Union[TextRequest, EmbeddingRequest, RankRequest, TokenizerRequest]:
     """The request in the input tensors of *request*.
+
+    Args:
+        request: The server's request.
+        request_id: Unique among the running requests.
+        template: The rules of the model's chat template.
 
     Raises:
         CallerError: If an input is invalid.
@@ -70,7 +80,7 @@ def read_request(request: Any, request_id: str) -> Union[TextRequest, EmbeddingR
         return _ranking(ranking, request_id, counts=bool(inputs.flag("return_num_input_tokens")))
     tokenizing_request = inputs.text("tokenizer_request")
     if tokenizing_request is not None:
-        return TokenizerRequest(tokenizing.read_request(tokenizing_request))
+        return TokenizerRequest(tokenizing.read_request(tokenizing_request, template))
     given = inputs.text("sampling_parameters")
     parameters = (
         sampling.parse(given, "'sampling_parameters'")
@@ -78,7 +88,7 @@ def read_request(request: Any, request_id: str) -> Union[TextRequest, EmbeddingR
         else sampling.parse(request.parameters(), "the request's parameters")
     )
     lora = parameters.pop("lora_name", "")
-    conversation, forced = _conversation(inputs, parameters)
+    conversation, forced = _conversation(inputs, parameters, template)
     text = inputs.text("text_input") or ""
     token_ids = inputs.integers("prompt_token_ids")
     if conversation is None and not text and token_ids is None:
@@ -88,6 +98,8 @@ def read_request(request: Any, request_id: str) -> Union[TextRequest, EmbeddingR
     options = _response_options(
         inputs, text, parameters.get("n", 1), forced, is_chat=conversation is not None, is_text=token_ids is None
     )
+    if conversation is not None and conversation.get("parallel_tool_calls") is False:
+        options = replace(options, single_call=True)
     generation = Generation(
         request_id=request_id,
         prompt=text if token_ids is None else token_ids,
@@ -102,18 +114,19 @@ def read_request(request: Any, request_id: str) -> Union[TextRequest, EmbeddingR
     return TextRequest(generation, options)
 
 
-def _conversation(inputs: Inputs, parameters: Dict[str, Any]) -> Any:
+def _conversation(inputs: Inputs, parameters: Dict[str, Any], template: TemplateRules) -> Any:
     given = inputs.text("messages")
     if given is None:
         return None, None
     conversation = chat.parse(given)
-    forced = chat.forced_tool_call(conversation)
+    forced = forced_calls.forced_tool_calls(conversation, template)
     if forced is not None:
         if "structured_outputs" in parameters:
             raise CallerError("a 'tool_choice' that demands a call cannot be combined with 'structured_outputs'")
-        parameters["structured_outputs"] = {"json": forced.schema}
+        if forced.schema is not None:
+            parameters["structured_outputs"] = {"json": forced.schema}
         conversation = forced.conversation
-    return conversation, forced
+    return template.adapted(conversation), forced
 
 
 def _check_token_ids(token_ids: List[int], *, is_only_prompt: bool) -> None:
@@ -128,7 +141,7 @@ def _response_options(
     inputs: Inputs,
     prompt: str,
     choices: int,
-    forced: Optional[chat.ForcedToolCall],
+    forced: Optional[forced_calls.ForcedToolCalls],
     *,
     is_chat: bool,
     is_text: bool,

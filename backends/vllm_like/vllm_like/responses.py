@@ -28,7 +28,8 @@ def send_error(sender: Any, error: BaseException) -> None:
 class _Choice:
     """One generated text: what is not sent yet, and totals."""
 
-    __slots__ = ("finish_reason", "logprob", "logprobs", "message", "text", "tokens", "total", "writer")
+    __slots__ = ("finish_reason", "logprob", "logprobs", "message", "single_call", "text", "tokens",
+                 "total", "writer")  # fmt: skip
 
     def __init__(self, options: ResponseOptions) -> None:
         self.text = options.echo
@@ -39,12 +40,15 @@ class _Choice:
         # The role is part of a whole message only, as in OpenAI's API.
         self.message: Dict[str, Any] = {} if options.stream else {"role": "assistant", "content": None}
         self.finish_reason: Optional[str] = None
+        self.single_call = options.single_call
         self.writer = options.tools.writer() if options.tools is not None else None
 
     def add(self, delta: Delta, *, keeps_message: bool) -> None:
         """Append a delta."""
         if self.writer is not None:
             self.writer.convert(delta)
+        if self.single_call and delta.message is not None and "tool_calls" in delta.message:
+            delta.message = chat.with_first_call(delta.message)
         self.text += delta.text
         self.tokens += delta.tokens
         self.total += delta.tokens

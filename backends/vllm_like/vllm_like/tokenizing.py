@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any, Dict
 
-from vllm_like import chat, keys
+from vllm_like import chat, forced_calls, keys
 from vllm_like.engines.base import CallerError, Engine
+from vllm_like.template_rules import TemplateRules
 
 _KEYS = ("prompt", "chat", "tokens", "add_special_tokens", "return_token_strs", "return_tokens")
 
 
-def read_request(text: str) -> Dict[str, Any]:
+def read_request(text: str, template: TemplateRules) -> Dict[str, Any]:
     """The request in the input `tokenizer_request`.
 
     Raises:
@@ -34,8 +35,8 @@ def read_request(text: str) -> Dict[str, Any]:
         raise CallerError("'tokens' must be a list of token ids")
     if "chat" in given:
         conversation = chat.parse(json.dumps(given["chat"]))
-        forced = chat.forced_tool_call(conversation)
-        given["chat"] = conversation if forced is None else forced.conversation
+        forced = forced_calls.forced_tool_calls(conversation, template)
+        given["chat"] = template.adapted(conversation if forced is None else forced.conversation)
     return given
 
 

@@ -35,6 +35,8 @@ _COUNT_RULES: dict[str, FieldRule] = {
     "output_config": OBJECT,
     # Settings of Anthropic's hosted service, which its clients also send to other servers: accepted and ignored.
     "cache_control": OBJECT,
+    # What the service drops of a long conversation, to make it shorter: nothing is dropped here.
+    "context_management": OBJECT,
 }
 _RULES: dict[str, FieldRule] = {
     **_COUNT_RULES,
@@ -50,8 +52,11 @@ _RULES: dict[str, FieldRule] = {
 _UNSUPPORTED = {
     "mcp_servers": "call their tools in the client",
     "container": "models here run no code",
-    "context_management": "send fewer messages",
 }
+_CUSTOM = "custom"
+_HOSTED_BLOCKS = "server_tool_use"
+_RESULT, _RESULTS = "tool_result", "_tool_result"
+"""Type of the results of the client's tools, and how the types of results end that the service's own tools have."""
 _ROLES = ("user", "assistant", "system")
 
 
@@ -88,13 +93,15 @@ def read_count_request(document: Mapping[str, Any]) -> TextRequest:
 
 
 def _text_request(given: Mapping[str, Any], sampling: Mapping[str, Any], *, stream: bool) -> TextRequest:
-    messages = _messages(given["messages"])
+    ignored = ["`context_management`"] if given.get("context_management") else []
+    messages = _messages(given["messages"], ignored)
     if not messages:
         raise ApiError("messages: at least one message is required", param="messages")
     system = _system(given.get("system"))
     if system:
         messages.insert(0, {"role": "system", "content": system})
-    conversation = {"messages": check_messages(messages, "messages"), **_tool_options(given), **_reasoning(given)}
+    tools = _tool_options(given, ignored)
+    conversation = {"messages": check_messages(messages, "messages"), **tools, **_reasoning(given)}
     if messages[-1]["role"] == "assistant":  # Anthropic: the answer continues from its content
         conversation.update(continue_final_message=True, add_generation_prompt=False)
     return TextRequest(
@@ -106,6 +113,7 @@ def _text_request(given: Mapping[str, Any], sampling: Mapping[str, Any], *, stre
         stream=stream,
         include_usage=stream,
         top_logprobs=None,
+        ignored=tuple(ignored),
     )
 
 
@@ -126,7 +134,8 @@ def _text(block: object, where: str) -> str:
     return str(block["text"])
 
 
-def _messages(given: list[Any]) -> list[dict[str, Any]]:
+def _messages(given: list[Any], ignored: list[str]) -> list[dict[str, Any]]:
+    """The messages of the chat; what is left out is added to *ignored*."""
     messages: list[dict[str, Any]] = []
     for number, message in enumerate(given):
         where = f"messages.{number}"
@@ -138,9 +147,17 @@ def _messages(given: list[Any]) -> list[dict[str, Any]]:
             content = [{"type": "text", "text": content}]
         if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
             raise ApiError(f"{where}.content: must be a string or an array of blocks", param=f"{where}.content")
-        blocks = [(block, f"{where}.content.{index}") for index, block in enumerate(content)]
+        hosted = [str(block.get("type")) for block in content if _is_hosted(block)]
+        ignored += [f"content blocks of type '{kind}'" for kind in hosted]
+        blocks = [(block, f"{where}.content.{index}") for index, block in enumerate(content) if not _is_hosted(block)]
         messages += [_assistant_message(blocks)] if role == "assistant" else _user_messages(role, blocks)
     return messages
+
+
+def _is_hosted(block: Mapping[str, Any]) -> bool:
+    """Whether a block is of a tool that Anthropic's service runs itself."""
+    kind = str(block.get("type"))
+    return kind == _HOSTED_BLOCKS or (kind.endswith(_RESULTS) and kind != _RESULT)
 
 
 def _assistant_message(blocks: list[tuple[dict[str, Any], str]]) -> dict[str, Any]:
@@ -169,7 +186,7 @@ def _user_messages(role: str, blocks: list[tuple[dict[str, Any], str]]) -> list[
     messages: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
     for block, where in blocks:
-        if block.get("type") != "tool_result":
+        if block.get("type") != _RESULT:
             parts.append(_part(block, where))
             continue
         content = block.get("content") or ""
@@ -212,9 +229,20 @@ def _string(block: Mapping[str, Any], name: str, where: str) -> str:
 # -- tools, reasoning and structure -------------------------------------------------------------------------------
 
 
-def _tool_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def _tool_options(given: Mapping[str, Any], ignored: list[str]) -> dict[str, Any]:
+    """The tools, and which of them is to be called; types of tools that are left out are added to *ignored*."""
     options: dict[str, Any] = {}
-    tools = [_tool(tool, f"tools.{number}") for number, tool in enumerate(given.get("tools", ()))]
+    hosted: dict[object, str] = {}
+    tools = []
+    for number, tool in enumerate(given.get("tools", ())):
+        if not isinstance(tool, dict):
+            raise ApiError(f"tools.{number}: must be an object", param=f"tools.{number}")
+        kind = tool.get("type") or _CUSTOM
+        if kind == _CUSTOM:
+            tools.append(_tool(tool, f"tools.{number}"))
+        else:
+            hosted[tool.get("name")] = str(kind)
+    ignored += [f"tools of type '{kind}'" for kind in hosted.values()]
     if tools:
         options["tools"] = tools
     choice = given.get("tool_choice")
@@ -223,6 +251,12 @@ def _tool_options(given: Mapping[str, Any]) -> dict[str, Any]:
     kind = choice.get("type")
     if kind == "tool":
         function = {"name": _string(choice, "name", "tool_choice")}
+        if function["name"] in hosted:
+            raise ApiError(
+                f"tool_choice.name: the tool '{function['name']}' is of type '{hosted[function['name']]}', which only "
+                "Anthropic's own service knows; models here can call the client's own tools",
+                param="tool_choice.name",
+            )
         options["tool_choice"] = {"type": "function", "function": function}
     elif kind in {"auto", "any", "none"}:
         options["tool_choice"] = "required" if kind == "any" else kind
@@ -233,15 +267,7 @@ def _tool_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _tool(tool: object, where: str) -> dict[str, Any]:
-    if not isinstance(tool, dict):
-        raise ApiError(f"{where}: must be an object", param=where)
-    kind = tool.get("type") or "custom"
-    if kind != "custom":
-        raise ApiError(
-            f"{where}.type: {kind!r} is not supported: models here can call the client's own tools only",
-            param=f"{where}.type",
-        )
+def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     if not isinstance(tool.get("input_schema"), dict):
         raise ApiError(f"{where}.input_schema: must be an object", param=f"{where}.input_schema")
     function = {"name": _string(tool, "name", where), "parameters": tool["input_schema"]}

@@ -44,9 +44,9 @@ _MISSPELLING_SIMILARITY = 0.88
 parameters, have 0.8; `temprature` and `temperature` have 0.95."""
 _NOT_MISSPELLED = frozenset({"models"})
 """Names that are similar to a known one but are fields of other servers."""
-_MAX_LOGGED_FIELDS = 100
-"""Bound of `_logged_fields`: clients choose the names, so the set must not grow without limit."""
-_logged_fields: set[str] = set()
+_MAX_LOGGED = 100
+"""Bound of `_logged`: clients choose the names, so the set must not grow without limit."""
+_logged: set[str] = set()
 
 # -- validation of fields ---------------------------------------------------------------------------------------
 
@@ -175,9 +175,14 @@ def _ignore_unknown(name: str, rules: FieldRules) -> None:
     if close and name not in _NOT_MISSPELLED:
         advice = f"did you mean `{close[0]}`?"
         raise ApiError(f"Unrecognized request argument supplied: {name}; {advice}", param=name)
-    if name not in _logged_fields and len(_logged_fields) < _MAX_LOGGED_FIELDS:
-        _logged_fields.add(name)
-        logger.info("ignoring unknown request field %.100r", name)
+    log_ignored(f"unknown request field {name[:100]!r}")
+
+
+def log_ignored(what: str) -> None:
+    """Log what a request asked for and does not get, unless it was logged before."""
+    if what not in _logged and len(_logged) < _MAX_LOGGED:
+        _logged.add(what)
+        logger.info("ignoring %s", what)
 
 
 def _check_value(name: str, value: object, rule: FieldRule) -> None:
@@ -298,6 +303,7 @@ class TextRequest:
         include_usage: Whether the last event of the stream has the token counts.
         top_logprobs: Number of most likely tokens reported for each generated token; None to report no probabilities.
         echo: Whether the text of each choice starts with its prompt.
+        ignored: What was left out of the request, for the log.
     """
 
     model: str
@@ -309,6 +315,7 @@ class TextRequest:
     include_usage: bool
     top_logprobs: int | None
     echo: bool = False
+    ignored: tuple[str, ...] = ()
 
 
 def read_completion(document: Mapping[str, Any], default_tokens: int | None) -> TextRequest:

@@ -25,7 +25,7 @@ from naiad.frontends.tracing.request_tracer import RequestTracer
 from naiad.protocol.inference import Buffer, InferRequest, Sink
 from naiad_llm.openai.errors import SERVER_ERROR, ApiError, to_api_error
 from naiad_llm.openai.long_requests import read_long
-from naiad_llm.openai.requests import TextRequest, check_size, parse_body
+from naiad_llm.openai.requests import TextRequest, check_size, log_ignored, parse_body
 from naiad_llm.openai.served_models import ServedModels
 from naiad_llm.openai.single_response import MakeBody, SingleResponseSink
 from naiad_llm.openai.template import ChatTemplate
@@ -201,6 +201,8 @@ class TextSubmission:
         Raises:
             ApiError: If the model does not exist, or it does not support the request.
         """
+        for what in request.ignored:  # logged here: long requests are read in another process
+            log_ignored(what)
         engine = self._submitter.engine
         metadata, lora = self._models.find(request.model)
         inferences = list(infer_requests(request, metadata, self._chat_template, lora))

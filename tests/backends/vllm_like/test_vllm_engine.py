@@ -152,10 +152,10 @@ def test_text_without_a_call_or_without_tools_stays_text(client):
         assert choice.message.content == f" <user> {CALL}"
 
 
-def test_tools_that_vllm_rejects_are_an_error_of_the_client(server: ServerProcess):
+def test_tools_without_a_name_are_an_error_of_the_client(server: ServerProcess):
     conversation = json.dumps({"messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "function"}]})
     assert refusal(server, "fake", messages=conversation) == (
-        "Error generating stream: vLLM rejected the conversation: tools.0.function.name: Field required"
+        "Error generating stream: 'tools' must be a list of objects with a 'function', which has a 'name'"
     )
 
 

@@ -297,7 +297,8 @@ def test_errors_have_anthropics_form(api, client):
         ({"messages": [{"role": "assistant", "content": [{"type": "image"}]}]}, "messages.0.content.0.type: 'image' is not supported"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages.0.content.0.tool_use_id: must be a string"),
         ({"system": 5}, "system: must be a string or an array"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "'web_search_20250305' is not supported"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}], "tool_choice": {"type": "tool", "name": "web_search"}}, "tool_choice.name: the tool 'web_search' is of type 'web_search_20250305', which only Anthropic's own service knows"),
+        ({"tools": ["x"]}, "tools.0: must be an object"),
         ({"tools": [{"name": "f"}]}, "tools.0.input_schema: must be an object"),
         ({"tool_choice": {"type": "always"}}, "tool_choice.type: must be auto, any, tool or none"),
         ({"stop_sequences": [1]}, "`stop_sequences` must be an array of strings"),
@@ -321,3 +322,30 @@ def test_a_long_conversation_is_read_beside_the_loop(client):
     assert told["messages"][0]["content"] == text
     with pytest.raises(anthropic.NotFoundError):
         ask(client, text, model="none")
+
+
+def test_what_has_no_effect_here_is_ignored_with_a_line_in_the_log(client, caplog):
+    caplog.set_level("INFO", "naiad.openai")
+    edits = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    for _ in range(2):
+        got = repeated(ask(client, tools=[TOOL, search], extra_body={"context_management": edits}))
+        assert [tool["function"]["name"] for tool in got["tools"]] == ["weather"]
+    lines = [record.getMessage() for record in caplog.records]
+    for line in ("ignoring `context_management`", "ignoring tools of type 'web_search_20250305'"):
+        assert lines.count(line) == 1
+
+
+def test_blocks_of_tools_that_the_service_runs_are_left_out_of_the_history(client):
+    blocks = [
+        {"type": "text", "text": "Searched."},
+        {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {}},
+        {"type": "web_search_tool_result", "tool_use_id": "srv_1", "content": []},
+    ]
+    messages = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": blocks},
+        {"role": "user", "content": "repeat"},
+    ]
+    got = repeated(ask(client, messages=messages))
+    assert got["messages"][1] == {"role": "assistant", "content": "Searched."}

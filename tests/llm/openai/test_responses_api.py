@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from naiad_llm.openai.responses.store import ResponseStore, StoredResponse
+from naiad_llm.openai.responses.tools import custom_input
 
 from .fake_models import Api, given, said, served
 
@@ -49,6 +50,14 @@ def answer(_, request, sink):
             for part in ('{"city": ', '"Oslo"}'):
                 more = {"index": number, "function": {"arguments": part}}
                 sink.send(said("", message=[json.dumps({"tool_calls": [more]})]), False)
+        sink.send(said("", finish_reason=["tool_calls"]), True)
+    elif last == "patch":
+        function = {"name": conversation(request)["tools"][0]["function"]["name"], "arguments": ""}
+        begin = {"index": 0, "id": "call_0", "type": "function", "function": function}
+        sink.send(said("", message=[json.dumps({"tool_calls": [begin]})]), False)
+        for part in ('{"inp', 'ut": "one\\n', 'two"}'):
+            more = {"index": 0, "function": {"arguments": part}}
+            sink.send(said("", message=[json.dumps({"tool_calls": [more]})]), False)
         sink.send(said("", finish_reason=["tool_calls"]), True)
     elif last == "think":
         sink.send(said("", message=[json.dumps({"reasoning_content": "Well, "})]), False)
@@ -200,6 +209,85 @@ def test_calls_are_streamed_one_after_the_other_and_assembled_by_the_client(clie
     assert all(json.loads(item.arguments) == {"city": "Oslo"} for item in final.output)
 
 
+PATCH: Any = {
+    "type": "custom",
+    "name": "apply_patch",
+    "description": "Change files",
+    "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"},
+}
+CLOSE: Any = {"type": "function", "name": "close", "parameters": {"type": "object", "properties": {}}}
+AGENTS: Any = {"type": "namespace", "name": "agents", "description": "Agents", "tools": [CLOSE]}
+
+
+def test_a_custom_tool_is_a_function_with_one_text(client):
+    asked = repeated(client.responses.create(model="fake", input="repeat", tools=[]))
+    assert "tools" not in asked
+    (call,) = client.responses.create(model="fake", input="patch", tools=[PATCH]).output
+    assert (call.type, call.name, call.call_id, call.input) == ("custom_tool_call", "apply_patch", "call_0", "one\ntwo")
+
+
+def test_a_call_of_a_custom_tool_is_streamed_as_its_text(client):
+    with client.responses.stream(model="fake", input="patch", tools=[PATCH]) as stream:
+        events = list(stream)
+    kinds = [event.type for event in events if "custom" in event.type or "function" in event.type]
+    assert kinds == ["response.custom_tool_call_input.delta", "response.custom_tool_call_input.done"]
+    assert next(event for event in events if event.type.endswith("input.delta")).delta == "one\ntwo"
+    (done,) = [event.item for event in events if event.type == "response.output_item.done"]
+    assert (done.type, done.input) == ("custom_tool_call", "one\ntwo")
+
+
+def test_models_get_tools_of_namespaces_and_custom_ones_as_functions_and_no_hosted_ones(api):
+    hosted = [{"type": "web_search"}, {"type": "code_interpreter", "container": {"type": "auto"}}]
+    got = api.ask("responses", input="repeat", tools=[AGENTS, *hosted, PATCH], truncation="auto")
+    (item,) = got.json()["output"]
+    functions = [tool["function"] for tool in json.loads(item["content"][0]["text"])["tools"]]
+    assert [function["name"] for function in functions] == ["agents__close", "apply_patch"]
+    assert functions[1]["parameters"]["required"] == ["input"]
+    assert functions[1]["description"].endswith("must match this lark grammar:\nstart: /.+/")
+    assert got.json()["tools"] == [AGENTS, *hosted, PATCH]
+
+
+def test_a_call_of_a_tool_in_a_namespace_has_its_own_name_and_the_namespace(api):
+    (call,) = api.ask("responses", input="patch", tools=[AGENTS]).json()["output"]
+    assert (call["type"], call["name"], call["namespace"]) == ("function_call", "close", "agents")
+
+
+def test_calls_of_all_tools_and_their_results_are_history(api):
+    items = [
+        {"type": "message", "role": "user", "content": "go"},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+        {"type": "custom_tool_call", "call_id": "a", "name": "apply_patch", "input": 'say "hi"'},
+        {"type": "custom_tool_call_output", "call_id": "a", "output": "done"},
+        {"type": "function_call", "call_id": "b", "namespace": "agents", "name": "close", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "b", "output": "closed"},
+        {"type": "message", "role": "user", "content": "repeat"},
+    ]
+    (item,) = api.ask("responses", input=items, tools=[]).json()["output"]
+    messages = json.loads(item["content"][0]["text"])["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant", "tool", "user"]
+    first, second = (messages[number]["tool_calls"][0]["function"] for number in (1, 3))
+    assert (first["name"], json.loads(first["arguments"])) == ("apply_patch", {"input": 'say "hi"'})
+    assert second["name"] == "agents__close"
+    assert (messages[2]["content"], messages[4]["content"]) == ("done", "closed")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ('{"input": "a\\nb"}', "a\nb"),
+        ('{"input": "a\\nb', "a\nb"),
+        ('{"input": "a\\', "a"),
+        ('{"input": "a\\u00', "a"),
+        ('{"inp', ""),
+        ("", ""),
+        ('{"other": 1}', '{"other": 1}'),
+        ("[1]", "[1]"),
+    ],
+)
+def test_the_text_of_a_custom_tool_is_found_in_arguments_that_may_be_cut_off(arguments, text):
+    assert custom_input(arguments) == text
+
+
 def test_a_call_and_its_result_continue_a_stored_response(client):
     first = client.responses.create(model="fake", input="call", tools=[TOOL])
     results: Any = [
@@ -347,10 +435,14 @@ def test_errors_before_and_within_a_stream_are_reported(client):
         ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "call_id` must be a string", "input[0].call_id"),
         ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]}, "'input_file' that is not supported", "input[0].content"),
         ({"input": [{"content": "x"}]}, "`input\\[0\\].type` None is not supported", "input[0].type"),
-        ({"tools": [{"type": "web_search"}]}, "'web_search' is not supported: models here can call functions only", "tools[0].type"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "`tool_choice` requires the tool 'web_search', which only OpenAI's own service runs", "tool_choice"),
+        ({"tools": ["web_search"]}, "`tools\\[0\\]` must be an object with a `type`", "tools[0]"),
+        ({"tools": [{"type": "custom"}]}, "`tools\\[0\\].name` must be a string", "tools[0].name"),
+        ({"tools": [{"type": "namespace", "name": "a"}]}, "`tools\\[0\\].tools` must be an array", "tools[0].tools"),
+        ({"tools": [{"type": "namespace", "name": "a", "tools": [{"type": "function"}]}]}, "`tools\\[0\\].tools\\[0\\].name` must be a string", "tools[0].tools[0].name"),
         ({"tool_choice": "always"}, "`tool_choice` must be", "tool_choice"),
         ({"background": True}, "`background` is not supported", "background"),
-        ({"truncation": "auto"}, "`truncation` must be disabled", "truncation"),
+        ({"truncation": "always"}, "`truncation` must be disabled or auto", "truncation"),
         ({"conversation": "conv_1"}, "`conversation` is not supported: use `previous_response_id`", "conversation"),
         ({"text": {"format": {"type": "xml"}}}, "`text.format` must be", "text.format"),
         ({"top_logprobs": 3}, "`top_logprobs` can only be used with", "top_logprobs"),

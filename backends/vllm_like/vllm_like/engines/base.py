@@ -128,11 +128,13 @@ class Engine:
         max_model_len: Maximum number of tokens of prompt and output together; 0 if unknown.
         loras: Names of the adapters; None if adapters are not enabled.
         chat_adds_special: Whether the tokenizer adds special tokens to a rendered chat.
+        enforces_tool_calls: Whether it obeys `tool_choice: required`, where the chat template describes tools.
     """
 
     max_model_len = 0
     loras: Optional[Sequence[str]] = None
     chat_adds_special = False
+    enforces_tool_calls = False
 
     def kv_cache_usage(self, tokens: int) -> float:  # noqa: ARG002 - engines use it that cannot tell otherwise
         """The part of the key-value cache in use, 0 to 1, while the running requests have *tokens*; 0 if unknown."""

@@ -21,6 +21,23 @@ _CONTENT = re.compile(
 """Start of a chunk that has only text, as nearly all have: parsing it as JSON takes five times as long."""
 
 
+_TEMPLATE_SENTENCE = re.compile(r"Jinja Exception: (?P<text>.+)", re.DOTALL)
+_TEMPLATE_ERROR = re.compile(r"^Error: (?P<text>.+)", re.DOTALL | re.MULTILINE)
+"""In the error for a template that fails: what the template itself raised, or what is wrong in it."""
+_SCHEMA_ERROR = re.compile(r"JSON schema error at (?P<text>.+)", re.DOTALL)
+
+
+def template_error(text: str) -> CallerError:
+    """The error for a conversation that the chat template, or what llama.cpp makes of the tools, rejects."""
+    found = _TEMPLATE_SENTENCE.search(text) or _TEMPLATE_ERROR.search(text)
+    if found is not None:
+        return CallerError(f"the chat template rejected the conversation: {found['text'].strip()}")
+    found = _SCHEMA_ERROR.search(text)
+    if found is not None:
+        return CallerError(f"cannot use the JSON schema of a tool: at {found['text'].strip()}")
+    return CallerError(text)
+
+
 def parse_error(document: Any) -> Optional[Exception]:
     """The error in a document of llama.cpp; None if it is not an error."""
     error = document.get("error") if isinstance(document, dict) else None

@@ -69,6 +69,7 @@ class LlamaEngine(Engine):
     """One model of llama.cpp's server; its HTTP is used for the tokenizer only, which has no other interface."""
 
     chat_adds_special = True
+    enforces_tool_calls = True
 
     def __init__(self, settings: Settings, path: str, log: Callable[[str], None]) -> None:
         try:
@@ -183,7 +184,7 @@ class LlamaEngine(Engine):
                 handle(json.dumps(part), reader.on_chunk)  # a JSON string as argument makes the chunks JSON strings
                 error = reader.error
         except ValueError as raised:  # raised for a conversation that its template rejects
-            error = CallerError(str(raised))
+            error = llama_responses.template_error(str(raised))
         except Exception as raised:  # noqa: BLE001 - sent to the client
             error = raised.with_traceback(None)  # which refers to this frame, and so to the error
         next_choice = first_choice + part["n"]

@@ -88,7 +88,7 @@ class ResponsesApi:
                 logger.info("response %s is not kept: it exceeds the bounds of stored responses", response_id)
 
         text = request.with_earlier(earlier)
-        return text, block_writer(exchange, text, ResponsesForm(request.fields, on_answer))
+        return text, block_writer(exchange, text, ResponsesForm(request.fields, request.forms, on_answer))
 
 
 def _unknown(response_id: str) -> ApiError:

@@ -13,9 +13,11 @@ from naiad.protocol.inference import Buffer
 from naiad_llm.openai.answer_blocks import Answer, Block, BlockEvent, BlockKind, Step
 from naiad_llm.openai.block_writer import Events
 from naiad_llm.openai.errors import ApiError
+from naiad_llm.openai.responses.tools import CallForm, custom_input
 from naiad_llm.openai.text_response import Usage
 
 _PREFIXES = {BlockKind.TEXT: "msg", BlockKind.REASONING: "rs", BlockKind.CALL: "fc"}
+_CUSTOM_PREFIX = "ctc"
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish reasons of an answer that is not complete, in this API's words."""
 
@@ -25,15 +27,17 @@ OnAnswer = Callable[[str, bytes, Answer], None]
 class ResponsesForm:
     """Writes one answer."""
 
-    def __init__(self, fields: Mapping[str, Any], on_answer: OnAnswer) -> None:
+    def __init__(self, fields: Mapping[str, Any], forms: Mapping[str, CallForm], on_answer: OnAnswer) -> None:
         """An answer without blocks.
 
         Args:
             fields: Members of the response that repeat the request.
+            forms: How calls are written, by the name of the function.
             on_answer: Called with the response's id, its document and the answer when it is complete.
         """
         self.response_id = f"resp_{uuid.uuid4().hex}"
         self._fields = fields
+        self._forms = forms
         self._on_answer = on_answer
         self._created = int(time.time())
         self._item_ids: list[str] = []
@@ -52,7 +56,8 @@ class ResponsesForm:
         block = event.block
         place = {"item_id": self._item_id(block), "output_index": block.index}
         if event.step is Step.GROW:
-            return [self._grow(event, place)]
+            # The text of a custom tool is known at the end of the JSON that has it.
+            return [] if self._is_custom(block) else [self._grow(event, place)]
         if event.step is Step.BEGIN:
             return self._begin_item(block, place)
         return self._end_item(block, place)
@@ -113,8 +118,12 @@ class ResponsesForm:
 
     def _item_id(self, block: Block) -> str:
         while len(self._item_ids) <= block.index:
-            self._item_ids.append(f"{_PREFIXES[block.kind]}_{uuid.uuid4().hex}")
+            prefix = _CUSTOM_PREFIX if self._is_custom(block) else _PREFIXES[block.kind]
+            self._item_ids.append(f"{prefix}_{uuid.uuid4().hex}")
         return self._item_ids[block.index]
+
+    def _is_custom(self, block: Block) -> bool:
+        return block.kind is BlockKind.CALL and block.name in self._forms and self._forms[block.name].is_custom
 
     def _item(self, block: Block, status: str) -> dict[str, Any]:
         item: dict[str, Any] = {"id": self._item_id(block), "status": status}
@@ -123,13 +132,14 @@ class ResponsesForm:
             return {**item, "type": "message", "role": "assistant", "content": content}
         if block.kind is BlockKind.REASONING:
             return {**item, "type": "reasoning", "summary": [], "content": content}
-        return {
-            **item,
-            "type": "function_call",
-            "call_id": block.call_id,
-            "name": block.name,
-            "arguments": "" if status == "in_progress" else block.text,
-        }
+        form = self._forms.get(block.name, CallForm(block.name))
+        item.update(call_id=block.call_id, name=form.name)
+        if form.namespace:
+            item["namespace"] = form.namespace
+        text = "" if status == "in_progress" else block.text
+        if form.is_custom:
+            return {**item, "type": "custom_tool_call", "input": custom_input(text) if text else ""}
+        return {**item, "type": "function_call", "arguments": text}
 
     def _begin_item(self, block: Block, place: Mapping[str, Any]) -> Events:
         added = self._event(
@@ -151,11 +161,16 @@ class ResponsesForm:
     def _end_item(self, block: Block, place: Mapping[str, Any]) -> Events:
         # The item of a stream is complete here even if the limit of tokens ended it: that is known at the end only, and
         # the response of the last event has it.
-        done = {"output_index": block.index, "item": self._item(block, "completed")}
-        if block.kind is BlockKind.CALL:
+        done: dict[str, Any] = {"output_index": block.index, "item": self._item(block, "completed")}
+        if self._is_custom(block):
+            text_given = done["item"]["input"]
             events = [
-                self._event("response.function_call_arguments.done", **place, name=block.name, arguments=block.text)
+                self._event("response.custom_tool_call_input.delta", **place, delta=text_given),
+                self._event("response.custom_tool_call_input.done", **place, input=text_given),
             ]
+        elif block.kind is BlockKind.CALL:
+            name = done["item"]["name"]
+            events = [self._event("response.function_call_arguments.done", **place, name=name, arguments=block.text)]
         else:
             text = {**place, "content_index": 0, "text": block.text}
             is_text = block.kind is BlockKind.TEXT

@@ -25,6 +25,15 @@ from naiad_llm.openai.requests import (
     to_json,
     validate_fields,
 )
+from naiad_llm.openai.responses.tools import (
+    FUNCTION,
+    CallForm,
+    Tools,
+    apply_choice,
+    custom_arguments,
+    function_name,
+    read_tools,
+)
 
 _MAX_LOGPROBS = 20
 _LOGPROBS = "message.output_text.logprobs"
@@ -67,7 +76,12 @@ _UNSUPPORTED = {
     "messages": "use `input` instead",
     "n": "send several requests",
 }
-_CALL_TYPE = "function"
+_HOSTED_ITEMS = frozenset((
+    "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "computer_call",
+    "computer_call_output", "local_shell_call", "local_shell_call_output", "mcp_call", "mcp_list_tools",
+    "mcp_approval_request", "mcp_approval_response", "tool_search_call", "tool_search_output", "compaction",
+))  # fmt: skip
+"""Items of tools that OpenAI's service runs, and of its own bookkeeping: nothing in them is for a model here."""
 _PARTS = {"input_text", "output_text", "text"}
 
 
@@ -84,6 +98,7 @@ class ResponsesRequest:
         previous: Id of the response to continue; "" for none.
         is_stored: Whether the response can be continued and retrieved.
         fields: Members of the response that repeat the request.
+        forms: How calls are written, by the name of the function.
     """
 
     text: TextRequest
@@ -94,6 +109,7 @@ class ResponsesRequest:
     previous: str
     is_stored: bool
     fields: Mapping[str, Any]
+    forms: Mapping[str, CallForm]
 
     def with_earlier(self, earlier: tuple[str, ...]) -> TextRequest:
         """The request for text, with earlier messages before the new ones."""
@@ -115,7 +131,10 @@ def read_response_request(document: Mapping[str, Any], default_tokens: int | Non
     given = validate_fields(document, _RULES, ("model", "input"), _UNSUPPORTED)
     _reject_unsupported_values(given)
     items = _items(given["input"])
-    messages = check_messages(_messages(items), "input")
+    ignored: list[str] = []
+    messages = check_messages(_messages(items, ignored), "input")
+    tools = read_tools(given.get("tools", ()))
+    options = _conversation_options(given, tools)
     previous = given.get("previous_response_id", "")
     if not messages and not previous:
         raise ApiError("`input` must hold at least one item", param="input")
@@ -138,14 +157,16 @@ def read_response_request(document: Mapping[str, Any], default_tokens: int | Non
             stream=stream,
             include_usage=stream,
             top_logprobs=top_logprobs,
+            ignored=(*ignored, *(f"tools of type '{kind}'" for kind in tools.ignored)),
         ),
         instructions=to_json({"role": "system", "content": instructions}) if instructions else "",
         messages=to_json(messages)[1:-1],
-        options=to_json(_conversation_options(given))[1:-1],
+        options=to_json(options)[1:-1],
         items=to_json(items),
         previous=previous,
         is_stored=given.get("store", True),
         fields=_repeated_fields(given, text_format),
+        forms=tools.forms,
     )
 
 
@@ -156,10 +177,8 @@ def _reject_unsupported_values(given: Mapping[str, Any]) -> None:
             param="background",
             code="unsupported_parameter",
         )
-    if given.get("truncation", "disabled") != "disabled":
-        raise ApiError(
-            "`truncation` must be disabled: send a shorter `input` where the context is exceeded", param="truncation"
-        )
+    if given.get("truncation", "disabled") not in {"disabled", "auto"}:
+        raise ApiError("`truncation` must be disabled or auto", param="truncation", code="invalid_value")
     if "top_logprobs" in given and _LOGPROBS not in given.get("include", ()):
         raise ApiError(f'`top_logprobs` can only be used with `include: ["{_LOGPROBS}"]`', param="top_logprobs")
     if given.get("stream_options") and not given.get("stream"):
@@ -177,8 +196,11 @@ def _items(given: object) -> list[dict[str, Any]]:
     return given
 
 
-def _messages(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The items as messages of a chat. What an assistant thinks, says and calls in succession is one message."""
+def _messages(items: list[dict[str, Any]], ignored: list[str]) -> list[dict[str, Any]]:
+    """The items as messages of a chat. What an assistant thinks, says and calls in succession is one message.
+
+    Items that are left out are added to *ignored*.
+    """
     messages: list[dict[str, Any]] = []
     is_open = False  # whether the last message is the assistant's and may be continued
     for number, item in enumerate(items):
@@ -187,20 +209,22 @@ def _messages(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if kind == "message" and item.get("role") != "assistant":
             messages.append({"role": item.get("role"), "content": _content(item.get("content"), where)})
             is_open = False
-        elif kind == "function_call_output":
+        elif kind in {"function_call_output", "custom_tool_call_output"}:
             call_id = _string(item, "call_id", where)
             output = _content(item.get("output"), f"{where}.output")
             messages.append({"role": "tool", "tool_call_id": call_id, "content": output})
             is_open = False
-        elif kind in {"message", "function_call", "reasoning"}:
+        elif kind in {"message", "function_call", "custom_tool_call", "reasoning"}:
             if not is_open:
                 messages.append({"role": "assistant", "content": None})
                 is_open = True
             _continue(messages[-1], str(kind), item, where)
+        elif kind in _HOSTED_ITEMS:
+            ignored.append(f"items of type '{kind}'")
         else:
             raise ApiError(
-                f"`{where}.type` {kind!r} is not supported: use message, function_call, function_call_output or "
-                "reasoning",
+                f"`{where}.type` {kind!r} is not supported: use message, function_call, function_call_output, "
+                "custom_tool_call, custom_tool_call_output or reasoning",
                 param=f"{where}.type",
                 code="unsupported_parameter",
             )
@@ -214,9 +238,15 @@ def _continue(message: dict[str, Any], kind: str, item: Mapping[str, Any], where
         if not isinstance(content, str):
             content = "".join(part.get("text", "") for part in content)
         message["content"] = (message["content"] or "") + content
-    elif kind == "function_call":
-        function = {"name": _string(item, "name", where), "arguments": _string(item, "arguments", where)}
-        call = {"id": _string(item, "call_id", where), "type": _CALL_TYPE, "function": function}
+    elif kind in {"function_call", "custom_tool_call"}:
+        is_custom = kind == "custom_tool_call"
+        arguments = custom_arguments(_string(item, "input", where)) if is_custom else _string(item, "arguments", where)
+        name = function_name(_string(item, "name", where), item.get("namespace"))
+        call = {
+            "id": _string(item, "call_id", where),
+            "type": FUNCTION,
+            "function": {"name": name, "arguments": arguments},
+        }
         message.setdefault("tool_calls", []).append(call)
     else:
         parts = item.get("content") or item.get("summary") or ()
@@ -260,47 +290,16 @@ def _string(item: Mapping[str, Any], name: str, where: str) -> str:
 # -- tools and structure ------------------------------------------------------------------------------------------
 
 
-def _conversation_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def _conversation_options(given: Mapping[str, Any], tools: Tools) -> dict[str, Any]:
     options = {name: given[name] for name in ("parallel_tool_calls", "chat_template_kwargs") if name in given}
-    tools = [_tool(tool, f"tools[{number}]") for number, tool in enumerate(given.get("tools", ()))]
     if "tool_choice" in given:
-        choice = given["tool_choice"]
-        if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-            names = {tool.get("name") for tool in choice.get("tools") or () if isinstance(tool, dict)}
-            tools = [tool for tool in tools if tool["function"]["name"] in names]
-            choice = choice.get("mode", "auto")
-        options["tool_choice"] = _tool_choice(choice)
-    if tools:
-        options["tools"] = tools
+        options["tool_choice"] = apply_choice(tools, given["tool_choice"])
+    if tools.functions:
+        options["tools"] = tools.functions
     effort = (given.get("reasoning") or {}).get("effort")
     if effort is not None:
         options["reasoning_effort"] = effort
     return options
-
-
-def _tool(tool: object, where: str) -> dict[str, Any]:
-    kind = tool.get("type") if isinstance(tool, dict) else None
-    if not isinstance(tool, dict) or kind != _CALL_TYPE:
-        raise ApiError(
-            f"`{where}.type` {kind!r} is not supported: models here can call functions only",
-            param=f"{where}.type",
-            code="unsupported_parameter",
-        )
-    _string(tool, "name", where)
-    members = ("name", "description", "parameters", "strict")
-    return {"type": _CALL_TYPE, "function": {name: tool[name] for name in members if tool.get(name) is not None}}
-
-
-def _tool_choice(choice: object) -> object:
-    if isinstance(choice, str) and choice in {"auto", "none", "required"}:
-        return choice
-    if isinstance(choice, dict) and choice.get("type") == _CALL_TYPE and isinstance(choice.get("name"), str):
-        return {"type": _CALL_TYPE, "function": {"name": choice["name"]}}
-    raise ApiError(
-        '`tool_choice` must be auto, none, required, {"type": "function", "name": ...} or {"type": "allowed_tools", '
-        '"mode": ..., "tools": [...]}',
-        param="tool_choice",
-    )
 
 
 def _text_format(text: Mapping[str, Any]) -> dict[str, Any]:

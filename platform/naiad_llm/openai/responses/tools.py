@@ -1,0 +1,176 @@
+"""The tools of a request to `/v1/responses` as functions of a chat, and the calls of these in the tools' own form.
+
+A model calls functions. Clients also declare tools in namespaces, and custom tools, whose argument is one text; both
+become functions here, and their calls get their form back. Tools that OpenAI's service runs itself are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import orjson
+
+from naiad_llm.openai.errors import ApiError
+from naiad_llm.openai.requests import to_json
+
+FUNCTION, CUSTOM, NAMESPACE = "function", "custom", "namespace"
+_ARGUMENT = "input"
+_MEMBERS = ("name", "description", "parameters", "strict")
+_CHOICE_FORMS = (
+    '`tool_choice` must be auto, none, required, {"type": "function", "name": ...}, {"type": "custom", "name": ...} or '
+    '{"type": "allowed_tools", "mode": ..., "tools": [...]}'
+)
+
+
+class CallForm(NamedTuple):
+    """How a call of one function of the chat is written.
+
+    Attributes:
+        name: The tool's own name.
+        namespace: Name of the namespace that has it; "" for none.
+        is_custom: Whether it is a custom tool, whose argument is one text.
+    """
+
+    name: str
+    namespace: str = ""
+    is_custom: bool = False
+
+
+@dataclass(slots=True)
+class Tools:
+    """The tools of a request.
+
+    Attributes:
+        functions: As tools of a chat.
+        forms: By the name of the function, for those that are not called by their own name with JSON.
+        ignored: Types of the tools that were left out.
+    """
+
+    functions: list[dict[str, Any]] = field(default_factory=list)
+    forms: dict[str, CallForm] = field(default_factory=dict)
+    ignored: list[str] = field(default_factory=list)
+
+
+def read_tools(given: Sequence[object]) -> Tools:
+    """The tools in the field `tools`.
+
+    Raises:
+        ApiError: If one is invalid.
+    """
+    tools = Tools()
+    for number, tool in enumerate(given):
+        _add(tools, tool, f"tools[{number}]", "")
+    return tools
+
+
+def _add(tools: Tools, tool: object, where: str, namespace: str) -> None:
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if not isinstance(tool, dict) or not isinstance(kind, str):
+        raise ApiError(f"`{where}` must be an object with a `type`", param=where, code="invalid_type")
+    if kind == NAMESPACE and not namespace:
+        name = _string(tool, "name", where)
+        inner = tool.get("tools")
+        if not isinstance(inner, list):
+            raise ApiError(f"`{where}.tools` must be an array", param=f"{where}.tools", code="invalid_type")
+        for number, one in enumerate(inner):
+            _add(tools, one, f"{where}.tools[{number}]", name)
+        return
+    if kind not in {FUNCTION, CUSTOM}:
+        tools.ignored.append(kind)
+        return
+    name = _string(tool, "name", where)
+    function = {member: tool[member] for member in _MEMBERS if tool.get(member) is not None}
+    if not isinstance(function.get("parameters", {}), dict):
+        raise ApiError(f"`{where}.parameters` must be an object", param=f"{where}.parameters", code="invalid_type")
+    if kind == CUSTOM:
+        function = _custom_function(tool)
+    function["name"] = function_name(name, namespace)
+    if namespace or kind == CUSTOM:
+        tools.forms[function["name"]] = CallForm(name, namespace, is_custom=kind == CUSTOM)
+    tools.functions.append({"type": FUNCTION, "function": function})
+
+
+def _custom_function(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A custom tool as a function with one text; a grammar for the text is a part of its description."""
+    description = str(tool.get("description") or "")
+    form = tool.get("format")
+    if isinstance(form, dict) and form.get("type") == "grammar":
+        syntax, definition = form.get("syntax", ""), form.get("definition", "")
+        description += f"\n\nThe input must match this {syntax} grammar:\n{definition}"
+    parameters = {
+        "type": "object",
+        "properties": {_ARGUMENT: {"type": "string"}},
+        "required": [_ARGUMENT],
+        "additionalProperties": False,
+    }
+    return {"description": description.strip(), "parameters": parameters}
+
+
+def function_name(name: str, namespace: object) -> str:
+    """The name of the function for a tool; *namespace* is empty for a tool in none."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+def custom_arguments(text: str) -> str:
+    """The arguments of the function for a custom tool that is called with *text*."""
+    return to_json({_ARGUMENT: text})
+
+
+def custom_input(arguments: str) -> str:
+    """The text in the arguments of a function for a custom tool; the part that is there of arguments that are cut."""
+    try:
+        found = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        rest = arguments.partition(f'"{_ARGUMENT}"')[2]
+        return _cut_string(rest.partition('"')[2])
+    given = found.get(_ARGUMENT) if isinstance(found, dict) else None
+    return given if isinstance(given, str) else arguments
+
+
+def _cut_string(text: str) -> str:
+    """The value of a JSON string whose end is missing."""
+    for dropped in range(min(len(text), len("\\u1234")) + 1):  # an escape may be cut off too
+        try:
+            return str(json.loads(f'"{text[: len(text) - dropped]}"', strict=False))
+        except ValueError:
+            continue
+    return ""
+
+
+def apply_choice(tools: Tools, choice: object) -> object:
+    """`tool_choice` in the form of chats. With `allowed_tools`, the other tools are removed from *tools*.
+
+    Raises:
+        ApiError: If it is invalid, or names a tool that was left out.
+    """
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        allowed = choice.get("tools")
+        if not isinstance(allowed, list) or not all(isinstance(tool, dict) for tool in allowed):
+            raise ApiError("`tool_choice.tools` must be an array of objects", param="tool_choice")
+        names = {function_name(str(tool.get("name")), tool.get("namespace")) for tool in allowed}
+        tools.functions = [tool for tool in tools.functions if tool["function"]["name"] in names]
+        choice = choice.get("mode", "auto")
+    if isinstance(choice, str) and choice in {"auto", "none", "required"}:
+        return choice
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if isinstance(choice, dict) and kind in {FUNCTION, CUSTOM} and isinstance(choice.get("name"), str):
+        name = function_name(choice["name"], choice.get("namespace"))
+        return {"type": FUNCTION, "function": {"name": name}}
+    if isinstance(kind, str) and kind in tools.ignored:
+        raise ApiError(
+            f"`tool_choice` requires the tool {kind!r}, which only OpenAI's own service runs; models here can call the "
+            "client's own tools",
+            param="tool_choice",
+            code="unsupported_parameter",
+        )
+    raise ApiError(_CHOICE_FORMS, param="tool_choice")
+
+
+def _string(tool: Mapping[str, Any], name: str, where: str) -> str:
+    value = tool.get(name)
+    if not isinstance(value, str) or not value:
+        raise ApiError(f"`{where}.{name}` must be a string", param=f"{where}.{name}", code="invalid_type")
+    return value

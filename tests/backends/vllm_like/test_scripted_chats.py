@@ -1,0 +1,189 @@
+"""Chats with models that say given texts: system messages, tools in the history and in answers, and what a template rejects."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import openai
+import pytest
+from support.server import ServerProcess, free_ports
+
+from .scripted import THINKING, add_scripted, call_of
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+USER: Any = {"role": "user", "content": "Hello"}
+RUN: Any = {
+    "type": "function",
+    "function": {
+        "name": "run",
+        "description": "Run a command",
+        "parameters": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+    },
+}
+STOP: Any = {"type": "function", "function": {"name": "stop", "parameters": {"type": "object", "properties": {}}}}
+LIST = call_of("run", '"command": "ls -l /tmp"}')
+PLAIN = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+NO_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Roles must alternate') }}{% endif %}"
+    "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+REFUSING = "{% if messages[-1].content == 'Refuse!' %}{{ raise_exception('No, thanks.') }}{% endif %}" + PLAIN
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, engines: Path) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("scripted")
+    models = folder / "models"
+    add_scripted(models, engines, "caller", LIST, ["It is ", "listed."])
+    add_scripted(models, engines, "twice", [*LIST, "\n", *call_of("stop", "}")])
+    add_scripted(models, engines, "thinker", ["I should ", "list it.\n</think>\n\n", *LIST], template=THINKING)
+    add_scripted(models, engines, "strict", ["Fine, ", "thanks."])
+    add_scripted(models, engines, "plain", ["Fine, ", "thanks."], template=PLAIN)
+    add_scripted(models, engines, "alternating", ["Fine, ", "thanks."], template=NO_SYSTEM)
+    add_scripted(models, engines, "refusing", ["Fine, ", "thanks."], template=REFUSING)
+    port = free_ports(1)[0]
+    with ServerProcess(models, f"--openai-port={port}", work=folder) as running:
+        running.openai_port = port  # type: ignore[attr-defined]
+        yield running
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[OpenAI]:
+    base = f"http://127.0.0.1:{server.openai_port}/v1"  # type: ignore[attr-defined]
+    with openai.OpenAI(base_url=base, api_key="any", max_retries=0, timeout=30) as made:
+        yield made
+
+
+def talk(client: OpenAI, model: str, *messages: Any, **options: Any) -> Any:
+    return client.chat.completions.create(model=model, messages=list(messages) or [USER], **options)
+
+
+def rendered(client: OpenAI, model: str, *messages: Any, **options: Any) -> str:
+    """The prompt that the model gets."""
+    asked = {"model": model, "messages": list(messages), **options}
+    base = str(client.base_url).removesuffix("v1/")
+    tokens = client.post(f"{base}tokenize", body=asked, cast_to=object)["tokens"]  # type: ignore[index]
+    return str(client.post(f"{base}detokenize", body={"model": model, "tokens": tokens}, cast_to=object)["prompt"])  # type: ignore[index]
+
+
+def said_by(role: str, content: str) -> Any:
+    return {"role": role, "content": content}
+
+
+def test_system_messages_anywhere_are_one_at_the_start_for_a_strict_template(client):
+    messages = [said_by("system", "One."), said_by("developer", "Two."), USER, said_by("assistant", "Hi."), said_by("developer", "Three."), USER]  # fmt: skip
+    assert talk(client, "strict", *messages).choices[0].message.content == "Fine, thanks."
+    assert rendered(client, "strict", *messages).startswith(
+        "<|im_start|>system\nOne.\n\nTwo.\n\nThree.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n"
+    )
+
+
+def test_system_messages_stay_where_they_are_for_a_template_that_takes_them(client):
+    messages = [said_by("system", "One."), USER, said_by("system", "Two."), USER]
+    text = rendered(client, "plain", *messages)
+    assert text.index("One.") < text.index("Hello") < text.index("Two.")
+    assert text.count("<|im_start|>system") == 2
+
+
+def test_a_template_without_system_messages_has_them_in_the_users_first_one(client):
+    messages = [said_by("system", "One."), said_by("user", "Hello"), said_by("user", "again")]
+    assert talk(client, "alternating", *messages).choices[0].message.content == "Fine, thanks."
+    text = rendered(client, "alternating", *messages)  # llama.cpp joins the first two itself, by one line break
+    assert re.fullmatch(r"<\|im_start\|>user\nOne\.\n+Hello\n\nagain<\|im_end\|>\n<\|im_start\|>assistant\n", text)
+
+
+def test_the_error_for_a_rejected_conversation_quotes_the_templates_own_sentence(client):
+    with pytest.raises(openai.BadRequestError) as caught:
+        talk(client, "refusing", said_by("user", "Refuse!"))
+    assert caught.value.body["message"] == (
+        "Error generating stream: the chat template rejected the conversation: No, thanks."
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_tool_call_and_the_answer_to_its_result(client, stream):
+    answer = talk(client, "caller", tools=[RUN], stream=stream)
+    if stream:
+        parts = [call for part in answer for call in part.choices[0].delta.tool_calls or ()]
+        assert parts[0].function.name == "run"
+        arguments = "".join(part.function.arguments for part in parts)
+        assert len(parts) > 2
+    else:
+        (call,) = answer.choices[0].message.tool_calls
+        assert answer.choices[0].finish_reason == "tool_calls"
+        arguments = call.function.arguments
+    assert json.loads(arguments) == {"command": "ls -l /tmp"}
+    called = {"id": "a", "type": "function", "function": {"name": "run", "arguments": arguments}}
+    history = [
+        USER,
+        {"role": "assistant", "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "a", "content": "x"},
+    ]
+    assert talk(client, "caller", *history, tools=[RUN]).choices[0].message.content == "It is listed."
+
+
+@pytest.mark.parametrize("arguments", ["", None])
+def test_a_call_in_the_history_without_arguments_has_empty_ones(client, arguments):
+    function = {"name": "stop", "arguments": arguments}
+    called = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "a", "type": "function", "function": function}],
+    }
+    result = {"role": "tool", "tool_call_id": "a", "content": "done"}
+    assert talk(client, "caller", USER, called, result, tools=[STOP]).choices[0].message.content == "It is listed."
+    assert '{"name": "stop", "arguments": {}}' in rendered(client, "caller", USER, called, result, tools=[STOP])
+
+
+def test_required_calls_keep_the_templates_own_description_of_the_tools(client):
+    free = talk(client, "caller", tools=[RUN, STOP])
+    for choice in ("required", {"type": "function", "function": {"name": "run"}}):
+        answer = talk(client, "caller", tools=[RUN, STOP], tool_choice=choice)
+        (call,) = answer.choices[0].message.tool_calls
+        assert (call.function.name, json.loads(call.function.arguments)) == ("run", {"command": "ls -l /tmp"})
+        assert answer.choices[0].finish_reason == "tool_calls"
+        if choice == "required":
+            assert answer.usage.prompt_tokens == free.usage.prompt_tokens
+
+
+def test_several_calls_are_permitted_unless_the_request_forbids_them(client):
+    several = talk(client, "twice", tools=[RUN, STOP], tool_choice="required").choices[0]
+    assert [call.function.name for call in several.message.tool_calls] == ["run", "stop"]
+    one = talk(client, "twice", tools=[RUN, STOP], tool_choice="required", parallel_tool_calls=False).choices[0]
+    assert [call.function.name for call in one.message.tool_calls] == ["run"]
+    assert one.finish_reason == "tool_calls"
+    parts = talk(client, "twice", tools=[RUN, STOP], parallel_tool_calls=False, stream=True)
+    assert {call.index for part in parts for call in part.choices[0].delta.tool_calls or ()} == {0}
+
+
+def test_a_required_call_comes_after_the_reasoning(client):
+    message = talk(client, "thinker", tools=[RUN], tool_choice="required").choices[0].message
+    assert message.reasoning_content.strip() == "I should list it."
+    assert json.loads(message.tool_calls[0].function.arguments) == {"command": "ls -l /tmp"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_required_call_that_is_cut_off_has_the_form_of_a_call(client, stream):
+    answer = talk(client, "caller", tools=[RUN], tool_choice="required", max_tokens=2, stream=stream)
+    if stream:
+        parts = list(answer)
+        calls = [call for part in parts for call in part.choices[0].delta.tool_calls or ()]
+        content = "".join(part.choices[0].delta.content or "" for part in parts)
+        arguments, reason = "".join(call.function.arguments for call in calls), parts[-1].choices[0].finish_reason
+        name = calls[0].function.name
+    else:
+        (call,) = answer.choices[0].message.tool_calls
+        content, reason = answer.choices[0].message.content, answer.choices[0].finish_reason
+        name, arguments = call.function.name, call.function.arguments
+    assert (name, arguments[:3], content or "", reason) == ("run", '{"c', "", "length")
