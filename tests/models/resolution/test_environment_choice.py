@@ -75,6 +75,33 @@ def test_the_models_own_environment_wins_over_its_backends():
     assert str(found.environment) == "/own"
 
 
+def test_the_setting_of_a_shared_backend_wins_over_its_files_and_not_over_the_model():
+    files = {SHARED: BLOCK, DEFAULT: "", MANIFEST: 'environment = "e"', "/b1/x/e": "", "/b1/x/pylock.cpu.toml": ""}
+    settings = {"backend_configs": {"x": {"execution-env-path": "pylock.cpu.toml"}}}
+    found = resolve_m({**files, "/own": ""}, backend="x", **settings)
+    origin = "--backend-config=x,execution-env-path"
+    assert (str(found.environment), found.environment_origin) == ("/b1/x/pylock.cpu.toml", origin)
+    assert not found.has_default_environment
+    own = resolve_m({**files, "/own": ""}, backend="x", parameters={"EXECUTION_ENV_PATH": "/own"}, **settings)
+    assert str(own.environment) == "/own"
+
+
+@pytest.mark.parametrize("backend", ["", "python"])
+def test_a_setting_for_all_backends_names_no_environment_of_a_shared_one(backend: str):
+    settings = {"backend_configs": {backend: {"execution-env-path": "/python"}}}
+    found = resolve_m({SHARED: BLOCK, "/python": ""}, backend="x", **settings)
+    assert str(found.environment) == SHARED
+
+
+def test_a_setting_of_a_shared_backend_that_names_nothing_says_where_it_stands():
+    with pytest.raises(ResolutionError) as caught:
+        resolve_m({SHARED: BLOCK}, backend="x", backend_configs={"x": {"execution-env-path": "pylock.gpu.toml"}})
+    assert caught.value.message.startswith(
+        "--backend-config=x,execution-env-path names the execution environment 'pylock.gpu.toml', but "
+        "'/b1/x/pylock.gpu.toml' does not exist"
+    )
+
+
 def test_the_environment_of_the_manifest_wins_over_the_conventional_name():
     files = {SHARED: "", DEFAULT: "", MANIFEST: 'environment = "envs/e.tar.zst"', "/b1/x/envs/e.tar.zst": ""}
     found = resolve_m(files, backend="x")

@@ -169,11 +169,13 @@ def choose_environment(
     files: Files,
     defaults: PythonDefaults,
     script: Script | None = None,
+    backend_setting: str = "",
 ) -> EnvironmentChoice:
-    """Choose the environment: parameter of the version, of the model, the backend's manifest, the backend's archive.
+    """Choose the environment: of the version, of the model, of the operator for the backend, its manifest, its archive.
 
     Then the script block of the code. A block that has no effect is named in the reason. A path in the parameter for
-    the Python names an environment as the model's other parameter does.
+    the Python names an environment as the model's other parameter does. *backend_setting* is what the operator names
+    for all models of a shared backend.
 
     The operator's default comes last, and only for models that do not ask for a Python version: its Python would
     contradict most of them.
@@ -197,6 +199,10 @@ def choose_environment(
     if python:
         origin = f"parameter {PYTHON_PARAMETER} of model '{config.name}'"
         return _over_script(_named(python, origin, search, files, is_interpreter=True), script)
+    if backend_setting and backend_dir is not None:
+        beside = replace(search, base=backend_dir, model_dir=None, model_uri="")
+        origin = f"--backend-config={config.backend},{ENVIRONMENT_SETTING}"
+        return _over_script(_named(backend_setting, origin, beside, files), script)
     if manifest is not None and manifest.environment:
         beside = replace(search, base=manifest.path.parent, model_dir=None, model_uri="")
         return _over_script(_named(manifest.environment, str(manifest.path), beside, files), script)

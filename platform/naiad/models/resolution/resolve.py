@@ -13,7 +13,7 @@ from types import MappingProxyType
 from packaging.specifiers import SpecifierSet
 
 from naiad.config.model.model_config import ModelConfig
-from naiad.config.server.backend_settings import BackendConfigs, effective_settings
+from naiad.config.server.backend_settings import ENVIRONMENT_SETTING, BackendConfigs, effective_settings
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import ResolutionError
 from naiad.core.file_content import HEAD_BYTES, explain_content
@@ -164,6 +164,7 @@ def _resolve(
         files=files,
         defaults=defaults,
         script=script,
+        backend_setting=settings.backend_configs.get(config.backend, {}).get(ENVIRONMENT_SETTING, ""),
     )
     decided.append(environment.step)
     python = choose_python(config, manifest, defaults, environment, script)

@@ -141,6 +141,12 @@ def _pack(
     type=_FOLDER,
     help="Folder to search for env://NAME; may be repeated.",
 )
+@click.option(
+    "--backend-config",
+    "settings",
+    multiple=True,
+    help="Setting of a backend that names an environment, as for the server; may be repeated.",
+)
 @click.option("--env-trust", "trust", type=_EXISTING_FILE, help="File of public keys, as for the server.")
 @click.option("--env-require-digest", "require_digest", is_flag=True, help="Reject URIs without @sha256.")
 @click.option("--accept-changed", is_flag=True, help="Accept a URI's content even if it has changed.")
@@ -162,6 +168,7 @@ def _prefetch(
     environments: tuple[str, ...],
     repositories: tuple[str, ...],
     directories: tuple[Path, ...],
+    settings: tuple[str, ...],
     trust: Path | None,
     require_digest: bool,  # noqa: FBT001 - click passes options by name
     accept_changed: bool,  # noqa: FBT001 - click passes options by name
@@ -193,7 +200,11 @@ def _prefetch(
     # Whoever uses the store may not be allowed to write into it.
     lay_out_guest(guest_directory(store))
     results: list[dict[str, str]] = []
-    used = _used_environments(environments, repositories, directories, store)
+    flags = (
+        *(f"--env-directory={directory}" for directory in directories),
+        *(f"--backend-config={setting}" for setting in settings),
+    )
+    used = _used_environments(environments, repositories, directories, flags, store)
     for _, source, python, origin in dict.fromkeys(each._replace(model="") for each in used):
         uri = source.uri if isinstance(source, EnvironmentSource) else ""
         if accept_changed and uri:
@@ -221,7 +232,11 @@ def _prefetch(
 
 
 def _used_environments(
-    environments: tuple[str, ...], repositories: tuple[str, ...], directories: tuple[Path, ...], store: Path
+    environments: tuple[str, ...],
+    repositories: tuple[str, ...],
+    directories: tuple[Path, ...],
+    flags: tuple[str, ...],
+    store: Path,
 ) -> Iterator[UsedEnvironment]:
     from naiad.models.resolution.environment import EnvironmentSearch, locate_environment
     from naiad.models.resolution.files import RealFiles
@@ -232,7 +247,7 @@ def _used_environments(
         source, _ = locate_environment(text, "naiad env prefetch", places, RealFiles())
         yield UsedEnvironment("", source, None, "")
     if repositories:
-        options = server_options(store, repositories, *(f"--env-directory={directory}" for directory in directories))
+        options = server_options(store, repositories, *flags)
         yield from environments_of(options)
 
 
