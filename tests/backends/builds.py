@@ -10,8 +10,11 @@ import pytest
 from support.once import once
 
 
-def declared_environment(factory: pytest.TempPathFactory, backend: str) -> Path:
-    """A store with the environment of a backend. Needs whatever index pip is configured for; skips without one."""
+def declared_environment(factory: pytest.TempPathFactory, backend: str, *flags: str) -> Path:
+    """A store with the environment of a backend. Needs whatever index pip is configured for; skips without one.
+
+    *flags* choose another environment than the default.
+    """
 
     def fill(store: Path) -> None:
         models = store.with_name(f"{backend}-prefetched")
@@ -25,12 +28,21 @@ def declared_environment(factory: pytest.TempPathFactory, backend: str) -> Path:
             "prefetch",
             f"--model-repository={models}",
             f"--env-store={store}",
+            *flags,
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             pytest.skip(f"the environment of the backend {backend} cannot be built: {done.stderr[-500:]}")
 
     return once(factory, f"{backend}-store", fill)
+
+
+def torch_environment(factory: pytest.TempPathFactory) -> Path:
+    """A store with PyTorch, in builds for processors: those for GPUs are 5 GB.
+
+    pip has them where the index of PyTorch is among its indexes, or a folder of wheels has them.
+    """
+    return declared_environment(factory, "pytorch", "--backend-config=pytorch,execution-env-path=pylock.cpu.toml")
 
 
 def python_of(store: Path) -> Path:

@@ -11,8 +11,24 @@ import triton_python_backend_utils as pb_utils
 from saved_models.settings import ModelSettings
 
 Arrays = Dict[str, "np.ndarray[Any, Any]"]
-Run = Callable[[Arrays, Sequence[str]], Mapping[str, "np.ndarray[Any, Any]"]]
+Run = Callable[[Dict[str, Any], Sequence[str]], Mapping[str, Any]]
 """Computes outputs, of the names given, from inputs. Numbers in inputs are views of the requests' memory."""
+
+
+class NumpyArrays:
+    """Tensors of requests as arrays of numpy. A library with arrays of its own has a class with the same methods."""
+
+    def read(self, tensor: Any) -> Any:
+        """The array of an input."""
+        return tensor.as_numpy()
+
+    def join(self, arrays: Sequence[Any]) -> Any:
+        """One array of the rows of all."""
+        return np.concatenate(arrays)
+
+    def write(self, name: str, array: Any) -> Any:
+        """The output tensor of this name."""
+        return pb_utils.Tensor(name, array)
 
 
 class BatchRunner:
@@ -21,8 +37,9 @@ class BatchRunner:
     Where the joined requests fail, each is executed alone: a request must not fail because of another one's data.
     """
 
-    def __init__(self, settings: ModelSettings, run: Run) -> None:
+    def __init__(self, settings: ModelSettings, run: Run, arrays: Any = None) -> None:
         self._run = run
+        self._arrays = NumpyArrays() if arrays is None else arrays
         self._is_batching = settings.max_batch_size > 0
         self._states = frozenset(settings.states)
         self._outputs = tuple(tensor.name for tensor in settings.outputs)
@@ -42,13 +59,13 @@ class BatchRunner:
 
     def _execute_alone(self, request: Any) -> Any:
         try:
-            arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            arrays = self._read(request)
             wanted = self._wanted([request])
             rows = _rows_of(arrays) if self._is_batching else -1
             found = self._run(arrays, wanted)
             if rows >= 0:
                 _check_rows(found, wanted, rows)
-            return pb_utils.InferenceResponse([pb_utils.Tensor(name, found[name]) for name in wanted])
+            return self._respond(found, wanted)
         except Exception as error:  # noqa: BLE001 - whatever the library raises is the request's error
             return _failed(error)
 
@@ -56,20 +73,26 @@ class BatchRunner:
         if len(requests) == 1:
             return [self._execute_alone(requests[0])]
         try:
-            inputs = [{tensor.name(): tensor.as_numpy() for tensor in request.inputs()} for request in requests]
+            inputs = [self._read(request) for request in requests]
             rows = [_rows_of(arrays) for arrays in inputs]
-            joined = {name: np.concatenate([arrays[name] for arrays in inputs]) for name in inputs[0]}
+            joined = {name: self._arrays.join([arrays[name] for arrays in inputs]) for name in inputs[0]}
             wanted = self._wanted(requests)
             found = self._run(joined, wanted)
             _check_rows(found, wanted, sum(rows))
             return [
-                pb_utils.InferenceResponse(
-                    [pb_utils.Tensor(name, found[name][end - count : end]) for name in self._wanted([request])]
-                )
+                self._respond({name: found[name][end - count : end] for name in wanted}, self._wanted([request]))
                 for request, count, end in zip(requests, rows, _ends(rows))
             ]
         except Exception:  # noqa: BLE001 - found out again below, for each request by itself
             return [self._execute_alone(request) for request in requests]
+
+    def _read(self, request: Any) -> Dict[str, Any]:
+        read = self._arrays.read
+        return {tensor.name(): read(tensor) for tensor in request.inputs()}
+
+    def _respond(self, found: Mapping[str, Any], names: Sequence[str]) -> Any:
+        write = self._arrays.write
+        return pb_utils.InferenceResponse([write(name, found[name]) for name in names])
 
     def _wanted(self, requests: Iterable[Any]) -> Tuple[str, ...]:
         """The states, and the outputs that any of the requests asks for, in the configuration's order."""
@@ -86,14 +109,14 @@ def _alike(requests: Sequence[Any]) -> List[List[int]]:
     return list(groups.values())
 
 
-def _rows_of(arrays: Arrays) -> int:
+def _rows_of(arrays: Mapping[str, Any]) -> int:
     rows = {array.shape[0] for array in arrays.values()}
     if len(rows) != 1:
         raise ValueError("inputs differ in their first dimension")
     return rows.pop()
 
 
-def _check_rows(found: Mapping[str, np.ndarray[Any, Any]], names: Iterable[str], rows: int) -> None:
+def _check_rows(found: Mapping[str, Any], names: Iterable[str], rows: int) -> None:
     """Refuse outputs that are not one row for each of the inputs: nobody knew whose they are."""
     for name in names:
         if found[name].shape[:1] != (rows,):

@@ -85,7 +85,7 @@ _KINDS = (
     _ModelKind(
         "framework",
         "models of a backend that naiad lacks",
-        "naiad has no backend for TensorRT, PyTorch, TensorFlow, OpenVINO or DALI files",
+        "naiad has no backend for TensorRT, TensorFlow, OpenVINO or DALI files",
         "load the file in a model.py with the framework's Python package, or leave the model on Triton and call it by "
         "the backend `remote`",
         MigrationState.UNSUPPORTED,

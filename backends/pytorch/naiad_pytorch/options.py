@@ -1,0 +1,140 @@
+"""The parameters of a model, and what they set in PyTorch.
+
+Names, values and defaults are those of the reference's backend (pytorch_backend src/pt/model_state.cc, src/model.py,
+README.md). An instance is a process, so what is global there, such as the number of threads, is the instance's own.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Dict, Mapping, Optional
+
+import torch
+import triton_python_backend_utils as pb_utils
+from saved_models.settings import ModelSettings, threads_for_instance
+
+_COMPILE = "TORCH_COMPILE_OPTIONAL_PARAMETERS"
+_SHARING = "ENABLE_WEIGHT_SHARING"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the parameters of a model ask for.
+
+    Attributes:
+        device: Where the inputs are to be; None where the model itself decides, and inputs are on the CPU.
+        is_inference: Whether autograd is off altogether, and not only its recording.
+        is_optimized: Whether the executor of TorchScript optimizes.
+        is_jit_executor: Whether it profiles before it optimizes; None to leave that to PyTorch.
+        is_jit_profiling: Whether it profiles at all; None likewise.
+        is_tensor_fuser: Whether it fuses operations; None likewise.
+        has_cudnn: Whether cuDNN may be used.
+        cleans_cache: Whether memory of the GPU is given back after each call.
+        intra_op_threads: Threads within an operation; 0 to leave that to PyTorch.
+        inter_op_threads: Threads for operations beside each other; 0 likewise.
+        compile_arguments: Arguments of `torch.compile` for a module in `model.py`; None not to compile it.
+    """
+
+    device: Optional[torch.device] = None
+    is_inference: bool = True
+    is_optimized: bool = True
+    is_jit_executor: Optional[bool] = None
+    is_jit_profiling: Optional[bool] = None
+    is_tensor_fuser: Optional[bool] = None
+    has_cudnn: bool = True
+    cleans_cache: bool = False
+    intra_op_threads: int = 0
+    inter_op_threads: int = 0
+    compile_arguments: Optional[Mapping[str, Any]] = field(default=None)
+
+
+def read_options(settings: ModelSettings) -> Options:
+    """The options in the parameters of a model.
+
+    Raises:
+        ModelLoadError: If a parameter has a wrong value, or the instance is on a GPU that PyTorch cannot use.
+    """
+    intra = settings.integer("INTRA_OP_THREAD_COUNT", settings.integer("NUM_THREADS", 0))
+    inter = settings.integer("INTER_OP_THREAD_COUNT", settings.integer("NUM_INTEROP_THREADS", 0))
+    return Options(
+        device=_device(settings),
+        is_inference=settings.flag("INFERENCE_MODE", default=True),
+        is_optimized=not settings.flag("DISABLE_OPTIMIZED_EXECUTION", default=False),
+        is_jit_executor=_optional_flag(settings, "ENABLE_JIT_EXECUTOR"),
+        is_jit_profiling=_optional_flag(settings, "ENABLE_JIT_PROFILING"),
+        is_tensor_fuser=_optional_flag(settings, "ENABLE_TENSOR_FUSER"),
+        has_cudnn=not settings.flag("DISABLE_CUDNN", default=False),
+        cleans_cache=settings.flag("ENABLE_CACHE_CLEANING", default=False),
+        intra_op_threads=intra if intra > 0 else threads_for_instance(),
+        inter_op_threads=max(inter, 0),
+        compile_arguments=_compile_arguments(settings),
+    )
+
+
+def apply_options(options: Options, settings: ModelSettings) -> None:
+    """Set in this process what the options ask for, before a file is read."""
+    if settings.flag(_SHARING, default=False):
+        pb_utils.Logger.log_warn(
+            f"{_SHARING} of model '{settings.name}' has no effect: each instance is a process with weights of its own; "
+            "use one instance with dynamic_batching where memory is short"
+        )
+    if options.intra_op_threads:
+        torch.set_num_threads(options.intra_op_threads)
+    if options.inter_op_threads:
+        torch.set_num_interop_threads(options.inter_op_threads)
+    torch.backends.cudnn.enabled = options.has_cudnn
+    # What C++ has as global settings of TorchScript's executor is there in Python under private names alone.
+    switches = (
+        ("_set_graph_executor_optimize", options.is_optimized),
+        ("_jit_set_profiling_executor", options.is_jit_executor),
+        ("_jit_set_profiling_mode", options.is_jit_profiling),
+        ("_jit_set_texpr_fuser_enabled", options.is_tensor_fuser),
+    )
+    for name, value in switches:
+        if value is not None:
+            getattr(torch._C, name)(value)  # noqa: SLF001 - see above
+
+
+def _optional_flag(settings: ModelSettings, key: str) -> Optional[bool]:
+    return settings.flag(key, default=True) if key in settings.parameters else None
+
+
+def _device(settings: ModelSettings) -> Optional[torch.device]:
+    if settings.kind == "MODEL":
+        return None
+    if settings.kind != "GPU":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        if torch.version.cuda is None:
+            lack = f"PyTorch {torch.__version__} of this environment is built without CUDA"
+            cure = (
+                "choose an environment with a build for CUDA (execution-env-path of --backend-config=pytorch names it)"
+            )
+        else:
+            lack = f"PyTorch {torch.__version__} finds no GPU that it can use"
+            cure = "look at `nvidia-smi` and CUDA_VISIBLE_DEVICES of the model's process"
+        raise settings.error(
+            f"its instance is on GPU {settings.device}, and {lack}; {cure}, or use KIND_CPU in instance_group"
+        )
+    if settings.device >= torch.cuda.device_count():
+        raise settings.error(
+            f"its instance is on GPU {settings.device}, and its process sees {torch.cuda.device_count()}; correct gpus "
+            "in instance_group, or CUDA_VISIBLE_DEVICES"
+        )
+    return torch.device("cuda", settings.device)
+
+
+def _compile_arguments(settings: ModelSettings) -> Optional[Dict[str, Any]]:
+    text = settings.parameters.get(_COMPILE)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise settings.wrong_parameter(_COMPILE, 'a JSON object such as {"dynamic": true}')
+    if "model" in found:
+        raise settings.error("'model' is not an optional parameter for 'torch.compile'")
+    return found

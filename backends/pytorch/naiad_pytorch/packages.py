@@ -1,0 +1,180 @@
+"""Models in packages of torch.export: compiled ahead of time, or as the exported program itself."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import torch
+from saved_models.interface import ModelInterface, ModelTensor, check
+from saved_models.settings import ModelSettings
+
+from naiad_pytorch.call_spec import input_names, output_names
+from naiad_pytorch.compiled_inputs import describe_inputs
+from naiad_pytorch.contents import Content, content_of
+from naiad_pytorch.model import Key, Model
+from naiad_pytorch.options import Options
+from naiad_pytorch.tensors import DATA_TYPES
+
+_CHECKS = "AOTI_RUNTIME_CHECK_INPUTS"
+_NAME_IN_PACKAGE = "model"
+_DYNAMIC = -1
+
+
+def open_package(path: Path, settings: ModelSettings, options: Options) -> Model:
+    """The model in a package.
+
+    Raises:
+        ModelLoadError: If PyTorch cannot read it, or it was compiled for another kind of device.
+    """
+    content = content_of(path)
+    try:
+        if content is Content.EXPORTED:
+            return ExportedModel(path, options)
+        if content is Content.COMPILED:
+            return CompiledModel(path, settings, options)
+    except (RuntimeError, ValueError, OSError, KeyError, AssertionError) as problem:
+        sentence = str(problem).strip().split("\n", 1)[0]
+        raise settings.error(
+            f"PyTorch {torch.__version__} cannot read the package '{path}': {sentence}; a package is for the version "
+            "of PyTorch and the kind of processor that it was made with: make it again with these, or choose an "
+            "environment with that version"
+        ) from None
+    raise settings.error(
+        f"'{path}' is {content.value}, and no package; write it by torch._inductor.aoti_compile_and_package or "
+        "torch.export.save"
+    )
+
+
+class _Package:
+    """What both kinds share: the names of tensors, and the comparison with the configuration."""
+
+    inputs: Tuple[Optional[ModelTensor], ...]
+    device: torch.device
+
+    def __init__(self, specification: Tuple[str, str]) -> None:
+        self._inputs, self._outputs = input_names(specification[0]), output_names(specification[1])
+        self.input_names = tuple(f"INPUT__{number}" for number in range(len(self._inputs)))
+        self.output_names = tuple(f"OUTPUT__{number}" for number in range(len(self._outputs)))
+        self.described = f"the inputs {', '.join(self._inputs)} and the outputs {', '.join(self._outputs)}"
+        self._order: List[str] = []
+
+    def bind(self, settings: ModelSettings) -> Dict[str, Key]:
+        """As `Model.bind`: by position or by structure, and with the types and shapes that the package tells."""
+        count = len(settings.inputs)
+        if count != len(self._inputs):
+            raise settings.error(
+                f'Model instance "{settings.name}" has mismatching input count between model config and model '
+                f"definition: model config input count = {count}, model definition input count = {len(self._inputs)}. "
+                f"The package has {self.described}"
+            )
+        positions = {
+            tensor.name: self._position(tensor.name, self._inputs, "INPUT__", "input", settings)
+            for tensor in settings.inputs
+        }
+        if len(set(positions.values())) != count:
+            raise settings.error(f"two inputs name the same one of the package, which has {self.described}")
+        self._order = sorted(positions, key=lambda name: positions[name])
+        self._check_inputs(settings)
+        return {
+            tensor.name: self._position(tensor.name, self._outputs, "OUTPUT__", "output", settings)
+            for tensor in settings.outputs
+        }
+
+    def _position(self, name: str, names: Sequence[str], prefix: str, kind: str, settings: ModelSettings) -> int:
+        number = name[len(prefix) :]
+        if name.startswith(prefix) and number.isascii() and number.isdigit() and int(number) < len(names):
+            return int(number)
+        if name in names:
+            return names.index(name)
+        allowed = ", ".join(f"{each} ({prefix}{index})" for index, each in enumerate(names))
+        raise settings.error(f"unexpected inference {kind} '{name}', allowed {kind}s are: {allowed}")
+
+    def _check_inputs(self, settings: ModelSettings) -> None:
+        """Compare types and shapes: compiled code does not look, and would read memory that is not the input's."""
+        known = [tensor for tensor in self.inputs if tensor is not None]
+        if len(known) != len(self._order):
+            return
+        named = []
+        for name, tensor in zip(self._order, known):
+            shape = tensor.shape
+            if settings.max_batch_size == 1 and shape[:1] == (1,):
+                shape = (_DYNAMIC, *shape[1:])
+            named.append(replace(tensor, name=name, shape=shape))
+        check(replace(settings, outputs=(), states=()), ModelInterface(tuple(named), ()))
+
+
+class CompiledModel(_Package):
+    """Machine code in a package, called with a flat list of tensors."""
+
+    def __init__(self, path: Path, settings: ModelSettings, options: Options) -> None:
+        described = describe_inputs(path)
+        if described is None:
+            # Read once, by the library that is loaded next. Its checks also refuse batches of one row, so they are
+            # a last resort.
+            os.environ[_CHECKS] = "1"
+        index = -1 if options.device is None or options.device.type == "cpu" else options.device.index
+        # `torch._inductor.aoti_load_package` returns a wrapper of this, and imports the compiler first, which takes
+        # seconds.
+        load: Any = torch._C._aoti.AOTIModelPackageLoader  # noqa: SLF001 - the public one takes seconds, see above
+        self._loader: Any = load(str(path), _NAME_IN_PACKAGE, False, 1, index)
+        self.device = _device_of(str(self._loader.get_metadata().get("AOTI_DEVICE_KEY", "cpu")), settings, options)
+        super().__init__(tuple(self._loader.get_call_spec()[:2]))
+        self.inputs = (None,) * len(self._inputs)
+        if described is not None and len(described) == len(self._inputs):
+            self.inputs = tuple(replace(each, name=name) for each, name in zip(described, self.input_names))
+
+    def call(self, values: Mapping[str, Any]) -> Any:
+        """The outputs, in the order of the call specification."""
+        return tuple(self._loader.run([values[name].contiguous() for name in self._order]))
+
+
+def _device_of(compiled_for: str, settings: ModelSettings, options: Options) -> torch.device:
+    if options.device is None:
+        return torch.device(compiled_for)
+    if options.device.type != compiled_for:
+        kind = {"cuda": "KIND_GPU", "cpu": "KIND_CPU"}.get(compiled_for, "KIND_MODEL")
+        raise settings.error(
+            f"it was compiled for {compiled_for}, and its instance is on {options.device}; use {kind} in "
+            "instance_group, or compile it for that device"
+        )
+    return options.device
+
+
+class ExportedModel(_Package):
+    """An exported program, run as a module."""
+
+    def __init__(self, path: Path, options: Options) -> None:
+        program: Any = torch.export.load(str(path))
+        if options.device is not None and options.device.type != "cpu":
+            from torch.export.passes import move_to_device_pass
+
+            program = move_to_device_pass(program, options.device)
+        self.device = torch.device("cpu") if options.device is None else options.device
+        from torch.utils import _pytree
+
+        self._pytree: Any = _pytree
+        self._in_spec = program.call_spec.in_spec
+        dumped = tuple(_pytree.treespec_dumps(each) for each in (self._in_spec, program.call_spec.out_spec))
+        super().__init__((dumped[0], dumped[1]))
+        values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+        self.inputs = tuple(
+            _described(name, values.get(given))
+            for name, given in zip(self.input_names, program.graph_signature.user_inputs)
+        )
+        self._module = program.module()
+
+    def call(self, values: Mapping[str, Any]) -> Any:
+        """The outputs, in the order of the call specification."""
+        flat = [values[name] for name in self._order]
+        positional, keywords = self._pytree.tree_unflatten(flat, self._in_spec)
+        return tuple(self._pytree.tree_leaves(self._module(*positional, **keywords)))
+
+
+def _described(name: str, value: Any) -> Optional[ModelTensor]:
+    if not isinstance(value, torch.Tensor):
+        return None
+    shape = tuple(size if isinstance(size, int) else _DYNAMIC for size in value.shape)
+    return ModelTensor(name, DATA_TYPES.get(value.dtype, ""), shape, described=str(value.dtype))

@@ -1,0 +1,89 @@
+"""Tensors of requests as tensors of PyTorch, over the same memory, and back."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Sequence
+
+import numpy as np
+import torch
+import triton_python_backend_utils as pb_utils
+
+DATA_TYPES: Dict[torch.dtype, str] = {
+    torch.bool: "TYPE_BOOL",
+    torch.uint8: "TYPE_UINT8",
+    torch.uint16: "TYPE_UINT16",
+    torch.uint32: "TYPE_UINT32",
+    torch.uint64: "TYPE_UINT64",
+    torch.int8: "TYPE_INT8",
+    torch.int16: "TYPE_INT16",
+    torch.int32: "TYPE_INT32",
+    torch.int64: "TYPE_INT64",
+    torch.float16: "TYPE_FP16",
+    torch.float32: "TYPE_FP32",
+    torch.float64: "TYPE_FP64",
+    torch.bfloat16: "TYPE_BF16",
+}
+"""The protocol's types for those of PyTorch."""
+
+TORCH_TYPES: Dict[str, torch.dtype] = {name: dtype for dtype, name in DATA_TYPES.items()}
+
+_BYTES, _BF16 = 13, 14
+"""Numbers of these types in the protocol."""
+
+
+class TorchTensors:
+    """How a `BatchRunner` reads, joins and writes tensors of PyTorch. Strings are arrays of numpy until the call."""
+
+    def read(self, tensor: Any) -> Any:
+        """The input over the memory of the request, on the device where that is."""
+        code = tensor.triton_dtype()
+        if code == _BF16 or not tensor.is_cpu():
+            return torch.from_dlpack(tensor)
+        array = tensor.as_numpy()
+        if code == _BYTES:
+            return array
+        # PyTorch has no tensors that cannot be written to, and warns of memory that must not be.
+        return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+    def join(self, tensors: Sequence[Any]) -> Any:
+        """One tensor of the rows of all, on the first one's device that is none of the CPU's."""
+        if isinstance(tensors[0], np.ndarray):
+            return np.concatenate(tensors)
+        devices = {tensor.device for tensor in tensors}
+        if len(devices) > 1:
+            target = next(tensor.device for tensor in tensors if tensor.device.type != "cpu")
+            tensors = [tensor.to(target) for tensor in tensors]
+        return torch.cat(list(tensors))
+
+    def write(self, name: str, value: Any) -> Any:
+        """The output over the memory of the result."""
+        if isinstance(value, np.ndarray):
+            return pb_utils.Tensor(name, value)
+        if value.device.type != "cpu" or value.dtype == torch.bfloat16:
+            return pb_utils.Tensor.from_dlpack(name, value.contiguous())
+        return pb_utils.Tensor(name, value.numpy())
+
+
+def strings_of(array: Any, name: str) -> Sequence[str]:
+    """The strings of a tensor, as a list: what models of PyTorch take in place of a tensor of strings.
+
+    Raises:
+        TritonModelException: If one is not UTF-8.
+    """
+    try:
+        return [item.decode() for item in array.ravel().tolist()]
+    except UnicodeDecodeError as problem:
+        raise pb_utils.TritonModelException(f"input '{name}' has a string that is not UTF-8: {problem}") from None
+
+
+def array_of_strings(values: Sequence[str]) -> np.ndarray[Any, Any]:
+    """A list of strings as the array of a tensor."""
+    found: np.ndarray[Any, Any] = np.empty(len(values), np.object_)
+    found[:] = list(values)
+    return found
+
+
+def settle(value: torch.Tensor, device: Optional[torch.device] = None) -> torch.Tensor:
+    """A result without ties to the graph, and without what numpy and other processes cannot see in it."""
+    value = value.detach().resolve_conj().resolve_neg()
+    return value if device is None else value.to(device)
