@@ -47,9 +47,11 @@ class PythonCode(_Fields):
         is_shared: Whether the file is that of a shared backend, outside the model's directory.
         environment: Why the model runs in its interpreter, for the error of a failed import; may be empty.
         settings: The settings of its backend (`--backend-config`), which `pb_utils.get_backend_config` returns.
+        imports_from_cwd: Whether modules in the working directory can be imported, before all others as in the
+            reference.
     """
 
-    __slots__ = ("file", "utils_dir", "is_shared", "environment", "settings")
+    __slots__ = ("file", "utils_dir", "is_shared", "environment", "settings", "imports_from_cwd")
 
     def __init__(
         self,
@@ -59,12 +61,14 @@ class PythonCode(_Fields):
         is_shared: bool = False,
         environment: str = "",
         settings: Optional[Mapping[str, str]] = None,
+        imports_from_cwd: bool = False,
     ) -> None:
         self.file = file
         self.utils_dir = utils_dir
         self.is_shared = is_shared
         self.environment = environment
         self.settings: Mapping[str, str] = settings or {}
+        self.imports_from_cwd = imports_from_cwd
 
 
 class NativeCode(_Fields):
@@ -288,6 +292,8 @@ class LoadSpec(_Fields):
 
 def _fields_of_python(code: PythonCode) -> Dict[str, str]:
     fields = {"utils_dir": code.utils_dir, "shared": str(int(code.is_shared)), "environment": code.environment}
+    if code.imports_from_cwd:
+        fields["imports_from_cwd"] = "1"
     if code.settings:
         from json import dumps  # most models have no settings
 
@@ -318,6 +324,7 @@ def _python_code(fields: _LoadFields) -> PythonCode:
         is_shared=fields.flag("shared"),
         environment=fields.text("environment", ""),
         settings=fields.mapping("settings", ""),
+        imports_from_cwd=fields.flag("imports_from_cwd", "0"),
     )
 
 
@@ -355,14 +362,14 @@ class _LoadFields:
         except ValueError:
             raise _malformed(key, text, "a number") from None
 
-    def choice(self, key: str, true: str, false: str) -> bool:
-        text = self.text(key)
+    def choice(self, key: str, true: str, false: str, default: Optional[str] = None) -> bool:
+        text = self.text(key, default)
         if text not in (true, false):
             raise _malformed(key, text, f"'{true}' or '{false}'")
         return text == true
 
-    def flag(self, key: str) -> bool:
-        return self.choice(key, "1", "0")
+    def flag(self, key: str, default: Optional[str] = None) -> bool:
+        return self.choice(key, "1", "0", default)
 
     def names(self, key: str, default: Optional[str] = None) -> Tuple[str, ...]:
         joined = self.text(key, default)

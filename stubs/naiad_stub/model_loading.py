@@ -43,6 +43,8 @@ def load_class(spec: LoadSpec, code: PythonCode) -> type:
     Raises:
         LoadError: With the exception the module raised.
     """
+    if code.imports_from_cwd and sys.path[:1] != [""]:
+        sys.path.insert(0, "")
     try:
         return loader.load_model_class(code.file, spec.version_dir, spec.model_dir, code.utils_dir, code.is_shared)
     except BaseException as error:

@@ -80,6 +80,33 @@ def test_a_shared_backend_is_named_in_place_of_its_model() -> None:
     assert found == "if 'PIL' is a package, add it with `naiad add /backends/b pillow`"
 
 
+def test_no_package_is_named_that_is_not_known_to_have_the_module(monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
+    assert missing_package("ModuleNotFoundError: No module named 'sparktts.models'", RESOLUTION) == (
+        "if 'sparktts' is code of your own, put it beside model.py, or into a folder of PYTHONPATH for models under the "
+        "server's own interpreter; if it is from a package, add it with `naiad add /models/m PACKAGE`, with the package's "
+        "name, which need not be the module's"
+    )
+
+
+@pytest.mark.parametrize("layout", ["sparktts/__init__.py", "sparktts/models/audio.py", "sparktts.py"])
+def test_a_module_in_a_folder_of_pythonpath_is_said_to_be_there(layout, monkeypatch, tmp_path) -> None:
+    (tmp_path / "code" / layout).parent.mkdir(parents=True)
+    (tmp_path / "code" / layout).touch()
+    monkeypatch.setenv("PYTHONPATH", f"/nowhere:{tmp_path}/code")
+    of_archive = replace(RESOLUTION, environment=MODEL / "e.tar.gz")
+
+    found = missing_package("ModuleNotFoundError: No module named 'sparktts'", of_archive)
+
+    assert found.startswith(
+        f"'sparktts' is in {tmp_path}/code, which the server's PYTHONPATH or working directory names"
+    )
+    assert "name that folder in a .pth file of the model's environment" in found
+    assert "naiad add" not in found
+
+
 @pytest.mark.parametrize("message", ["ValueError: x", "x\nModuleNotFoundError: No module named 'y'", ""])
 def test_other_errors_get_no_advice(message: str) -> None:
     assert missing_package(message, RESOLUTION) == ""

@@ -22,10 +22,16 @@ FOREIGN = ReadyEnvironment(
 HOST = replace(FOREIGN, source=None, is_host=True)
 
 
+def test_folders_of_pythonpath_reach_guests_of_the_servers_own_interpreter_alone():
+    assert HOST.environ({"PYTHONPATH": "/srv/modules"})["PYTHONPATH"] == "/srv/modules"
+    assert "PYTHONPATH" not in HOST.environ({"PYTHONPATH": ""})
+    assert "PYTHONPATH" not in FOREIGN.environ({"PYTHONPATH": "/srv/modules"})
+
+
 @pytest.mark.parametrize("environment", [FOREIGN, HOST])
 @pytest.mark.parametrize(
     "name",
-    ["PYTHONPATH", "PYTHONHOME", "LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT", "CONDA_PREFIX", "PYENV_VERSION"],
+    ["PYTHONHOME", "LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT", "CONDA_PREFIX", "PYENV_VERSION"],
 )
 def test_variables_of_the_hosts_python_do_not_reach_a_guest(environment, name):
     assert name not in environment.environ({name: "/host"})
@@ -37,8 +43,9 @@ def test_variables_withheld_from_models_are_logged_with_what_to_do_instead():
     )
 
     assert path == (
-        "PYTHONPATH=/srv/modules does not reach models: put modules beside model.py, install them in the environment of "
-        "the model, or name their folder in a .pth file there"
+        "PYTHONPATH=/srv/modules reaches only models that run under the server's own interpreter: for models with an "
+        "environment of their own, put modules beside model.py, install them in that environment, or name their folder "
+        "in a .pth file there"
     )
     assert library == (
         "LD_PRELOAD=/lib/libjemalloc.so does not reach models: a model may load libraries itself, with "

@@ -20,6 +20,7 @@ from naiad.sources.interpreters.versions import PythonVersion, version_text
 # Variables of the server that guests do not inherit:
 _DROPPED = (
     # Folders with packages for the *host's* Python; a guest of another version crashes if it imports the host's numpy.
+    # Set again below for guests of the host's own interpreter.
     "PYTHONPATH",
     # Relocate the standard library; valid for at most one interpreter.
     "PYTHONHOME",
@@ -70,8 +71,9 @@ def withheld_variables(base: Mapping[str, str]) -> Iterator[str]:
     """Warnings about variables that Triton passes to models and naiad does not, each with an alternative."""
     if base.get("PYTHONPATH"):
         yield (
-            f"PYTHONPATH={base['PYTHONPATH']} does not reach models: put modules beside model.py, install them in the "
-            "environment of the model, or name their folder in a .pth file there"
+            f"PYTHONPATH={base['PYTHONPATH']} reaches only models that run under the server's own interpreter: for "
+            "models with an environment of their own, put modules beside model.py, install them in that environment, "
+            "or name their folder in a .pth file there"
         )
     if base.get("LD_PRELOAD"):
         yield (
@@ -164,6 +166,9 @@ class ReadyEnvironment:
     def environ(self, base: Mapping[str, str]) -> dict[str, str]:
         """The variables of a guest, from those of the server. The launcher adds thread counts (OMP_NUM_THREADS ...)."""
         result = {name: value for name, value in base.items() if name not in _DROPPED}
+        if self.is_host and base.get("PYTHONPATH"):
+            # The server itself has imported with it, and this is the same interpreter with the same packages.
+            result["PYTHONPATH"] = base["PYTHONPATH"]
         # Programs that a model starts, such as `python` or `ffmpeg`, come from its environment first.
         result["PATH"] = os.pathsep.join((str(self.python.parent), base.get("PATH") or os.defpath))
         # Packages in the user's home are not part of the environment.

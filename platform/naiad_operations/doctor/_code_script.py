@@ -317,6 +317,8 @@ def main() -> None:
     request = json.loads(sys.argv[1])
     warnings.simplefilter("ignore")
     absent = [name for name in request["modules"] if is_absent(name)]  # imported before the model's folders are known
+    # Folders that the guest imports from besides; their modules are not examined, since there may be very many.
+    sys.path += request["searched"]
     sys.path += request["folders"]  # as the guest does: the environment's own modules come first
     reader = CodeReader(request["folders"], request["known"], is_package=request["is_package"])
     reader.read(request["file"])

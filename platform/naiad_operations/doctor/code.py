@@ -6,14 +6,15 @@ syntax it parses and which modules it finds. The script imports nothing of the m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from naiad.config.model.prewarm import PREWARM
 from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.models.resolution.decision import Resolution
-from naiad.sources.interpreters.distributions import package_of
+from naiad.sources.interpreters.distributions import folder_with_module, package_of, server_search_path
 from naiad.sources.interpreters.versions import version_text
 from naiad_operations.doctor.findings import Finding, Severity
 from naiad_operations.doctor.in_environment import run_in_environment
@@ -61,6 +62,7 @@ def examine_code(
     request = {
         "file": str(resolution.model_file),
         "folders": [str(folder) for folder in _folders(resolution)],
+        "searched": [str(folder) for folder in _search_path(environment)],
         "known": _GUEST_MODULES,
         "is_package": not resolution.is_shared,
         "modules": list(prewarmed),
@@ -83,7 +85,7 @@ def examine_code(
             severity=Severity.WARNING,
             code="prewarm",
             message=f"{PREWARM} names {name}, which is not in {environment}, so its instances are not prewarmed",
-            advice=f"correct the name, or add {package_of(name.partition('.')[0])} to the environment",
+            advice=f"correct the name, or add {package_of(name) or 'its package'} to the environment",
         )
 
 
@@ -92,6 +94,11 @@ def _folders(resolution: Resolution) -> tuple[Path, ...]:
     if resolution.is_shared:
         return resolution.model_file.parent, resolution.utils_dir
     return resolution.version_dir, resolution.model_dir, resolution.utils_dir
+
+
+def _search_path(environment: ReadyEnvironment) -> Iterable[Path]:
+    """The folders of the server's own search path that its guests import from, as far as this process has the same."""
+    return server_search_path(os.environ) if environment.is_host else ()
 
 
 def _missing_import(missing: dict[str, Any], environment: ReadyEnvironment) -> Finding:
@@ -114,7 +121,16 @@ def _advice(missing: dict[str, Any], environment: ReadyEnvironment) -> str:
     if missing["wanted"]:
         return "put that file there, or import it by its right name"
     near = f"correct it to {missing['near']} if it is misspelled; else " if missing["near"] else ""
+    if not environment.is_host and (folder := folder_with_module(top, server_search_path(os.environ))) is not None:
+        return (
+            f"{near}it is in {folder}, which is in PYTHONPATH or the working directory and only models under the "
+            "server's own interpreter import from: name that folder in a .pth file of the environment, or put the "
+            "module beside model.py"
+        )
     package = package_of(top)
+    if not package:
+        near = near or "put it beside model.py or into a folder of PYTHONPATH if it is code of your own; else "
+        package = "the package that has it"
     if environment.is_host:
         return (
             f"{near}add {package} to the model (`naiad add`), install it beside naiad, or name an environment that has "

@@ -444,7 +444,7 @@ def test_the_printed_findings_have_the_fault_its_place_and_the_remedy(tmp_path, 
     assert lines[1:] == [
         f"  at {tmp_path / 'models' / 'm' / '1' / 'model.py'}:5",
         (
-            "  -> correct it to numpy if it is misspelled; else add nunpy to the model (`naiad add`), install it beside "
+            "  -> correct it to numpy if it is misspelled; else add the package that has it to the model (`naiad add`), install it beside "
             "naiad, or name an environment that has it (EXECUTION_ENV_PATH)"
         ),
         "1 model examined: 1 error, 0 warnings; 1 note (--notes)",

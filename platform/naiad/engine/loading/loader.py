@@ -413,6 +413,7 @@ class Loader:
                 is_shared=resolution.is_shared,
                 environment=_origin_of(resolution, environment),
                 settings=resolution.settings,
+                imports_from_cwd=environment.is_host,
             )
         else:
             code = NativeCode(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 from naiad.config.model.declared_environment import is_declaration, lock_candidates
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.models.resolution.decision import Resolution
-from naiad.sources.interpreters.distributions import package_of
+from naiad.sources.interpreters.distributions import folder_with_module, package_of, server_search_path
 
 __all__ = ["missing_package"]
 
@@ -25,21 +26,39 @@ def missing_package(message: str, resolution: Resolution) -> str:
     found = _MISSING.search(message.partition("\n")[0])
     if found is None or resolution.library is not None:
         return ""
-    module, source = found["module"].partition(".")[0], resolution.environment
+    module = found["module"].partition(".")[0]
+    if (folder := folder_with_module(module, server_search_path(os.environ))) is not None:
+        return (
+            f"'{module}' is in {folder}, which the server's PYTHONPATH or working directory names and only models "
+            "under the server's own interpreter import from: name that folder in a .pth file of the model's "
+            "environment, put the module beside model.py, or leave the environment out"
+        )
     package = package_of(module)
+    if not package:
+        return (
+            f"if '{module}' is code of your own, put it beside model.py, or into a folder of PYTHONPATH for models "
+            f"under the server's own interpreter; if it is from a package, {_advice(resolution, 'PACKAGE')}, with the "
+            "package's name, which need not be the module's"
+        )
+    return f"if '{module}' is a package, {_advice(resolution, package)}"
+
+
+def _advice(resolution: Resolution, package: str) -> str:
+    """How to add a package to the environment of a model."""
+    source = resolution.environment
     path = source.path if isinstance(source, EnvironmentSource) else source
     if source is None or source == resolution.model_file:
         target = resolution.backend_dir or resolution.model_dir
-        return f"if '{module}' is a package, add it with `naiad add {target} {package}`"
+        return f"add it with `naiad add {target} {package}`"
     if isinstance(source, EnvironmentSource) and source.is_interpreter:
-        return f"if '{module}' is a package, install it for that interpreter: `{path} -m pip install {package}`"
+        return f"install it for that interpreter: `{path} -m pip install {package}`"
     if path is None or not is_declaration(path):
-        return f"if '{module}' is a package, add {package} to {_origin_of(path or str(source))}"
+        return f"add {package} to {_origin_of(path or str(source))}"
     if path.suffix == ".py":
-        return f"if '{module}' is a package, add it with `naiad add {path} {package}`"
+        return f"add it with `naiad add {path} {package}`"
     if lock_candidates(path) == (path,):
-        return f"if '{module}' is a package, add {package} to the file that {path} was locked from, and lock that again"
-    return f"if '{module}' is a package, add {package} to {path}, and run `naiad lock {path}`"
+        return f"add {package} to the file that {path} was locked from, and lock that again"
+    return f"add {package} to {path}, and run `naiad lock {path}`"
 
 
 def _origin_of(environment: Path | str) -> str:
