@@ -20,19 +20,7 @@ def declared_environment(factory: pytest.TempPathFactory, backend: str, *flags: 
         models = store.with_name(f"{backend}-prefetched")
         (models / "m" / "1").mkdir(parents=True)
         (models / "m" / "config.pbtxt").write_text(f'backend: "{backend}"')
-        command = [
-            sys.executable,
-            "-m",
-            "naiad",
-            "env",
-            "prefetch",
-            f"--model-repository={models}",
-            f"--env-store={store}",
-            *flags,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"the environment of the backend {backend} cannot be built: {done.stderr[-500:]}")
+        prefetched(store, f"--model-repository={models}", *flags)
 
     return once(factory, f"{backend}-store", fill)
 
@@ -43,6 +31,14 @@ def torch_environment(factory: pytest.TempPathFactory) -> Path:
     pip has them where the index of PyTorch is among its indexes, or a folder of wheels has them.
     """
     return declared_environment(factory, "pytorch", "--backend-config=pytorch,execution-env-path=pylock.cpu.toml")
+
+
+def prefetched(store: Path, *arguments: str) -> None:
+    """Build environments into a store by `naiad env prefetch`; skips the test where that fails."""
+    command = [sys.executable, "-m", "naiad", "env", "prefetch", f"--env-store={store}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"environments of saved models cannot be built: {done.stderr[-500:]}")
 
 
 def python_of(store: Path) -> Path:

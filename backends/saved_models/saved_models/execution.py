@@ -11,8 +11,11 @@ import triton_python_backend_utils as pb_utils
 from saved_models.settings import ModelSettings
 
 Arrays = Dict[str, "np.ndarray[Any, Any]"]
-Run = Callable[[Dict[str, Any], Sequence[str]], Mapping[str, Any]]
-"""Computes outputs, of the names given, from inputs. Numbers in inputs are views of the requests' memory."""
+Run = Callable[..., Mapping[str, Any]]
+"""Computes outputs from inputs: arrays by name, then the names of the outputs, then what `arguments` gives.
+
+Numbers in inputs are views of the requests' memory.
+"""
 
 
 class NumpyArrays:
@@ -35,11 +38,25 @@ class BatchRunner:
     """Runs requests. Those of one call are joined along their first dimension, and the outputs are divided again.
 
     Where the joined requests fail, each is executed alone: a request must not fail because of another one's data.
+
+    Args:
+        settings: The configuration.
+        run: Computes a batch.
+        arrays: Reads, joins and writes tensors as the library's arrays; None for those of numpy.
+        arguments: Further arguments of *run* for a request; requests are joined where they are equal.
     """
 
-    def __init__(self, settings: ModelSettings, run: Run, arrays: Any = None) -> None:
+    def __init__(
+        self,
+        settings: ModelSettings,
+        run: Run,
+        arrays: Any = None,
+        *,
+        arguments: Callable[[Any], Tuple[Hashable, ...]] = lambda _: (),
+    ) -> None:
         self._run = run
         self._arrays = NumpyArrays() if arrays is None else arrays
+        self._arguments = arguments
         self._is_batching = settings.max_batch_size > 0
         self._states = frozenset(settings.states)
         self._outputs = tuple(tensor.name for tensor in settings.outputs)
@@ -51,7 +68,7 @@ class BatchRunner:
         if not self._is_batching:
             return [self._execute_alone(request) for request in requests]
         responses: List[Any] = [None] * len(requests)
-        for indices in _alike(requests):
+        for indices in self._alike(requests):
             together = [requests[index] for index in indices]
             for index, response in zip(indices, self._execute_together(together)):
                 responses[index] = response
@@ -62,7 +79,7 @@ class BatchRunner:
             arrays = self._read(request)
             wanted = self._wanted([request])
             rows = _rows_of(arrays) if self._is_batching else -1
-            found = self._run(arrays, wanted)
+            found = self._run(arrays, wanted, *self._arguments(request))
             if rows >= 0:
                 _check_rows(found, wanted, rows)
             return self._respond(found, wanted)
@@ -77,7 +94,7 @@ class BatchRunner:
             rows = [_rows_of(arrays) for arrays in inputs]
             joined = {name: self._arrays.join([arrays[name] for arrays in inputs]) for name in inputs[0]}
             wanted = self._wanted(requests)
-            found = self._run(joined, wanted)
+            found = self._run(joined, wanted, *self._arguments(requests[0]))
             _check_rows(found, wanted, sum(rows))
             return [
                 self._respond({name: found[name][end - count : end] for name in wanted}, self._wanted([request]))
@@ -99,14 +116,13 @@ class BatchRunner:
         asked = self._states.union(*(request.requested_output_names() for request in requests))
         return tuple(name for name in self._outputs if name in asked)
 
-
-def _alike(requests: Sequence[Any]) -> List[List[int]]:
-    """The positions of the requests whose inputs can be joined, together."""
-    groups: Dict[Hashable, List[int]] = {}
-    for index, request in enumerate(requests):
-        key = tuple(sorted((tensor.name(), tensor.triton_dtype(), *tensor.shape()[1:]) for tensor in request.inputs()))
-        groups.setdefault(key, []).append(index)
-    return list(groups.values())
+    def _alike(self, requests: Sequence[Any]) -> List[List[int]]:
+        """The positions of the requests whose inputs can be joined, together."""
+        groups: Dict[Hashable, List[int]] = {}
+        for index, request in enumerate(requests):
+            tensors = sorted((tensor.name(), tensor.triton_dtype(), *tensor.shape()[1:]) for tensor in request.inputs())
+            groups.setdefault((tuple(tensors), self._arguments(request)), []).append(index)
+        return list(groups.values())
 
 
 def _rows_of(arrays: Mapping[str, Any]) -> int:

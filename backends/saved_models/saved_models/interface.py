@@ -26,12 +26,14 @@ class ModelTensor:
         data_type: Its type, such as `TYPE_FP32`; empty if tensors of the protocol have no such type.
         shape: Its sizes with the rows of a batch; -1 for those that vary; empty for a scalar.
         described: What the library calls its type, for errors.
+        is_optional: Whether requests may leave it out.
     """
 
     name: str
     data_type: str
     shape: Tuple[int, ...]
     described: str = ""
+    is_optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,8 @@ def _entry(tensor: ModelTensor, leading: int, model: str, kind: str) -> Dict[str
     entry: Dict[str, Any] = {"name": tensor.name, "data_type": tensor.data_type, "dims": dims or [1]}
     if not dims and leading:
         entry["reshape"] = {"shape": []}
+    if tensor.is_optional:
+        entry["optional"] = True
     return entry
 
 

@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
+from saved_models.conversion import fitted
 from saved_models.execution import Arrays
 from saved_models.interface import ModelInterface, ModelTensor
 from saved_models.settings import ModelSettings
@@ -16,21 +17,6 @@ METHODS = ("predict", "predict_proba", "predict_log_proba", "decision_function",
 """Methods that may be outputs, under their own names."""
 
 _PARAMETER = "method"
-_DATA_TYPES = {
-    "TYPE_BOOL": np.bool_,
-    "TYPE_UINT8": np.uint8,
-    "TYPE_UINT16": np.uint16,
-    "TYPE_UINT32": np.uint32,
-    "TYPE_UINT64": np.uint64,
-    "TYPE_INT8": np.int8,
-    "TYPE_INT16": np.int16,
-    "TYPE_INT32": np.int32,
-    "TYPE_INT64": np.int64,
-    "TYPE_FP16": np.float16,
-    "TYPE_FP32": np.float32,
-    "TYPE_FP64": np.float64,
-    "TYPE_STRING": np.object_,
-}
 
 
 def interface_of(estimator: Any, settings: ModelSettings) -> ModelInterface:
@@ -143,12 +129,7 @@ class Estimator:
 
     def _fitted(self, name: str, answer: Any) -> np.ndarray[Any, Any]:
         """The answer with the type and the number of dimensions that the configuration gives it."""
-        array = _as_array(answer)
-        tensor = self._tensors[name]
-        array = array.astype(_DATA_TYPES[tensor.data_type], copy=False)
-        if array.ndim == len(tensor.dims) + self._is_batching - 1:
-            array = array[..., np.newaxis]
-        return array
+        return fitted(_as_array(answer), self._tensors[name], is_batching=self._is_batching)
 
 
 def _column(array: np.ndarray[Any, Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,12 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from naiad.config.model.declared_environment import is_conda_declaration, lock_candidates, read_script_block
+from naiad.config.model.declared_environment import (
+    PYTHON_ENV,
+    is_conda_declaration,
+    lock_candidates,
+    read_script_block,
+)
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError, StaleLockError
 from naiad.sources.interpreters.versions import PythonVersion, version_text
 from naiad_building.indexes import (
@@ -47,7 +52,7 @@ class Declaration:
     """A file that declares an environment.
 
     Attributes:
-        file: The file: a script, `requirements.txt`, `pyproject.toml` or `pylock.toml`.
+        file: The file: a script, `requirements.txt`, `python_env.yaml`, `pyproject.toml` or `pylock.toml`.
         text: Everything in it, and in files that it includes, that determines the environment.
         requirements: The requirements in it that are names with versions; empty for a lock.
         requires_python: Versions of Python; empty for any.
@@ -103,6 +108,8 @@ def read_declaration(file: Path, text: str | None = None) -> Declaration:
             return _of_script(file, text)
         if file.name == "pyproject.toml":
             return _of_project(file, text)
+        if file.name == PYTHON_ENV:
+            return _of_python_env(file, text)
         return Declaration(file=file, text=text) if file.suffix == ".toml" else _of_requirements(file, text)
     except (OSError, UnicodeDecodeError) as error:
         raise ExecutionEnvironmentError(f"cannot read {file}: {error}") from error
@@ -274,6 +281,50 @@ def _of_requirements(file: Path, text: str) -> Declaration:
         indexes=indexes_of_options(options),
         unlockable=unlockable or _direct_reference(found),
     )
+
+
+_PYTHON_ENV_LINE = re.compile(
+    r"(?P<key>python|build_dependencies|dependencies)\s*:\s*(?P<value>.*)|\s*-\s+(?P<item>.+)"
+)
+
+
+def _of_python_env(file: Path, text: str) -> Declaration:
+    """MLflow's file: `python: 3.11.7`, lists `build_dependencies`, which wheels do not need, and `dependencies`.
+
+    Any other patch release of Python counts as well: objects that were pickled with code need the same minor version.
+    The few lines that MLflow writes are read here: a reader of YAML would be a dependency of each server.
+    """
+    python, dependencies, key = "", [], ""
+    for line in text.splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        match = _PYTHON_ENV_LINE.fullmatch(line.rstrip())
+        if match is None or (match["item"] and not key):
+            raise ConfigError(
+                f"{file} is invalid: '{line.strip()}' is neither 'python', 'build_dependencies' or 'dependencies' nor "
+                "an item of one of these lists; correct it, or name a requirements.txt in its place"
+            )
+        if match["item"]:
+            if key == "dependencies":
+                dependencies.append(_unquoted(match["item"]))
+        elif match["key"] == "python":
+            python, key = _unquoted(match["value"]), ""
+        elif match["value"]:
+            raise ConfigError(f"{file} is invalid: '{line.strip()}' is not a list with an item a line")
+        else:
+            key = match["key"]
+    declaration = _of_requirements(file, "\n".join(dependencies))
+    minor = ".".join(python.split(".")[:2])
+    try:
+        required = SpecifierSet(f"=={minor}.*" if minor else "")
+    except InvalidSpecifier:
+        raise ConfigError(f"{file} is invalid: '{python}' is not a version of Python") from None
+    return replace(declaration, text=f"{text}\n{declaration.text}", requires_python=required)
+
+
+def _unquoted(value: str) -> str:
+    quote = value[:1]
+    return value[1:-1] if quote in {"'", '"'} and value.endswith(quote) and len(value) > 1 else value
 
 
 @dataclass(frozen=True, slots=True)

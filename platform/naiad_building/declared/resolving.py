@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 from packaging.utils import canonicalize_name
 
-from naiad.config.model.declared_environment import lock_candidates
+from naiad.config.model.declared_environment import PYTHON_ENV, lock_candidates
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.manifest import host_platform
 from naiad_building.base_interpreter import BaseInterpreter
@@ -175,12 +175,16 @@ def _resolve_with_uv(
         target = script.with_name(f"{script.name}.lock")
     else:
         target = folder / "pylock.toml"
+        source = declaration.file.absolute()
+        if declaration.file.name == PYTHON_ENV:  # a format that uv does not read
+            source = folder / "requirements.in"
+            source.write_text(_lines(declaration), encoding="utf-8")
         command = [
             *uv_pylock_command(uv, base.executable, settings),
             *_limits(declaration, folder),
             "-o",
             str(target),
-            str(declaration.file.absolute()),
+            str(source),
         ]
     _run(declaration.file, with_sources(command, options, uv), environ, progress)
     return target
@@ -196,12 +200,17 @@ def _resolve_with_pip(
     if declaration.is_requirements:
         requirements = f"-r {declaration.file.resolve()}\n"  # by path, because included files are relative to it
     else:
-        requirements = "".join(f"{line}\n" for line in declaration.requirements)
+        requirements = _lines(declaration)
         requirements += "".join(f"{option}\n" for option in _limits(declaration, folder))
     found = resolve_with_pip(declaration.file, requirements, folder, base, options, progress)
     target = folder / "pylock.toml"
     target.write_text(_pylock(found, base), encoding="utf-8")
     return target
+
+
+def _lines(declaration: Declaration) -> str:
+    """The requirements of a declaration as those of a requirements file."""
+    return "".join(f"{line}\n" for line in declaration.requirements)
 
 
 def _limits(declaration: Declaration, folder: Path) -> Iterator[str]:

@@ -306,9 +306,10 @@ def _is_to_be_named(resolution: Resolution, config: ModelConfig) -> bool:
         return False
     if not resolution.is_shared:
         return source == resolution.model_file
-    # The bundled backend names one environment; this model may need one with another Python.
+    # The bundled backend names one environment; this model may need one with another Python, or bring its own.
     names_own = any(_is_environment(key) and value for key, value in config.parameters.items())
-    return not names_own and bool(config.parameters.get(PYTHON_PARAMETER))
+    is_brought = source.is_relative_to(resolution.model_dir)
+    return not names_own and (is_brought or bool(config.parameters.get(PYTHON_PARAMETER)))
 
 
 def _files_in(directory: Path, without: set[Path]) -> Iterator[tuple[Path, str]]:

@@ -56,6 +56,27 @@ def test_requests_of_other_shapes_are_calls_of_their_own_and_responses_keep_the_
     assert [values(response)["Y"] for response in responses] == [[[2, 4]], [[6]], [[8, 10]]]
 
 
+def test_requests_with_other_arguments_are_calls_of_their_own():
+    calls = []
+
+    def run(arrays, wanted, *arguments):
+        calls.append((arrays["X"].tolist(), arguments))
+        return {"Y": arrays["X"]}
+
+    def named(number, name):
+        array = np.array([[number]], np.float32)
+        return pb_utils.InferenceRequest(
+            model_name="m", inputs=[pb_utils.Tensor("X", array)], requested_output_names=["Y"], request_id=name
+        )
+
+    outputs = [{"name": "Y", "data_type": "TYPE_FP32", "dims": [-1]}]
+    settings = read_config({"name": "m", "max_batch_size": 8, "output": outputs})
+    runner = BatchRunner(settings, run, arguments=lambda one: (one.request_id(),))
+    responses = runner.execute([named(1, "a"), named(2, "b"), named(3, "a")])
+    assert calls == [([[1], [3]], ("a",)), ([[2]], ("b",))]
+    assert [values(response)["Y"] for response in responses] == [[[1]], [[2]], [[3]]]
+
+
 def test_without_batches_each_request_is_a_call():
     library = Library()
     runner_of(library, max_batch_size=0).execute([request([1]), request([2])])

@@ -20,6 +20,7 @@ from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
 from naiad_building import installers
+from naiad_building.declared.declaration import read_declaration
 from naiad_building.declared.locking import Edit, LockedDeclaration, add_packages, fetch_locked_wheels, lock_declaration
 from naiad_building.declared.retrying import is_temporary, with_retries
 from naiad_building.installers import InstallOptions
@@ -309,12 +310,15 @@ def lock_alone(tmp_path: Path) -> Path:
         return lock(file).lock
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml"])
+@pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml", "python_env.yaml"])
 def test_files_of_projects_are_locked_and_built(tmp_path: Path, name: str, installer: str) -> None:
     file = tmp_path / "m" / name
     file.parent.mkdir()
     project = '[project]\nname = "p"\nversion = "1"\nrequires-python = ">=3.10"\ndependencies = ["counter", "numpy"]\n'
-    file.write_text(project if name == "pyproject.toml" else "counter\nnumpy  # arrays\n")
+    requirements = "counter\nnumpy  # arrays\n"
+    python_env = f"python: {OWN}\nbuild_dependencies:\n- pip==1\n- setuptools\ndependencies:\n- -r packages.txt\n"
+    (file.parent / "packages.txt").write_text(requirements)
+    file.write_text({"pyproject.toml": project, "python_env.yaml": python_env}.get(name, requirements))
 
     refused = refusal(lambda: managed(tmp_path).prepare(file))
     locked = lock(file)
@@ -323,6 +327,40 @@ def test_files_of_projects_are_locked_and_built(tmp_path: Path, name: str, insta
     assert locked.lock == file.with_name("pylock.toml")
     assert imported(managed(tmp_path).prepare(file).python) == "2.0"
     assert managed(tmp_path).prepare(locked.lock).prefix == managed(tmp_path).prepare(file).prefix
+
+
+@pytest.mark.parametrize(
+    ("text", "python", "requirements"),
+    [
+        ("python: 3.11.7\ndependencies:\n- a==1\n- 'b>=2; python_version > \"3\"'\n", "==3.11.*", ["a", "b"]),
+        ("# by hand\ndependencies:\n  - a\n\npython: '3.12'\n", "==3.12.*", ["a"]),
+        ("build_dependencies:\n- pip\n", "", []),
+    ],
+)
+def test_a_file_of_mlflow_has_requirements_and_a_minor_version(
+    tmp_path: Path, text: str, python: str, requirements: list[str]
+) -> None:
+    declaration = read_declaration(tmp_path / "python_env.yaml", text)
+
+    assert str(declaration.requires_python) == python
+    assert [one.name for one in declaration.requirements] == requirements
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "- a\n",
+            "'- a' is neither 'python', 'build_dependencies' or 'dependencies' nor an item of one of these lists",
+        ),
+        ("dependencies: [a]\n", "'dependencies: \\[a\\]' is not a list with an item a line"),
+        ("channels:\n- a\n", "'channels:' is neither"),
+        ("python: newest\n", "'newest' is not a version of Python"),
+    ],
+)
+def test_a_file_of_mlflow_that_cannot_be_read_names_the_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ExecutionEnvironmentError, match=rf"python_env\.yaml is invalid: {message}"):
+        read_declaration(tmp_path / "python_env.yaml", text)
 
 
 def test_a_relative_path_is_locked_as_well(tmp_path: Path, installer: str, monkeypatch: pytest.MonkeyPatch) -> None:

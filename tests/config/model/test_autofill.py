@@ -37,6 +37,21 @@ def test_the_files_of_a_model_determine_its_backend(listing, expected):
 
 
 @pytest.mark.parametrize(
+    ("listing", "expected"),
+    [
+        ({"xgboost.json": False}, ("fil", "", "")),
+        ({"model.skops": False}, ("sklearn", "", "")),
+        ({"MLmodel": False, "model.skops": False, "requirements.txt": False}, ("mlflow", "", "")),
+        # As in Triton: such files have a meaning to the model's own code.
+        ({"MLmodel": False, "model.py": False}, ("python", "", "model.py")),
+        ({"MLmodel": False, "model.onnx": False}, ("onnxruntime", "onnxruntime_onnx", "model.onnx")),
+    ],
+)
+def test_the_files_of_saved_models_determine_a_backend_that_the_reference_lacks(listing, expected):
+    assert filled(listing=listing) == ("m", *expected)
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ('default_model_filename: "model.py"', ("python", "", "model.py")),

@@ -108,6 +108,8 @@ def test_an_invalid_requirement_is_not_added() -> None:
         ("requirements.txt", ["pylock.toml"]),
         ("requirements-gpu.txt", ["pylock.toml"]),
         ("pyproject.toml", ["uv.lock", "pylock.toml"]),
+        ("python_env.yaml", ["pylock.toml"]),
+        ("conda.yaml", ["pixi.lock"]),
         ("pylock.toml", ["pylock.toml"]),
         ("pylock.gpu.toml", ["pylock.gpu.toml"]),
     ],

@@ -115,6 +115,48 @@ def test_an_environment_of_the_manifest_that_is_not_there_names_the_manifest():
     assert caught.value.code is Code.NOT_FOUND
 
 
+BROUGHT = 'environment-files = ["python_env.yaml", "model/conda.yaml"]'
+
+
+@pytest.mark.parametrize(
+    ("files", "path"),
+    [
+        ({"/repo/m/1/python_env.yaml": "", "/repo/m/1/model/conda.yaml": ""}, "/repo/m/1/python_env.yaml"),
+        ({"/repo/m/1/model/conda.yaml": ""}, "/repo/m/1/model/conda.yaml"),
+        ({"/repo/m/1/python_env.yaml": "", DEFAULT: ""}, DEFAULT),
+    ],
+)
+def test_a_model_may_bring_the_file_that_declares_its_environment(files, path):
+    found = resolve_m({SHARED: "", MANIFEST: BROUGHT, **files}, backend="x")
+    assert str(found.environment) == path
+
+
+def test_the_parameter_wins_over_a_file_that_the_model_brings():
+    files = {SHARED: "", MANIFEST: BROUGHT, "/repo/m/1/python_env.yaml": "", "/own": ""}
+    found = resolve_m(files, backend="x", parameters={"EXECUTION_ENV_PATH": "/own"})
+    assert str(found.environment) == "/own"
+
+
+def test_a_model_that_brings_no_environment_needs_the_operators():
+    files = {SHARED: "", MANIFEST: BROUGHT, "/e": ""}
+    with pytest.raises(ResolutionError) as caught:
+        resolve_m(files, backend="x")
+    assert caught.value.message == (
+        "cannot choose the environment of model 'm': /repo/m/1 has no python_env.yaml or model/conda.yaml, by which "
+        "models of backend 'x' declare their packages; write one of them, or name an environment by the parameter "
+        "EXECUTION_ENV_PATH"
+    )
+    assert caught.value.code is Code.NOT_FOUND
+    found = resolve_m(files, backend="x", backend_configs={"python": {"execution-env-path": "/e"}})
+    assert str(found.environment) == "/e"
+
+
+@pytest.mark.parametrize("names", ['"a.txt"', '["../a.txt"]', '["/a.txt"]', "[1]", '[""]'])
+def test_files_that_a_model_brings_are_in_its_directory(names):
+    with pytest.raises(ResolutionError, match=r"environment-files is .*; write a list of names of files in the dir"):
+        resolve_m({SHARED: "", MANIFEST: f"environment-files = {names}"}, backend="x")
+
+
 def test_a_python_model_has_no_default_environment_of_the_backend_directory():
     assert resolve_m({OWN, "/b1/python/pb_exec_env_model.py.tar.gz"}).environment is None
 
@@ -337,7 +379,10 @@ def test_the_models_version_of_python_wins_over_its_backends():
     ("text", "message"),
     [
         ("requires-python = ", f"{MANIFEST}: Invalid value"),
-        ('python = "3.10"', f"{MANIFEST}: unknown key 'python'; there are: environment, requires-python"),
+        (
+            'python = "3.10"',
+            f"{MANIFEST}: unknown key 'python'; there are: environment, environment-files, requires-python",
+        ),
         ('requires-python = "three"', f"{MANIFEST}: requires-python: 'three' is not a version of Python"),
         (b"\xff", f"{MANIFEST}: 'utf-8' codec can't decode"),
     ],

@@ -41,6 +41,8 @@ _SIGNATURES = (
 )
 
 _FILES_OF_OWN_BACKENDS = {
+    # First: models of MLflow have files of other backends beside it.
+    "MLmodel": "mlflow",
     "xgboost.json": "fil",
     "xgboost.ubj": "fil",
     "xgboost.model": "fil",

@@ -29,6 +29,7 @@ else:
     import tomli as tomllib
 
 __all__ = [
+    "PYTHON_ENV",
     "ScriptBlock",
     "add_dependencies",
     "is_conda_declaration",
@@ -42,9 +43,11 @@ _BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)
 _SCRIPT = "script"
 _REQUIREMENTS = re.compile(r"requirements([._-][A-Za-z0-9._-]+)?\.(txt|in)")
 _PYLOCK = re.compile(r"pylock(\.[^.]+)?\.toml")
-_CONDA = re.compile(r"environment([._-][A-Za-z0-9._-]+)?\.ya?ml|pixi\.(toml|lock)")
+_CONDA = re.compile(r"(environment([._-][A-Za-z0-9._-]+)?|conda)\.ya?ml|pixi\.(toml|lock)")
 _CONDA_LOCK = "pixi.lock"
 _PROJECT = "pyproject.toml"
+PYTHON_ENV = "python_env.yaml"
+"""MLflow's file with a version of Python and requirements, beside a model."""
 _INDENT = "    "
 
 
@@ -66,7 +69,7 @@ class ScriptBlock:
 def is_declaration(path: Path) -> bool:
     """Whether a file, by its name, declares an environment by its requirements."""
     name = path.name
-    if name.endswith(".py") or name == _PROJECT or is_conda_declaration(path):
+    if name.endswith(".py") or name in {_PROJECT, PYTHON_ENV} or is_conda_declaration(path):
         return True
     return bool(_REQUIREMENTS.fullmatch(name) or _PYLOCK.fullmatch(name))
 

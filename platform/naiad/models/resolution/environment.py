@@ -10,7 +10,7 @@ import difflib
 import os.path
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -173,9 +173,9 @@ def choose_environment(
 ) -> EnvironmentChoice:
     """Choose the environment: of the version, of the model, of the operator for the backend, its manifest, its archive.
 
-    Then the script block of the code. A block that has no effect is named in the reason. A path in the parameter for
-    the Python names an environment as the model's other parameter does. *backend_setting* is what the operator names
-    for all models of a shared backend.
+    Then a file of the version, if the manifest names such files, and the script block of the code. A block that has no
+    effect is named in the reason. A path in the parameter for the Python names an environment as the model's other
+    parameter does. *backend_setting* is what the operator names for all models of a shared backend.
 
     The operator's default comes last, and only for models that do not ask for a Python version: its Python would
     contradict most of them.
@@ -210,6 +210,10 @@ def choose_environment(
     if backend_dir is not None:
         look = SearchedPath(backend_dir / DEFAULT_ENVIRONMENT, files.exists(backend_dir / DEFAULT_ENVIRONMENT))
     if look is None or not look.found:
+        if manifest is not None and manifest.environment_files:
+            brought = _brought(config, manifest, search, files, defaults, look)
+            if brought is not None:
+                return _over_script(brought, script)
         if script is not None and script.block.dependencies:
             return _declared(script, files)
         return _default_environment(config, manifest, defaults, search, files, look)
@@ -219,6 +223,44 @@ def choose_environment(
         source=look.path, origin=origin, step=Decision("environment", str(look.path), why, (look,))
     )
     return _over_script(found, script)
+
+
+def _brought(
+    config: ModelConfig,
+    manifest: BackendManifest,
+    search: EnvironmentSearch,
+    files: Files,
+    defaults: PythonDefaults,
+    archive: SearchedPath | None,
+) -> EnvironmentChoice | None:
+    """The environment that a file in the version's directory declares; None if the operator's default is to be used.
+
+    Raises:
+        ResolutionError: If there is no such file, and no default.
+    """
+    assert search.model_dir is not None, "the environment is a model's"
+    folder = search.model_dir / str(search.version)
+    looks = [] if archive is None else [archive]
+    for name in manifest.environment_files:
+        looks.append(SearchedPath(folder / name, files.exists(folder / name)))
+        if looks[-1].found:
+            path = looks[-1].path
+            why = f"a file of the model that declares it: {manifest.path} names such files"
+            return EnvironmentChoice(
+                source=path, origin=str(path), step=Decision("environment", str(path), why, tuple(looks))
+            )
+    if defaults.environment:
+        return None
+    raise ResolutionError(
+        f"cannot choose the environment of model '{config.name}': {folder} has no {_or(manifest.environment_files)}, "
+        f"by which models of backend '{config.backend}' declare their packages; write one of them, or name an "
+        f"environment by the parameter {ENVIRONMENT_PARAMETER}",
+        code=Code.NOT_FOUND,
+    )
+
+
+def _or(names: Sequence[str]) -> str:
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def read_script(path: Path, files: Files) -> Script | None:

@@ -46,11 +46,14 @@ class BackendManifest:
         path: Path of the manifest.
         requires_python: Python versions that its code supports; None for any.
         environment: Its default environment as written, relative to the backend's directory; empty for none.
+        environment_files: Names of files in a version's directory that declare its environment, in order of precedence;
+            empty if models of the backend bring none.
     """
 
     path: Path
     requires_python: SpecifierSet | None = None
     environment: str = ""
+    environment_files: tuple[str, ...] = ()
 
 
 def parse_python_version(text: str, origin: str, *, takes_path: bool = False) -> SpecifierSet:
@@ -87,13 +90,24 @@ def read_backend_manifest(directory: Path, files: Files) -> BackendManifest | No
     path = directory / BACKEND_MANIFEST
     if not files.exists(path):
         return None
-    content = _read(path, files, {"requires-python", "environment"})
+    content = _read(path, files, {"requires-python", "environment", "environment-files"})
     required = content.get("requires-python")
+    names = content.get("environment-files", [])
+    if not isinstance(names, list) or not all(_is_inside(name) for name in names):
+        raise ResolutionError(
+            f"{path}: environment-files is {names!r}; write a list of names of files in the directory of a version"
+        )
     return BackendManifest(
         path=path,
         requires_python=None if required is None else parse_python_version(str(required), f"{path}: requires-python"),
         environment=str(content.get("environment", "")),
+        environment_files=tuple(names),
     )
+
+
+def _is_inside(name: object) -> bool:
+    """Whether a value of a manifest is a path that stays in the folder it is relative to."""
+    return isinstance(name, str) and bool(name) and not name.startswith("/") and ".." not in name.split("/")
 
 
 def read_stub_manifest(directory: Path, files: Files) -> SpecifierSet | None:

@@ -1,0 +1,1 @@
+"""Models in MLflow's format, called through its flavour `python_function`."""

@@ -1,0 +1,211 @@
+"""The tensors and parameters that a signature of MLflow stands for.
+
+A column is an input of its name, with one value for each row. Columns of one type without names are one matrix, and a
+tensor is an input of its name and shape.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+from saved_models.interface import ModelInterface, ModelTensor
+from saved_models.settings import ModelSettings
+
+from naiad_mlflow.files import Metadata
+
+INPUT, OUTPUT = "input", "output"
+"""Names of an input and an output that the signature gives none."""
+
+_COLUMNS = {
+    "boolean": "TYPE_BOOL",
+    "integer": "TYPE_INT32",
+    "long": "TYPE_INT64",
+    "float": "TYPE_FP32",
+    "double": "TYPE_FP64",
+}
+"""Types of columns that tensors have as well. Others are strings: texts, bytes, times in ISO 8601, and else JSON."""
+
+_TENSOR = "tensor"
+_TEXTS = frozenset({"string", "binary", "datetime"})
+_TENSORS = {
+    np.dtype(getattr(np, name)): f"TYPE_{key}"
+    for key, name in (
+        ("BOOL", "bool_"),
+        *((f"{sign}INT{bits}", f"{sign.lower()}int{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)),
+        *((f"FP{bits}", f"float{bits}") for bits in (16, 32, 64)),
+    )
+}
+
+
+class Form(enum.Enum):
+    """What `predict` is given."""
+
+    ARRAY = "one array"
+    ARRAYS = "arrays by their names"
+    TABLE = "a table with named columns"
+    MATRIX = "a table without names"
+    LIST = "a list of values"
+    RECORDS = "a list of dictionaries"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column or a tensor of a schema.
+
+    Attributes:
+        name: Its name.
+        kind: MLflow's name of a column's type, `json` for types without one; empty for tensors.
+        data_type: Type of the tensor; empty if there is none.
+        shape: Its shape with the rows of a batch.
+        is_required: Whether requests must have it.
+        described: Its type as the schema says it.
+    """
+
+    name: str
+    kind: str
+    data_type: str
+    shape: Tuple[int, ...]
+    is_required: bool
+    described: str
+
+    @property
+    def tensor(self) -> ModelTensor:
+        """The tensor that it is in requests."""
+        return ModelTensor(
+            self.name, self.data_type, self.shape, described=self.described, is_optional=not self.is_required
+        )
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of requests.
+
+    Attributes:
+        name: Its name.
+        kind: MLflow's name of its type.
+        is_list: Whether its values are lists, which requests give as JSON.
+    """
+
+    name: str
+    kind: str
+    is_list: bool
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a model takes.
+
+    Attributes:
+        form: What `predict` is given; None for a model without a signature.
+        inputs: Columns or tensors.
+        parameters: Parameters of requests, by their names.
+    """
+
+    form: Optional[Form]
+    inputs: Tuple[Column, ...]
+    parameters: Dict[str, Parameter]
+
+
+def signature_of(metadata: Metadata, settings: ModelSettings) -> Signature:
+    """What a model takes, compared with the inputs of its configuration.
+
+    Raises:
+        ModelLoadError: If the configuration lacks an input, or has one that the signature has not.
+    """
+    parameters = {
+        entry["name"]: Parameter(entry["name"], str(entry["type"]), is_list=entry.get("shape") is not None)
+        for entry in _entries(metadata, "params", settings) or ()
+    }
+    entries = _entries(metadata, "inputs", settings)
+    if entries is None:
+        return Signature(None, (), parameters)
+    form, inputs = _form(entries, is_typed=metadata.is_typed), _columns(entries, INPUT)
+    configured = {tensor.name for tensor in settings.inputs}
+    if len(inputs) == 1 and not entries[0].get("name"):
+        if len(configured) != 1:
+            raise settings.error(
+                f"its signature in '{metadata.path}' has one input without a name, and the configuration has "
+                f"{', '.join(sorted(configured)) or 'none'}"
+            )
+        return Signature(form, inputs, parameters)
+    missing = [column.name for column in inputs if column.is_required and column.name not in configured]
+    unknown = sorted(configured - {column.name for column in inputs})
+    if missing or unknown:
+        what = f"lacks input '{missing[0]}'" if missing else f"has input '{unknown[0]}'"
+        raise settings.error(
+            f"the configuration {what}; the inputs of the signature in '{metadata.path}' are "
+            f"{', '.join(column.name for column in inputs)}"
+        )
+    return Signature(form, inputs, parameters)
+
+
+def interface_of(metadata: Metadata, settings: ModelSettings) -> ModelInterface:
+    """The tensors that a signature stands for.
+
+    Raises:
+        ModelLoadError: If there is no signature, or it does not say what the configuration does not say either.
+    """
+    found = []
+    for side, default in (("input", INPUT), ("output", OUTPUT)):
+        entries = _entries(metadata, f"{side}s", settings)
+        if entries is None and not settings.config.get(side):
+            lacks = "signature" if metadata.signature is None else f"{side}s in its signature"
+            raise settings.error(
+                f"'{metadata.path}' has no {lacks}, which would say what its tensors are; add one "
+                "(mlflow.models.set_signature(DIRECTORY, mlflow.models.infer_signature(INPUTS, OUTPUTS))), or write "
+                "input and output in config.pbtxt"
+            )
+        found.append(tuple(column.tensor for column in _columns(entries or (), default)))
+    return ModelInterface(inputs=found[0], outputs=found[1])
+
+
+def _entries(metadata: Metadata, key: str, settings: ModelSettings) -> Optional[Sequence[Mapping[str, Any]]]:
+    """A list of the signature, which `MLmodel` has as JSON; None without it."""
+    text = (metadata.signature or {}).get(key)
+    if not text:
+        return None
+    try:
+        entries = json.loads(text)
+        if key == "params":
+            [(entry["name"], entry["type"]) for entry in entries]
+        else:
+            _columns(entries, "")
+    except (AttributeError, KeyError, TypeError, ValueError) as problem:
+        raise settings.error(
+            f"'{metadata.path}' has invalid {key} in its signature ({type(problem).__name__}: {problem}); save the "
+            "model again, or write input and output in config.pbtxt"
+        ) from None
+    return entries or None
+
+
+def _form(entries: Sequence[Mapping[str, Any]], *, is_typed: bool) -> Form:
+    is_named = bool(entries[0].get("name"))
+    if entries[0]["type"] == _TENSOR:
+        return Form.ARRAYS if is_named else Form.ARRAY
+    if is_named:
+        return Form.RECORDS if is_typed else Form.TABLE
+    return Form.LIST if is_typed else Form.MATRIX
+
+
+def _columns(entries: Sequence[Mapping[str, Any]], default: str) -> Tuple[Column, ...]:
+    if entries and not entries[0].get("name") and len(entries) > 1:
+        if all(entry["type"] == entries[0]["type"] for entry in entries):
+            return (_column(entries[0], default, len(entries)),)
+        return tuple(_column(entry, f"{default}__{number}", 1) for number, entry in enumerate(entries))
+    return tuple(_column(entry, entry.get("name") or default, 1) for entry in entries)
+
+
+def _column(entry: Mapping[str, Any], name: str, size: int) -> Column:
+    kind = str(entry["type"])
+    is_required = bool(entry.get("required", not entry.get("optional", False)))
+    if kind == _TENSOR:
+        spec = entry["tensor-spec"]
+        dtype = np.dtype(spec["dtype"])
+        data_type = "TYPE_STRING" if dtype.kind in "OUS" else _TENSORS.get(dtype, "")
+        return Column(name, "", data_type, tuple(map(int, spec["shape"])), is_required, str(dtype))
+    known = kind if kind in _COLUMNS or kind in _TEXTS else "json"
+    return Column(name, known, _COLUMNS.get(kind, "TYPE_STRING"), (-1, size), is_required, kind)
