@@ -272,6 +272,7 @@ def test_an_invalid_value_of_a_flag_exits_with_2(work, capsys):
         (["serve", "extra"], "naiad serve: unexpected argument 'extra'", "`naiad serve --help` lists the flags"),
         (["serve", "models"], "naiad serve: unexpected argument 'models'", "did you mean --model-repository=models?"),
         (["bundle", "models"], "naiad bundle: unexpected argument 'models'", "did you mean --model-repository=models?"),
+        (["bundle", "x.onnx"], "naiad bundle: unexpected argument 'x.onnx'", "`naiad bundle --help` lists the flags"),
         (
             ["serve", "a" * 300],
             f"naiad serve: unexpected argument '{'a' * 300}'",
@@ -285,6 +286,17 @@ def test_a_wrong_command_line_prints_the_mistake_and_the_remedy_on_two_lines(arg
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert (out, err) == ("", f"{cause}\n{hint}\n")
+
+
+def test_a_file_to_serve_that_is_not_one_is_refused_with_what_to_do(tmp_path, capsys):
+    path = tmp_path / "x.onnx"
+    assert main(["serve", str(path)]) == 2
+    assert capsys.readouterr().err == f"naiad serve: cannot serve '{path}': it does not exist\ncorrect the path\n"
+    (tmp_path / "x.h5").touch()
+    assert main(["serve", str(tmp_path / "x.h5"), "--http-port=0"]) == 2
+    first, second, _ = capsys.readouterr().err.split("\n")
+    assert first == f"naiad serve: cannot serve '{tmp_path}/x.h5': no backend is known for files that end in '.h5'"
+    assert second.startswith("known are a directory with MLmodel (MLflow), ")
 
 
 def test_a_name_that_is_too_long_for_a_directory_is_reported_as_not_a_directory(capsys):

@@ -43,7 +43,9 @@ class FlagCommand:
 
 _OWN = {
     "serve": FlagCommand(
-        "naiad.cli.serve:naiad_serve", "[FLAGS]...", "Serve the models of a repository; the same as `tritonserver`."
+        "naiad.cli.serve:naiad_serve",
+        "[FILE]... [FLAGS]...",
+        "Serve the models of a repository, as `tritonserver`, or files that frameworks saved.",
     ),
     "run": FlagCommand(
         "naiad.cli.run:run", "MODEL_DIR [FLAGS]...", "Load one model, send it one request, print the responses."

@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from naiad.cli.command_line import is_directory, report_option_error, stray_argument, usage
+from naiad.cli.command_line import is_directory, report_option_error, server_flag, stray_argument, usage
 from naiad.config.model.environment_source import redact
 from naiad.config.server.command_line import read_options
 from naiad.config.server.env_build import EnvBuild
+from naiad.config.server.flag import Flag, UsageError
 from naiad.config.server.getopt import HELP, split_arguments
 from naiad.config.server.options import SERVER_FLAGS, LogFormat, ServerOptions
 from naiad.core import garbage_collection, heap
-from naiad.core.errors import OptionError
+from naiad.core.errors import OptionError, RepositoryError
 from naiad.core.logs import ActiveLog, LogSettings, configure, escapes_messages
 
 if TYPE_CHECKING:
@@ -37,7 +40,7 @@ def serve(arguments: Sequence[str], program: str, supervisor: Supervisor | None 
     """Run the server that a command line describes until it stops; returns the exit code.
 
     Args:
-        arguments: The server's flags.
+        arguments: The server's flags; for `naiad serve`, also files and directories that a framework saved.
         program: The program's name, for errors of the command line.
         supervisor: The connection to the program that started the server; None without one.
     """
@@ -46,17 +49,46 @@ def serve(arguments: Sequence[str], program: str, supervisor: Supervisor | None 
         if any(flag.name == HELP for flag, _ in found):
             print(usage(program, SERVER_FLAGS), end="")
             return 0
-        if positional:
-            raise stray_argument(positional[0], is_repository=is_directory(positional[0]))
-        options = read_options(found, environ=os.environ)
-        # A person at a terminal tries models; a server in production must never resolve requirements on its own.
-        is_tried = program != "tritonserver" and sys.stdin.isatty() and sys.stderr.isatty()
-        options = with_default_build(options, EnvBuild.ALLOWED if is_tried else EnvBuild.LOCKED)
-        _limit_blas_threads()
-        log = open_log(log_settings(options), is_queued=True)
+        with _repository_of(positional, program) as repository:
+            return _serve(
+                [*found, *((server_flag("model-repository"), one) for one in repository)], program, supervisor
+            )
     except OptionError as error:
         return report_option_error(error, program)
-    with log:
+
+
+@contextmanager
+def _repository_of(positional: Sequence[str], program: str) -> Iterator[list[str]]:
+    """A temporary repository with the files of frameworks that a command line names; none if it names no file.
+
+    Raises:
+        UsageError: If an argument is no such file.
+    """
+    if not positional:
+        yield []
+        return
+    # Imported here: a server of a repository needs none of it.
+    from naiad.models.repository.saved_files import may_be_saved_file, read_saved_file, temporary_repository
+
+    for argument in positional:
+        if program != "naiad serve" or not may_be_saved_file(argument):
+            raise stray_argument(argument, is_repository=is_directory(argument))
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(temporary_repository([read_saved_file(Path(one)) for one in positional]))
+        except RepositoryError as error:
+            cause, _, hint = error.message.rpartition("; ")
+            raise UsageError(error.message, preface=f"{program}: {cause}", hint=hint) from None
+        yield [str(folder)]
+
+
+def _serve(found: Sequence[tuple[Flag, str]], program: str, supervisor: Supervisor | None) -> int:
+    options = read_options(found, environ=os.environ)
+    # A person at a terminal tries models; a server in production must never resolve requirements on its own.
+    is_tried = program != "tritonserver" and sys.stdin.isatty() and sys.stderr.isatty()
+    options = with_default_build(options, EnvBuild.ALLOWED if is_tried else EnvBuild.LOCKED)
+    _limit_blas_threads()
+    with open_log(log_settings(options), is_queued=True) as log:
         _log_notices(options)
         garbage_collection.pause()  # `app` resumes it
         heap.fix_thresholds()

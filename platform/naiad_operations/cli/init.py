@@ -1,4 +1,4 @@
-"""`naiad init model | backend`: writes the first files of a project; they run without changes."""
+"""`naiad init`: writes the first files of a project, which run without changes, or the model of a saved file."""
 
 from __future__ import annotations
 
@@ -29,25 +29,52 @@ _repository = click.option(
 )
 
 
+_link = click.option("--link", is_flag=True, help="Link to the file of --from instead of copying it.")
+
+
 @click.command("model")
 @click.argument("name")
-@click.option("--from", "function", metavar="MODULE:FUNCTION", help="Serve this function; its type hints are read.")
+@click.option(
+    "--from",
+    "origin",
+    metavar="MODULE:FUNCTION|FILE",
+    help="Serve this function, whose type hints are read, or a file or directory that a framework saved.",
+)
+@_link
 @_repository
 @_directory
 @json_option
-def _model(name: str, function: str | None, repository: str, root: Path, json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Write the model NAME: code, config.pbtxt, a client and a test.
+def _model(name: str, origin: str | None, link: bool, repository: str, root: Path, json: bool) -> None:  # noqa: FBT001 - click passes options by name
+    """Write the model NAME: code, config.pbtxt, a client and a test; or config.pbtxt and a file of a framework.
 
     With --from at a terminal, ask for the number of dimensions of arrays, which no hint gives.
     """
     from naiad_operations.scaffold.templates import function_model, plain_model
 
+    if origin is not None and (not _is_function(origin) or Path(origin).exists()):
+        _write_saved(origin, name, repository, root, links=link, json=json)
+        return
     ask = _ask_rank if sys.stdin.isatty() and sys.stdout.isatty() and not json else None
-    if function is None:
+    if origin is None:
         scaffold = plain_model(name, repository)
     else:
-        scaffold = function_model(name, repository, function, [os.fspath(root), str(Path.cwd()), *sys.path], ask)
+        scaffold = function_model(name, repository, origin, [os.fspath(root), str(Path.cwd()), *sys.path], ask)
     _write(scaffold, root, json=json)
+
+
+def _is_function(origin: str) -> bool:
+    """Whether a text names a function, `package.module:function`."""
+    module, colon, function = origin.partition(":")
+    return bool(colon) and function.isidentifier() and "/" not in module
+
+
+def _write_saved(origin: str, name: str, repository: str, root: Path, *, links: bool, json: bool) -> None:
+    """Write the model of a file or directory that a framework saved; its name is that of the file if it is empty."""
+    from naiad.models.repository.saved_files import read_saved_file
+    from naiad_operations.scaffold.templates import saved_model
+
+    file = read_saved_file(Path(origin))
+    _write(saved_model(name or file.name, repository, file), root, json=json, links=links)
 
 
 @click.command("backend", short_help="Write the shared backend NAME, and a model that uses it.")
@@ -69,10 +96,10 @@ def _ask_rank(tensor: str) -> int:
     return int(click.prompt(f"number of dimensions of '{tensor}'", default=1, type=click.IntRange(1, 32)))
 
 
-def _write(scaffold: Scaffold, root: Path, *, json: bool) -> None:
+def _write(scaffold: Scaffold, root: Path, *, json: bool, links: bool = False) -> None:
     from naiad_operations.scaffold.project import write
 
-    written = write(scaffold, root)
+    written = write(scaffold, root, links=links)
     if json:
         print_json({"folder": root, "files": written, "notes": scaffold.notes, "next": scaffold.commands})
         return
@@ -85,9 +112,32 @@ def _write(scaffold: Scaffold, root: Path, *, json: bool) -> None:
         click.echo(f"    {command}")
 
 
-@click.group("init", cls=OrderedGroup)
-def init_group() -> None:
-    """Write the first files of a model or a backend."""
+@click.group("init", cls=OrderedGroup, invoke_without_command=True)
+@click.option("--from", "origin", metavar="FILE", help="Write the model of a file or directory that a framework saved.")
+@click.option("--name", default="", help="Name of the model; default: that of the file or its folder.")
+@_link
+@_repository
+@_directory
+@json_option
+@click.pass_context
+def init_group(
+    context: click.Context,
+    origin: str | None,
+    name: str,
+    link: bool,  # noqa: FBT001 - click passes options by name
+    repository: str,
+    root: Path,
+    json: bool,  # noqa: FBT001 - likewise
+) -> None:
+    """Write the first files of a model or a backend, or with --from the model of a saved file."""
+    if context.invoked_subcommand is not None:
+        if origin is not None:
+            raise click.UsageError(f"--from is written after '{context.invoked_subcommand}' and its NAME")
+        return
+    if origin is None:
+        click.echo(context.get_help())
+        return
+    _write_saved(origin, name, repository, root, links=link, json=json)
 
 
 for _command in (_model, _backend):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +20,12 @@ class Scaffold:
     """Files to write, and what to tell their author.
 
     Attributes:
-        files: Contents, by path below the project's folder.
+        files: Contents, by path below the project's folder; a path is that of a file or folder of this machine.
         commands: Commands to run next, in order.
         notes: Assumptions, to be checked by the author.
     """
 
-    files: Mapping[str, str | bytes]
+    files: Mapping[str, str | bytes | Path]
     commands: tuple[str, ...]
     notes: tuple[str, ...] = field(default=())
 
@@ -47,8 +48,13 @@ def identifier(name: str) -> str:
     return re.sub(r"\W", "_", name)
 
 
-def write(scaffold: Scaffold, root: Path) -> list[Path]:
+def write(scaffold: Scaffold, root: Path, *, links: bool = False) -> list[Path]:
     """Write all files, or none if one of them exists; returns their paths.
+
+    Args:
+        scaffold: The files.
+        root: The project's folder.
+        links: Whether to link to files of this machine, instead of copying them.
 
     Raises:
         ScaffoldError: If a file exists or cannot be written.
@@ -63,9 +69,21 @@ def write(scaffold: Scaffold, root: Path) -> list[Path]:
     for path, content in targets.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, Path):
+                _place(content, path, links=links)
+                continue
             # "x": a file that was created since the check is not replaced either.
             with path.open("xb") as file:
                 file.write(content if isinstance(content, bytes) else content.encode())
         except OSError as error:
             raise ScaffoldError(f"cannot write {path}: {error.strerror or error}") from error
     return list(targets)
+
+
+def _place(source: Path, target: Path, *, links: bool) -> None:
+    if links:
+        target.symlink_to(source)
+    elif source.is_dir():
+        shutil.copytree(source, target)
+    else:
+        shutil.copyfile(source, target)

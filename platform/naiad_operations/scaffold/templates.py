@@ -7,14 +7,16 @@ uses it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from naiad.core.errors import ScaffoldError
+from naiad.models.repository.saved_files import SavedFile
 from naiad.protocol.datatypes import Datatype
 from naiad_operations.scaffold.project import Scaffold, check_name, identifier
 from naiad_operations.scaffold.signature import Parameter, PythonForm, Result, Signature, TensorType, read_signature
 from naiad_operations.scaffold.source import FunctionSource, find_function
 
-__all__ = ["backend", "function_model", "plain_model"]
+__all__ = ["backend", "function_model", "plain_model", "saved_model"]
 
 _EXAMPLE_SIZE = 3
 """Size of an example input along a dimension of any size."""
@@ -235,6 +237,35 @@ def function_model(
     )
 
 
+def saved_model(name: str, repository: str, file: SavedFile) -> Scaffold:
+    """The files of a model that is a file or directory of a framework.
+
+    Args:
+        name: Name of the model.
+        repository: Folder of the model repository in the project.
+        file: The file.
+
+    Raises:
+        ScaffoldError: If the name is invalid.
+    """
+    check_name(name, "model")
+    folder = f"{repository}/{name}"
+    allowed = "" if file.has_lock else " --env-build=allowed"
+    commands = (
+        f"naiad env prefetch --model-repository={repository}{allowed}",
+        f"naiad serve --model-repository={repository}",
+        f"curl localhost:8000/v2/models/{name}/config",
+    )
+    return Scaffold(
+        files={
+            f"{folder}/config.pbtxt": file.config,
+            **{f"{folder}/{place}": source for place, source in file.files.items()},
+        },
+        commands=commands,
+        notes=tuple(filter(None, [file.note])),
+    )
+
+
 def _scaffold(
     name: str,
     repository: str,
@@ -244,7 +275,7 @@ def _scaffold(
     max_batch_size: int = 0,
     notes: Sequence[str] = (),
 ) -> Scaffold:
-    files = {
+    files: dict[str, str | bytes | Path] = {
         f"{repository}/{name}/config.pbtxt": config(name, signature, max_batch_size),
         **{f"{repository}/{name}/{file}": content for file, content in code.items()},
         f"clients/{identifier(name)}.py": client(name, signature, is_batched=max_batch_size > 0),

@@ -297,3 +297,58 @@ def test_the_code_of_a_function_is_found_without_running_it(tmp_path):
     source = "raise SystemExit('imported')\ndef f(x: int) -> int:\n    return x\n"
 
     assert tensors(function(tmp_path, source))[0] == {"x": ("INT64", [1], False)}
+
+
+def test_a_saved_file_becomes_a_model_of_its_name(tmp_path):
+    (tmp_path / "digits.onnx").write_bytes(b"graph")
+
+    code, printed, _ = naiad("init", "--from", "digits.onnx", cwd=tmp_path)
+
+    model = tmp_path / "models" / "digits"
+    assert code == 0
+    assert printed == (
+        "wrote models/digits/config.pbtxt\nwrote models/digits/1/model.onnx\nnext:\n"
+        "    naiad env prefetch --model-repository=models\n    naiad serve --model-repository=models\n"
+        "    curl localhost:8000/v2/models/digits/config\n"
+    )
+    assert (model / "1" / "model.onnx").read_bytes() == b"graph"
+    assert not (model / "1" / "model.onnx").is_symlink()
+    assert 'backend: "onnxruntime"' in (model / "config.pbtxt").read_text()
+
+
+def test_a_saved_file_may_be_linked_and_have_another_name(tmp_path):
+    (tmp_path / "mlflow").mkdir()
+    (tmp_path / "mlflow" / "MLmodel").write_text("flavors: {}")
+
+    code, printed, _ = naiad("init", "model", "prices", "--from", "mlflow", "--link", cwd=tmp_path)
+
+    assert code == 0
+    assert "naiad env prefetch --model-repository=models --env-build=allowed" in printed
+    assert (tmp_path / "models" / "prices" / "1").resolve() == tmp_path / "mlflow"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--from", "digits.onnx", "--name", "taken"],
+            "cannot write: these files exist: models/taken/config.pbtxt; choose",
+        ),
+        (["--from", "nothing.onnx"], "nothing.onnx': it does not exist; correct the path"),
+        (["--from", "weights.h5"], "no backend is known for files that end in '.h5'; known are"),
+        (["--from", "digits.onnx", "--name", "-x"], "cannot create a model named '-x'"),
+        (["model", "m", "--from", "nothing"], "nothing': it does not exist; correct the path"),
+        (["--from", "digits.onnx", "model", "m"], "--from is written after 'model' and its NAME"),
+    ],
+)
+def test_a_file_that_cannot_become_a_model_is_refused_with_the_reason(tmp_path, arguments, message):
+    (tmp_path / "digits.onnx").write_bytes(b"graph")
+    (tmp_path / "weights.h5").write_bytes(b"")
+    (tmp_path / "models" / "taken").mkdir(parents=True)
+    (tmp_path / "models" / "taken" / "config.pbtxt").write_text("")
+
+    code, _, printed = naiad("init", *arguments, cwd=tmp_path)
+
+    assert code in {1, 2}
+    assert message in printed
+    assert sorted(path.name for path in (tmp_path / "models").iterdir()) == ["taken"]

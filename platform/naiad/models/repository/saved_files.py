@@ -1,0 +1,252 @@
+"""A file or directory that a framework saved, as the model of a repository: the backend, the configuration, the name.
+
+`naiad init --from FILE` copies such files into a repository, and `naiad serve FILE` serves one from a temporary one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from naiad.core.errors import RepositoryError
+
+__all__ = ["SavedFile", "may_be_saved_file", "read_saved_file", "temporary_repository"]
+
+_HEAD_BYTES = 4096
+_STANDARD_NAMES = frozenset({"model", "xgboost", "checkpoint", "artifacts", "output"})
+"""Names of files and folders that say nothing about the model; that of a folder above is its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """A form in which models are saved.
+
+    Attributes:
+        backend: The backend that serves it.
+        is_form: Whether a path has this form, by its name and its first bytes.
+        target: Its name in the version's directory; empty for a directory whose content that is.
+        described: What it is, in lists.
+        config: Further lines of its configuration.
+        note: What its user should know.
+        has_lock: Whether the packages of its environment are locked.
+    """
+
+    backend: str
+    is_form: Callable[[Path], bool]
+    target: str
+    described: str
+    config: str = ""
+    note: str = ""
+    has_lock: bool = True
+
+
+def _ends(*suffixes: str) -> Callable[[Path], bool]:
+    return lambda path: path.is_file() and path.suffix.lower() in suffixes
+
+
+def _is_xgboost(path: Path) -> bool:
+    return _ends(".json")(path) and b'"learner"' in _head(path)
+
+
+def _is_lightgbm(path: Path) -> bool:
+    return _ends(".txt")(path) and _head(path).splitlines()[:1] == [b"tree"]
+
+
+def _holds(name: str) -> Callable[[Path], bool]:
+    return lambda path: (path / name).is_file()
+
+
+def _is_transformers(path: Path) -> bool:
+    try:
+        content = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and "model_type" in content
+
+
+def _parameter(key: str, value: str) -> str:
+    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
+
+
+_PICKLE = (
+    "this file is a pickle, which runs code when it is read: the backend reads it if config.pbtxt has the parameter "
+    'allow_code: "true", or the server --backend-config=sklearn,allow-code=true'
+)
+# A new backend for files adds a line; where several fit, the first counts.
+_FORMS = (
+    _Form(
+        backend="mlflow",
+        is_form=_holds("MLmodel"),
+        target="",
+        described="a directory with MLmodel (MLflow)",
+        has_lock=False,
+    ),
+    _Form(
+        backend="transformers",
+        is_form=_is_transformers,
+        target="",
+        described="a directory with config.json (transformers)",
+    ),
+    _Form(
+        backend="onnxruntime",
+        is_form=_holds("model.onnx"),
+        target="model.onnx",
+        described="a directory with model.onnx",
+    ),
+    _Form(backend="onnxruntime", is_form=_ends(".onnx"), target="model.onnx", described="*.onnx"),
+    _Form(
+        backend="pytorch",
+        is_form=_ends(".pt"),
+        target="model.pt",
+        described="*.pt (TorchScript)",
+        config='platform: "pytorch_libtorch"\n',
+    ),
+    _Form(
+        backend="pytorch",
+        is_form=_ends(".pt2"),
+        target="model.pt2",
+        described="*.pt2 (torch.export)",
+        config='platform: "torch_aoti"\n',
+    ),
+    _Form(backend="fil", is_form=_is_xgboost, target="xgboost.json", described="*.json of XGBoost"),
+    _Form(backend="fil", is_form=_ends(".ubj"), target="xgboost.ubj", described="*.ubj (XGBoost)"),
+    _Form(
+        backend="fil",
+        is_form=_is_lightgbm,
+        target="model.txt",
+        described="*.txt of LightGBM",
+        config=_parameter("model_type", "lightgbm"),
+    ),
+    _Form(backend="fil", is_form=_ends(".tl"), target="checkpoint.tl", described="*.tl (Treelite)"),
+    _Form(backend="sklearn", is_form=_ends(".skops"), target="model.skops", described="*.skops"),
+    _Form(backend="sklearn", is_form=_ends(".joblib"), target="model.joblib", described="*.joblib", note=_PICKLE),
+    _Form(backend="sklearn", is_form=_ends(".pkl", ".pickle"), target="model.pkl", described="*.pkl", note=_PICKLE),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedFile:
+    """A file or directory of a framework.
+
+    Attributes:
+        path: Its absolute path.
+        name: Name of the model.
+        backend: The backend that serves it.
+        config: The text of its `config.pbtxt`.
+        files: Paths of this machine, by where they are in the model's directory.
+        note: What its user should know; empty for nothing.
+        has_lock: Whether the packages of its environment are locked, so that nothing has to be resolved.
+    """
+
+    path: Path
+    name: str
+    backend: str
+    config: str
+    files: Mapping[str, Path]
+    note: str
+    has_lock: bool
+
+
+def may_be_saved_file(argument: str) -> bool:
+    """Whether an argument of a command is meant as such a file: a directory in a known form, a file, or a path."""
+    path = Path(argument)
+    try:
+        if path.is_dir():
+            return any(form.is_form(path) for form in _FORMS)
+        return path.is_file() or bool(path.suffix) or "/" in argument
+    except OSError:  # such as a name that is too long
+        return False
+
+
+def read_saved_file(path: Path) -> SavedFile:
+    """What serves a file or directory.
+
+    Raises:
+        RepositoryError: If it does not exist, or no backend for files is known to serve it.
+    """
+    path = path.absolute()
+    if not path.exists():
+        raise RepositoryError(f"cannot serve '{path}': it does not exist; correct the path")
+    form = next((form for form in _FORMS if form.is_form(path)), None)
+    if form is None:
+        raise RepositoryError(f"cannot serve '{path}': {_what_it_is(path)}; {_known_forms()}")
+    target = f"1/{form.target}" if form.target else "1"
+    return SavedFile(
+        path=path,
+        name=_name_of(path),
+        backend=form.backend,
+        config=f'# Inputs and outputs come from the file.\nbackend: "{form.backend}"\n{form.config}',
+        files={target: path, **_weights_beside(path)},
+        note=form.note,
+        has_lock=form.has_lock,
+    )
+
+
+@contextmanager
+def temporary_repository(files: Sequence[SavedFile]) -> Iterator[Path]:
+    """A repository with links to files, which is removed afterwards.
+
+    Raises:
+        RepositoryError: If two of them have one name.
+    """
+    with tempfile.TemporaryDirectory(prefix="naiad-serve-") as folder:
+        for file in files:
+            model = Path(folder, file.name)
+            if model.exists():
+                others = [str(other.path) for other in files if other.name == file.name]
+                raise RepositoryError(
+                    f"cannot serve '{others[0]}' and '{others[1]}': both are named '{file.name}'; write them into a "
+                    "repository with `naiad init model NAME --from FILE`"
+                )
+            for name, source in file.files.items():
+                target = model / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.symlink_to(source)
+            (model / "config.pbtxt").write_text(file.config, encoding="utf-8")
+        yield Path(folder)
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_HEAD_BYTES)
+    except OSError as error:
+        raise RepositoryError(f"cannot read '{path}': {error.strerror or error}") from error
+
+
+def _what_it_is(path: Path) -> str:
+    if path.is_dir():
+        if (path / "config.pbtxt").is_file():
+            return f"it is a model of a repository; did you mean --model-repository={path.parent}?"
+        if any((child / "config.pbtxt").is_file() for child in path.iterdir() if child.is_dir()):
+            return f"it is a model repository; did you mean --model-repository={path}?"
+        return "it is a directory without a file of a framework that naiad knows"
+    if path.suffix.lower() in {".json", ".txt"}:
+        return f"a {path.suffix} file is a model only if XGBoost or LightGBM wrote it, and this one does not begin so"
+    return f"no backend is known for files that end in '{path.suffix}'" if path.suffix else "its name has no ending"
+
+
+def _known_forms() -> str:
+    return f"known are {', '.join(form.described for form in _FORMS)}"
+
+
+def _name_of(path: Path) -> str:
+    """The name of the file or directory, or of one above if it says nothing, with the characters of names alone."""
+    for part in (path.stem if path.is_file() else path.name, *(parent.name for parent in path.parents)):
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", part).lstrip("._-")
+        if name and not name.isdecimal() and name.lower() not in _STANDARD_NAMES:
+            return name
+    return "model"
+
+
+def _weights_beside(path: Path) -> Mapping[str, Path]:
+    """Files beside an ONNX file with its weights, which it names: `x.onnx.data`, `x.onnx_data`, `x.data`."""
+    if path.suffix.lower() != ".onnx" or not path.is_file():
+        return {}
+    names = {f"{path.name}.data", f"{path.name}_data", f"{path.stem}.data", f"{path.stem}.weights", f"{path.stem}.bin"}
+    return {f"1/{one.name}": one for one in sorted(path.parent.iterdir()) if one.name in names}
