@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # SLOW_SHARE=1/3 all tests but two thirds of the slow ones, and SERVER_SHARE=1/2 all but half of the others that start servers.
 export NAIAD_TEST_FRONTENDS := $(FRONTENDS)
 
-.PHONY: demo demo-llm demo-ray test quick mutation check docs bench bench-llm bench-scaling bench-declared gpu-check changelog proto clean
+.PHONY: demo demo-llm demo-ray test quick mutation check docs bench bench-llm bench-scaling bench-declared bench-others gpu-check changelog proto clean
 
 # The demonstrations need a fraction of what the tests do, which is most of their time on a fresh machine.
 # What is there already is installed along, so that pip keeps versions that suit all: Ray alone would replace protobuf.
@@ -59,6 +59,9 @@ bench-llm: $(VENV)/.ready-dev  ## Language models beside their engine and Triton
 
 bench-scaling: $(VENV)/.ready-dev  ## Over the number of frontend processes; writes a section of that page and a picture
 	$(BIN)/python -m bench.scaling
+
+bench-others: $(VENV)/.ready-dev  ## Beside FastAPI, LitServe, BentoML, MLServer and Ray Serve; writes a section of that page
+	$(BIN)/python -m bench.others --write
 
 # Without .venv, as on a borrowed machine that packages cannot be installed on, PYTHON must have naiad's dependencies.
 gpu-check:  ## Tensors in GPU memory on this machine's GPU, in less than four minutes; prints a table

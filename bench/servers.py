@@ -58,7 +58,7 @@ class Server:
 
     def __init__(self, program: Program, repository: Path, work: Path) -> None:
         self.program = program
-        self.http_port, self.grpc_port, metrics_port = _free_ports(3)
+        self.http_port, self.grpc_port, metrics_port = free_ports(3)
         options = [
             f"--model-repository={repository}",
             f"--http-address={HOST}",
@@ -178,7 +178,7 @@ def running(program: Program, repository: Path, work: Path) -> Iterator[Server]:
         server.stop()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     # Below the range of ephemeral ports: a connection of this process to a starting server could otherwise get the
     # port on which the server will listen.
     found: list[int] = []

@@ -1,0 +1,1 @@
+"""naiad beside the servers that its users would pick instead, with the same two models."""

@@ -1,0 +1,237 @@
+"""`python -m bench.others` (`make bench-others`): naiad beside the servers that its users would pick instead.
+
+Two jobs, in JSON: sums and differences of two lists of 16 numbers, and a random forest of scikit-learn with one row
+for each request. Each server has an environment of its own, which is built once in `.bench/others`, and the settings
+that its documentation recommends. Servers are started one at a time, by turns. CPU is that of all processes of a
+server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from bench.others.contestants import ADD_SUB, CONTESTANTS, FEATURES, FOREST, JOBS, PROGRAMS, Contestant, Place
+from bench.report import OTHERS_BEGIN, OTHERS_END, table, with_section, written_by
+from bench.results import OURS, Results
+from bench.scaling.load import GENERATOR, Load, Request, measure
+from bench.scaling.processes import family, read_family, spent
+from bench.servers import HOST, free_ports
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "benchmarks.md"
+FOLDER = ROOT / ".bench" / "others"
+_START_SECONDS = 180.0
+_STOP_SECONDS = 20.0
+_WARM_UP_SECONDS = 2.0
+_CLIENTS = {ADD_SUB: (1, 16), FOREST: (1, 16)}
+_TITLES = {
+    ADD_SUB: "Sums and differences of two lists of 16 numbers",
+    FOREST: "A random forest of 100 trees in scikit-learn, one row of 20 features for each request",
+}
+
+
+def main() -> int:
+    options = _options()
+    chosen = [each for each in CONTESTANTS if not options.only or each.name in options.only]
+    versions: dict[str, str] = {}
+    results = Results()
+    pythons = {}
+    for contestant in chosen:
+        try:
+            pythons[contestant.name] = _environment(contestant)
+        except subprocess.CalledProcessError as error:
+            print(f"{contestant.name} is left out: its packages cannot be installed ({error})", file=sys.stderr)
+    for contestant in (each for each in chosen if each.name in pythons):
+        versions[contestant.name] = _version(pythons[contestant.name], contestant.distribution)
+    for _ in range(options.rounds):
+        for job in options.jobs:
+            for contestant in (each for each in chosen if each.name in pythons):
+                _turn(contestant, job, pythons[contestant.name], options.seconds, results)
+    made = section([each for each in chosen if each.name in pythons], versions, results, options)
+    if options.write:
+        PAGE.write_text(with_section(PAGE.read_text(), made, (OTHERS_BEGIN, OTHERS_END)))
+        print(f"written: {PAGE.name}")
+    else:
+        print(made)
+    return 0
+
+
+def section(
+    contestants: Sequence[Contestant], versions: Mapping[str, str], results: Results, options: argparse.Namespace
+) -> str:
+    """The section of the page on what was measured."""
+    generator = GENERATOR.split(" ", maxsplit=1)[0]
+    introduction = (
+        f"{written_by('bench.others')} The load generator ({generator}) shares the cores. JSON over HTTP; medians of "
+        f"{options.rounds} turns of {options.seconds:g} s. CPU is that of all processes of a server, in us for each "
+        "request. Each server has one worker, process or replica, as naiad has one guest."
+    )
+    parts = [f"{OTHERS_BEGIN}\n\n## Beside what users would pick instead\n\n{introduction}"]
+    for job in options.jobs:
+        rows = []
+        for each in contestants:
+            cells = [f"{each.name} {versions[each.name]}", each.settings]
+            for clients in _CLIENTS[job]:
+                case = _case(job, clients)
+                rate, p50, cpu = (results.median(case, each.name, metric) for metric in ("requests/s", "p50", "cpu"))
+                cells += ["-"] * 3 if rate is None or p50 is None or cpu is None else _cells(rate, p50, cpu)
+            rows.append(tuple(cells))
+        heads = [f"{_few(clients)}: {name}" for clients in _CLIENTS[job] for name in ("requests/s", "p50", "CPU")]
+        parts.append(f"{_TITLES[job]}:\n\n{table(('', 'settings', *heads), rows)}")
+    return "\n\n".join((*parts, OTHERS_END))
+
+
+def _cells(rate: float, p50: float, cpu: float) -> list[str]:
+    return [f"{rate:,.0f}", f"{p50 / 1000:.2f} ms", f"{cpu:,.0f}"]
+
+
+def _few(clients: int) -> str:
+    return "1 client" if clients == 1 else f"{clients} clients"
+
+
+def _case(job: str, clients: int) -> str:
+    return f"{job}, {_few(clients)}"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.others", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of each load")
+    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS))
+    parser.add_argument("--only", nargs="+", metavar="SERVER", help=", ".join(each.name for each in CONTESTANTS))
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    return parser.parse_args()
+
+
+def _environment(contestant: Contestant) -> Path:
+    """The interpreter that a contestant runs with, in an environment with its packages.
+
+    naiad runs from this checkout; its backend for scikit-learn has an environment in a store of the benchmark's own.
+    """
+    if contestant.name == OURS:
+        return Path(sys.executable)
+    folder = FOLDER / contestant.environment
+    python = folder / "bin" / "python"
+    done = folder / "installed"
+    if not done.exists() or done.read_text() != "\n".join(contestant.packages):
+        print(f"installing {', '.join(contestant.packages)} (once)", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        # pip needs ten minutes to find versions of MLServer's packages that fit each other; uv needs seconds.
+        uv = Path(sys.executable).with_name("uv")
+        subprocess.run([uv, "pip", "install", "--quiet", f"--python={python}", *contestant.packages], check=True)
+        done.write_text("\n".join(contestant.packages))
+    return python
+
+
+def _version(python: Path, distribution: str) -> str:
+    code = f"import importlib.metadata as m; print(m.version({distribution!r}))"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _forest(contestant: Contestant, python: Path) -> Path:
+    """The file with the classifier, fitted with the scikit-learn that will read it."""
+    path = FOLDER / f"{contestant.environment}-forest{contestant.forest}"
+    if not path.exists():
+        if contestant.name == OURS:
+            python = _sklearn_environment()
+        subprocess.run([python, PROGRAMS / "fit.py", path, str(FEATURES)], check=True)
+    return path
+
+
+def _sklearn_environment() -> Path:
+    """The interpreter of the environment that naiad's backend for scikit-learn declares."""
+    with tempfile.TemporaryDirectory(prefix="naiad-bench-") as folder:
+        (Path(folder) / "m" / "1").mkdir(parents=True)
+        (Path(folder) / "m" / "config.pbtxt").write_text('backend: "sklearn"\n')
+        command = [sys.executable, "-m", "naiad", "env", "prefetch", f"--model-repository={folder}"]
+        subprocess.run([*command, f"--env-store={_STORE}"], check=True)
+    (python,) = _STORE.glob("*/env/bin/python")
+    return python
+
+
+_STORE = FOLDER / "store"
+
+
+def _turn(contestant: Contestant, job: str, python: Path, seconds: float, results: Results) -> None:
+    """Start a server, and measure the loads of a job with it."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    forest = _forest(contestant, python)
+    with tempfile.TemporaryDirectory(prefix="naiad-bench-", ignore_cleanup_errors=True) as folder:
+        place = Place(python, forest, Path(folder), free_ports(1)[0])
+        with _running(contestant, job, place) as pid:
+            request = contestant.request(job)
+            _wait_for_answer(place.port, request, pid)
+            for clients in _CLIENTS[job]:
+                measure(place.port, Load([request], clients), _WARM_UP_SECONDS)
+                before = read_family(pid)
+                reading = measure(place.port, Load([request], clients), seconds)
+                cpu = sum(spent(before, read_family(pid), pid).values())
+                sample = {"requests/s": reading.requests / reading.seconds, "p50": reading.p50}
+                results.add(_case(job, clients), contestant.name, {**sample, "cpu": cpu / reading.requests * 1e6})
+
+
+@contextlib.contextmanager
+def _running(contestant: Contestant, job: str, place: Place) -> Iterator[int]:
+    """A server; it is ended with all its processes."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "NAIAD_"))}
+    environ |= {"FOREST": str(place.forest), "NAIAD_STORE": str(_STORE), "BENTOML_DO_NOT_TRACK": "1"}
+    log = FOLDER / f"{contestant.environment}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            contestant.command(job, place),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environ,
+            cwd=place.folder,
+            start_new_session=True,
+        )
+    try:
+        yield process.pid
+    finally:
+        below = [pid for pid in read_family(process.pid) if pid != process.pid]
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_SECONDS)
+        for pid in (*below, process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def _wait_for_answer(port: int, request: Request, pid: int) -> None:
+    """Ask until the server answers.
+
+    Raises:
+        SystemExit: If it exits, or answers nothing within the time for a start.
+    """
+    deadline = time.monotonic() + _START_SECONDS
+    problem: object = "nothing listens"
+    while time.monotonic() < deadline and family(read_family(pid), pid):
+        try:
+            with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=30)) as connection:
+                connection.request("POST", request.path, request.body, request.headers)
+                response = connection.getresponse()
+                problem = f"{response.status} {response.read()[:300]!r}"
+                if response.status == http.HTTPStatus.OK:
+                    return
+        except (OSError, http.client.HTTPException) as error:
+            problem = error
+        time.sleep(0.1)
+    raise SystemExit(f"no answer to {request.path} on port {port}: {problem}; see the logs in {FOLDER}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,212 @@
+"""The servers: what each needs, how it is started, and what it is asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.results import OURS
+from bench.scaling.load import Request
+
+PROGRAMS = Path(__file__).parent / "programs"
+ADD_SUB, FOREST = "add_sub", "forest"
+JOBS = (ADD_SUB, FOREST)
+MOST_ROWS = 32
+FEATURES = 20
+_NUMBERS = 16
+_JSON = {"Content-Type": "application/json"}
+_random = random.Random(0)
+_PAIR = [[round(_random.random(), 3) for _ in range(_NUMBERS)] for _ in range(2)]
+_ROW = [round(_random.uniform(-3, 3), 3) for _ in range(FEATURES)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a contestant is started.
+
+    Attributes:
+        python: The interpreter of its environment.
+        forest: The file of the fitted classifier.
+        folder: A folder of its own, empty at first.
+        port: The port to listen at, on the loopback address.
+    """
+
+    python: Path
+    forest: Path
+    folder: Path
+    port: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    """A server with its recommended settings.
+
+    Attributes:
+        name: Its name in the table.
+        packages: What is installed into its environment; none for naiad, which runs from this checkout.
+        distribution: The package whose version is printed.
+        settings: What is set, for the table.
+        command: Its arguments for a job; writes what it needs into the folder.
+        request: What it is asked in a job.
+        forest: Suffix of the file of the classifier.
+        own_environment: Name of the environment, if several contestants share one.
+    """
+
+    name: str
+    packages: Sequence[str]
+    distribution: str
+    settings: str
+    command: Callable[[str, Place], Sequence[str]]
+    request: Callable[[str], Request]
+    forest: str = ".joblib"
+    own_environment: str = ""
+
+    @property
+    def environment(self) -> str:
+        """The folder of its environment."""
+        return self.own_environment or self.name
+
+
+def _plain(job: str) -> Request:
+    body: Mapping[str, Any] = {"a": _PAIR[0], "b": _PAIR[1]} if job == ADD_SUB else {"rows": [_ROW]}
+    return Request(f"/{job}", json.dumps(body).encode(), _JSON)
+
+
+def _kserve(job: str) -> Request:
+    if job == ADD_SUB:
+        inputs = [
+            {"name": f"INPUT{index}", "datatype": "FP32", "shape": [_NUMBERS], "data": numbers}
+            for index, numbers in enumerate(_PAIR)
+        ]
+        body: dict[str, Any] = {"inputs": inputs}
+    else:
+        body = {
+            "inputs": [{"name": "X", "datatype": "FP64", "shape": [1, FEATURES], "data": _ROW}],
+            "outputs": [{"name": "predict_proba"}],
+        }
+    return Request(f"/v2/models/{job}/infer", json.dumps(body).encode(), _JSON)
+
+
+def _start_naiad(job: str, place: Place) -> Sequence[str]:
+    version = place.folder / job / "1"
+    version.mkdir(parents=True)
+    config = version.parent / "config.pbtxt"
+    if job == ADD_SUB:
+        (version / "model.py").write_text(_ADD_SUB_MODEL)
+        config.write_text(_ADD_SUB_CONFIG)
+    else:
+        (version / "model.skops").write_bytes(place.forest.read_bytes())
+        config.write_text(f'backend: "sklearn"\nmax_batch_size: {MOST_ROWS}\ndynamic_batching {{}}\n')
+    return [
+        *(str(place.python), "-m", "naiad", "serve", f"--model-repository={place.folder}"),
+        *("--http-address=127.0.0.1", f"--http-port={place.port}", "--allow-grpc=false", "--allow-metrics=false"),
+        "--backend-config=sklearn,trusted-types=sklearn.tree._tree.Tree",
+    ]
+
+
+def _start_fastapi(job: str, place: Place) -> Sequence[str]:  # noqa: ARG001 - one program has both jobs
+    options = ["--host=127.0.0.1", f"--port={place.port}", "--no-access-log", "--log-level=warning"]
+    return [str(place.python), "-m", "uvicorn", f"--app-dir={PROGRAMS}", "fastapi_app:app", *options]
+
+
+def _start_litserve(job: str, place: Place) -> Sequence[str]:
+    return [str(place.python), str(PROGRAMS / "litserve_app.py"), job, str(place.port)]
+
+
+def _start_bentoml(job: str, place: Place) -> Sequence[str]:  # noqa: ARG001 - one program has both jobs
+    options = ["--host=127.0.0.1", f"--port={place.port}", f"--working-dir={PROGRAMS}"]
+    return [str(place.python), "-m", "bentoml", "serve", "bentoml_service:Jobs", *options]
+
+
+def _start_mlserver(job: str, place: Place, workers: int) -> Sequence[str]:
+    home = place.folder / job
+    home.mkdir()
+    model: dict[str, Any] = {"name": job, "implementation": "mlserver_add_sub.AddSub"}
+    if job == ADD_SUB:
+        (home / "mlserver_add_sub.py").write_text((PROGRAMS / "mlserver_add_sub.py").read_text())
+    else:
+        model["implementation"] = "mlserver_sklearn.SKLearnModel"
+        model |= {"parameters": {"uri": str(place.forest)}, "max_batch_size": MOST_ROWS, "max_batch_time": 0.001}
+    (home / "model-settings.json").write_text(json.dumps(model))
+    settings: dict[str, Any] = {"host": "127.0.0.1", "parallel_workers": workers, "debug": False}
+    settings |= {"http_port": place.port, "grpc_port": place.port + 1, "metrics_port": place.port + 2}
+    (place.folder / "settings.json").write_text(json.dumps(settings))
+    return [str(place.python), "-c", "from mlserver.cli import main; main()", "start", str(place.folder)]
+
+
+def _start_ray(job: str, place: Place) -> Sequence[str]:
+    return [str(place.python), str(PROGRAMS / "ray_app.py"), job, str(place.port)]
+
+
+_ADD_SUB_MODEL = """\
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            a, b = (tensor.as_numpy() for tensor in request.inputs())
+            outputs = [pb_utils.Tensor("OUTPUT0", a + b), pb_utils.Tensor("OUTPUT1", a - b)]
+            responses.append(pb_utils.InferenceResponse(outputs))
+        return responses
+"""
+_ADD_SUB_CONFIG = f"""\
+backend: "python"
+input {{ name: "INPUT0" data_type: TYPE_FP32 dims: {_NUMBERS} }}
+input {{ name: "INPUT1" data_type: TYPE_FP32 dims: {_NUMBERS} }}
+output {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: {_NUMBERS} }}
+output {{ name: "OUTPUT1" data_type: TYPE_FP32 dims: {_NUMBERS} }}
+"""
+_SKLEARN = "scikit-learn"
+# Workers of MLServer 1.7.1 end at once with newer versions of uvloop.
+_MLSERVER = ("mlserver", "mlserver-sklearn", "uvloop<0.22")
+
+CONTESTANTS = (
+    Contestant(
+        OURS,
+        (),
+        "naiad",
+        "one process and one guest; dynamic batching",
+        _start_naiad,
+        _kserve,
+        forest=".skops",
+    ),
+    Contestant(
+        "FastAPI",
+        ("fastapi", "uvicorn[standard]", _SKLEARN),
+        "fastapi",
+        "uvicorn, one process: no isolation, no batches",
+        _start_fastapi,
+        _plain,
+    ),
+    Contestant(
+        "LitServe", ("litserve", _SKLEARN), "litserve", "one worker; batches of 32 within 1 ms", _start_litserve, _plain
+    ),
+    Contestant("BentoML", ("bentoml", _SKLEARN), "bentoml", "one worker; adaptive batches", _start_bentoml, _plain),
+    Contestant(
+        "MLServer",
+        _MLSERVER,
+        "mlserver",
+        "one worker process, its default; batches of 32 within 1 ms",
+        lambda job, place: _start_mlserver(job, place, 1),
+        _kserve,
+        own_environment="MLServer",
+    ),
+    Contestant(
+        "MLServer in one process",
+        _MLSERVER,
+        "mlserver",
+        "`parallel_workers: 0`: no isolation; batches of 32 within 1 ms",
+        lambda job, place: _start_mlserver(job, place, 0),
+        _kserve,
+        own_environment="MLServer",
+    ),
+    Contestant(
+        "Ray Serve", ("ray[serve]", _SKLEARN), "ray", "one replica; batches of 32 within 1 ms", _start_ray, _plain
+    ),
+)
