@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from naiad.core.errors import GuestExitedError, NaiadError
 from naiad.core.logs import GUEST_LEVELS, GuestName, log_guest_line, log_guest_record
 from naiad.guests.calls import ModelCall
-from naiad.guests.exchange import ExecutingBatch, ExecutionReport, ForwardedResponse, GuestResponse, ModelInterface
+from naiad.guests.exchange import ExecutingBatch, ExecutionReport, GuestResponse, ModelInterface, SingleResponse
 from naiad.guests.launch import LaunchSpec
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, InferResponse
@@ -41,7 +41,7 @@ class _CompletionDelegate:
     def on_response(self, worker: Worker, response: GuestResponse, started: int, ended: int) -> None:
         """Cannot happen: no request is sent."""
 
-    def on_forwarded_response(self, worker: Worker, response: ForwardedResponse, batch: ExecutingBatch) -> None:
+    def on_forwarded_response(self, worker: Worker, response: SingleResponse, batch: ExecutingBatch) -> None:
         """Cannot happen: no request is sent."""
 
     def request_of(self, key: int) -> InferRequest | None:  # noqa: ARG002 - the signature of the protocol

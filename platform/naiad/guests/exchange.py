@@ -402,7 +402,7 @@ def _traced(flags: int, request: InferRequest, layout: bytes) -> tuple[int, byte
 _SINGLE_RESPONSE = struct.Struct(wire.RESPONSES_HEAD.format + wire.RESPONSE_HEAD.format[1:])
 
 
-class ForwardedResponse(NamedTuple):
+class SingleResponse(NamedTuple):
     """A RESPONSES message with one final response, whose outputs are in the message and nothing else is.
 
     Attributes:
@@ -421,6 +421,18 @@ class ForwardedResponse(NamedTuple):
     layout: TensorLayout
     outputs: bytes
 
+    def as_any(self, interface: ModelInterface) -> GuestResponse:
+        """The same as `read_responses` would have decoded it."""
+        outputs = self.outputs
+        tensors = [
+            OutputTensor(name, datatype, shape, outputs[start:end])
+            for name, datatype, shape, start, end in self.layout.entries
+        ]
+        response = InferResponse(
+            interface.model_name, interface.model_version, "", tensors, NO_PARAMETERS, None, self.layout
+        )
+        return GuestResponse(self.key, response, True)
+
 
 def write_forwarded(
     number: int, key: int, request_id: bytes, layout: bytes, inputs: bytes, context: bytes, memory: InstanceMemory
@@ -437,8 +449,8 @@ def write_forwarded(
     return _with_released(frame + rest, memory)
 
 
-def read_forwarded(payload: bytes, interface: ModelInterface) -> ForwardedResponse | None:
-    """Decode RESPONSES whose outputs can be passed on unchanged; None if it has anything else.
+def read_single(payload: bytes, interface: ModelInterface) -> SingleResponse | None:
+    """Decode RESPONSES of one short request, as most are; None if it is anything else (see `read_responses`).
 
     The layout must be one that was checked before, so everything that could be malformed has been looked at.
     """
@@ -454,7 +466,7 @@ def read_forwarded(payload: bytes, interface: ModelInterface) -> ForwardedRespon
     layout = interface.layouts.get(payload[start:end])
     if layout is None or layout.unknown_output or end + layout.end != len(payload):
         return None
-    return ForwardedResponse(number, key, started, ended, layout, payload[end:])
+    return SingleResponse(number, key, started, ended, layout, payload[end:])
 
 
 class Responses(NamedTuple):

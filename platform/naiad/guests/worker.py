@@ -61,17 +61,17 @@ from naiad.guests.exchange import (
     CODES,
     ExecutingBatch,
     ExecutionReport,
-    ForwardedResponse,
     GuestResponse,
     KeyedRequest,
     ModelInterface,
     Responses,
+    SingleResponse,
     check_sendable,
     pack_released,
-    read_forwarded,
     read_memory_usage,
     read_reports,
     read_responses,
+    read_single,
     shared_places,
     write_execute,
     write_forwarded,
@@ -106,7 +106,7 @@ class WorkerDelegate(Protocol):
     def on_response(self, worker: Worker, response: GuestResponse, started: int, ended: int) -> None:
         """A response or final mark for one request arrived; `execute` ran from *started* to *ended* (monotonic ns)."""
 
-    def on_forwarded_response(self, worker: Worker, response: ForwardedResponse, batch: ExecutingBatch) -> None:
+    def on_forwarded_response(self, worker: Worker, response: SingleResponse, batch: ExecutingBatch) -> None:
         """The only response to a forwarded request arrived, and its batch is done."""
 
     def request_of(self, key: int) -> InferRequest | None:
@@ -509,10 +509,9 @@ class Worker:
             self._kill_for(f"its message could not be handled: {error}")
 
     def _responses(self, payload: bytes) -> None:
-        if self.forwarded:
-            response = read_forwarded(payload, self._interface)
-            if response is not None and response.key in self.forwarded and self._pass_on_forwarded(response):
-                return
+        single = read_single(payload, self._interface)
+        if single is not None and self._pass_on_single(single):
+            return
         read = read_responses(payload, self._interface, self.memory)
         if read.done and self._delegate.is_refill_urgent(read.ended - read.started):
             self._end_batch(read)
@@ -524,17 +523,27 @@ class Worker:
         if len(self.memory.released) > _MAX_RELEASED:
             self._send_released()
 
-    def _pass_on_forwarded(self, response: ForwardedResponse) -> bool:
-        """Pass on the response to a request that was forwarded; False if it has to be handled like any other."""
+    def _pass_on_single(self, response: SingleResponse) -> bool:
+        """Pass on the one response to a batch of one request; False if it has to be handled like any other."""
+        key = response.key
         batch = self.batches.get(response.number)
-        if batch is None or batch.keys != (response.key,):
+        if batch is None or len(batch.keys) != 1 or batch.keys[0] != key or key not in self.open:
             return False
         if self._delegate.is_refill_urgent(response.ended - response.started):
             return False
-        del self.batches[response.number]
-        self.open.discard(response.key)
-        self.forwarded.discard(response.key)
-        self._delegate.on_forwarded_response(self, response, batch)
+        self.open.discard(key)
+        if key in self.forwarded:
+            self.forwarded.discard(key)
+            del self.batches[response.number]
+            self._delegate.on_forwarded_response(self, response, batch)
+        else:
+            self._delegate.on_response(self, response.as_any(self._interface), response.started, response.ended)
+            # The sink may have ended the guest, and its batches with it.
+            if self.batches.pop(response.number, None) is None:
+                return True
+            if batch.block >= 0:
+                self.memory.release_input(batch.block)
+            self._delegate.on_batch_done(self, batch, response.started, response.ended)
         self._results.retry()
         return True
 

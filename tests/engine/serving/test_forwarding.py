@@ -19,7 +19,7 @@ from naiad.engine.serving.forwarding import Forwarding
 from naiad.engine.serving.pending import ForwardedRequest
 from naiad.engine.serving.tracker import RequestTracker
 from naiad.engine.serving.warmup import WarmUp
-from naiad.guests.exchange import ExecutingBatch, ForwardedResponse
+from naiad.guests.exchange import ExecutingBatch, SingleResponse
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor
 
@@ -120,7 +120,7 @@ class Version:
         batch = self.guest.batches.pop(key)
         self.guest.open.discard(key)
         started = batch.sent + 10
-        response = ForwardedResponse(key, key, started, started + took, "layout", b"outputs")
+        response = SingleResponse(key, key, started, started + took, "layout", b"outputs")
         self.tracker.on_forwarded_response(self.guest, response, batch)
 
 

@@ -20,7 +20,7 @@ from naiad.engine.serving.pending import ForwardedRequest, PendingRequest
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.tracker import RequestTracker, depth_for
 from naiad.engine.serving.warmup import WarmUp
-from naiad.guests.exchange import ExecutingBatch, ExecutionReport, ForwardedResponse
+from naiad.guests.exchange import ExecutingBatch, ExecutionReport, SingleResponse
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, InputTensor
 from naiad.protocol.metadata import Duration, ModelStatistics
@@ -840,7 +840,7 @@ def test_a_forwarded_response_that_its_source_cannot_pass_on_ends_the_request_wi
     forwarded = ForwardedRequest(Source(), 1, b"r", b"")
     tracked.tracker.track(PendingRequest(5, None, None, layout, forwarded))
     batch = ExecutingBatch((5,), -1, 1, 1)
-    tracked.tracker.on_forwarded_response(tracked.guest, ForwardedResponse(1, 5, 0, 0, None, b""), batch)
+    tracked.tracker.on_forwarded_response(tracked.guest, SingleResponse(1, 5, 0, 0, None, b""), batch)
     assert answers.error.message.startswith("cannot pass on a response of 'm': unexpected ZeroDivisionError: no room")
     assert len(tracked.tracker) == 0
 

@@ -31,7 +31,7 @@ from naiad.engine.serving.responses import ResponsePreparation
 from naiad.engine.serving.warmup import WarmUp
 from naiad.engine.statistics.counters import FailureReason, Statistics
 from naiad.engine.statistics.reported import ReportedStatistics
-from naiad.guests.exchange import ExecutingBatch, ExecutionReport, ForwardedResponse, GuestResponse
+from naiad.guests.exchange import ExecutingBatch, ExecutionReport, GuestResponse, SingleResponse
 from naiad.guests.worker import Worker
 from naiad.protocol.delivery import end_failed_sink, send_safely
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
@@ -283,7 +283,7 @@ class RequestTracker:
         except Exception as error:  # noqa: BLE001 - logged; else the guest would be ended and the client would wait
             self._on_sink_failed(pending, error)
 
-    def on_forwarded_response(self, worker: Worker, response: ForwardedResponse, batch: ExecutingBatch) -> None:
+    def on_forwarded_response(self, worker: Worker, response: SingleResponse, batch: ExecutingBatch) -> None:
         """See `WorkerDelegate.on_forwarded_response`."""
         _, key, started, ended, layout, outputs = response
         pending = self._pending.pop(key, None)

@@ -105,7 +105,7 @@ class InferRequestParser:
     def _parse_json(self, text: bytes) -> tuple[InferRequest, ResponseFormat]:
         """As `parse`, for a body that is JSON alone."""
         found_id = _ID.match(text)
-        skeleton, lists = split(text, 0 if found_id is None else found_id.end())
+        skeleton, lists = split(text if found_id is None else text[found_id.end() :])
         known = self._skeletons.get(skeleton)
         if known is not None:
             try:

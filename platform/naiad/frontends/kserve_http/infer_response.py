@@ -14,8 +14,8 @@ import orjson
 
 from naiad.frontends.http1.messages import BINARY, JSON, response
 from naiad.frontends.kserve_http import json_tensors
-from naiad.frontends.kserve_http.json_tensors import from_tensor, list_writer, rendered_steps
-from naiad.frontends.kserve_http.response_format import RepeatedResponses, ResponseFormat
+from naiad.frontends.kserve_http.json_tensors import list_writer, rendered_steps
+from naiad.frontends.kserve_http.response_format import Pieces, RepeatedResponses, ResponseFormat
 from naiad.frontends.regions import RegionPart
 from naiad.protocol.inference import Buffer, InferResponse, OutputTensor
 
@@ -53,7 +53,7 @@ def infer_response(result: InferResponse, form: ResponseFormat) -> tuple[list[Bu
             if len(tensor.data):
                 blobs.append(tensor.data)
         else:
-            entry["data"] = from_tensor(tensor, exact=True)
+            entry["data"] = orjson.Fragment(list_writer(tensor.datatype, prod(tensor.shape))(tensor))
         outputs.append(entry)
     text = orjson.dumps(document)
     if not has_binary:
@@ -170,23 +170,23 @@ def _write_with_id(
     return response(_OK, body, content_type, extra)
 
 
-def _pieces(result: InferResponse) -> tuple[bytes, ...]:
-    """The JSON of a response around its lists of data, without its id: the first piece is before the first list."""
+def _pieces(result: InferResponse) -> Pieces:
+    """The JSON of a response around its lists of data, without its id, and what writes each of them."""
     pieces = []
     text = orjson.dumps(_document(replace(result, request_id="")))[1:-1] + b',"outputs":['
     for tensor in result.outputs:
-        pieces.append(text + orjson.dumps(_entry(tensor))[:-1] + b',"data":')
+        text += orjson.dumps(_entry(tensor))[:-1] + b',"data":'
+        pieces.append((text, list_writer(tensor.datatype, prod(tensor.shape))))
         text = b"},"
-    return (*pieces, b"}]}")
+    return tuple(pieces)
 
 
-def _write_document(result: InferResponse, pieces: tuple[bytes, ...]) -> bytes:
-    """The whole response whose JSON has these *pieces* around its lists of data."""
+def _write_document(result: InferResponse, pieces: Pieces) -> bytes:
+    """The whole response whose JSON has these *pieces*."""
     parts = [b'{"id":%b,' % orjson.dumps(result.request_id) if result.request_id else b"{"]
-    # Of equal length by construction; this is the request path.
-    for tensor, piece in zip(result.outputs, pieces):  # noqa: B905 - as said above
-        parts += (piece, list_writer(tensor.datatype, prod(tensor.shape))(tensor))
-    parts.append(pieces[-1])
+    for tensor, (text, write) in zip(result.outputs, pieces):  # noqa: B905 - of equal length, on the request path
+        parts += (text, write(tensor))
+    parts.append(b"}]}")
     body = b"".join(parts)
     return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 

@@ -11,40 +11,33 @@ from __future__ import annotations
 import re
 
 _DATA = b'"data":'
-_MAX_LISTS = 256
-"""Lists that are cut out. Each may take a search through the rest of the text."""
 _STRINGS = re.compile(rb'\s*\[\s*(?:"[^"\\]*(?:\\.[^"\\]*)*"\s*(?:,\s*|(?=\])))*\]', re.DOTALL)
 """A flat list of strings. No part of it can match in two ways, so that a search takes linear time."""
 _DATA_MEMBER = re.compile(rb'"data"\s*:')
 _OTHER_MEANINGS = (b"\\", b'"id"', b"binary_data_size", b"shared_memory_region")
 
 
-def split(text: bytes, start: int = 0) -> tuple[bytes, list[bytes]]:
-    """The skeleton of *text* from *start* on, and its lists of data in order; no lists for JSON without any."""
-    parts: list[bytes] = []
-    lists: list[bytes] = []
-    mark = text.find(_DATA, start)
-    while mark >= 0 and len(lists) < _MAX_LISTS:
-        first = mark + len(_DATA)
+def split(text: bytes) -> tuple[bytes, list[bytes]]:
+    """The skeleton of *text*, and its lists of data in order; no lists for JSON without any."""
+    first, *rest = text.split(_DATA)
+    outside = [first]
+    lists = []
+    for part in rest:
         # Most lists have numbers, and are the last member of their input.
-        end = text.find(b"}", first)
-        quote = text.find(b'"', first, end)
-        if quote >= 0:
-            end = _end_of_list(text, first, quote)
-        if end < 0:
-            break
-        parts.append(text[start:first])
-        lists.append(text[first:end])
-        start = end
-        mark = text.find(_DATA, end)
-    parts.append(text[start:])
-    return b"".join(parts), lists
+        end = part.find(b"}")
+        data = part[:end]
+        if b'"' in data:
+            end = _end_of_list(part)
+            data = part[:end]
+        lists.append(data)
+        outside.append(part[end:])
+    return _DATA.join(outside), lists
 
 
-def _end_of_list(text: bytes, first: int, quote: int) -> int:
-    """Where the list at *first* ends: a list of strings, or one that another member follows. *quote* is in either."""
-    strings = _STRINGS.match(text, first)
-    return strings.end() if strings is not None else text.rfind(b",", first, quote)
+def _end_of_list(part: bytes) -> int:
+    """Where the list at the beginning of *part* ends: a list of strings, or one that another member follows."""
+    strings = _STRINGS.match(part)
+    return strings.end() if strings is not None else part.rfind(b",", 0, part.find(b'"'))
 
 
 def is_certain(skeleton: bytes, count: int) -> bool:

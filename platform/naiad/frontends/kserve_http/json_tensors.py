@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain
 from math import isfinite, prod
-from struct import Struct
+from struct import Struct, pack
 from struct import error as StructError  # noqa: N812 - the name of a class
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,13 @@ _CODES = {
     Datatype.BOOL: "?",
 }
 """Codes of `struct`."""
+_USUAL_TYPES = {
+    datatype: frozenset({bool} if code == "?" else {int, float} if code in "fd" else {int})
+    for datatype, code in _CODES.items()
+}
+"""The types of elements that `struct` converts to each datatype as `to_bytes` does."""
+_FEW = 1 << 12
+"""Elements up to which `struct` is used: it takes each as an argument of a call."""
 _LENGTH = Struct("<I")
 _ESCAPED = re.compile(rb'["\\\x00-\x1f]')
 
@@ -87,6 +94,9 @@ def to_bytes(name: str, datatype: Datatype, shape: tuple[int, ...], data: object
         raise MalformedRequestError("Unable to parse 'data': attempt to access JSON non-array as array")
     if datatype is Datatype.BYTES:
         return pack_strings(data)[0]  # the engine counts them, as in the reference, whose error has another text
+    quick = _pack_usual(data, datatype, prod(shape))
+    if quick is not None:
+        return quick
     if len(data) > _CHUNK or (data and type(data[0]) is list and len(data) * len(data[0]) > _CHUNK):
         return _numbers(data, datatype, prod(shape))
     kinds = _element_types(data)
@@ -96,6 +106,19 @@ def to_bytes(name: str, datatype: Datatype, shape: tuple[int, ...], data: object
     if array.size and not _fits(array, kinds, datatype):
         raise _wrong_element(datatype)
     return _converted(array, datatype)
+
+
+def _pack_usual(data: list[Any], datatype: Datatype, count: int) -> bytes | None:
+    """The bytes of *count* numbers of the usual types, each within its datatype; None for anything else."""
+    if count > _FEW:
+        return None
+    try:
+        elements = _flat(data)
+        if len(elements) != count or not _USUAL_TYPES[datatype].issuperset(map(type, elements)):
+            return None
+        return pack(f"<{count}{_CODES[datatype]}", *elements)
+    except (TypeError, StructError, OverflowError):
+        return None
 
 
 def _numbers(data: list[Any], datatype: Datatype, expected: int) -> bytes:
@@ -147,56 +170,64 @@ def list_packer(datatype: Datatype, shape: tuple[int, ...]) -> Callable[[bytes],
     code = _CODES.get(datatype)
     if code is None:
         return None
-    pack = Struct(f"<{prod(shape)}{code}").pack
-    return partial(_pack_float_list if code in "fd" else _pack_integer_list, pack)
+    pack_all = Struct(f"<{prod(shape)}{code}").pack
+    return partial(_pack_float_list if code in "fd" else _pack_integer_list, pack_all)
 
 
 def _pack_string_list(text: bytes) -> bytes:
     try:
-        return pack_chunk(_parse_list(text))
+        return pack_chunk(_flat(orjson.loads(text)))
     except (ValueError, TypeError) as problem:
         raise UnusualListError from problem
 
 
 def _pack_boolean_list(count: int, text: bytes) -> bytes:
-    values = _parse_list(text)
+    try:
+        values = _flat(orjson.loads(text))
+    except (ValueError, TypeError) as problem:
+        raise UnusualListError from problem
     if len(values) != count or set(map(type, values)) != {bool}:
         raise UnusualListError
     return bytes(values)
 
 
-def _pack_integer_list(pack: Callable[..., bytes], text: bytes) -> bytes:
-    if b"e" in text:  # in `true` and `false`, which `pack` would take for 1 and 0
+def _pack_integer_list(pack_all: Callable[..., bytes], text: bytes) -> bytes:
+    if b"e" in text:  # in `true` and `false`, which `struct` would take for 1 and 0
         raise UnusualListError
-    try:
-        return pack(*_parse_list(text))
-    except StructError as problem:
-        raise UnusualListError from problem
+    return _pack_list(pack_all, text)
 
 
-def _pack_float_list(pack: Callable[..., bytes], text: bytes) -> bytes:
-    values = _parse_list(text)
-    if b"e" in text and bool in map(type, values):
+def _pack_float_list(pack_all: Callable[..., bytes], text: bytes) -> bytes:
+    if b"t" in text or b"f" in text:  # as above
         raise UnusualListError
-    try:
-        return pack(*values)
-    except (StructError, OverflowError) as problem:
-        raise UnusualListError from problem
+    return _pack_list(pack_all, text)
 
 
-def _parse_list(text: bytes) -> list[Any]:
-    """The elements of a JSON list, flat."""
+def _pack_list(pack_all: Callable[..., bytes], text: bytes) -> bytes:
     try:
         values = orjson.loads(text)
-        if type(values) is not list:
-            raise UnusualListError
-        for _ in range(_MAX_NESTED):
-            if not values or type(values[0]) is not list:
-                return values
-            values = [*chain.from_iterable(values)]
-    except (ValueError, TypeError) as problem:
+        try:
+            return pack_all(*values)
+        except StructError:
+            return pack_all(*_flat(values))
+    except (ValueError, TypeError, StructError, OverflowError) as problem:
         raise UnusualListError from problem
-    raise UnusualListError
+
+
+def _flat(values: Any) -> list[Any]:
+    """The elements of nested lists in order.
+
+    Raises:
+        TypeError: If it is not a list, or the lists are not equally deep.
+    """
+    if type(values) is not list:
+        raise TypeError
+    flat: list[Any] = values
+    for _ in range(_MAX_NESTED):
+        if not flat or type(flat[0]) is not list:
+            return flat
+        flat = [*chain.from_iterable(flat)]
+    raise TypeError
 
 
 @lru_cache(256)
@@ -481,6 +512,11 @@ def pack_strings(data: list[Any]) -> tuple[bytes, int]:
     Raises:
         MalformedRequestError: For elements that are not strings.
     """
+    if len(data) <= _FEW:
+        try:
+            return pack_chunk(data), len(data)
+        except (TypeError, UnicodeEncodeError):
+            pass  # nested lists, or what only `_pack_singly` reads
     parts = []
     count = 0
     for chunk in _flat_chunks(data):

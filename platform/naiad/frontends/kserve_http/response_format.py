@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from naiad_stub.memo import Memo
 
@@ -12,11 +12,16 @@ from naiad.core.errors import InvalidRequestError, MalformedRequestError
 from naiad.frontends.kserve_http.json_members import as_boolean, as_object, as_string, as_unsigned, string_member
 from naiad.frontends.regions import TensorRegions
 from naiad.frontends.requested_outputs import RequestedOutputs
+from naiad.protocol.inference import OutputTensor
 
 _MAX_LAYOUTS = 64
 """Layouts of outputs whose JSON is kept for one form of request."""
 _MAX_BYTES = 16 << 10
 """Bytes of that JSON. A frontend may know a thousand forms."""
+
+
+Pieces: TypeAlias = tuple[tuple[bytes, Callable[[OutputTensor], bytes]], ...]
+"""The JSON before each list of data of a response, and what writes the list."""
 
 
 class RepeatedResponses:
@@ -33,7 +38,7 @@ class RepeatedResponses:
     def __init__(self) -> None:
         self.heads: Memo[Hashable, bytes] = Memo(_MAX_LAYOUTS, _MAX_BYTES)
         self.texts: Memo[Hashable, bytes] = Memo(_MAX_LAYOUTS, _MAX_BYTES)
-        self.documents: Memo[Hashable, tuple[bytes, ...]] = Memo(_MAX_LAYOUTS, _MAX_BYTES)
+        self.documents: Memo[Hashable, Pieces] = Memo(_MAX_LAYOUTS, _MAX_BYTES)
 
 
 @dataclass(slots=True)
