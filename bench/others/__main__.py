@@ -24,7 +24,7 @@ from bench.others.contestants import ADD_SUB, CONTESTANTS, FEATURES, FOREST, JOB
 from bench.report import OTHERS_BEGIN, OTHERS_END, table, with_section, written_by
 from bench.results import OURS, Results
 from bench.scaling.load import GENERATOR, Load, Request, measure
-from bench.scaling.processes import family, read_family, spent
+from bench.scaling.processes import read_family, spent
 from bench.servers import HOST, free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -170,20 +170,20 @@ def _turn(contestant: Contestant, job: str, python: Path, seconds: float, result
     forest = _forest(contestant, python)
     with tempfile.TemporaryDirectory(prefix="naiad-bench-", ignore_cleanup_errors=True) as folder:
         place = Place(python, forest, Path(folder), free_ports(1)[0])
-        with _running(contestant, job, place) as pid:
+        with _running(contestant, job, place) as process:
             request = contestant.request(job)
-            _wait_for_answer(place.port, request, pid)
+            _wait_for_answer(place.port, request, process)
             for clients in _CLIENTS[job]:
                 measure(place.port, Load([request], clients), _WARM_UP_SECONDS)
-                before = read_family(pid)
+                before = read_family(process.pid)
                 reading = measure(place.port, Load([request], clients), seconds)
-                cpu = sum(spent(before, read_family(pid), pid).values())
+                cpu = sum(spent(before, read_family(process.pid), process.pid).values())
                 sample = {"requests/s": reading.requests / reading.seconds, "p50": reading.p50}
                 results.add(_case(job, clients), contestant.name, {**sample, "cpu": cpu / reading.requests * 1e6})
 
 
 @contextlib.contextmanager
-def _running(contestant: Contestant, job: str, place: Place) -> Iterator[int]:
+def _running(contestant: Contestant, job: str, place: Place) -> Iterator[subprocess.Popen[bytes]]:
     """A server; it is ended with all its processes."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "NAIAD_"))}
     environ |= {"FOREST": str(place.forest), "NAIAD_STORE": str(_STORE), "BENTOML_DO_NOT_TRACK": "1"}
@@ -199,7 +199,7 @@ def _running(contestant: Contestant, job: str, place: Place) -> Iterator[int]:
             start_new_session=True,
         )
     try:
-        yield process.pid
+        yield process
     finally:
         below = [pid for pid in read_family(process.pid) if pid != process.pid]
         process.send_signal(signal.SIGTERM)
@@ -211,7 +211,7 @@ def _running(contestant: Contestant, job: str, place: Place) -> Iterator[int]:
         process.wait()
 
 
-def _wait_for_answer(port: int, request: Request, pid: int) -> None:
+def _wait_for_answer(port: int, request: Request, process: subprocess.Popen[bytes]) -> None:
     """Ask until the server answers.
 
     Raises:
@@ -219,7 +219,7 @@ def _wait_for_answer(port: int, request: Request, pid: int) -> None:
     """
     deadline = time.monotonic() + _START_SECONDS
     problem: object = "nothing listens"
-    while time.monotonic() < deadline and family(read_family(pid), pid):
+    while time.monotonic() < deadline and process.poll() is None:
         try:
             with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=30)) as connection:
                 connection.request("POST", request.path, request.body, request.headers)
