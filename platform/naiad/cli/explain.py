@@ -27,7 +27,7 @@ from naiad.config.server.options import ServerOptions
 from naiad.core.errors import NaiadError, OptionError, RepositoryError, ResolutionError
 from naiad.environments.store.opening import open_store
 from naiad.models.repository.layout import ModelFiles, available_versions, models_named, versions_to_load
-from naiad.models.repository.read import read_frozen_config
+from naiad.models.repository.read import gpu_placement, read_frozen_config
 from naiad.models.repository.repositories import Repositories, open_repositories_of
 from naiad.models.resolution.decision import Decision, Resolution
 from naiad.models.resolution.explain import (
@@ -105,7 +105,12 @@ def _explain_files(
     files: ModelFiles, options: ServerOptions, *, version: int | None, prepare: bool, as_json: bool
 ) -> None:
     model = files.name
-    config = read_frozen_config(files, strict=not options.models.auto_complete, config_name=options.models.config_name)
+    config = read_frozen_config(
+        files,
+        strict=not options.models.auto_complete,
+        config_name=options.models.config_name,
+        gpus=gpu_placement(falls_back=True),  # the decisions need no GPU
+    )
     if config.platform == "ensemble":
         if as_json:
             print_json({"model": model, "is_ensemble": True, "versions": []})
@@ -118,7 +123,11 @@ def _explain_files(
             f"cannot explain model '{model}': it has no version {version}; its versions are "
             f"{', '.join(map(str, available))}"
         )
-    versions = (version,) if version is not None else versions_to_load(config.version_policy, available, model)
+    versions = (
+        (version,)
+        if version is not None
+        else versions_to_load(config.version_policy, available, model, files.directory)
+    )
     open_store(options.environments.store)
     settings = resolution_settings(options)
     explained = []

@@ -459,9 +459,11 @@ class Engine:
             Whether instances that were replaced still finish their requests, and end after these.
         """
         self._require_explicit()
-        strict = self._settings.strict_config
+        strict, gpus = self._settings.strict_config, self._settings.gpus
         try:
-            sources = await asyncio.to_thread(find_sources, name, parameters, self._repositories, strict=strict)
+            sources = await asyncio.to_thread(
+                find_sources, name, parameters, self._repositories, strict=strict, gpus=gpus
+            )
             return await self._order.load(sources, is_nested=is_nested)
         finally:
             await self._forget_removed()

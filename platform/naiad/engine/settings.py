@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from naiad.config.model.gpu_placement import GpuPlacement
 from naiad.config.server.metrics_options import MetricsConfig
 from naiad.models.repository.repositories import Repositories
 
@@ -24,6 +25,7 @@ class EngineSettings:
         startup_models: With `is_explicit`, the models to load at the start; `("*",)` is all.
         strict_config: Whether a configuration must be complete (--disable-auto-complete-config).
         strict_readiness: Whether the server is ready only if all its models are.
+        gpus: Where instance groups for GPUs are placed; by default the GPUs of this machine.
         config_name: Preferred configuration under `configs/`.
         load_threads: How many models load at once.
         load_retries: How often a failed load is retried.
@@ -44,6 +46,7 @@ class EngineSettings:
     startup_models: tuple[str, ...] = ()
     strict_config: bool = False
     strict_readiness: bool = True
+    gpus: GpuPlacement | None = None
     config_name: str = ""
     load_threads: int = 4
     load_retries: int = 0

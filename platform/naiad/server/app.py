@@ -22,7 +22,7 @@ from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.core import garbage_collection
 from naiad.core.background_imports import import_in_background
 from naiad.core.errors import NaiadError
-from naiad.core.gpus import gpu_uuid
+from naiad.core.gpus import find_gpus, gpu_uuid
 from naiad.core.logs import ActiveLog, RecentLines, log_block
 from naiad.engine.calls.model_control import ModelControl
 from naiad.engine.engine import Engine
@@ -38,6 +38,7 @@ from naiad.environments.store.opening import open_store
 from naiad.guests.loop_poller import default_busy_poll_us
 from naiad.guests.memory.frontend_memory import FrontendMemory
 from naiad.guests.memory.machine import require_proc
+from naiad.models.repository.read import gpu_placement
 from naiad.models.repository.repositories import open_repositories_of
 from naiad.models.resolution.resolve import resolution_settings
 from naiad.models.resolution.tables import agent_table, backend_table, model_table, option_table
@@ -232,6 +233,11 @@ def build_loader(
         logger.warning("%s", warning)
     for key in sorted(python_settings.keys() & WITHOUT_EFFECT):
         logger.info("backend setting '%s' is accepted and has no effect: %s", key, _WITHOUT_EFFECT_REASON)
+    if options.models.gpu_fallback == "cpu" and not find_gpus():
+        logger.warning(
+            "there is no GPU that models may use: instance groups of KIND_GPU are placed on the CPU "
+            "(--gpu-fallback=cpu)"
+        )
     open_store(options.environments.store)
     resolution = resolution_settings(options)
     settings = LoadSettings(
@@ -292,6 +298,7 @@ def build_engine(options: ServerOptions, loader: Loader) -> Engine:
         startup_models=options.models.startup_models,
         strict_config=not options.models.auto_complete,
         strict_readiness=options.general.strict_readiness,
+        gpus=gpu_placement(falls_back=options.models.gpu_fallback == "cpu"),
         config_name=options.models.config_name,
         load_threads=options.models.load_thread_count,
         load_retries=options.models.load_retry_count,

@@ -26,7 +26,7 @@ from naiad.config.server.options import ServerOptions
 from naiad.core.errors import BundleError
 from naiad.environments.archives.archive_writer import OutputMember
 from naiad.models.repository.layout import ModelFiles, available_versions, versions_to_load
-from naiad.models.repository.read import read_frozen_config
+from naiad.models.repository.read import gpu_placement, read_frozen_config
 from naiad.models.repository.repositories import Repositories, open_repositories_of
 from naiad.models.resolution.decision import MODEL_FILENAME, Resolution
 from naiad.models.resolution.environment import (
@@ -206,7 +206,10 @@ class _ModelCollector:
         declared: dict[int, str] = {}
         options = self._options
         config = read_frozen_config(
-            files, strict=not options.models.auto_complete, config_name=options.models.config_name
+            files,
+            strict=not options.models.auto_complete,
+            config_name=options.models.config_name,
+            gpus=gpu_placement(falls_back=True),  # machines that build images have none
         )
         if config.platform == "ensemble":
             return declared

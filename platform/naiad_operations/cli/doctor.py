@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 
 from naiad.cli.command_line import (
     EXIT_INTERRUPTED,
+    CommandLine,
     own_flags,
     parse_command_line,
     report_error,
@@ -19,7 +20,7 @@ from naiad.cli.command_line import (
 from naiad.cli.json_output import JSON_FLAG, print_json
 from naiad.cli.serve import log_settings, open_log
 from naiad.config.server.command_line import read_options
-from naiad.config.server.flag import Flag, Kind
+from naiad.config.server.flag import Flag, Kind, parse_value
 from naiad.core.errors import NaiadError, OptionError
 from naiad.core.quantities import counted
 from naiad.environments.progress import default_reporter
@@ -35,7 +36,10 @@ _STRICT = Flag("strict", Kind.NOTHING, "", "Exit with 1 for warnings, too.")
 _NOTES = Flag("notes", Kind.NOTHING, "", "Print notes, too: missing things that the code can do without.")
 _PACKED = Flag("leave-packed", Kind.NOTHING, "", "Unpack no archives; skip the checks that need that.")
 _MIGRATION = Flag("from-triton", Kind.NOTHING, "", "Print a checklist for a repository that Triton has served.")
-OWN_FLAGS = own_flags(_GROUP, _MODEL, JSON_FLAG, _STRICT, _NOTES, _PACKED, _MIGRATION)
+_GPUS = Flag(
+    "assume-gpus", Kind.INTEGER, "", "Examine for a machine with so many GPUs; default: those of this one.", low=0
+)
+OWN_FLAGS = own_flags(_GROUP, _MODEL, JSON_FLAG, _STRICT, _NOTES, _PACKED, _MIGRATION, _GPUS)
 _SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 _REPOSITORY = "model-repository"
 _SHOWN_MODELS = 5
@@ -61,6 +65,7 @@ def doctor(arguments: Sequence[str]) -> int:
                 default_reporter(),
                 only=line.all(_MODEL),
                 can_unpack=not line.has(_PACKED),
+                assumed_gpus=_assumed_gpus(line),
                 on_waiting=_print_waiting,
             )
     except NaiadError as error:
@@ -77,6 +82,11 @@ def doctor(arguments: Sequence[str]) -> int:
         _print_plainly(examination, with_notes=line.has(_NOTES))
     has_failed = examination.count(Severity.ERROR) or (line.has(_STRICT) and examination.count(Severity.WARNING))
     return _HAS_ERRORS if has_failed else 0
+
+
+def _assumed_gpus(line: CommandLine) -> int | None:
+    """The number of GPUs that a person has named; None without one."""
+    return int(parse_value(_GPUS, line.last(_GPUS))) if line.has(_GPUS) else None
 
 
 def _print_json(examination: Examination, *, with_migration: bool) -> None:

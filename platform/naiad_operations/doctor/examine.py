@@ -44,6 +44,7 @@ def examine(
     *,
     only: Sequence[str] = (),
     can_unpack: bool = True,
+    assumed_gpus: int | None = None,
     on_waiting: Callable[[Mapping[str, str]], None] | None = None,
 ) -> Examination:
     """The findings about a server with these options: its models, its store, its ports and its memory.
@@ -53,6 +54,7 @@ def examine(
         reporter: Receives the progress.
         only: Names of models; empty for all models.
         can_unpack: Whether archives may be unpacked into the store, as a server would do.
+        assumed_gpus: How many GPUs the server's machine has; None for those of this machine.
         on_waiting: Called with the names of unfinished models after some seconds in which none was finished, and
             less and less often while they stay the same. The values say what is being done to build their environments;
             they are empty for models whose environments are not being built.
@@ -68,7 +70,7 @@ def examine(
         examination.findings += examine_store(open_store(options.environments.store))
         if examination.count(Severity.ERROR):
             return examination  # without a store, no environment can be prepared
-        context = _context(options, reporter, can_unpack=can_unpack)
+        context = replace(_context(options, reporter, can_unpack=can_unpack), assumed_gpus=assumed_gpus)
         library = context.resolution.guest.library_dir
         _examine_models(examination, repositories, context, only, on_waiting)
     finally:

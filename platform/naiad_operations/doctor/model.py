@@ -15,6 +15,7 @@ from naiad.config.model.model_config import ModelConfig, freeze, freeze_version_
 from naiad.config.model.parameters import or_default, place_of_parameter, without_own_parameters
 from naiad.config.model.prewarm import modules_to_prewarm
 from naiad.config.model.scaling import reject_native_scaling
+from naiad.config.model.text import find_placeholders
 from naiad.config.model.validate import validate
 from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.core.errors import EnvironmentBusyError, NaiadError, ParameterError, ResolutionError
@@ -27,8 +28,14 @@ from naiad.environments.manager import EnvironmentManager
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.models.repository.labels import read_labels
-from naiad.models.repository.layout import ModelFiles, available_versions, versions_to_load
-from naiad.models.repository.read import config_path, explain_missing_tensors, explain_repeated_tensors, read_config
+from naiad.models.repository.layout import ModelFiles, available_versions, mkdir_command, versions_to_load
+from naiad.models.repository.read import (
+    config_path,
+    explain_missing_tensors,
+    explain_repeated_tensors,
+    gpu_placement,
+    read_config,
+)
 from naiad.models.resolution.decision import Decision, Resolution
 from naiad.models.resolution.environment import misspelt_parameters
 from naiad.models.resolution.preparation import check_interpreter, prepare_environment
@@ -44,6 +51,8 @@ __all__ = ["ExaminationContext", "ExaminedModel", "examine_model"]
 
 _ADVICE = {
     "config": "correct the configuration",
+    "no-gpu": "serve it where there is a GPU, and examine it for that with --assume-gpus=1; to try it here on the CPU, "
+    "start with --gpu-fallback=cpu",
     "versions": "make a directory for each version, named by its number, or change version_policy",
     "backend": "put model.py into the version's directory, name an existing backend, or add --backend-directory",
     "stub": "add the stub and triton_python_backend_utils.py, or neither of them",
@@ -66,6 +75,7 @@ class ExaminationContext:
         reporter: Receives the progress.
         can_unpack: Whether archives may be unpacked; if not, checks that need their files are skipped.
         loads_libraries: Whether libraries of native backends are loaded.
+        assumed_gpus: How many GPUs the server's machine has; None for those of this machine.
     """
 
     options: ServerOptions
@@ -74,6 +84,7 @@ class ExaminationContext:
     reporter: ProgressReporter
     can_unpack: bool = True
     loads_libraries: bool = True
+    assumed_gpus: int | None = None
     _compiled: dict[Path, list[Finding]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -111,14 +122,16 @@ class ExaminedModel:
         """The number of processes that would serve the model."""
         return self.guests_each * len(self.versions)
 
-    def add_error(self, code: str, error: NaiadError, *, where: str = "", version: int | None = None) -> None:
+    def add_error(
+        self, code: str, error: NaiadError, *, where: str = "", version: int | None = None, advice: str = ""
+    ) -> None:
         """Add a finding for an error that the server's code raised."""
         self.findings.append(
             Finding(
                 severity=Severity.ERROR,
                 code=code,
                 message=error.message,
-                advice=_ADVICE[code],
+                advice=advice or _ADVICE[code],
                 model=self.files.key,
                 version=version,
                 where=where,
@@ -140,22 +153,69 @@ def examine_model(files: ModelFiles, context: ExaminationContext) -> ExaminedMod
     path = config_path(files, context.options.models.config_name)
     try:
         strict = not context.options.models.auto_complete
-        message = read_config(files, strict=strict, config_name=context.options.models.config_name)
+        message = _read_config(examined, context, strict=strict)
     except NaiadError as error:
         place = re.match(rf"{re.escape(str(path))}(:\d+)?(:\d+)?", error.message)
         examined.add_error("config", error, where=place[0] if place else str(path))
         return examined
     examined.message = message
+    examined.findings += _placeholders(files, path)
     try:
         policy = freeze_version_policy(message.version_policy)
         examined.versions = versions_to_load(policy, available_versions(files), files.name)
     except NaiadError as error:
-        examined.add_error("versions", error, where=str(files.directory))
+        advice = _ADVICE["versions"]
+        if message.HasField("ensemble_scheduling") and not available_versions(files):
+            # git keeps no empty folders, and that of an ensemble has no files.
+            advice = f"run `{mkdir_command(files.directory)}`"
+        examined.add_error("versions", error, where=str(files.directory), advice=advice)
         return examined
     if not message.HasField("ensemble_scheduling"):
         for version in examined.versions:
             _examine_version(examined, message, version, context)
     return examined
+
+
+def _read_config(examined: ExaminedModel, context: ExaminationContext, *, strict: bool) -> pb.ModelConfig:
+    """The configuration of a model; one that needs a GPU is read also on a machine without, which is a finding.
+
+    Raises:
+        NaiadError: If it cannot be read, or is invalid also where there is a GPU.
+    """
+    options, files = context.options.models, examined.files
+    assumed = context.assumed_gpus
+    gpus = gpu_placement(falls_back=options.gpu_fallback == "cpu")
+    if assumed is not None:
+        gpus = replace(gpus, count=lambda: assumed)
+    try:
+        return read_config(files, strict=strict, config_name=options.config_name, gpus=gpus)
+    except NaiadError as error:
+        if gpus.falls_back or gpus.count():
+            raise
+        # If it is invalid on the CPU, too, that error is the one to correct.
+        on_cpu = replace(gpus, falls_back=True)
+        message = read_config(files, strict=strict, config_name=options.config_name, gpus=on_cpu)
+        where = str(config_path(files, options.config_name))
+        examined.add_error("no-gpu", error, where=where)
+        return message
+
+
+def _placeholders(files: ModelFiles, path: Path) -> Iterator[Finding]:
+    """Findings about texts of the configuration that a template has left; others make it invalid."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        for name in find_placeholders(line):
+            yield Finding(
+                severity=Severity.WARNING,
+                code="placeholder",
+                message=f"'{name}' is a placeholder of a template, which the model gets as it is",
+                advice="fill in the template",
+                model=files.key,
+                where=f"{path}:{number}",
+            )
 
 
 def _examine_version(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.gpu_placement import GpuPlacement
 from naiad.config.model.text import parse_json
 from naiad.core.errors import Code, ConfigError
 from naiad.models.repository.layout import ModelFiles
@@ -132,7 +134,8 @@ def test_instance_groups_are_checked(make):
 
     assert refused(files) == (
         "instance group m_0 of model m has kind KIND_GPU but server does not support GPUs: it found none that NVIDIA's "
-        "driver reports and CUDA_VISIBLE_DEVICES leaves; use KIND_CPU, or no kind for a GPU where there is one"
+        "driver reports and CUDA_VISIBLE_DEVICES leaves; use KIND_CPU, or no kind for a GPU where there is one, or start "
+        "with --gpu-fallback=cpu, which places such groups on the CPU"
     )
 
 
@@ -186,3 +189,13 @@ def test_an_override_is_prepared_as_a_file_is(make):
     message = prepare_config(parse_json('{"max_batch_size": 8}', "config override"), files, strict=False)
 
     assert (message.name, message.backend, message.max_batch_size) == ("m", "python", 8)
+
+
+def test_groups_for_gpus_are_placed_on_the_cpu_where_there_is_none_if_that_is_asked_for(make):
+    files = make(files={"config.pbtxt": "instance_group { kind: KIND_GPU count: 2 gpus: [ 0 ] }"})
+
+    (group,) = read_config(files, strict=False, gpus=GpuPlacement(lambda: 0, falls_back=True)).instance_group
+    assert (group.kind, group.count, list(group.gpus)) == (pb.ModelInstanceGroup.KIND_CPU, 2, [])
+
+    (group,) = read_config(files, strict=False, gpus=GpuPlacement(lambda: 1, falls_back=True)).instance_group
+    assert (group.kind, list(group.gpus)) == (pb.ModelInstanceGroup.KIND_GPU, [0])

@@ -21,7 +21,7 @@ from naiad.config.model.lenient_json import make_strict
 from naiad.config.model.suggestions import PACKAGE, unknown_field, unknown_value
 from naiad.core.errors import ConfigError
 
-__all__ = ["find_placeholder", "parse_json", "parse_mapping", "parse_text"]
+__all__ = ["find_placeholder", "find_placeholders", "parse_json", "parse_mapping", "parse_text"]
 
 _POSITION = re.compile(r"^\d+:\d+ : ")
 # protobuf repeats the failing line in quotes; the position is enough.
@@ -66,6 +66,11 @@ def find_placeholder(text: str) -> str:
     """The first placeholder of a template in a text, such as `${max_batch_size}`; empty without one."""
     found = _PLACEHOLDER.search(text)
     return found[0] if found else ""
+
+
+def find_placeholders(text: str) -> list[str]:
+    """The placeholders of a template in a configuration in protobuf's text format, without those in comments."""
+    return [found[0] for found in _PLACEHOLDER.finditer(_COMMENT.sub("", text))]
 
 
 def parse_json(text: str, source: str | Path) -> pb.ModelConfig:
@@ -169,7 +174,9 @@ def _hint_at(text: str, line: int, column: int) -> str:
         return ""
     here = lines[line - 1][column - 1 :]
     if placeholder := _PLACEHOLDER.match(here):
-        return f"'{placeholder[0]}' is a placeholder: fill in the template"
+        others = [name for name in dict.fromkeys(find_placeholders(text)) if name != placeholder[0]]
+        more = f", and so are {', '.join(others)}" if others else ""
+        return f"'{placeholder[0]}' is a placeholder{more}: fill in the template"
     before = _COMMENT.sub("", "\n".join([*lines[: line - 1], lines[line - 1][: column - 1]])).rstrip()
     if before.endswith(",") and here.startswith(("]", ",")):
         return f"the comma before '{here[0]}' is one too many: remove it"

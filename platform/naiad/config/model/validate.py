@@ -135,7 +135,8 @@ def _validate_gpus(who: str, group: pb.ModelInstanceGroup, gpu_count: Callable[[
         # The text of a reference without GPU support; scripts look for its beginning.
         raise ConfigError(
             f"{who} has kind KIND_GPU but server does not support GPUs: it found none that NVIDIA's driver reports and "
-            "CUDA_VISIBLE_DEVICES leaves; use KIND_CPU, or no kind for a GPU where there is one"
+            "CUDA_VISIBLE_DEVICES leaves; use KIND_CPU, or no kind for a GPU where there is one, or start with "
+            "--gpu-fallback=cpu, which places such groups on the CPU"
         )
     for device in group.gpus:
         if not 0 <= device < available:

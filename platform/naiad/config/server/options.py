@@ -241,6 +241,14 @@ class ModelOptions:
         repeatable=True,
         read=_unique_texts,
     )
+    gpu_fallback: str = option(
+        "gpu-fallback",
+        _TEXT,
+        "none",
+        "Place instance groups of KIND_GPU on the CPU where there is no GPU: cpu; for development.",
+        choices=("none", "cpu"),
+        own=True,
+    )
     poll_secs: int = option(
         "repository-poll-secs", _INT, "15", "Seconds between looks in poll mode; 0: an hour.", low=0
     )

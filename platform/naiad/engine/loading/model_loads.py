@@ -111,7 +111,9 @@ class ModelLoads:
         Raises:
             ConfigError: If it is missing, malformed or invalid.
         """
-        return source.read_config(strict=self._settings.strict_config, config_name=self._settings.config_name)
+        return source.read_config(
+            strict=self._settings.strict_config, config_name=self._settings.config_name, gpus=self._settings.gpus
+        )
 
     async def is_unchanged(self, source: ModelSource) -> bool:
         """Whether all serving versions of the model were loaded from its present files: a load has nothing to do."""
@@ -309,7 +311,7 @@ class ModelLoads:
             message = await asyncio.to_thread(self.read_config, source)
             parameters = await asyncio.to_thread(source.parameters, message, config_name=self._settings.config_name)
             policy = freeze_version_policy(message.version_policy)
-            numbers = versions_to_load(policy, available_versions(files), files.name)
+            numbers = versions_to_load(policy, available_versions(files), files.name, files.directory)
         except NaiadError as error:
             model.reason = error.message
             logger.error("failed to load '%s': %s", key, error.message)  # noqa: TRY400 - the model's error, not the server's

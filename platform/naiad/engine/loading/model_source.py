@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.gpu_placement import GpuPlacement
 from naiad.config.model.parameters import ModelParameters, parse_parameters
 from naiad.core.errors import Code, NaiadError
 from naiad.models.repository.layout import ModelFiles, explain_no_model, models_named
@@ -33,15 +34,15 @@ class ModelSource:
     directory: TemporaryModelDirectory | None = None
     kept: frozenset[int] = frozenset()
 
-    def read_config(self, *, strict: bool, config_name: str) -> pb.ModelConfig:
+    def read_config(self, *, strict: bool, config_name: str, gpus: GpuPlacement | None = None) -> pb.ModelConfig:
         """Its configuration, completed, normalised and validated; blocks.
 
         Raises:
             ConfigError: If it is missing, malformed or invalid.
         """
         if self.override is not None:
-            return self.override.prepared_config(self.files, strict=strict)
-        return read_config(self.files, strict=strict, config_name=config_name)
+            return self.override.prepared_config(self.files, strict=strict, gpus=gpus)
+        return read_config(self.files, strict=strict, config_name=config_name, gpus=gpus)
 
     def parameters(self, message: pb.ModelConfig, *, config_name: str) -> ModelParameters:
         """The server's own parameters in its configuration, as `read_config` has returned it; blocks.
@@ -55,7 +56,12 @@ class ModelSource:
 
 
 def find_sources(
-    name: str, parameters: Mapping[str, str | Buffer], repositories: Repositories, *, strict: bool
+    name: str,
+    parameters: Mapping[str, str | Buffer],
+    repositories: Repositories,
+    *,
+    strict: bool,
+    gpus: GpuPlacement | None = None,
 ) -> list[ModelSource]:
     """The sources of the models that a load request names: one, or one in each namespace; blocks.
 
@@ -78,7 +84,7 @@ def find_sources(
             if override is None:
                 break
             repositories.fetch(files)
-            override.prepared_config(files, strict=strict)
+            override.prepared_config(files, strict=strict, gpus=gpus)
     except NaiadError as error:
         raise _not_found(name, error.message) from error
     if not found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -172,8 +173,21 @@ def version_number(name: str) -> int | None:
     return number if number <= _LARGEST_VERSION else None
 
 
-def versions_to_load(policy: VersionPolicy, available: Iterable[int], model: str) -> tuple[int, ...]:
+def mkdir_command(directory: Path) -> str:
+    """The command that makes the folder of a first version in a model's directory."""
+    return f"mkdir {shlex.quote(str(directory / '1'))}"
+
+
+def versions_to_load(
+    policy: VersionPolicy, available: Iterable[int], model: str, directory: Path | None = None
+) -> tuple[int, ...]:
     """The versions a policy selects, ascending.
+
+    Args:
+        policy: The policy.
+        available: The versions that exist.
+        model: Name of the model, for errors.
+        directory: The model's directory, for the error of one without any version.
 
     Raises:
         RepositoryError: If it selects none.
@@ -194,6 +208,8 @@ def versions_to_load(policy: VersionPolicy, available: Iterable[int], model: str
         there = (
             f"there are {', '.join(map(str, present))}" if present else "none of its folders is a version, such as 1/"
         )
+        if directory is not None and not present:
+            there += f"; git keeps no empty folder, as that of an ensemble is: `{mkdir_command(directory)}` makes one"
         raise RepositoryError(
             f"at least one version must be available under the version policy of model '{model}' ({there})",
         )

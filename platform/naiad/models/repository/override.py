@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from google.protobuf import text_format
 
 from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.gpu_placement import GpuPlacement
 from naiad.config.model.parameters import parse_parameters
 from naiad.config.model.text import parse_json
 from naiad.core.errors import InvalidRequestError
@@ -73,7 +74,7 @@ class LoadOverride:
         except OSError as error:
             raise InvalidRequestError(f"cannot write the files given for '{self.name}': {error}") from error
 
-    def prepared_config(self, files: ModelFiles, *, strict: bool) -> pb.ModelConfig:
+    def prepared_config(self, files: ModelFiles, *, strict: bool, gpus: GpuPlacement | None = None) -> pb.ModelConfig:
         """Return the configuration completed, normalised and checked against *files*; blocks.
 
         Raises:
@@ -81,7 +82,7 @@ class LoadOverride:
         """
         message = pb.ModelConfig()
         message.CopyFrom(self.config)
-        message = prepare_config(message, files, strict=strict)
+        message = prepare_config(message, files, strict=strict, gpus=gpus)
         parse_parameters(message)
         return message
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.autofill import fill_backend
+from naiad.config.model.gpu_placement import GpuPlacement, place_on_cpu
 from naiad.config.model.model_config import ModelConfig, freeze
 from naiad.config.model.normalise import normalise, normalise_instance_groups
 from naiad.config.model.parameters import place_of_parameter
@@ -32,13 +33,16 @@ __all__ = [
 CONFIG_FILENAME = "config.pbtxt"
 
 
-def read_config(files: ModelFiles, *, strict: bool, config_name: str = "") -> pb.ModelConfig:
+def read_config(
+    files: ModelFiles, *, strict: bool, config_name: str = "", gpus: GpuPlacement | None = None
+) -> pb.ModelConfig:
     """Read the configuration of a model, filled in, normalised and checked, before auto-completion by the model.
 
     Args:
         files: The model's files.
         strict: The model completes nothing: the file must exist and declare all inputs and outputs.
         config_name: Prefer `configs/<config_name>.pbtxt` where it exists.
+        gpus: Where instance groups for GPUs are placed; by default the GPUs of this machine, and an error without one.
 
     Raises:
         ConfigError: If the configuration is missing, malformed or contradicts itself.
@@ -55,10 +59,12 @@ def read_config(files: ModelFiles, *, strict: bool, config_name: str = "") -> pb
         )
     else:
         message = pb.ModelConfig()
-    return prepare_config(message, files, strict=strict)
+    return prepare_config(message, files, strict=strict, gpus=gpus)
 
 
-def prepare_config(message: pb.ModelConfig, files: ModelFiles, *, strict: bool) -> pb.ModelConfig:
+def prepare_config(
+    message: pb.ModelConfig, files: ModelFiles, *, strict: bool, gpus: GpuPlacement | None = None
+) -> pb.ModelConfig:
     """Fill in, normalise and check a parsed configuration, for example of a load request; return it.
 
     Raises:
@@ -74,8 +80,10 @@ def prepare_config(message: pb.ModelConfig, files: ModelFiles, *, strict: bool) 
     _reject_agents(message)
     validate(message, with_io=strict)
     validate_name(message, files.name)
-    normalise_instance_groups(message, _gpu_count)
-    validate_instance_groups(message, _gpu_count)
+    gpus = GpuPlacement(_gpu_count) if gpus is None else gpus
+    place_on_cpu(message, gpus)
+    normalise_instance_groups(message, gpus.count)
+    validate_instance_groups(message, gpus.count)
     return message
 
 
@@ -91,14 +99,21 @@ def freeze_file(message: pb.ModelConfig, path: Path) -> ModelConfig:
         raise ConfigError(f"{place_of_parameter(path, error.parameter)}: {error.message}", code=error.code) from None
 
 
-def read_frozen_config(files: ModelFiles, *, strict: bool, config_name: str = "") -> ModelConfig:
+def read_frozen_config(
+    files: ModelFiles, *, strict: bool, config_name: str = "", gpus: GpuPlacement | None = None
+) -> ModelConfig:
     """The frozen values of a model's configuration; see `read_config`.
 
     Raises:
         ConfigError: If the configuration is missing, malformed or contradicts itself.
     """
-    message = read_config(files, strict=strict, config_name=config_name)
+    message = read_config(files, strict=strict, config_name=config_name, gpus=gpus)
     return freeze_file(message, config_path(files, config_name))
+
+
+def gpu_placement(*, falls_back: bool) -> GpuPlacement:
+    """The rules for instance groups for GPUs on this machine."""
+    return GpuPlacement(_gpu_count, falls_back)
 
 
 def _gpu_count() -> int:
