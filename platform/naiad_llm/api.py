@@ -10,6 +10,7 @@ import asyncio
 import logging
 import re
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -43,7 +44,7 @@ from naiad_llm.mcp.endpoint import PATH as MCP_PATH
 from naiad_llm.mcp.endpoint import McpEndpoint
 from naiad_llm.mcp.tools import ToolBox
 from naiad_llm.openai.completions import completion_writer
-from naiad_llm.openai.cors import CorsExchange, allowed_lines, is_preflight, preflight_response
+from naiad_llm.openai.cors import LinesExchange, allowed_lines, is_preflight, preflight_response
 from naiad_llm.openai.embeddings import embedding_body, infer_request
 from naiad_llm.openai.errors import (
     FORBIDDEN,
@@ -60,6 +61,7 @@ from naiad_llm.openai.long_requests import EmbeddingRequest, read_embedding, rea
 from naiad_llm.openai.requests import TextRequest, read_chat, read_completion
 from naiad_llm.openai.rerank import RerankRequest, read_rerank, rerank_infer_request
 from naiad_llm.openai.responses.endpoint import ResponsesApi
+from naiad_llm.openai.responses.request import ResponsesRequest, read_input_tokens_request
 from naiad_llm.openai.responses.store import ResponseStore, StoredResponses
 from naiad_llm.openai.served_models import AdapterNames, ServedModels, no_adapters
 from naiad_llm.openai.submission import INTERNAL, BodyReader, Submitter, TextProtocol, TextSubmission
@@ -69,6 +71,7 @@ from naiad_llm.openai.tokenizer import (
     count_body,
     counting_request,
     has_tokenizer,
+    input_tokens_body,
     read_detokenize,
     read_tokenize,
     tokenizer_body,
@@ -78,13 +81,19 @@ from naiad_llm.openai.tokenizer import (
 logger = logging.getLogger("naiad.openai")
 
 PREFIX = b"/v1/"
-_HEALTH = ("/health", "/health/ready")
-"""Health endpoints of vLLM's server and of Triton's OpenAI frontend; they need no API key."""
+_LIVE = ("/health", "/ping")
+"""Whether the server runs, as vLLM's and SageMaker's servers say it; no API key is needed."""
+_READY = "/health/ready"
+"""Whether the server is ready, as Triton's OpenAI frontend says it; no API key is needed."""
+_VERSION = "/version"
+_REQUEST_ID = re.compile(rb"[!-~]{1,200}")
 _BASE = "/v1"
 _MODELS = f"{_BASE}/models"
 _METRICS = "/metrics"
 _MODEL = re.compile(r"/v1/models/([^/]+)(?:/(load|unload))?")
-_RESPONSE = re.compile(r"/v1/responses/([^/]+)(/input_items)?")
+_RESPONSE = re.compile(r"/v1/responses/([^/]+)(/input_items|/cancel)?")
+_RESPONSES = "/v1/responses"
+_INPUT_TOKENS = f"{_RESPONSES}/input_tokens"
 _CHATS = TextProtocol(read=read_chat, begin=lambda exchange, request: (request, completion_writer(exchange, request)))
 _COMPLETIONS = TextProtocol(
     read=read_completion, begin=lambda exchange, request: (request, completion_writer(exchange, request))
@@ -178,7 +187,8 @@ class OpenAiApi:
         self._posts: dict[str, Callable[[HttpExchange], None]] = {
             "/v1/chat/completions": lambda exchange: self._texts.handle(exchange, _CHATS),
             "/v1/completions": lambda exchange: self._texts.handle(exchange, _COMPLETIONS),
-            "/v1/responses": lambda exchange: self._texts.handle(exchange, self._responses.protocol),
+            _INPUT_TOKENS: self._count_input_tokens,
+            _RESPONSES: lambda exchange: self._texts.handle(exchange, self._responses.protocol),
             MESSAGES_PATH: lambda exchange: self._texts.handle(exchange, MESSAGES),
             COUNT_PATH: self._count_tokens,
             "/v1/embeddings": self._embed,
@@ -233,12 +243,17 @@ class OpenAiApi:
     def _handle(self, exchange: HttpExchange) -> None:
         path = exchange.request.path.decode("latin-1").rstrip("/")
         lines = allowed_lines(exchange.request, self._settings.origins)
-        if lines:
-            exchange = CorsExchange(exchange, lines)
+        exchange = LinesExchange(exchange, lines + _request_id_line(exchange.request.headers))
         try:
-            if path in _HEALTH:
+            if path in _LIVE:
+                _expect_any(exchange.request.method, ("GET", "HEAD", "POST") if path == "/ping" else ("GET", "HEAD"))
+                exchange.respond(response(200 if self._engine.is_live() else UNAVAILABLE, [], b""))
+            elif path == _READY:
                 _expect(exchange.request.method, "GET")
                 self._run_later(exchange, self._health(exchange))
+            elif path == _VERSION:
+                _expect(exchange.request.method, "GET")
+                exchange.respond(json_response({"version": self._engine.server_metadata().version}))
             elif lines and is_preflight(exchange.request):  # before the key: browsers send no Authorization with it
                 exchange.respond(preflight_response(exchange.request))
             else:
@@ -261,7 +276,7 @@ class OpenAiApi:
             self._posts[path](exchange)
         elif (stored := _RESPONSE.fullmatch(path)) is not None:
             self._check_restriction(exchange.request.headers, Api.INFERENCE)
-            self._responses.handle(exchange, stored[1], is_input=stored[2] is not None)
+            self._responses.handle(exchange, stored[1], stored[2] or "")
         elif path == _METRICS and self._settings.metrics is not None:
             _expect(method, "GET")
             self._check_restriction(exchange.request.headers, Api.STATISTICS)
@@ -389,6 +404,17 @@ class OpenAiApi:
 
         self._bodies.read(exchange, read, submit)
 
+    def _count_input_tokens(self, exchange: HttpExchange) -> None:
+        """Count the tokens of a request for a response, by the model's tokenizer."""
+
+        def submit(request: ResponsesRequest) -> None:
+            text = self._responses.text_of(exchange, request)
+            metadata, _ = self._models.find(text.model)
+            inference = tokenizer_infer_request(counting_request(text.model, str(text.prompts[0])), metadata)
+            self._submitter.submit_single(exchange, inference, text.model, input_tokens_body)
+
+        self._bodies.read(exchange, read_input_tokens_request, submit)
+
     def _count_tokens(self, exchange: HttpExchange) -> None:
         """Count the tokens of a conversation by the model's tokenizer; a model without one reads the whole prompt."""
 
@@ -411,6 +437,19 @@ def _error_response(exchange: HttpExchange, path: str, error: ApiError) -> list[
     """The response for an error, in the form of the API that the client uses."""
     is_anthropic = path in {MESSAGES_PATH, COUNT_PATH} or VERSION_HEADER in exchange.request.headers
     return anthropic_error_response(error) if is_anthropic else error.response()
+
+
+def _request_id_line(headers: Mapping[bytes, bytes]) -> bytes:
+    """The header line with the id of a request: that of the client, if it is one, else a new one."""
+    given = headers.get(b"x-request-id", b"")
+    return b"x-request-id: %s\r\n" % (given if _REQUEST_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}".encode())
+
+
+def _expect_any(method: str, expected: tuple[str, ...]) -> None:
+    if method not in expected:
+        raise ApiError(
+            f"Not allowed to {method} here; use {expected[0]}", status=NOT_ALLOWED, code="method_not_allowed"
+        )
 
 
 def _expect(method: str, expected: str) -> None:

@@ -200,6 +200,12 @@ class Metrics:
         self._families.append(family)  # the server removes a family that is garbage collected
         return family
 
+    def count_tokens(self, prompt_tokens: int, tokens: int) -> None:
+        """Count the tokens of a request that has ended, completed or cancelled."""
+        if self.is_on:
+            self._metrics["vllm:prompt_tokens_total"].increment(prompt_tokens)
+            self._metrics["vllm:generation_tokens_total"].increment(tokens)
+
     def record_request(
         self,
         *,
@@ -212,8 +218,7 @@ class Metrics:
         """Record a completed request; *tokens* has one number for each choice, *token_seconds* each token's latency."""
         total = sum(tokens)
         metrics = self._metrics
-        metrics["vllm:prompt_tokens_total"].increment(prompt_tokens)
-        metrics["vllm:generation_tokens_total"].increment(total)
+        self.count_tokens(prompt_tokens, total)
         metrics["vllm:time_to_first_token_seconds"].observe(first_seconds)
         for each in token_seconds:
             metrics["vllm:time_per_output_token_seconds"].observe(each)

@@ -26,6 +26,8 @@ class ResponseOptions:
         echo: Prompt to repeat before the text; "" for none.
         choices: Number of texts to generate.
         finish_reason: Whether to send the output of this name; the same for the five fields that follow.
+        num_cached_tokens: Whether to send the output of this name.
+        prompt: Whether to send the prompt's text, and its log probabilities if the request has the parameter for them.
         single_call: Whether an answer has at most one tool call; the model may write more.
         tools: The tool calls that the response must be; None for none.
     """
@@ -40,6 +42,8 @@ class ResponseOptions:
     num_output_tokens: bool = False
     message: bool = False
     single_call: bool = False
+    num_cached_tokens: bool = False
+    prompt: bool = False
     tools: Optional[forced_calls.ForcedToolCalls] = None
 
 
@@ -85,7 +89,7 @@ def read_request(
     parameters = (
         sampling.parse(given, "'sampling_parameters'")
         if given is not None
-        else sampling.parse(request.parameters(), "the request's parameters")
+        else sampling.parse(request.parameters(), "the request's parameters", sampling.NOT_SAMPLING_IN_REQUESTS)
     )
     lora = parameters.pop("lora_name", "")
     conversation, forced = _conversation(inputs, parameters, template)
@@ -110,6 +114,7 @@ def read_request(
         wants_logprobs=options.logprobs or options.cumulative_logprob or "logprobs" in parameters,
         wants_counts=options.stream and (options.num_input_tokens or options.num_output_tokens),
         is_stream=options.stream,
+        wants_prompt=options.prompt,
     )
     return TextRequest(generation, options)
 
@@ -167,6 +172,8 @@ def _response_options(
         num_output_tokens=bool(inputs.flag("return_num_output_tokens")),
         message=bool(inputs.flag("return_message")),
         tools=forced,
+        num_cached_tokens=bool(inputs.flag("return_num_cached_tokens")),
+        prompt=bool(inputs.flag("return_prompt")),
     )
 
 

@@ -78,6 +78,8 @@ class ResponseSink(Sink):
         self._metrics = metrics
         self._choices = [_Choice(options) for _ in range(options.choices)]
         self._prompt_tokens = 0
+        self._cached_tokens = 0
+        self._prompt: Dict[str, Sequence[Any]] = {}  # outputs that the next response has
         self._arrived = time.monotonic()
         self._first = 0.0
         self._is_over = self._has_started = False
@@ -97,6 +99,21 @@ class ResponseSink(Sink):
     def discard(self) -> None:
         """Count the request as ended; for one that its engine has rejected, which does not call `end`."""
         self._progress.end()
+
+    def on_prompt(
+        self,
+        *,
+        cached_tokens: Optional[int] = None,
+        text: Optional[str] = None,
+        logprobs: Optional[List[Dict[int, Dict[str, Any]]]] = None,
+    ) -> None:
+        """Send what is known of the prompt with the next response, if the request has asked for it."""
+        if cached_tokens is not None:
+            self._cached_tokens = cached_tokens
+        if self._options.prompt and text is not None:
+            self._prompt["prompt_text"] = [text.encode("utf-8", "replace")]
+        if self._options.prompt and logprobs is not None:
+            self._prompt["prompt_logprobs"] = [tensors.to_json(logprobs)]
 
     def is_cancelled(self) -> bool:
         """Whether the client has cancelled the request or disconnected."""
@@ -143,6 +160,7 @@ class ResponseSink(Sink):
         self._progress.end()
         if self._sender.is_cancelled():
             self._is_over = True
+            self._metrics.count_tokens(self._prompt_tokens, sum(choice.total for choice in self._choices))
             self._sender.send(tensors.error_response(CANCELLED_TEXT, pb_utils.TritonError.CANCELLED), flags=FINAL)
         elif error is not None:
             self._is_over = True
@@ -174,6 +192,10 @@ class ResponseSink(Sink):
             outputs["num_input_tokens"] = [self._prompt_tokens]
         if options.num_output_tokens:
             outputs["num_output_tokens"] = [c.tokens for c in choices]
+        if options.num_cached_tokens:
+            outputs["num_cached_tokens"] = [self._cached_tokens]
+        outputs.update(self._prompt)
+        self._prompt = {}
         if options.message:
             # Streamed tool calls have an `index` to assemble them by; a whole message has them in order instead.
             messages = [c.message if options.stream else chat.finish_message(c.message) for c in choices]

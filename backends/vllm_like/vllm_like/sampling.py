@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Tuple
 
 from vllm_like import keys
 from vllm_like.engines.base import CallerError
@@ -77,7 +77,7 @@ _KINDS: Mapping[str, Tuple[Callable[[Any], Any], Tuple[str, ...]]] = {
     "an integer": (
         _integer,
         ("n", "best_of", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs",
-         "truncate_prompt_tokens", "thinking_token_budget", "stream_interval"),
+         "truncate_prompt_tokens", "thinking_token_budget", "stream_interval", "priority"),
     ),
     "a number": (
         _decimal,
@@ -93,15 +93,15 @@ _KINDS: Mapping[str, Tuple[Callable[[Any], Any], Tuple[str, ...]]] = {
     "a string or a list of strings": (_strings, ("stop", "bad_words")),
     "a list of integers": (_integers, ("stop_token_ids", "allowed_token_ids")),
     "an object of numbers by token": (_biases, ("logit_bias",)),
-    "an object": (_object, ("structured_outputs", "guided_decoding", "extra_args")),
-    "a string": (str, ("lora_name",)),
+    "an object": (_object, ("structured_outputs", "guided_decoding", "extra_args", "kv_transfer_params")),
+    "a string": (str, ("lora_name", "cache_salt")),
 }  # fmt: skip
 _CASTS = {name: (cast, kind) for kind, (cast, names) in _KINDS.items() for name in names}
 
-NOT_SAMPLING = frozenset(
-    ("id", "timeout", "priority", "sequence_id", "sequence_start", "sequence_end", "binary_data_output")
-)
+NOT_SAMPLING = frozenset(("id", "timeout", "sequence_id", "sequence_start", "sequence_end", "binary_data_output"))
 """Request parameters of the inference protocol, which are not sampling parameters."""
+NOT_SAMPLING_IN_REQUESTS = NOT_SAMPLING | {"priority"}
+"""As a request parameter, `priority` is that of the inference protocol; in the input `sampling_parameters`, vLLM's."""
 
 RANGES: Mapping[str, Tuple[float, float]] = {
     "n": (1, 128),
@@ -117,7 +117,7 @@ RANGES: Mapping[str, Tuple[float, float]] = {
 }
 
 
-def parse(text: str, where: str) -> Dict[str, Any]:
+def parse(text: str, where: str, dropped: Iterable[str] = NOT_SAMPLING) -> Dict[str, Any]:
     """The parameters in a JSON object, converted to their types.
 
     null means absent, except for `max_tokens`, where it means no limit.
@@ -125,6 +125,7 @@ def parse(text: str, where: str) -> Dict[str, Any]:
     Args:
         text: The JSON.
         where: Source of the parameters, for error messages.
+        dropped: Names that have another meaning there.
 
     Raises:
         CallerError: If the text is not a JSON object, or a parameter is unknown or invalid.
@@ -135,7 +136,7 @@ def parse(text: str, where: str) -> Dict[str, Any]:
         raise CallerError(f"{where} is not valid JSON: {error}") from None
     if not isinstance(given, dict):
         raise CallerError(f"{where} must be a JSON object")
-    return cast(keys.without(given, NOT_SAMPLING), where)
+    return cast(keys.without(given, dropped), where)
 
 
 def cast(given: Mapping[str, Any], where: str) -> Dict[str, Any]:

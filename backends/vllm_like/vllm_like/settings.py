@@ -41,6 +41,20 @@ class Settings:
     instance: Mapping[str, str] = field(default_factory=dict)
     devices: str = ""
 
+    @property
+    def reasoning_parser(self) -> str:
+        """Name of the parser that extracts reasoning from the text (vLLM); "" for none.
+
+        vLLM has the key itself, for structured outputs after reasoning, so it is among the arguments.
+
+        Raises:
+            ValueError: If the value is not a string.
+        """
+        given = self.arguments.get("reasoning_parser") or ""
+        if not isinstance(given, str):
+            raise ValueError(f"'reasoning_parser' in {FILE} must be the name of a parser of vLLM, such as \"qwen3\"")
+        return given
+
     def flag(self, key: str) -> bool:
         """Whether *key* is true.
 

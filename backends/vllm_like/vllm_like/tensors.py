@@ -30,8 +30,11 @@ INPUTS: Tuple[Tuple[str, str, int], ...] = (
     ("prompt_token_ids", "TYPE_INT64", -1),
     ("rerank_request", _STRING, 1),
     ("tokenizer_request", _STRING, 1),
+    ("return_num_cached_tokens", _BOOL, 1),
+    ("return_prompt", _BOOL, 1),
 )
-"""Names, types and sizes; all are optional. Triton's vLLM backend defines all but the last five, which are ours."""
+"""Names, types and sizes; all are optional. Triton's vLLM backend defines those up to `embedding_request`, and this one
+the others."""
 
 OUTPUTS: Tuple[Tuple[str, str, int], ...] = (
     ("text_output", _STRING, -1),
@@ -41,6 +44,9 @@ OUTPUTS: Tuple[Tuple[str, str, int], ...] = (
     ("num_input_tokens", "TYPE_UINT32", 1),
     ("num_output_tokens", "TYPE_UINT32", -1),
     ("message", _STRING, -1),
+    ("num_cached_tokens", "TYPE_UINT32", 1),
+    ("prompt_text", _STRING, 1),
+    ("prompt_logprobs", _STRING, 1),
 )
 
 _NUMPY = {_STRING: np.object_, "TYPE_FP32": np.float32, "TYPE_UINT32": np.uint32}

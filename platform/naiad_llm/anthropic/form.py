@@ -83,7 +83,14 @@ def _stop_reason(answer: Answer) -> str:
 
 
 def _usage(usage: Usage) -> dict[str, int]:
-    return {"input_tokens": usage.prompt or 0, "output_tokens": usage.completion or 0}
+    """The counts; in this API, `input_tokens` are those that were not in the model's cache."""
+    cached = usage.cached or 0
+    return {
+        "input_tokens": (usage.prompt or 0) - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": usage.completion or 0,
+    }
 
 
 def _empty(block: Block) -> dict[str, Any]:

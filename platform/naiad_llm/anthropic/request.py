@@ -173,9 +173,9 @@ def _assistant_message(blocks: list[tuple[dict[str, Any], str]]) -> dict[str, An
             thoughts.append(_string(block, "thinking", where))
         elif kind != "redacted_thinking":  # readable for Anthropic's models only
             raise _unsupported_block(kind, where, "text, tool_use and thinking")
-    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts) if texts or not calls else None}
+    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts) if texts or not calls else None}
     if thoughts:
-        message["reasoning_content"] = "".join(thoughts)
+        message["reasoning_content"] = "\n".join(thoughts)
     if calls:
         message["tool_calls"] = calls
     return message

@@ -17,7 +17,7 @@ from naiad_llm.openai.logprobs import SampledTokenFinder, for_chat
 from naiad_llm.openai.text_response import Usage
 from naiad_llm.openai.vllm_tensors import ChoiceDelta
 
-_REASONING = ("reasoning_content", "reasoning")
+REASONING_NAMES = ("reasoning_content", "reasoning")
 """Members of a message with the model's reasoning: that of vLLM until 0.11 and of llama.cpp, and vLLM's newer one."""
 
 
@@ -133,7 +133,7 @@ class BlockAssembler:
         """
         message = delta.message or {}
         events: list[BlockEvent] = []
-        reasoning = next((message[name] for name in _REASONING if isinstance(message.get(name), str)), "")
+        reasoning = next((message[name] for name in REASONING_NAMES if isinstance(message.get(name), str)), "")
         if reasoning:
             self._grow(BlockKind.REASONING, reasoning, events)
         content = message.get("content")

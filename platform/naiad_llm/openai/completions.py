@@ -15,6 +15,7 @@ import orjson
 from naiad.frontends.http1.messages import HttpExchange, json_response
 from naiad.frontends.http1.server_sent_events import EventWriter, SentCount, event
 from naiad_llm.openai import logprobs
+from naiad_llm.openai.answer_blocks import REASONING_NAMES
 from naiad_llm.openai.errors import ApiError
 from naiad_llm.openai.requests import TextRequest
 from naiad_llm.openai.text_response import Choice, ResponseWriter, Usage
@@ -162,7 +163,8 @@ class DocumentBuilder:
         if self._is_chat:
             # OpenAI: `content` is null, not empty, where the message is a tool call.
             content = choice.text if choice.text or "tool_calls" not in choice.message else None
-            document["message"] = {"role": "assistant", "content": content, "refusal": None, **choice.message}
+            message = _with_reasoning_names(choice.message)
+            document["message"] = {"role": "assistant", "content": content, "refusal": None, **message}
             for call in document["message"].get("tool_calls", []):
                 call.pop("index", None)  # a member of streamed calls only
             if count is not None:
@@ -172,9 +174,12 @@ class DocumentBuilder:
         else:
             document["text"] = choice.text
             if count is not None:
+                document["logprobs"] = logprobs.for_prompt(choice.prompt, choice.prompt_logprobs, count)
                 offset = choice.length
                 choice.finder.add_text(choice.text[offset:])
-                document["logprobs"] = logprobs.for_completion(choice.finder, choice.logprobs, count, offset)
+                generated = logprobs.for_completion(choice.finder, choice.logprobs, count, offset)
+                for name, values in generated.items():
+                    document["logprobs"][name] += values
         return document
 
     def role_chunk(self, choice: Choice) -> dict[str, Any]:
@@ -185,7 +190,9 @@ class DocumentBuilder:
     def echo_chunk(self, choice: Choice) -> dict[str, Any]:
         """The first chunk of a completion's choice with `echo`, which has the prompt."""
         choice.length += len(choice.prompt)
-        return self._chunk({"index": choice.index, "text": choice.prompt, "logprobs": None, "finish_reason": None})
+        count = self._request.top_logprobs
+        found = None if count is None else logprobs.for_prompt(choice.prompt, choice.prompt_logprobs, count)
+        return self._chunk({"index": choice.index, "text": choice.prompt, "logprobs": found, "finish_reason": None})
 
     def delta_chunk(self, choice: Choice, delta: ChoiceDelta, finish_reason: str | None) -> dict[str, Any]:
         """The chunk of one delta."""
@@ -221,11 +228,18 @@ class DocumentBuilder:
 def _delta(delta: ChoiceDelta) -> dict[str, Any]:
     if not delta.message:
         return {"content": delta.text} if delta.text else {}
-    calls = delta.message.get("tool_calls")
+    message = _with_reasoning_names(delta.message)
+    calls = message.get("tool_calls")
     if not calls:
-        return delta.message
+        return message
     # Clients assemble streamed calls by `index`. A model may omit it, then the position in the list is the index.
-    return {**delta.message, "tool_calls": [{"index": position, **call} for position, call in enumerate(calls)]}
+    return {**message, "tool_calls": [{"index": position, **call} for position, call in enumerate(calls)]}
+
+
+def _with_reasoning_names(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with the model's reasoning under both names that clients look for."""
+    text = next((message[name] for name in REASONING_NAMES if message.get(name) is not None), None)
+    return message if text is None else {**message, **dict.fromkeys(REASONING_NAMES, text)}
 
 
 def merge_message(message: dict[str, Any], delta: dict[str, Any]) -> None:

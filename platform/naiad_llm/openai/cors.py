@@ -31,7 +31,7 @@ def is_preflight(request: HttpRequest) -> bool:
 
 
 def preflight_response(request: HttpRequest) -> list[Buffer]:
-    """The response to a preflight request; `CorsExchange` adds the allowed origin."""
+    """The response to a preflight request; `LinesExchange` adds the allowed origin."""
     names = request.headers.get(b"access-control-request-headers", b"authorization, content-type")
     lines = (
         b"Access-Control-Allow-Methods: GET, POST, DELETE\r\nAccess-Control-Allow-Headers: %b\r\n"
@@ -40,7 +40,7 @@ def preflight_response(request: HttpRequest) -> list[Buffer]:
     return response(_NO_CONTENT, [], b"", lines % (names, _MAX_AGE_SECONDS))
 
 
-class CorsExchange(HttpExchange):
+class LinesExchange(HttpExchange):
     """An exchange that adds header lines to the response."""
 
     def __init__(self, exchange: HttpExchange, lines: bytes) -> None:

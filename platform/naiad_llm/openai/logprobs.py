@@ -72,6 +72,23 @@ def for_completion(
     return document
 
 
+def for_prompt(text: str, tokens: Sequence[Alternatives | None], count: int) -> dict[str, list[Any]]:
+    """`logprobs` of an echoed prompt: its first token has none."""
+    document: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    finder, offset = SampledTokenFinder(), 0
+    finder.add_text(text)
+    for alternatives in tokens:
+        if not alternatives:
+            continue
+        found = for_completion(finder, [alternatives], count, offset)
+        if next(iter(alternatives.values())).get("logprob") is None:
+            found["token_logprobs"], found["top_logprobs"] = [None], [None]
+        for name, values in found.items():
+            document[name] += values
+        offset += len(found["tokens"][0])
+    return document
+
+
 def _most_likely(alternatives: Alternatives, count: int) -> list[Mapping[str, Any]]:
     return sorted(alternatives.values(), key=lambda one: -_logprob(one))[:count]
 

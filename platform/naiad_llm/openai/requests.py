@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from naiad.protocol.inference import Buffer
+from naiad_llm.openai.chat_tools import checked_calls, tool_options
 from naiad_llm.openai.errors import TOO_LARGE, ApiError
 
 logger = logging.getLogger("naiad.openai")
@@ -158,6 +159,13 @@ def validate_fields(
     """
     given = {name: value for name, value in document.items() if value is not None}
     for name in [name for name in given if name not in rules]:
+        is_neutral = given[name] == _NEUTRAL.get(name) or (not given[name] and _NEUTRAL.get(name) is not True)
+        if name in _NEUTRAL and name not in unsupported and not is_neutral:
+            raise ApiError(
+                f"`{name}` is not supported: models here have no such setting; omit it",
+                param=name,
+                code="unsupported_parameter",
+            )
         # A falsy value (false, 0, an empty list) asks for nothing, so the response is the expected one.
         if given.pop(name) and name in unsupported:
             raise ApiError(f"`{name}` is not supported: {unsupported[name]}", param=name, code="unsupported_parameter")
@@ -224,6 +232,12 @@ SAMPLING_RULES: dict[str, FieldRule] = {
     "skip_special_tokens": BOOLEAN,
     "spaces_between_special_tokens": BOOLEAN,
     "structured_outputs": OBJECT,
+    "truncate_prompt_tokens": FieldRule("an integer", -1),
+    "thinking_token_budget": FieldRule("an integer", -1),
+    "priority": FieldRule("an integer", -_INT32, _INT32 - 1),
+    "cache_salt": TEXT,
+    "kv_transfer_params": OBJECT,
+    "lora_name": TEXT,
 }
 """Fields that are passed to the model as sampling parameters of the same name."""
 
@@ -232,8 +246,13 @@ _COMMON: dict[str, FieldRule] = {
     "model": TEXT,
     "stream": BOOLEAN,
     "stream_options": OBJECT,
-    "max_tokens": FieldRule("an integer", 1),
+    "max_tokens": FieldRule("an integer", 0),
+    "n_predict": FieldRule("an integer", -1),
     "response_format": OBJECT,
+    "json_schema": OBJECT,
+    "grammar": TEXT,
+    "regex": TEXT,
+    "repeat_penalty": NUMBER,
     "guided_json": ANYTHING,
     "guided_regex": TEXT,
     "guided_choice": ARRAY,
@@ -254,11 +273,27 @@ _COMPLETION: dict[str, FieldRule] = {
     "suffix": TEXT,
     "logprobs": FieldRule("an integer", 0, _MAX_COMPLETION_LOGPROBS),
 }
-_CONVERSATION = ("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "reasoning_effort",
-             "add_generation_prompt", "continue_final_message")  # fmt: skip
+_CONVERSATION = ("parallel_tool_calls", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt",
+             "continue_final_message")  # fmt: skip
 """Fields of a chat that are sent to the model together with its messages."""
-_GUIDED = {f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar")}
-"""vLLM's earlier names of the members of `structured_outputs`, which many clients still send."""
+_GUIDED = {
+    **{f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar")},
+    "json_schema": "json",
+    "grammar": "grammar",
+    "regex": "regex",
+}
+"""Other names of the members of `structured_outputs`: vLLM's earlier ones, llama.cpp's, and SGLang's."""
+_NEUTRAL: Mapping[str, object] = {
+    "typical_p": 1, "tfs_z": 1, "top_a": 0, "top_n_sigma": -1, "xtc_probability": 0, "dry_multiplier": 0, "mirostat": 0,
+    "mirostat_mode": 0, "dynatemp_range": 0, "n_keep": 0, "epsilon_cutoff": 0, "eta_cutoff": 0, "smoothing_factor": 0,
+    "min_keep": 0, "add_special_tokens": None, "include_reasoning": True, "samplers": None, "ebnf": None,
+    "negative_prompt": None,
+    "return_token_ids": False, "return_tokens_as_token_ids": False, "logits_processors": None, "vllm_xargs": None,
+    "custom_params": None, "custom_logit_processor": None, "mm_processor_kwargs": None, "images": None, "format": None,
+    "post_sampling_probs": False, "n_probs": 0, "guided_whitespace_pattern": None, "structural_tag": None,
+    "stop_regex": None, "prefix": None, "input_extra": None, "no_stop_trim": False, "min_new_tokens": 0,
+}  # fmt: skip
+"""Fields of other servers that would change the answer and that no engine here takes, with a value without effect."""
 _UNSUPPORTED = {
     "functions": "use `tools` instead",
     "function_call": "use `tool_choice` instead",
@@ -267,7 +302,7 @@ _UNSUPPORTED = {
     "audio": "models here generate text only",
     "web_search_options": "models here have no web search",
     "use_beam_search": "omit it",
-    "prompt_logprobs": "use `echo` and `logprobs` with a model that supports both",
+    "prompt_logprobs": "use `echo` and `logprobs` of completions, with a model that has an output `prompt_logprobs`",
     "prompt_embeds": "use `prompt` instead",
 }
 """Fields that must not be ignored because they change the response; each with an alternative."""
@@ -303,6 +338,7 @@ class TextRequest:
         include_usage: Whether the last event of the stream has the token counts.
         top_logprobs: Number of most likely tokens reported for each generated token; None to report no probabilities.
         echo: Whether the text of each choice starts with its prompt.
+        is_empty: Whether no text is wanted, only what is told of the prompt; the model generates one token.
         ignored: What was left out of the request, for the log.
     """
 
@@ -315,6 +351,7 @@ class TextRequest:
     include_usage: bool
     top_logprobs: int | None
     echo: bool = False
+    is_empty: bool = False
     ignored: tuple[str, ...] = ()
 
 
@@ -334,13 +371,15 @@ def read_completion(document: Mapping[str, Any], default_tokens: int | None) -> 
     choices = given.get("n", 1)
     if given.get("best_of", choices) != choices:
         raise ApiError("`best_of` is not supported unless it equals `n`", param="best_of")
-    sampling = sampling_of(given, given.get("max_tokens", default_tokens or COMPLETION_TOKENS))
+    limit = _limit(given, given.get("max_tokens"), default_tokens or COMPLETION_TOKENS)
+    echo = given.get("echo", False)
+    sampling = sampling_of(given, max(limit, 1))  # no engine generates nothing: what it generates is dropped then
     top_logprobs = given.get("logprobs")
     if top_logprobs is not None:
         sampling["logprobs"] = top_logprobs
+        if echo:
+            sampling["prompt_logprobs"] = top_logprobs
     prompts = _prompts(given["prompt"])
-    if given.get("echo") and not all(isinstance(prompt, str) for prompt in prompts):
-        raise ApiError("`echo` is not supported for prompts of token ids: their text is unknown", param="echo")
     return TextRequest(
         model=given["model"],
         prompts=prompts,
@@ -350,7 +389,8 @@ def read_completion(document: Mapping[str, Any], default_tokens: int | None) -> 
         stream=given.get("stream", False),
         include_usage=_include_usage(given),
         top_logprobs=top_logprobs,
-        echo=given.get("echo", False),
+        echo=echo,
+        is_empty=limit == 0,
     )
 
 
@@ -371,13 +411,17 @@ def read_chat(document: Mapping[str, Any], default_tokens: int | None) -> TextRe
         raise ApiError('`modalities` must be ["text"]: models here generate text only', param="modalities")
     if "top_logprobs" in given and not given.get("logprobs"):
         raise ApiError("`top_logprobs` can only be used when `logprobs` is True", param="top_logprobs")
-    max_tokens = given.get("max_completion_tokens", given.get("max_tokens", default_tokens or CHAT_TOKENS))
-    sampling = sampling_of(given, max_tokens)
+    asked = given.get("max_completion_tokens", given.get("max_tokens"))
+    sampling = sampling_of(given, _limit(given, asked, default_tokens or CHAT_TOKENS, least=1))
     top_logprobs = given.get("top_logprobs", 0) if given.get("logprobs") else None
     if top_logprobs is not None:
         sampling["logprobs"] = top_logprobs
-    conversation = {"messages": check_messages(given["messages"], "messages")}
-    conversation.update({name: given[name] for name in _CONVERSATION if name in given})
+    ignored: list[str] = []
+    conversation: dict[str, Any] = {
+        "messages": check_messages(given["messages"], "messages"),
+        **tool_options(given, ignored),
+        **{name: given[name] for name in _CONVERSATION if name in given},
+    }
     return TextRequest(
         model=given["model"],
         prompts=(to_json(conversation),),
@@ -387,6 +431,7 @@ def read_chat(document: Mapping[str, Any], default_tokens: int | None) -> TextRe
         stream=given.get("stream", False),
         include_usage=_include_usage(given),
         top_logprobs=top_logprobs,
+        ignored=tuple(ignored),
     )
 
 
@@ -399,6 +444,8 @@ def sampling_of(
         ApiError: If `response_format` is invalid.
     """
     sampling = {name: given[name] for name in rules if name in given}
+    if "repeat_penalty" in given:  # llama.cpp's name
+        sampling.setdefault("repetition_penalty", given["repeat_penalty"])
     sampling["max_tokens"] = max_tokens
     structure = _structured_outputs(given.get("response_format")) or {
         kind: given[name] for name, kind in _GUIDED.items() if name in given
@@ -406,6 +453,21 @@ def sampling_of(
     if structure:
         sampling["structured_outputs"] = structure
     return sampling
+
+
+def _limit(given: Mapping[str, Any], asked: int | None, default: int, least: int = 0) -> int:
+    """The largest number of tokens to generate; `n_predict` is llama.cpp's name, where -1 is as many as fit.
+
+    Raises:
+        ApiError: If it is less than *least*.
+    """
+    predicted = given.get("n_predict")
+    if asked is None and predicted is not None:
+        asked = predicted if predicted >= 0 else CHAT_TOKENS
+    limit = default if asked is None else asked
+    if limit < least:
+        raise ApiError(f"`max_tokens` must be at least {least}, got {limit}", param="max_tokens", code="invalid_value")
+    return limit
 
 
 def _structured_outputs(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -476,19 +538,33 @@ def _message(given: object, where: str) -> dict[str, Any]:
     message = dict(given)
     content = message.get("content")
     if isinstance(content, list):
+        content, reasoning = _split_thinking(content)
         message["content"] = _parts(content, where)
+        if reasoning:
+            message.setdefault("reasoning_content", reasoning)
     elif content is not None and not isinstance(content, str):
         raise ApiError(f"`{where}.content` must be a string or an array of parts", param=f"{where}.content")
+    if isinstance(message.get("reasoning"), str):  # vLLM's newer name, which chat templates do not know
+        message.setdefault("reasoning_content", message.pop("reasoning"))
+    if message.get("tool_calls") is not None:
+        message["tool_calls"] = checked_calls(message["tool_calls"], f"{where}.tool_calls")
     if message["role"] == "developer":  # OpenAI's newer name of the role, which chat templates do not know
         message["role"] = "system"
     return message
+
+
+def _split_thinking(parts: list[Any]) -> tuple[list[Any], str]:
+    """The parts of a content that are not the model's reasoning, and its text."""
+    thoughts = [part for part in parts if isinstance(part, dict) and part.get("type") == "thinking"]
+    rest = [part for part in parts if part not in thoughts]
+    return rest, "\n".join(str(part.get("thinking") or "") for part in thoughts)
 
 
 def _parts(parts: list[Any], where: str) -> str | list[dict[str, Any]]:
     """The parts of a message's content: one text if all parts are text, because chat templates take a string."""
     checked = [_part(part, where) for part in parts]
     if all(part["type"] == "text" for part in checked):
-        return "".join(part["text"] for part in checked)
+        return "\n".join(part["text"] for part in checked)
     return checked
 
 
@@ -496,6 +572,8 @@ def _part(part: object, where: str) -> dict[str, Any]:
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
     if isinstance(part, dict) and kind == "text" and isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}
+    if isinstance(part, dict) and kind == "refusal" and isinstance(part.get("refusal"), str):
+        return {"type": "text", "text": part["refusal"]}
     image = part.get("image_url") if isinstance(part, dict) and kind == "image_url" else None
     if image is None:
         raise ApiError(f"only text message is supported, but got {kind}", param=f"{where}.content")

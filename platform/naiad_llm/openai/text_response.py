@@ -31,18 +31,21 @@ class Usage:
 
     prompt: int | None = None
     completion: int | None = None
+    cached: int | None = None
 
     def add(self, other: Usage) -> None:
         """Add the counts of another prompt."""
         self.prompt = _sum(self.prompt, other.prompt)
         self.completion = _sum(self.completion, other.completion)
+        self.cached = _sum(self.cached, other.cached)
 
-    def document(self) -> dict[str, int] | None:
+    def document(self) -> dict[str, Any] | None:
         """The member `usage` of a response; None if the model reports no counts."""
         if self.prompt is None and self.completion is None:
             return None
         prompt, completion = self.prompt or 0, self.completion or 0
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        return counts if self.cached is None else {**counts, "prompt_tokens_details": {"cached_tokens": self.cached}}
 
 
 def _sum(one: int | None, other: int | None) -> int | None:
@@ -56,6 +59,7 @@ class Choice:
     Attributes:
         index: Number of the choice among those of all prompts.
         prompt: Prompt to repeat before the text (`echo`); "" for none.
+        prompt_logprobs: Alternatives of each of its tokens, the first of which has none.
         text: Text so far; stays empty in a stream.
         message: Members of a chat's message besides its content, such as tool calls.
         logprobs: Alternatives of each token so far; stays empty in a stream.
@@ -67,6 +71,7 @@ class Choice:
 
     index: int
     prompt: str = ""
+    prompt_logprobs: list[Any] = field(default_factory=list)
     text: str = ""
     message: dict[str, Any] = field(default_factory=dict)
     logprobs: list[Any] = field(default_factory=list)
@@ -114,7 +119,7 @@ class TextResponse:
         self._exchange = exchange
         count = request.choices
         self._choices = [
-            Choice(index, str(request.prompts[index // count]) if request.echo else "")
+            Choice(index, _echoed(request.prompts[index // count]) if request.echo else "")
             for index in range(count * len(request.prompts))
         ]
         self._usages = [Usage() for _ in request.prompts]
@@ -188,7 +193,9 @@ class TextResponse:
             # Engines report 0 until they have read the prompt.
             usage.prompt = max(usage.prompt or 0, output.prompt_tokens)
         if output.tokens is not None:
-            usage.completion = (usage.completion or 0) + output.tokens
+            usage.completion = 0 if self.request.is_empty else (usage.completion or 0) + output.tokens
+        if output.cached_tokens is not None:
+            usage.cached = max(usage.cached or 0, output.cached_tokens)
         count = self.request.choices
         if len(output.deltas) > count:
             raise ApiError(
@@ -196,6 +203,13 @@ class TextResponse:
                 status=SERVER_ERROR,
             )
         first = prompt * count
+        if self.request.echo:
+            for choice in self._choices[first : first + count]:
+                choice.prompt = output.prompt_text or choice.prompt
+                choice.prompt_logprobs = output.prompt_logprobs or choice.prompt_logprobs
+        if self.request.is_empty:
+            for delta in output.deltas:
+                delta.text, delta.logprobs = "", []
         return self._writer.add([(self._choices[first + delta.index], delta) for delta in output.deltas], usage)
 
     def _total_usage(self) -> Usage:
@@ -203,6 +217,11 @@ class TextResponse:
         for usage in self._usages:
             total.add(usage)
         return total
+
+
+def _echoed(prompt: str | list[int]) -> str:
+    """The prompt as it is repeated; the model returns the text of one of token ids."""
+    return prompt if isinstance(prompt, str) else ""
 
 
 class PromptSink:

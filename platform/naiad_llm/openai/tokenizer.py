@@ -130,7 +130,20 @@ def count_body(outputs: Mapping[str, OutputTensor]) -> bytes:
     Raises:
         ApiError: If the model returned no count.
     """
+    return orjson.dumps({"input_tokens": _count(outputs)})
+
+
+def input_tokens_body(outputs: Mapping[str, OutputTensor]) -> bytes:
+    """The response to a `counting_request`, in the form of OpenAI's Responses.
+
+    Raises:
+        ApiError: If the model returned no count.
+    """
+    return orjson.dumps({"object": "response.input_tokens", "input_tokens": _count(outputs)})
+
+
+def _count(outputs: Mapping[str, OutputTensor]) -> int:
     try:
-        return orjson.dumps({"input_tokens": int(orjson.loads(tokenizer_body(outputs))["count"])})
+        return int(orjson.loads(tokenizer_body(outputs))["count"])
     except (ValueError, KeyError, TypeError) as problem:
         raise ApiError(f"The model returned no count of tokens: {problem!r}", status=SERVER_ERROR) from None

@@ -35,6 +35,8 @@ from naiad_llm.openai.template import ChatTemplate
 
 MESSAGES = "messages"
 _PROMPT_IDS = "prompt_token_ids"
+_PROMPT_TEXT = "prompt_text"
+_PROMPT_LOGPROBS = "prompt_logprobs"
 _SAMPLING = "sampling_parameters"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _UNFINISHED = ("", "None")
@@ -79,10 +81,14 @@ def infer_requests(
         "return_finish_reason": True,
         "return_num_input_tokens": counts,
         "return_num_output_tokens": counts,
+        "return_num_cached_tokens": counts,
         "return_logprobs": request.top_logprobs is not None,
+        "return_prompt": request.echo,
         "return_message": takes_messages,
         _SAMPLING: to_json(sampling),
     }
+    if request.echo:
+        _check_echo(request, metadata)
     text_name = MESSAGES if takes_messages else TEXT_INPUT
     takes_sampling = has_string(metadata.inputs, _SAMPLING)
     parameters: Mapping[str, Parameter] = {} if takes_sampling else _request_parameters(sampling)
@@ -94,6 +100,22 @@ def infer_requests(
             continue
         text = prompt if renderer is None else renderer.prompt(orjson.loads(prompt))
         yield build_infer_request(metadata, {text_name: text, **options}, parameters)
+
+
+def _check_echo(request: TextRequest, metadata: ModelMetadata) -> None:
+    outputs = {tensor.name for tensor in metadata.outputs}
+    if request.top_logprobs is not None and _PROMPT_LOGPROBS not in outputs:
+        raise ApiError(
+            f"The model `{metadata.name}` does not support `echo` with `logprobs`: it has no output "
+            f"'{_PROMPT_LOGPROBS}' with the probabilities of the prompt",
+            param="echo",
+        )
+    if _PROMPT_TEXT not in outputs and not all(isinstance(prompt, str) for prompt in request.prompts):
+        raise ApiError(
+            f"The model `{metadata.name}` does not support `echo` for prompts of token ids: it has no output "
+            f"'{_PROMPT_TEXT}' with their text",
+            param="echo",
+        )
 
 
 def _check_takes_token_ids(metadata: ModelMetadata) -> None:
@@ -165,11 +187,17 @@ class ModelOutput:
         deltas: One for each choice.
         prompt_tokens: Tokens of the prompt; None if the model did not report them.
         tokens: New tokens of all choices; None if the model did not report them.
+        cached_tokens: Tokens of the prompt that were in the model's cache; None if the model did not report them.
+        prompt_text: Text of the prompt; None if it was not requested.
+        prompt_logprobs: For each token of the prompt its alternatives, as those of the text; the first has none.
     """
 
     deltas: list[ChoiceDelta]
     prompt_tokens: int | None
     tokens: int | None
+    cached_tokens: int | None = None
+    prompt_text: str | None = None
+    prompt_logprobs: list[Any] | None = None
 
 
 def read_output(response: InferResponse) -> ModelOutput:
@@ -190,9 +218,17 @@ def read_output(response: InferResponse) -> ModelOutput:
             delta.logprobs = _json(logprobs) or []
         for delta, message in zip(deltas, strings(outputs.get("message")), strict=False):
             delta.message = _message(_json(message))
+        prompt_logprobs = next((_json(text) for text in strings(outputs.get(_PROMPT_LOGPROBS))), None)
     except ValueError as problem:
         raise ApiError(f"The model returned invalid JSON: {problem}", status=SERVER_ERROR) from None
-    return ModelOutput(deltas, sum_of(outputs.get("num_input_tokens")), sum_of(outputs.get("num_output_tokens")))
+    return ModelOutput(
+        deltas,
+        sum_of(outputs.get("num_input_tokens")),
+        sum_of(outputs.get("num_output_tokens")),
+        sum_of(outputs.get("num_cached_tokens")),
+        next(iter(strings(outputs.get(_PROMPT_TEXT))), None),
+        prompt_logprobs,
+    )
 
 
 def _json(text: str) -> Any:

@@ -40,6 +40,7 @@ SETTINGS = {
         "enable_lora": True,
         "tool_call_parser": "marks",
     },
+    "thoughtful": {"model": "some/model", "reasoning_parser": "thoughts", "tool_call_parser": "marks"},
     "vectors": {"model": "tiny.gguf", "max_model_len": 256, "max_num_seqs": 2, "runner": "pooling"},
     "ranker": {
         "model": "tiny.gguf",

@@ -92,7 +92,7 @@ def test_codex_runs_a_command_and_answers_after_its_result(tmp_path_factory, ser
     items = codex(tmp_path_factory, server, tmp_path, "codex")
     assert (tmp_path / "work" / "proof.txt").read_text() == "written by a tool\n"
     assert items[-1]["text"] == "".join(ANSWER)
-    assert "ignoring tools of type 'web_search'" in server.log()
+    assert "ignoring tools of type 'web_search'" in server.log
 
 
 def test_codex_runs_a_tool_of_a_namespace(tmp_path_factory, server, tmp_path):
@@ -120,4 +120,4 @@ def test_claude_code_runs_a_command_and_answers_after_its_result(tmp_path_factor
     result = json.loads(done.stdout)
     assert (tmp_path / "work" / "proof.txt").read_text() == "written by a tool\n"
     assert (result["result"], result["is_error"], result["num_turns"]) == ("".join(ANSWER), False, 2)
-    assert "ignoring `context_management`" in server.log()
+    assert "ignoring `context_management`" in server.log

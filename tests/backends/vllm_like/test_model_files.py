@@ -268,7 +268,7 @@ def test_gpus_that_cannot_be_given_are_refused(tmp_path: Path, text: str, told: 
         ({"stop": "[1"}, {"stop": ["[1"]}),
         ({"logit_bias": {"5": "-1"}}, {"logit_bias": {5: -1.0}}),
         ({"guided_decoding": {"choice": ["a"]}}, {"structured_outputs": {"choice": ["a"]}}),
-        ({"id": "7", "priority": 1, "timeout": 3, "max_tokens": 4}, {"max_tokens": 4}),
+        ({"id": "7", "priority": 1, "timeout": 3, "max_tokens": 4}, {"priority": 1, "max_tokens": 4}),
     ],
 )
 def test_sampling_parameters_are_cast(given: dict, made: dict):

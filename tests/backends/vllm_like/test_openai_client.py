@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import openai
 import pytest
 from support.server import ServerProcess
 from support.waiting import until
@@ -286,8 +287,6 @@ def test_prompts_are_token_ids_with_each_engine(client: OpenAI):
         complete(client, prompt=[1 << 30])
     with pytest.raises(openai.BadRequestError, match="an array of token ids"):
         complete(client, prompt=[-1])
-    with pytest.raises(openai.BadRequestError, match="`echo` is not supported for prompts of token ids"):
-        complete(client, prompt=[1, 2], extra_body={"echo": True})
 
 
 def test_more_choices_than_places_are_generated_in_parts(client: OpenAI):
@@ -322,14 +321,17 @@ def opened(client: OpenAI, count: int) -> list[tuple[Any, Iterator[Any]]]:
 
 def test_closing_eight_connections_frees_their_places_at_once(client: OpenAI, server: ServerProcess):
     """All eight places are taken; who comes next would wait for thousands of tokens if they were not freed."""
-    before = metric(server, "vllm:generation_tokens_total", "llama")
+    before = metric(server, "vllm:e2e_request_latency_seconds_count", "llama")
     readers = opened(client, 8)
     waiting = Background(complete, client, max_tokens=2, extra_body={"ignore_eos": True})
     for stream, _ in readers:
         stream.close()
     assert waiting.result().usage.completion_tokens == 2
-    # None of the eight came to its end, now or before: what is counted is the last request's alone.
-    until(lambda: metric(server, "vllm:generation_tokens_total", "llama") == before + 2, "its tokens to be counted")
+    # None of the eight came to its end, now or before: only the last request is completed.
+    until(
+        lambda: metric(server, "vllm:e2e_request_latency_seconds_count", "llama") == before + 1,
+        "the request to be counted",
+    )
 
 
 def test_a_request_that_joins_is_answered_while_others_run(client: OpenAI):
@@ -381,7 +383,8 @@ def test_messages_of_anthropics_client_stream_calls_and_count_tokens(server: Ser
     ) as client:
         whole = client.messages.create(**asked, max_tokens=6, extra_body={"temperature": 0})
         assert whole.content[0].text
-        assert whole.usage.input_tokens == client.messages.count_tokens(**asked).input_tokens
+        given = whole.usage.input_tokens + whole.usage.cache_read_input_tokens
+        assert given == client.messages.count_tokens(**asked).input_tokens
         with client.messages.stream(
             **asked, max_tokens=400, tools=[tool], tool_choice={"type": "any"}, extra_body={"temperature": 0.5}
         ) as stream:
@@ -428,3 +431,68 @@ def test_documents_are_ranked_by_a_head_or_by_vectors(server: ServerProcess):
     assert scores != [result["relevance_score"] for result in got["results"]]
     status, refused = post(server, "/v1/rerank", model="llama", query="hello", documents=documents)
     assert (status, "does not support embeddings" in refused["error"]["message"]) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("min_tokens", 2), ("stop_token_ids", [3]), ("priority", 1), ("cache_salt", "s"), ("truncate_prompt_tokens", 2),
+        ("kv_transfer_params", {"a": 1}), ("regex", "a+"), ("mirostat", 2), ("typical_p", 0.5), ("dry_multiplier", 1),
+    ],
+)  # fmt: skip
+def test_a_field_that_the_engine_cannot_obey_is_rejected(client, field, value):
+    for asked in (complete, talk):
+        with pytest.raises(openai.BadRequestError) as caught:
+            asked(client, extra_body={field: value})
+        name = "'structured_outputs'" if field == "regex" else field
+        assert name in str(caught.value)
+
+
+def test_names_of_other_servers_have_their_effect(client):
+    assert (
+        complete(
+            client, max_tokens=openai.NOT_GIVEN, extra_body={"n_predict": 3, "ignore_eos": True}
+        ).usage.completion_tokens
+        == 3
+    )
+    told = {"grammar": 'root ::= "yes"', "max_tokens": 8}
+    assert complete(client, extra_body=told).choices[0].text == "yes"
+    assert talk(client, extra_body=told).choices[0].message.content == "yes"
+    made = talk(client, extra_body={"json_schema": SCHEMA, "max_tokens": 60}).choices[0].message.content
+    assert set(json.loads(made)) == {"age", "ok"}
+    neutral = {"typical_p": 1.0, "mirostat": 0, "top_a": 0.0, "repeat_penalty": 1.0, "priority": 0}
+    assert complete(client, extra_body=neutral).choices[0].text == complete(client).choices[0].text
+
+
+def test_echo_with_logprobs_is_rejected_by_an_engine_that_cannot_compute_them(client):
+    with pytest.raises(openai.BadRequestError, match="does not compute log probabilities of the prompt"):
+        complete(client, echo=True, logprobs=1)
+
+
+def test_a_prompt_is_echoed_without_an_answer(client):
+    answer = complete(client, echo=True, max_tokens=0)
+    assert (answer.choices[0].text, answer.usage.completion_tokens) == (PROMPT, 0)
+    assert complete(client, max_tokens=0).choices[0].text == ""
+    ids = client.post(
+        "/tokenize".replace("/", f"{str(client.base_url).removesuffix('v1/')}", 1),
+        body={"model": "llama", "prompt": PROMPT, "add_special_tokens": False},
+        cast_to=object,
+    )["tokens"]  # type: ignore[index]
+    assert complete(client, prompt=ids, echo=True, max_tokens=0).choices[0].text == PROMPT
+
+
+def test_tokens_that_were_in_the_cache_are_counted(client):
+    long = "the other hello world " * 20
+    complete(client, prompt=long)
+    answer = complete(client, prompt=long)
+    assert 0 < answer.usage.prompt_tokens_details.cached_tokens <= answer.usage.prompt_tokens
+    *_, last = complete(client, prompt=long, stream=True, stream_options={"include_usage": True})
+    assert last.usage.prompt_tokens_details.cached_tokens == answer.usage.prompt_tokens_details.cached_tokens
+
+
+def test_the_tokens_of_cancelled_requests_are_counted(server, client):
+    before = metric(server, "vllm:generation_tokens_total", "llama")
+    with complete(client, max_tokens=2000, stream=True, extra_body={"ignore_eos": True}) as stream:
+        for _ in range(5):
+            next(iter(stream))
+    until(lambda: metric(server, "vllm:generation_tokens_total", "llama") > before, "the tokens are counted")

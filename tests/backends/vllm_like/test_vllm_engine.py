@@ -11,6 +11,7 @@ import signal
 from pathlib import Path
 
 import psutil
+import pytest
 from support.server import ServerProcess, free_ports
 from support.waiting import until
 
@@ -298,3 +299,103 @@ def test_health_checks_restart_a_model_with_a_dead_engine_where_models_may_not_b
         reply = server.post("/v2/models/fake/generate", {"text_input": "hello"})
         assert "Model is unavailable due to unhealthy vLLM engine" in reply.error
         assert ask(server, "fake", text_input="hello", max_tokens=1)["text_output"] == "hello hello"
+
+
+def thoughtful(client, words: str, **options):
+    """The answer of a model that says these words after those of its template's prompt."""
+    count = len(f"<user> {words}".split())
+    message = {"role": "user", "content": words}
+    return client.chat.completions.create(model="thoughtful", messages=[message], max_tokens=count, **options)
+
+
+def test_a_reasoning_parser_of_vllm_divides_reasoning_from_the_answer(client):
+    message = thoughtful(client, "let me see ENOUGH it is four").choices[0].message
+    assert message.reasoning_content == message.reasoning == " <user> let me see "
+    assert message.content == " it is four"
+    parts = [part.choices[0].delta for part in thoughtful(client, "let me see ENOUGH it is four", stream=True)]
+    assert "".join(getattr(part, "reasoning_content", None) or "" for part in parts) == " <user> let me see"
+    assert "".join(getattr(part, "reasoning", None) or "" for part in parts) == " <user> let me see"
+    assert "".join(part.content or "" for part in parts) == " it is four"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools_behind_reasoning_are_called(client, stream):
+    call = '<call>{"name":"f","arguments":{"a":1}}</call>'
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    got = thoughtful(client, f"let me see {call} ENOUGH {call}", tools=tools, stream=stream)
+    if stream:
+        deltas = [part.choices[0].delta for part in got]
+        calls = [call for delta in deltas for call in delta.tool_calls or ()]
+        reasoning = "".join(getattr(delta, "reasoning", None) or "" for delta in deltas)
+    else:
+        calls, reasoning = got.choices[0].message.tool_calls, got.choices[0].message.reasoning
+    assert calls[0].function.name == "f"
+    assert json.loads("".join(call.function.arguments or "" for call in calls)) == {"a": 1}
+    assert "<call>" in reasoning  # a call that the model has only thought of
+
+
+def test_responses_and_messages_have_the_reasoning_of_vllm_too(server, client):
+    response = client.responses.create(model="thoughtful", input="let me see ENOUGH yes", max_output_tokens=6)
+    assert [item.type for item in response.output] == ["reasoning", "message"]
+    body = {"model": "thoughtful", "max_tokens": 6, "messages": [{"role": "user", "content": "let me see ENOUGH yes"}]}
+    connection = http.client.HTTPConnection("127.0.0.1", server.openai_port, timeout=30)
+    with contextlib.closing(connection):
+        connection.request("POST", "/v1/messages", json.dumps(body))
+        blocks = json.loads(connection.getresponse().read())["content"]
+    assert [block["type"] for block in blocks] == ["thinking", "text"]
+
+
+def test_an_unknown_reasoning_parser_is_an_error_that_names_the_known_ones(tmp_path, engines):
+    add_model(tmp_path / "models", engines, "wrong", {"model": "some/model", "reasoning_parser": "thought"})
+    with ServerProcess(tmp_path / "models", "--exit-on-error=false", work=tmp_path, wait="live") as server:
+
+        def reason() -> str:
+            index = json.loads(server.post("/v2/repository/index", {}).body)
+            return "".join(one.get("reason", "") for one in index)
+
+        until(
+            lambda: "'reasoning_parser' in model.json is 'thought'; this release of vLLM has thoughts" in reason(),
+            "why",
+        )
+
+
+def test_echo_with_logprobs_has_those_of_the_prompt(client):
+    answer = client.completions.create(model="fake", prompt="one two three", max_tokens=2, echo=True, logprobs=1)
+    (choice,) = answer.choices
+    found = choice.logprobs
+    assert choice.text == "one two three one two"
+    assert found.token_logprobs[:3] == [None, -0.25, -0.5]
+    assert len(found.tokens) == len(found.text_offset) == len(found.top_logprobs) == 5
+    only = client.completions.create(model="fake", prompt="one two three", max_tokens=0, echo=True, logprobs=1)
+    assert only.choices[0].text == "one two three"
+    assert only.choices[0].logprobs.token_logprobs == [None, -0.25, -0.5]
+    assert (only.usage.prompt_tokens, only.usage.completion_tokens) == (3, 0)
+
+
+def test_a_prompt_of_token_ids_is_echoed_as_text(client, server):
+    known = client.completions.create(model="fake", prompt="these are words", max_tokens=1, echo=True, logprobs=0)
+    assert known.choices[0].logprobs.tokens[0] == "these"
+    tokens = json.loads(_posted(server, "/tokenize", {"model": "fake", "prompt": "these are words"}))["tokens"]
+    answer = client.completions.create(model="fake", prompt=tokens, max_tokens=0, echo=True)
+    assert answer.choices[0].text == "these are words"
+    streamed = client.completions.create(model="fake", prompt=tokens, max_tokens=1, echo=True, stream=True)
+    assert "".join(part.choices[0].text for part in streamed) == "these are words these"
+
+
+def _posted(server: ServerProcess, path: str, body: object) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", server.openai_port, timeout=30)
+    with contextlib.closing(connection):
+        connection.request("POST", path, json.dumps(body))
+        return connection.getresponse().read()
+
+
+def test_vllm_gets_the_priority_the_salt_and_the_transfer_of_a_request(client):
+    extra = {"priority": -3, "cache_salt": "s", "kv_transfer_params": {"do_remote_decode": True}}
+    answer = client.completions.create(model="fake", prompt="PASSED on", max_tokens=3, extra_body=extra)
+    assert answer.choices[0].text == (" priority=-3 salt=s extra={'kv_transfer_params': {'do_remote_decode': True}}")
+    assert answer.usage.prompt_tokens_details.cached_tokens == 1
+
+
+def test_an_adapter_is_chosen_by_a_field_too(client):
+    answer = client.completions.create(model="fake", prompt="x", max_tokens=1, extra_body={"lora_name": "shouting"})
+    assert answer.choices[0].text == " shouting"

@@ -148,7 +148,7 @@ def test_blocks_become_messages_of_a_chat(client):
     assert told == {
         "messages": [
             {"role": "system", "content": "Be brief.\nIn French."},
-            {"role": "user", "content": "How is it?"},
+            {"role": "user", "content": "How is \nit?"},
             {"role": "assistant", "content": "Let me see.", "reasoning_content": "Hm.", "tool_calls": calls},
             {"role": "tool", "tool_call_id": "c1", "content": "rain"},
             {"role": "tool", "tool_call_id": "c2", "content": "sun"},

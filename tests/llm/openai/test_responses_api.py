@@ -133,7 +133,7 @@ def test_items_become_messages_of_a_chat(client):
     assert told["messages"] == [
         {"role": "system", "content": "In French."},
         {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "How is it?"},
+        {"role": "user", "content": "How is \nit?"},
         {"role": "assistant", "content": "Let me see.", "reasoning_content": "Hm.", "tool_calls": [{"id": "c1", **call}, {"id": "c2", **call}]},
         {"role": "tool", "tool_call_id": "c1", "content": "rain"},
         {"role": "tool", "tool_call_id": "c2", "content": "sun"},
@@ -480,3 +480,11 @@ def test_log_probabilities_belong_to_the_text():
         asked: Any = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
         (token,) = client.responses.create(model="fake", input="x", **asked).output[0].content[0].logprobs
         assert (token.token, token.logprob, token.top_logprobs[0].token) == ("hi", -0.5, "hi")
+
+
+def test_a_response_that_is_complete_cannot_be_cancelled(client):
+    response = client.responses.create(model="fake", input="one")
+    with pytest.raises(openai.BadRequestError, match="Cannot cancel a synchronous response"):
+        client.responses.cancel(response.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.cancel("resp_unknown")

@@ -35,6 +35,7 @@ class Generation:
         wants_logprobs: Whether the log probability of each token is needed, also if only for the sum.
         wants_counts: Whether each delta needs its number of tokens; else the last one has the total.
         is_stream: Whether each delta is sent to the client at once.
+        wants_prompt: Whether the text of the prompt is needed.
     """
 
     request_id: str
@@ -46,6 +47,7 @@ class Generation:
     wants_logprobs: bool = False
     wants_counts: bool = False
     is_stream: bool = False
+    wants_prompt: bool = False
 
 
 @dataclass
@@ -98,6 +100,18 @@ class Sink:
         """Note that the engine computes the request since *at* (`time.monotonic`), by default now.
 
         Engines that do not know it need not call it: the first `push` does.
+        """
+
+    def on_prompt(
+        self,
+        *,
+        cached_tokens: Optional[int] = None,
+        text: Optional[str] = None,
+        logprobs: Optional[List[Dict[int, Dict[str, Any]]]] = None,
+    ) -> None:
+        """Note what is known of the prompt: its tokens that were in a cache, its text, and its log probabilities.
+
+        Engines that do not know it need not call it. *logprobs* has for each token what `Delta.logprobs` has.
         """
 
     def is_cancelled(self) -> bool:

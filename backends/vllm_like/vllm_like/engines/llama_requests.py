@@ -34,6 +34,7 @@ _NEUTRAL: Mapping[str, Any] = {
     "use_beam_search": False,
     "early_stopping": False,
     "length_penalty": 1.0,
+    "priority": 0,
 }
 """Parameters that llama.cpp does not have, with the values that have no effect."""
 
@@ -91,6 +92,11 @@ def _reject_unsupported(generation: Generation) -> None:
         raise CallerError("the engine xllamacpp does not support images in 'messages'")
     if given.get("best_of", 1) not in (1, given.get("n", 1)):
         raise CallerError("the engine xllamacpp does not support the sampling parameter 'best_of'")
+    if "prompt_logprobs" in given:
+        raise CallerError(
+            "the engine xllamacpp does not compute log probabilities of the prompt ('prompt_logprobs', or 'echo' with "
+            "'logprobs'); use the engine vllm"
+        )
     for name, value in given.items():
         if name in _SAME_NAMES or name in _CONVERTED or (name in _NEUTRAL and value == _NEUTRAL[name]):
             continue

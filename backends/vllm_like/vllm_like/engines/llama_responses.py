@@ -122,6 +122,7 @@ class ChunkReader:
         prompt_tokens = 0
         if timings.get("predicted_n"):
             prompt_tokens = timings["cache_n"] + timings["prompt_n"]
+            self._sink.on_prompt(cached_tokens=timings["cache_n"])
         elif chunk.get("prompt_progress"):
             prompt_tokens = chunk["prompt_progress"]["total"]
         return self._sink.push([delta for delta in deltas if delta is not None], prompt_tokens)

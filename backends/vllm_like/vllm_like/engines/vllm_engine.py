@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import os
 import sys
 import threading
@@ -14,7 +15,7 @@ from http import HTTPStatus
 from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vllm_like import chat, keys, weights
-from vllm_like.engines import shared_segments, vllm_requests, vllm_tools, watchdog
+from vllm_like.engines import shared_segments, vllm_reasoning, vllm_requests, vllm_tools, watchdog
 from vllm_like.engines.base import (
     BusyError,
     CallerError,
@@ -141,6 +142,8 @@ class VllmEngine(Engine):
             raise ValueError(f"'enable_lora' is set, but there is no {LORA_FILE} in '{settings.directory}'")
         parser = settings.tool_call_parser
         self._tool_parser = vllm_tools.parser_class(parser) if parser else None
+        reasoning = settings.reasoning_parser
+        self._reasoning_parser = vllm_reasoning.parser_class(reasoning) if reasoning else None
         self._lora_numbers = {name: number for number, name in enumerate(settings.loras, 1)}
         self._running: Dict[str, Sink] = {}
         self._loop = asyncio.new_event_loop()
@@ -206,6 +209,7 @@ class VllmEngine(Engine):
         parameters = vllm_requests.sampling_parameters(generation)
         if tools is not None and not tools.skips_special_tokens:
             parameters.skip_special_tokens = False
+        thoughts = await self._reasoning(generation)
         extractors: Dict[int, vllm_tools.ToolCallExtractor] = {}
         extra: Dict[str, Any] = {}
         if generation.lora:
@@ -213,15 +217,26 @@ class VllmEngine(Engine):
             extra["lora_request"] = vllm_requests.lora_request(
                 generation.lora, self._lora_numbers[generation.lora], path
             )
+        if "priority" in generation.sampling:
+            extra["priority"] = generation.sampling["priority"]
+        if "cache_salt" in generation.sampling:
+            prompt = {**(prompt if isinstance(prompt, dict) else {"prompt": prompt})}
+            prompt["cache_salt"] = generation.sampling["cache_salt"]
+        tokenizer = await self._tokenizer() if generation.wants_prompt else None
         outputs = self._engine.generate(prompt, parameters, generation.request_id, **extra)
         async for output in outputs:
             sink.on_start(_scheduled(output))
             deltas = [_delta(one) for one in output.outputs]
-            if tools is not None:
-                for delta, one in zip(deltas, output.outputs):
+            for delta, one in zip(deltas, output.outputs):
+                tokens = list(one.token_ids)
+                if thoughts is not None:
+                    tokens = thoughts(delta.index).convert(delta, tokens, output.prompt_token_ids or ())
+                if tools is not None:
                     if delta.index not in extractors:
                         extractors[delta.index] = tools.extractor(is_stream=generation.is_stream)
-                    extractors[delta.index].convert(delta, one.token_ids)
+                    extractors[delta.index].convert(delta, tokens)
+            _report_prompt(sink, output, tokenizer)
+            tokenizer = None  # the text of the prompt is reported once
             if not sink.push(deltas, len(output.prompt_token_ids or ())):
                 await self._engine.abort(generation.request_id)
                 break
@@ -231,6 +246,21 @@ class VllmEngine(Engine):
             return None
         assert generation.chat is not None
         return vllm_tools.ToolCallRequest(self._tool_parser, await self._tokenizer(), generation.chat)
+
+    async def _reasoning(self, generation: Generation) -> Optional[Callable[[int], vllm_reasoning.ReasoningExtractor]]:
+        """The extractor of each choice of a chat by its number; None for a model without a parser."""
+        if self._reasoning_parser is None or generation.chat is None:
+            return None
+        parser, conversation, tokenizer = self._reasoning_parser, generation.chat, await self._tokenizer()
+        request = vllm_tools.chat_request(conversation)
+
+        @functools.lru_cache(maxsize=None)
+        def extractor(_number: int) -> vllm_reasoning.ReasoningExtractor:
+            return vllm_reasoning.ReasoningExtractor(
+                parser, tokenizer, conversation, request, is_stream=generation.is_stream
+            )
+
+        return extractor
 
     async def _prompt(self, generation: Generation) -> Any:
         if generation.chat is not None:
@@ -317,6 +347,22 @@ class VllmEngine(Engine):
         self._cancel_poll.cancel()
         while self._running:
             await asyncio.sleep(_CANCEL_POLL_SECONDS)
+
+
+def _report_prompt(sink: Sink, output: Any, tokenizer: Any) -> None:
+    """Report what *output* tells of its prompt; its text too, with a *tokenizer*."""
+    sink.on_prompt(cached_tokens=getattr(output, "num_cached_tokens", None))
+    if tokenizer is None:
+        return
+    tokens = list(output.prompt_token_ids or ())
+    found = getattr(output, "prompt_logprobs", None)
+    logprobs = None
+    if found:
+        logprobs = [_alternatives(token, entry) for token, entry in zip(tokens, found) if entry]
+        if len(logprobs) < len(tokens):  # the first token follows nothing
+            first = {"logprob": None, "rank": None, "decoded_token": tokenizer.decode(tokens[:1])}
+            logprobs.insert(0, {tokens[0]: first})
+    sink.on_prompt(text=tokenizer.decode(tokens), logprobs=logprobs)
 
 
 def _scheduled(output: Any) -> float:

@@ -11,6 +11,10 @@ _REMOVED: Mapping[str, Any] = {"use_beam_search": False, "early_stopping": False
 """Parameters that later releases have removed, as they have `best_of`, with the values that have no effect."""
 
 
+NOT_PARAMETERS = ("priority", "cache_salt")
+"""What requests have among their parameters, and vLLM takes elsewhere."""
+
+
 async def make_engine(engine_args: Any) -> Any:
     """The engine; must be awaited on the event loop that it will run on."""
     try:
@@ -35,6 +39,11 @@ def sampling_parameters(generation: Generation) -> Any:
             del given[name]
     if given.get("best_of") in (1, given.get("n", 1)):
         del given["best_of"]
+    for name in NOT_PARAMETERS:
+        given.pop(name, None)
+    transfer = given.pop("kv_transfer_params", None)
+    if transfer is not None:
+        given["extra_args"] = {**given.get("extra_args", {}), "kv_transfer_params": transfer}
     if generation.wants_logprobs:
         given.setdefault("logprobs", 0)  # the sampled token only
     try:

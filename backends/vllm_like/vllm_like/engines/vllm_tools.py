@@ -38,6 +38,20 @@ def are_expected(conversation: Optional[Mapping[str, Any]]) -> bool:
     return bool(conversation and conversation.get("tools")) and conversation.get("tool_choice", _AUTO) == _AUTO  # type: ignore[union-attr] - not None, or the first operand is false
 
 
+def chat_request(conversation: Mapping[str, Any]) -> Any:
+    """A conversation in vLLM's own form, with what parsers look at.
+
+    Raises:
+        CallerError: If vLLM rejects it.
+    """
+    given = {name: conversation[name] for name in _PASSED if name in conversation}
+    choice = {"tool_choice": _AUTO} if given.get("tools") else {}
+    try:
+        return _request_class()(model="", **choice, **given)
+    except ValueError as error:  # pydantic's, too
+        raise CallerError(f"vLLM rejected the conversation: {error}") from None
+
+
 class ToolCallRequest:
     """A conversation with tools, in vLLM's own form.
 
@@ -53,13 +67,7 @@ class ToolCallRequest:
         """
         self._parser = parser
         self._tokenizer = tokenizer
-        given = {
-            name: conversation[name] for name in ("messages", "tools", "parallel_tool_calls") if name in conversation
-        }
-        try:
-            request = _request_class()(model="", tool_choice=_AUTO, **given)
-        except ValueError as error:  # pydantic's, too
-            raise CallerError(f"vLLM rejected the conversation: {error}") from None
+        request = chat_request(conversation)
         self._request = self._new_parser(request).adjust_request(request)
         self.skips_special_tokens = bool(getattr(self._request, "skip_special_tokens", True))
 
@@ -115,7 +123,7 @@ class ToolCallExtractor:
             if rest:
                 calls.append({"index": self._calls - 1, "function": {"arguments": rest}})
         if calls:
-            delta.message = {"tool_calls": calls}
+            delta.message = {**(delta.message or {}), "tool_calls": calls}
 
     def _convert_all(self, delta: Delta) -> None:
         found = self._parser.extract_tool_calls(self._text, self._request)
@@ -124,9 +132,8 @@ class ToolCallExtractor:
             return
         delta.text = found.content or ""
         self._calls = len(found.tool_calls)
-        delta.message = {
-            "tool_calls": [{**_plain(call), "index": number} for number, call in enumerate(found.tool_calls)]
-        }
+        calls = [{**_plain(call), "index": number} for number, call in enumerate(found.tool_calls)]
+        delta.message = {**(delta.message or {}), "tool_calls": calls}
 
 
 def _plain(call: Any) -> Dict[str, Any]:

@@ -178,6 +178,9 @@ class LlamaEngine(Engine):
         try:
             if not sink.is_cancelled():
                 sink.on_start()
+                if generation.wants_prompt and generation.chat is None:
+                    prompt = generation.prompt
+                    sink.on_prompt(text=prompt if isinstance(prompt, str) else self.decode(prompt))
                 reader = llama_responses.ChunkReader(generation, sink, self._queue.poll_cancelled, first_choice)
                 server = self._server
                 handle = server.handle_completions if generation.chat is None else server.handle_chat_completions

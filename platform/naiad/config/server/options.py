@@ -552,7 +552,7 @@ class OpenAiOptions:
     lora_separator: str = option(
         "openai-lora-separator",
         _TEXT,
-        "",
+        ":",
         "What divides model from adapter in names.",
         own=True,
         read=FlagValues.text,

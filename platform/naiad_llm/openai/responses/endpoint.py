@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 import orjson
 
@@ -22,6 +23,7 @@ logger = logging.getLogger("naiad.openai")
 
 _OK = 200
 _GET, _DELETE = "GET", "DELETE"
+_ITEMS, _CANCEL = "/input_items", "/cancel"
 
 
 class ResponsesApi:
@@ -37,13 +39,15 @@ class ResponsesApi:
         self._owner = owner
         self.protocol = TextProtocol(read=read_response_request, begin=self._begin)
 
-    def handle(self, exchange: HttpExchange, response_id: str, *, is_input: bool) -> None:
-        """Handle a request for a stored response, or for the items of its input.
+    def handle(self, exchange: HttpExchange, response_id: str, part: str) -> None:
+        """Handle a request for a stored response, for the items of its input, or to cancel it, as *part* says.
 
         Raises:
             ApiError: If the response does not exist, or the method is not supported.
         """
-        method = exchange.request.method
+        method, is_input = exchange.request.method, part == _ITEMS
+        if part == _CANCEL:
+            self._reject_cancel(exchange, response_id)
         owner = self._owner(exchange.request.headers)
         if method == _DELETE and not is_input:
             if not self._store.remove(response_id, owner):
@@ -64,19 +68,24 @@ class ResponsesApi:
         listed = {"object": "list", "data": orjson.Fragment(found.items), "has_more": False}
         exchange.respond(json_response(listed))
 
+    def _reject_cancel(self, exchange: HttpExchange, response_id: str) -> NoReturn:
+        if exchange.request.method != "POST":
+            raise ApiError(
+                f"Not allowed to {exchange.request.method} here; use POST",
+                status=NOT_ALLOWED,
+                code="method_not_allowed",
+            )
+        if self._store.find(response_id, self._owner(exchange.request.headers)) is None:
+            raise _unknown(response_id)
+        raise ApiError(
+            "Cannot cancel a synchronous response: only those with `background` can be cancelled, which are not "
+            "supported; close the connection to cancel a response that is being generated",
+            param="response_id",
+        )
+
     def _begin(self, exchange: HttpExchange, request: ResponsesRequest) -> tuple[TextRequest, ResponseWriter]:
         owner = self._owner(exchange.request.headers)
-        earlier: tuple[str, ...] = ()
-        if request.previous:
-            found = self._store.find(request.previous, owner)
-            if found is None:
-                raise ApiError(
-                    f"Previous response with id '{request.previous}' not found: it was deleted, was sent with "
-                    "`store: false`, or was dropped for newer ones; send the whole conversation in `input`",
-                    param="previous_response_id",
-                    code="previous_response_not_found",
-                )
-            earlier = found.messages
+        earlier = self._earlier(request, owner)
 
         def on_answer(response_id: str, document: bytes, answer: Answer) -> None:
             if not request.is_stored:
@@ -89,6 +98,28 @@ class ResponsesApi:
 
         text = request.with_earlier(earlier)
         return text, block_writer(exchange, text, ResponsesForm(request.fields, request.forms, on_answer))
+
+    def text_of(self, exchange: HttpExchange, request: ResponsesRequest) -> TextRequest:
+        """The request for text with the conversation that it continues.
+
+        Raises:
+            ApiError: If the response that it continues does not exist.
+        """
+        return request.with_earlier(self._earlier(request, self._owner(exchange.request.headers)))
+
+    def _earlier(self, request: ResponsesRequest, owner: bytes) -> tuple[str, ...]:
+        """The messages before the request."""
+        if request.previous:
+            found = self._store.find(request.previous, owner)
+            if found is None:
+                raise ApiError(
+                    f"Previous response with id '{request.previous}' not found: it was deleted, was sent with "
+                    "`store: false`, or was dropped for newer ones; send the whole conversation in `input`",
+                    param="previous_response_id",
+                    code="previous_response_not_found",
+                )
+            return found.messages
+        return ()
 
 
 def _unknown(response_id: str) -> ApiError:

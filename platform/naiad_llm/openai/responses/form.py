@@ -204,7 +204,7 @@ def _usage(usage: Usage) -> dict[str, Any] | None:
     given, generated = usage.prompt or 0, usage.completion or 0
     return {
         "input_tokens": given,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": usage.cached or 0, "cache_write_tokens": 0},
         "output_tokens": generated,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": given + generated,

@@ -170,6 +170,15 @@ def read_response_request(document: Mapping[str, Any], default_tokens: int | Non
     )
 
 
+def read_input_tokens_request(document: Mapping[str, Any]) -> ResponsesRequest:
+    """The request in the body of `POST /v1/responses/input_tokens`.
+
+    Raises:
+        ApiError: If a field is invalid.
+    """
+    return read_response_request(document, None)
+
+
 def _reject_unsupported_values(given: Mapping[str, Any]) -> None:
     if given.get("background"):
         raise ApiError(
@@ -236,8 +245,8 @@ def _continue(message: dict[str, Any], kind: str, item: Mapping[str, Any], where
     if kind == "message":
         content = _content(item.get("content"), where)
         if not isinstance(content, str):
-            content = "".join(part.get("text", "") for part in content)
-        message["content"] = (message["content"] or "") + content
+            content = "\n".join(part.get("text", "") for part in content)
+        message["content"] = "\n".join(filter(None, (message["content"], content)))
     elif kind in {"function_call", "custom_tool_call"}:
         is_custom = kind == "custom_tool_call"
         arguments = custom_arguments(_string(item, "input", where)) if is_custom else _string(item, "arguments", where)

@@ -16,5 +16,6 @@ class AsyncEngineArgs:
     enable_lora: bool = False
     disable_log_stats: bool = False
     runner: str = "auto"
+    reasoning_parser: str = ""
     seed: int = 0
     hf_overrides: dict[str, Any] | None = None

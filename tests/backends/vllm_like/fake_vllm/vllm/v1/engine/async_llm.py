@@ -51,6 +51,8 @@ class RequestOutput:
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     finished: bool
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    num_cached_tokens: int | None = None
 
 
 class TemplateError(Exception):
@@ -59,7 +61,7 @@ class TemplateError(Exception):
 
 class Tokenizer:
     def __init__(self):
-        self.words = ["<unk>"]
+        self.words = ["<unk>", "</think>"]
 
     def encode(self, text, add_special_tokens=True):
         for word in text.split():
@@ -116,14 +118,19 @@ class AsyncLLM:
         if "FAIL" in words:
             raise EngineGenerateError from RuntimeError("out of blocks")
 
-    async def generate(self, prompt, params, request_id, lora_request=None):
-        ids = prompt["prompt_token_ids"] if isinstance(prompt, dict) else self.tokenizer.encode(prompt)
+    async def generate(self, prompt, params, request_id, lora_request=None, priority=0):
+        text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+        ids = prompt["prompt_token_ids"] if text is None else self.tokenizer.encode(text)
         words = [self.tokenizer.words[i] for i in ids]
         self.check(words)
         if lora_request is not None:
             words = [lora_request.lora_name, lora_request.lora_path]
         if params.structured_outputs is not None:
             words = [str(params.structured_outputs)]
+        words = ["</think>" if word == "ENOUGH" else word for word in words]
+        if words[:1] == ["PASSED"]:  # says what it was given beside the prompt
+            salt = prompt.get("cache_salt") if isinstance(prompt, dict) else None
+            words = [f"priority={priority}", f"salt={salt}", f"extra={params.extra_args}"]
         stops = [params.stop] if isinstance(params.stop, str) else params.stop or []
         for count, word in enumerate(itertools.cycle(words), 1):
             await asyncio.sleep(STEP_SECONDS)
@@ -147,7 +154,11 @@ class AsyncLLM:
             for other in range(params.logprobs - 1):
                 logprobs[0][100000 + other] = Logprob(-2.0 - other, 2 + other, "x")
         one = CompletionOutput(index, text, [token], -0.5, logprobs, reason)
-        return RequestOutput(request_id, ids, [one], reason is not None)
+        known = None
+        if params.prompt_logprobs is not None:
+            entries = [{i: Logprob(-0.25 * n, 1, self.tokenizer.words[i] + " ")} for n, i in enumerate(ids)]
+            known = [None, *entries[1:]]
+        return RequestOutput(request_id, ids, [one], reason is not None, known, len(ids) // 2)
 
     async def encode(self, prompt, params, request_id):
         ids = prompt["prompt_token_ids"] if isinstance(prompt, dict) else self.tokenizer.encode(prompt)

@@ -6,8 +6,8 @@ from typing import Any
 class ChatCompletionRequest:
     model: str
     messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]]
-    tool_choice: str
+    tools: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    tool_choice: str = "none"
     parallel_tool_calls: bool = True
     skip_special_tokens: bool = True
 
