@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from naiad.environments.archives.archive_writer import MTIME, OutputMember
-from naiad.environments.archives.parallel_gzip import gzip_writer
-from naiad.models.artifacts.manifest import LAYER_GZIP, LAYER_TAR
+from naiad.environments.archives.parallel_gzip import STORED, gzip_writer
+from naiad.models.artifacts.manifest import LAYER_GZIP
 
 __all__ = ["ImageLayer", "write_layer"]
 
@@ -44,7 +44,7 @@ def write_layer(
     folders: dict[str, int] | None = None,
     at: str = "",
     made_by: str = "",
-    is_compressed: bool = True,
+    is_packed: bool = False,
 ) -> ImageLayer:
     """Write a layer into a folder of blobs; the file is named by its digest.
 
@@ -54,7 +54,8 @@ def write_layer(
         folders: Modes of additional folders, by path.
         at: Prefix of the members' paths.
         made_by: Text for the image's history.
-        is_compressed: Whether to compress the tar.
+        is_packed: Whether the files are compressed already. They are put into gzip's format all the same: programs that
+            copy images compress other layers, and then write another manifest.
 
     Raises:
         OSError: If it cannot be written.
@@ -62,22 +63,19 @@ def write_layer(
     with tempfile.NamedTemporaryFile(dir=blobs, delete=False) as written:
         unpacked: IO[bytes] = cast("IO[bytes]", written)
         _write_tar(unpacked, members, folders or {}, at)
-        diff_id = digest = _digest_of(unpacked)
-        size = unpacked.tell()
-    path = Path(written.name)
-    if is_compressed:
-        with path.open("rb") as content, tempfile.NamedTemporaryFile(dir=blobs, delete=False) as packed:
-            with gzip_writer(cast("IO[bytes]", packed)) as stream:
-                shutil.copyfileobj(content, stream, 1 << 20)
-            size = packed.tell()
-        path.unlink()
-        path = Path(packed.name)
-        with path.open("rb") as file:
-            digest = _digest_of(file)
+        diff_id = _digest_of(unpacked)
+    tar, level = Path(written.name), (STORED,) if is_packed else ()
+    with tar.open("rb") as content, tempfile.NamedTemporaryFile(dir=blobs, delete=False) as packed:
+        with gzip_writer(cast("IO[bytes]", packed), *level) as stream:
+            shutil.copyfileobj(content, stream, 1 << 20)
+        size = packed.tell()
+    tar.unlink()
+    path = Path(packed.name)
+    with path.open("rb") as file:
+        digest = _digest_of(file)
     path.chmod(0o644)
     path.replace(blobs / digest.removeprefix("sha256:"))
-    media_type = LAYER_GZIP if is_compressed else LAYER_TAR
-    return ImageLayer({"mediaType": media_type, "digest": digest, "size": size}, diff_id, made_by)
+    return ImageLayer({"mediaType": LAYER_GZIP, "digest": digest, "size": size}, diff_id, made_by)
 
 
 def _write_tar(output: IO[bytes], members: Iterable[OutputMember], folders: dict[str, int], at: str) -> None:

@@ -158,9 +158,8 @@ class _ImageWriter:
             self._names[layer.descriptor["digest"]] = "base image"
 
     def add(self, layer: ArtifactLayer, members: Sequence[OutputMember]) -> None:
-        # Archives of environments are compressed already.
-        is_compressed = layer.kind is not LayerKind.ENVIRONMENT
-        written = write_layer(self._blobs, members, made_by=f"naiad push: {layer}", is_compressed=is_compressed)
+        is_packed = layer.kind is LayerKind.ENVIRONMENT
+        written = write_layer(self._blobs, members, made_by=f"naiad push: {layer}", is_packed=is_packed)
         found = written.descriptor
         described = replace(layer, digest=found["digest"], size=found["size"], media_type=found["mediaType"])
         self._layers.append((described, written))

@@ -43,7 +43,7 @@ def test_each_part_has_a_layer_of_its_own(registry, naiad, models):
     assert json.loads(layers["model/packed"]["annotations"]["naiad.uses"]) == [environment]
     assert json.loads(layers["model/shared"]["annotations"]["naiad.uses"]) == ["backend/loud"]
     assert "naiad.uses" not in layers["model/plain"]["annotations"]
-    assert layers[environment]["mediaType"] == "application/vnd.oci.image.layer.v1.tar"
+    assert layers[environment]["mediaType"] == "application/vnd.oci.image.layer.v1.tar+gzip"
     assert layers["model/plain"]["mediaType"] == "application/vnd.oci.image.layer.v1.tar+gzip"
     assert registry.manifest("shop", "1")["artifactType"] == "application/vnd.naiad.repository.v1"
 

@@ -20,7 +20,10 @@ from typing import IO
 
 from naiad_stub.process_limits import usable_processors
 
-__all__ = ["GzipWriter", "gzip_writer"]
+__all__ = ["STORED", "GzipWriter", "gzip_writer"]
+
+STORED = 0
+"""The level that compresses nothing, for what is compressed already; the output does not depend on zlib's version."""
 
 # The level of conda-pack. Level 6 takes twice the time for a size smaller by 4 %.
 _LEVEL = 4
@@ -31,11 +34,11 @@ _HEADER = b"\x1f\x8b\x08\0" + b"\0" * 4 + b"\0\xff"
 
 
 @contextmanager
-def gzip_writer(raw: IO[bytes]) -> Iterator[GzipWriter]:
+def gzip_writer(raw: IO[bytes], level: int = _LEVEL) -> Iterator[GzipWriter]:
     """A stream that writes one gzip member into an open file. After an error the file content is invalid."""
     threads = usable_processors()
     with ThreadPoolExecutor(threads, thread_name_prefix="gzip") as pool:
-        stream = GzipWriter(raw, pool, 2 * threads)
+        stream = GzipWriter(raw, pool, 2 * threads, level)
         yield stream
         stream.finish()
 
@@ -43,8 +46,8 @@ def gzip_writer(raw: IO[bytes]) -> Iterator[GzipWriter]:
 class GzipWriter:
     """A writable stream that compresses blocks concurrently; created by `gzip_writer`."""
 
-    def __init__(self, raw: IO[bytes], pool: Executor, ahead: int) -> None:
-        self._raw, self._pool, self._ahead = raw, pool, ahead
+    def __init__(self, raw: IO[bytes], pool: Executor, ahead: int, level: int) -> None:
+        self._raw, self._pool, self._ahead, self._level = raw, pool, ahead, level
         self._compressed: deque[Future[bytes]] = deque()
         self._block = bytearray()
         self._before = b""
@@ -74,18 +77,18 @@ class GzipWriter:
         self._submit(bytes(self._block))
         for part in self._compressed:
             self._raw.write(part.result())
-        end = zlib.compressobj(_LEVEL, wbits=-zlib.MAX_WBITS).flush()
+        end = zlib.compressobj(self._level, wbits=-zlib.MAX_WBITS).flush()
         self._raw.write(end + struct.pack("<LL", self._checksum, self._size & 0xFFFFFFFF))
 
     def _submit(self, block: bytes) -> None:
         # Bounded: a disk slower than the processors would otherwise fill memory with blocks.
         if len(self._compressed) > self._ahead:
             self._raw.write(self._compressed.popleft().result())
-        self._compressed.append(self._pool.submit(_compress, block, self._before))
+        self._compressed.append(self._pool.submit(_compress, block, self._before, self._level))
         self._before = block[-_WINDOW:]
 
 
-def _compress(block: bytes, before: bytes) -> bytes:
+def _compress(block: bytes, before: bytes, level: int) -> bytes:
     """A compressed block that ends at a byte boundary, so that others can follow (Z_SYNC_FLUSH)."""
-    compressor = zlib.compressobj(_LEVEL, wbits=-zlib.MAX_WBITS, zdict=before)
+    compressor = zlib.compressobj(level, wbits=-zlib.MAX_WBITS, zdict=before)
     return compressor.compress(block) + compressor.flush(zlib.Z_SYNC_FLUSH)

@@ -22,7 +22,6 @@ __all__ = [
     "CONFIG_TYPE",
     "HIDDEN_FOLDER",
     "LAYER_GZIP",
-    "LAYER_TAR",
     "MANIFEST_TYPE",
     "SIGNATURES_FOLDER",
     "TOP_FOLDER",
@@ -38,8 +37,6 @@ ARTIFACT_TYPE = "application/vnd.naiad.repository.v1"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 LAYER_GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
-LAYER_TAR = "application/vnd.oci.image.layer.v1.tar"
-"""For environments: their archives are compressed already."""
 TOP_FOLDER = "models"
 """Folder of the image that is the model repository; KServe mounts it as `/mnt/models`."""
 HIDDEN_FOLDER = ".naiad"
@@ -167,6 +164,7 @@ def parse_artifact(reference: Reference, digest: str, data: bytes) -> Artifact:
         content = json.loads(data)
         found = content.get("artifactType") or content.get("mediaType") or "unknown"
         if content.get("artifactType") != ARTIFACT_TYPE:
+            _reject_rewritten(where, content["layers"])
             raise RegistryError(
                 f"cannot use {where} as a model repository: its type is {found}, and `naiad push` writes "
                 f"{ARTIFACT_TYPE}",
@@ -179,6 +177,18 @@ def parse_artifact(reference: Reference, digest: str, data: bytes) -> Artifact:
         ) from error
     layers = tuple(layer for layer in described if layer is not None)
     return Artifact(reference=reference.pinned(digest), data=data, layers=layers)
+
+
+def _reject_rewritten(where: str, layers: Iterable[Mapping[str, Any]]) -> None:
+    """Reject a repository whose manifest another program has written again, as the annotations of layers show."""
+    if any(_KIND in (entry.get("annotations") or {}) for entry in layers):
+        raise RegistryError(
+            f"cannot use {where} as a model repository: it was one, and the program that copied it has written another "
+            "manifest, without the type, its digest and the signatures (skopeo does so when it compresses layers, "
+            "which were not compressed before 0.3); copy the original with `skopeo copy --preserve-digests` or `oras "
+            "cp`, or push the repository there",
+            code=Code.UNSUPPORTED,
+        )
 
 
 def _layer(entry: Mapping[str, Any]) -> ArtifactLayer | None:
