@@ -6,6 +6,7 @@ import dataclasses
 import operator
 from collections.abc import Callable
 
+from bench import json_requests
 from bench.perf import Load
 from bench.repository import CALLS_PER_REQUEST, COMPILER, IDENTITY_SIZES, RESPONSES_PER_REQUEST
 
@@ -48,7 +49,7 @@ if COMPILER:
     }
 STARTS: dict[str, int] = {f"start-{count}": count for count in COPIES}
 ENVIRONMENT_FIRST, ENVIRONMENT_SECOND = "environment-first", "environment-second"
-NAMES = (*LOADS, *STARTS, ENVIRONMENT_FIRST, ENVIRONMENT_SECOND)
+NAMES = (*LOADS, *json_requests.LOADS, *STARTS, ENVIRONMENT_FIRST, ENVIRONMENT_SECOND)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +88,12 @@ class OwnTarget:
 TARGETS = (
     Target("HTTP throughput, 16 clients", "add_sub-http-16", "throughput", 1.7, at_least=True),
     Target("HTTP latency (p50), one client", "add_sub-http-1", "p50", 0.7, at_least=False),
+    Target("JSON throughput, 16 numbers, 16 clients", "json-http-16", "throughput", 1.5, at_least=True),
+    Target("JSON CPU per request, 16 numbers, 16 clients", "json-http-16", "cpu", 0.7, at_least=False),
+    Target("JSON latency (p50), 16 numbers, one client", "json-http-1", "p50", 0.7, at_least=False),
+    Target("JSON throughput, 1,000 numbers, 16 clients", "json-1000-http-16", "throughput", 1.3, at_least=True),
+    Target("JSON throughput, strings, 16 clients", "json-strings-http-16", "throughput", 1.0, at_least=True),
+    Target("JSON throughput, generate, 16 clients", "json-generate-http-16", "throughput", 1.0, at_least=True),
     Target("HTTP identity throughput, 64 KB, 16 clients", "identity-http-64KB-16", "throughput", 1.7, at_least=True),
     Target("HTTP identity throughput, 1 MB", "identity-http-1MB", "throughput", 1.7, at_least=True),
     Target("HTTP identity throughput, 16 MB", "identity-http-16MB", "throughput", 1.7, at_least=True),

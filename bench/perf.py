@@ -14,7 +14,7 @@ from bench.servers import Server
 
 # perf_analyzer measures windows until three of them agree. With this tolerance any three agree, so it always measures
 # exactly three: both servers are measured for the same time, and other load on the machine costs accuracy, not minutes.
-WINDOWS = "3"
+WINDOWS = 3
 ANY_SPREAD = "9999"
 TIMEOUT = 180
 # perf_analyzer fails if a window contains no response, for example after the machine was paused. Retrying keeps the
@@ -75,7 +75,7 @@ def _run(reference: Reference, address: str, load: Load, window: float) -> dict[
             *("-m", load.model, "-u", address, "-i", load.protocol),
             *("--concurrency-range", str(load.concurrency), "--input-data", "zero", "--percentile", "95"),
             *(("--streaming",) if load.streams else ()),
-            *("-p", str(int(window * load.stretch * 1000)), "-r", WINDOWS, "-s", ANY_SPREAD, "-f", str(report)),
+            *("-p", str(int(window * load.stretch * 1000)), "-r", str(WINDOWS), "-s", ANY_SPREAD, "-f", str(report)),
         ]
         environ = {**os.environ, **reference.load_environ()}
         for _ in range(ATTEMPTS):

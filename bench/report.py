@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from bench import cases
+from bench import cases, json_requests
 from bench.quiet import LIMIT, STOLEN
 from bench.reference import LOAD_WHEEL, SERVER_WHEEL
 from bench.results import OURS, THEIRS, Results
+from bench.scaling.load import GENERATOR
 
 PROSE_BEGIN, PROSE_END = "<!-- prose: kept when this page is written anew -->", "<!-- end of prose -->"
 MODELS_BEGIN, MODELS_END = (
@@ -46,6 +47,10 @@ _REQUESTS = """\
 In each pair the first figure is naiad's, the second Triton's. Identity models return their input tensor; so do those of
 native-, a backend in C, and of native-python-, beside it in Python. CPU is the time per request of the server (host)
 and of its instance (guest)."""
+_JSON = """\
+Sent by {generator}, not by perf_analyzer, which takes more CPU for a request than either server: rates of these cases
+and of those above cannot be compared. A request has two tensors of 16 or 1,000 numbers, four strings, or the one text
+of `generate`. `changing` has other numbers and another id each time. CPU is that of all processes of the server."""
 _STARTS = "From starting the program to the first 200 of `/v2/health/ready`."
 _MEMORY = "Memory of all processes below a server with 20 loaded models, divided by 20, and of the server's process."
 _NO_PROSE = "## Where the time of a request goes\n\nNot written yet."
@@ -84,6 +89,7 @@ def render(results: Results, settings: str, python: str, prose: str) -> str:
         f"## Targets\n\n{_targets(results)}",
         f"{PROSE_BEGIN}\n{prose.strip()}\n{PROSE_END}",
         f"## Requests\n\n{_REQUESTS}\n\n{_loads(results)}",
+        f"## Requests in JSON\n\n{_JSON.format(generator=GENERATOR)}\n\n{_json_loads(results)}",
         f"## Starts\n\n{_STARTS}\n\n{_starts(results)}",
         f"## Memory of idle instances\n\n{_MEMORY}\n\n{_memory(results)}",
     ]
@@ -151,6 +157,19 @@ def _loads(results: Results) -> str:
             cells.append(_pair(results, name, metric, 1, "{:,.0f}"))
             if metric in {"throughput", "p50", "p95"}:
                 cells.append(_ratio(results, name, metric))
+        rows.append([*cells, _stolen(results, name)])
+    return table(head, rows)
+
+
+def _json_loads(results: Results) -> str:
+    head = ("case", "clients", "requests/s", "ratio", "p50 us", "ratio", "CPU us", "ratio", "stolen")
+    rows = []
+    for name, load in json_requests.LOADS.items():
+        if name not in results.samples:
+            continue
+        cells = [name, str(load.clients)]
+        for metric in ("throughput", "p50", "cpu"):
+            cells += (_pair(results, name, metric, 1, "{:,.0f}"), _ratio(results, name, metric))
         rows.append([*cells, _stolen(results, name)])
     return table(head, rows)
 

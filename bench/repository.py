@@ -39,6 +39,9 @@ class TritonPythonModel:
         return responses
 """
 
+LONG = 1000
+"""Numbers of a tensor of the model `add_sub_1000`."""
+TEXTS = 4
 
 COMPILER = shutil.which("cc") or ""
 """A C compiler, for the native backend; its cases are left out without one."""
@@ -111,13 +114,17 @@ STEPS = ("INPUT0", "first", "second", "OUTPUT0")
 
 
 def write_load_models(repository: Path) -> None:
-    """Write the models of all loads: `add_sub`, identity models of each size, calls, streams, batches, an ensemble.
+    """Write the models of all loads: `add_sub`, identities of each size and of strings, calls, streams, an ensemble.
 
     With a compiler, also an echo in C, and one in Python of the same tensor beside it.
     """
     _write(repository / "add_sub", ADD_SUB, _ports(("INPUT0", "INPUT1"), ("OUTPUT0", "OUTPUT1"), 16))
     for name, elements in IDENTITY_SIZES.items():
         _write(repository / f"identity_{name}", IDENTITY, _ports(("INPUT0",), ("OUTPUT0",), elements))
+    _write(repository / f"add_sub_{LONG}", ADD_SUB, _ports(("INPUT0", "INPUT1"), ("OUTPUT0", "OUTPUT1"), LONG))
+    _write(repository / "strings", IDENTITY, _ports(("INPUT0",), ("OUTPUT0",), TEXTS, "STRING"))
+    code = IDENTITY.replace("INPUT0", "text_input").replace("OUTPUT0", "text_output")
+    _write(repository / "text", code, _ports(("text_input",), ("text_output",), 1, "STRING"))
     one = _ports(("INPUT0",), ("OUTPUT0",), 16)
     _write(repository / "called", IDENTITY, one)
     _write(repository / "calls", CALLS, one)
@@ -179,9 +186,9 @@ def _write(model: Path, code: str, ports: str) -> None:
     (model / "config.pbtxt").write_text(f'backend: "python"\n{ports}')
 
 
-def _ports(inputs: tuple[str, ...], outputs: tuple[str, ...], elements: int) -> str:
+def _ports(inputs: tuple[str, ...], outputs: tuple[str, ...], elements: int, datatype: str = "FP32") -> str:
     return "".join(
-        f'{side} {{ name: "{name}" data_type: TYPE_FP32 dims: [ {elements} ] }}\n'
+        f'{side} {{ name: "{name}" data_type: TYPE_{datatype} dims: [ {elements} ] }}\n'
         for side, names in (("input", inputs), ("output", outputs))
         for name in names
     )

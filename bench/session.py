@@ -10,9 +10,9 @@ import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from bench import cases, repository
+from bench import cases, json_requests, repository
 from bench.environment import Packed
-from bench.perf import Load, measure
+from bench.perf import WINDOWS, Load, measure
 from bench.quiet import Turn, take_turns
 from bench.reference import Reference
 from bench.results import OURS, Results
@@ -43,8 +43,9 @@ class Session:
     def run(self, names: Collection[str], packed: Packed | None) -> Results:
         """Measure the named cases."""
         loads = {name: load for name, load in cases.LOADS.items() if name in names}
-        if loads:
-            self._measure_loads(loads)
+        in_json = {name: load for name, load in json_requests.LOADS.items() if name in names}
+        if loads or in_json:
+            self._measure_loads(loads, in_json)
         for name, count in cases.STARTS.items():
             if name in names:
                 self._measure_starts(name, count)
@@ -52,7 +53,7 @@ class Session:
             self._measure_environment(packed)
         return self.results
 
-    def _measure_loads(self, loads: dict[str, Load]) -> None:
+    def _measure_loads(self, loads: dict[str, Load], in_json: dict[str, json_requests.Load]) -> None:
         with contextlib.ExitStack() as stack:
             work = stack.enter_context(_folder())
             repository.write_load_models(work / "models")
@@ -60,6 +61,7 @@ class Session:
             for server in servers:
                 measure(self.reference, server, WARM_UP, window=0.3)
             turns = {name: functools.partial(self._turn, servers, load) for name, load in loads.items()}
+            turns |= {name: functools.partial(self._json_turn, servers, load) for name, load in in_json.items()}
             promised = {target.case for target in cases.TARGETS}
             compared = {case for target in cases.OWN_TARGETS for case in (target.case, target.beside)}
             for name, turn in turns.items():
@@ -74,6 +76,10 @@ class Session:
 
     def _turn(self, servers: Sequence[Server], load: Load) -> Turn:
         return {server.program.name: measure(self.reference, server, load, self.window) for server in servers}
+
+    def _json_turn(self, servers: Sequence[Server], load: json_requests.Load) -> Turn:
+        seconds = self.window * WINDOWS
+        return {server.program.name: json_requests.measure(server, load, seconds) for server in servers}
 
     def _measure_starts(self, name: str, count: int) -> None:
         with _folder() as work:

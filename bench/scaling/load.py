@@ -98,7 +98,9 @@ def client_reading(port: int, load: Load, seconds: float) -> Reading:
 _WRK_SCRIPT = """\
 local requests, turn = {{}}, 0
 local function add(path, headers, file)
-  requests[#requests + 1] = wrk.format("POST", path, headers, io.open(file, "rb"):read("*a"))
+  local opened = io.open(file, "rb")
+  requests[#requests + 1] = wrk.format("POST", path, headers, opened:read("*a"))
+  opened:close()
 end
 function init(args)
   {adds}

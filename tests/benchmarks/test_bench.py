@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from bench import cases, environment, perf, quiet, report, repository, settling
+from bench import cases, environment, json_requests, perf, quiet, report, repository, settling
 from bench.profile import per_request
 from bench.reference import install
 from bench.results import OURS, THEIRS, Results
@@ -125,6 +125,7 @@ def test_a_backend_in_c_is_compared_with_the_same_model_in_python(native, verdic
 def test_repositories_hold_a_config_and_a_model_for_each_name(tmp_path):
     repository.write_load_models(tmp_path)
     asked = {load.model for load in cases.LOADS.values()}
+    asked |= {request.path.split("/")[3] for load in json_requests.LOADS.values() for request in load.requests}
     assert asked | {"called"} == {model.name for model in tmp_path.iterdir()}
     with_code = {model.name for model in tmp_path.iterdir() if (model / "1" / "model.py").exists()}
     without_code = {"ensemble", "native"} if repository.COMPILER else {"ensemble"}

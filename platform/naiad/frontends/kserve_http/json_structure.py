@@ -13,7 +13,8 @@ MAX_DEPTH = 100
 MAX_OBJECTS = 10_000
 """Objects of a request: two for each tensor, in a request that is well formed."""
 
-_OTHERS = bytes(set(range(256)) - set(b"[]{}"))
+_BRACKETS = b"[]{}"
+_OTHERS = bytes(set(range(256)) - set(_BRACKETS + b'"'))
 _OPENING_BIT = 0x02
 """The bit that `[` and `{` have, and `]` and `}` do not."""
 _CHUNK = 1 << 20
@@ -37,9 +38,12 @@ def check_structure(text: bytes, *, max_objects: int | None = None) -> None:
         return
     import numpy as np  # imported late: see `protocol.numpy_types`
 
-    # Without escaped quotes, every other part between quotes is a string. Backslashes are in strings alone.
-    outside = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
-    brackets = b"".join(outside).translate(None, _OTHERS)
+    # Without escaped quotes, every other part between quotes is a string. Backslashes are in strings alone. Of strings
+    # without brackets, which most are, two quotes are left, which are removed: no other quote changes its part.
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    outside = text.translate(None, _OTHERS).replace(b'""', b"").split(b'"')[::2]
+    brackets = b"".join(outside)
     depth = 0
     for start in range(0, len(brackets), _CHUNK):
         codes = np.frombuffer(brackets[start : start + _CHUNK], np.uint8)
