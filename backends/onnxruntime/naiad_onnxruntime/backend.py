@@ -6,7 +6,8 @@ from typing import Any, Dict, List
 
 from saved_models.execution import BatchRunner
 from saved_models.interface import check, complete_from
-from saved_models.settings import ModelSettings, read
+from saved_models.ragged import RaggedBatches
+from saved_models.settings import read
 
 from naiad_onnxruntime.session import interface_of, open_session
 from naiad_onnxruntime.tensors import SessionRunner
@@ -23,24 +24,12 @@ class TritonPythonModel:
     def initialize(self, args: Dict[str, str]) -> None:
         """Open the file, and compare it with the configuration."""
         settings = read(args)
-        _refuse_ragged_batches(settings)
         session = open_session(settings)
         interface = interface_of(session, settings)
         check(settings, interface)
-        self._runner = BatchRunner(settings, SessionRunner(session, settings, interface).run)
+        run = SessionRunner(session, settings, interface).run
+        self._runner = BatchRunner(settings, run, ragged=RaggedBatches(settings))
 
     def execute(self, requests: List[Any]) -> List[Any]:
         """Run the session once for all requests that the server has batched."""
         return self._runner.execute(requests)
-
-
-def _refuse_ragged_batches(settings: ModelSettings) -> None:
-    """Refuse inputs whose requests are laid one behind the other, with inputs that say where each begins."""
-    ragged = [tensor.name for tensor in settings.inputs if tensor.is_ragged]
-    named = [key for key in ("batch_input", "batch_output") if settings.config.get(key)]
-    if ragged or named:
-        where = f"allow_ragged_batch of input '{ragged[0]}'" if ragged else named[0]
-        raise settings.error(
-            f"this backend makes no ragged batches, which {where} asks for; remove it, and let clients pad their "
-            "inputs or send one request at a time"
-        )

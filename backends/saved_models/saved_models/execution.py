@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import traceback
-from typing import Any, Callable, Dict, Hashable, Iterable, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, Hashable, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from saved_models.ragged import RaggedBatches
 from saved_models.settings import ModelSettings
 
 Arrays = Dict[str, "np.ndarray[Any, Any]"]
@@ -44,6 +45,7 @@ class BatchRunner:
         run: Computes a batch.
         arrays: Reads, joins and writes tensors as the library's arrays; None for those of numpy.
         arguments: Further arguments of *run* for a request; requests are joined where they are equal.
+        ragged: The ragged batches of the configuration; None for a backend that makes none.
     """
 
     def __init__(
@@ -53,10 +55,12 @@ class BatchRunner:
         arrays: Any = None,
         *,
         arguments: Callable[[Any], Tuple[Hashable, ...]] = lambda _: (),
+        ragged: Optional[RaggedBatches] = None,
     ) -> None:
         self._run = run
         self._arrays = NumpyArrays() if arrays is None else arrays
         self._arguments = arguments
+        self._ragged = ragged if ragged is not None and ragged.is_used else None
         self._is_batching = settings.max_batch_size > 0
         self._states = frozenset(settings.states)
         self._outputs = tuple(tensor.name for tensor in settings.outputs)
@@ -78,6 +82,8 @@ class BatchRunner:
         try:
             arrays = self._read(request)
             wanted = self._wanted([request])
+            if self._ragged is not None:
+                return self._run_ragged([request], [arrays], self._ragged)[0]
             rows = _rows_of(arrays) if self._is_batching else -1
             found = self._run(arrays, wanted, *self._arguments(request))
             if rows >= 0:
@@ -91,6 +97,8 @@ class BatchRunner:
             return [self._execute_alone(requests[0])]
         try:
             inputs = [self._read(request) for request in requests]
+            if self._ragged is not None:
+                return self._run_ragged(requests, inputs, self._ragged)
             rows = [_rows_of(arrays) for arrays in inputs]
             joined = {name: self._arrays.join([arrays[name] for arrays in inputs]) for name in inputs[0]}
             wanted = self._wanted(requests)
@@ -102,6 +110,35 @@ class BatchRunner:
             ]
         except Exception:  # noqa: BLE001 - found out again below, for each request by itself
             return [self._execute_alone(request) for request in requests]
+
+    def _run_ragged(
+        self, requests: Sequence[Any], inputs: Sequence[Dict[str, Any]], ragged: RaggedBatches
+    ) -> List[Any]:
+        """The responses of a batch with ragged inputs, which the model gets as one dimension, or with batch inputs."""
+        shapes = [{name: tuple(array.shape) for name, array in arrays.items()} for arrays in inputs]
+        rows = [_rows_of(arrays) if self._is_batching else 1 for arrays in inputs]
+        joined = {
+            name: self._arrays.join(
+                [arrays[name].reshape(-1) if name in ragged.inputs else arrays[name] for arrays in inputs]
+            )
+            for name in inputs[0]
+        }
+        joined.update(ragged.batch_inputs(shapes))
+        wanted = self._wanted(requests)
+        found = self._run(joined, wanted, *self._arguments(requests[0]))
+        parts: Dict[str, List[Any]] = {}
+        for name in wanted:
+            if ragged.is_scattered(name):
+                parts[name] = ragged.scatter(name, found[name], shapes)
+            elif self._is_batching:
+                _check_rows(found, [name], sum(rows))
+                parts[name] = [found[name][end - count : end] for count, end in zip(rows, _ends(rows))]
+            else:
+                parts[name] = [found[name]]
+        return [
+            self._respond({name: parts[name][index] for name in wanted}, self._wanted([request]))
+            for index, request in enumerate(requests)
+        ]
 
     def _read(self, request: Any) -> Dict[str, Any]:
         read = self._arrays.read
@@ -118,9 +155,13 @@ class BatchRunner:
 
     def _alike(self, requests: Sequence[Any]) -> List[List[int]]:
         """The positions of the requests whose inputs can be joined, together."""
+        ragged = frozenset() if self._ragged is None else self._ragged.inputs
         groups: Dict[Hashable, List[int]] = {}
         for index, request in enumerate(requests):
-            tensors = sorted((tensor.name(), tensor.triton_dtype(), *tensor.shape()[1:]) for tensor in request.inputs())
+            tensors = sorted(
+                (tensor.name(), tensor.triton_dtype(), *(() if tensor.name() in ragged else tensor.shape()[1:]))
+                for tensor in request.inputs()
+            )
             groups.setdefault((tuple(tensors), self._arguments(request)), []).append(index)
         return list(groups.values())
 

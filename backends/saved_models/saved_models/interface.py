@@ -153,6 +153,9 @@ def check(settings: ModelSettings, interface: ModelInterface) -> None:
     for name in (*controls, *batch_inputs):
         if name not in known:
             raise _unexpected(name, "input", known)
+    for entry in settings.config.get("batch_input") or ():
+        for name in entry["target_name"]:
+            _check_type(known[name], entry["data_type"], "input", settings)
     for tensor in settings.inputs:
         _check_input(tensor, known, settings)
     outputs = {tensor.name: tensor for tensor in interface.outputs}
@@ -183,12 +186,15 @@ def _find(tensor: TensorSettings, known: Mapping[str, ModelTensor], settings: Mo
         raise _unexpected(tensor.name, kind, known)
     if not found.data_type:
         raise _unsupported(found, settings.name, kind)
-    if found.data_type != tensor.data_type:
-        raise settings.error(
-            f"configuration expects datatype {tensor.data_type} for {kind} '{tensor.name}', model provides "
-            f"{found.data_type}"
-        )
+    _check_type(found, tensor.data_type, kind, settings)
     return found
+
+
+def _check_type(found: ModelTensor, data_type: str, kind: str, settings: ModelSettings) -> None:
+    if found.data_type != data_type:
+        raise settings.error(
+            f"configuration expects datatype {data_type} for {kind} '{found.name}', model provides {found.data_type}"
+        )
 
 
 def _unexpected(name: str, kind: str, known: Mapping[str, ModelTensor]) -> Exception:

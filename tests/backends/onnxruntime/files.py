@@ -123,6 +123,44 @@ def with_external_data(path: Path) -> Path:
     return path
 
 
+def ragged(path: Path) -> Path:
+    """`X`, all requests of a batch one behind the other: the sum of each request, and what describes the batch."""
+    nodes = [
+        helper.make_node("Mul", ["X", "TWO"], ["DOUBLE"]),
+        # Differences of running sums at the bounds of requests.
+        helper.make_node("CumSum", ["X", "AXIS"], ["RUNNING"]),
+        helper.make_node("Concat", ["NOTHING", "RUNNING"], ["PREFIXES"], axis=0),
+        helper.make_node("Gather", ["PREFIXES", "BOUNDS"], ["AT_BOUNDS"]),
+        helper.make_node("Slice", ["AT_BOUNDS", "ONE", "END"], ["AFTER"]),
+        helper.make_node("Slice", ["AT_BOUNDS", "START", "MINUS_ONE"], ["BEFORE"]),
+        helper.make_node("Sub", ["AFTER", "BEFORE"], ["SUMS"]),
+        helper.make_node("Unsqueeze", ["SUMS", "ONE"], ["SUM"]),
+        helper.make_node("Unsqueeze", ["COUNTS", "ONE"], ["COUNT"]),
+        helper.make_node("Unsqueeze", ["ENDS", "ONE"], ["ACCUMULATED"]),
+        helper.make_node("Unsqueeze", ["SIZES", "ONE"], ["FLAT"]),
+        helper.make_node("Identity", ["SHAPES"], ["ITEMS"]),
+        helper.make_node("Shape", ["MOST"], ["LONGEST"]),
+        helper.make_node("Shape", ["COUNT"], ["ROWS_OF_ONE"]),
+        helper.make_node("Expand", ["LONGEST", "ROWS_OF_ONE"], ["LARGEST"]),
+    ]
+    inputs = [("X", FLOAT, ["elements"]), ("COUNTS", FLOAT, ["rows"]), ("ENDS", INT32, ["rows"])]
+    inputs += [("BOUNDS", INT32, ["bounds"]), ("MOST", FLOAT, ["most"]), ("SHAPES", INT32, ["rows", 1])]
+    outputs = [("SUM", FLOAT, ["rows", 1]), ("DOUBLE", FLOAT, ["elements"]), ("COUNT", FLOAT, ["rows", 1])]
+    outputs += [("ACCUMULATED", INT32, ["rows", 1]), ("LARGEST", INT64, ["rows", 1]), ("ITEMS", INT32, ["rows", 1])]
+    constants = [
+        helper.make_tensor("TWO", FLOAT, [], [2.0]),
+        helper.make_tensor("AXIS", INT64, [], [0]),
+        helper.make_tensor("NOTHING", FLOAT, [1], [0.0]),
+        helper.make_tensor("START", INT64, [1], [0]),
+        helper.make_tensor("ONE", INT64, [1], [1]),
+        helper.make_tensor("END", INT64, [1], [2**31 - 1]),
+        helper.make_tensor("MINUS_ONE", INT64, [1], [-1]),
+    ]
+    return write(
+        path, nodes, [*inputs, ("SIZES", INT32, ["rows"])], [*outputs, ("FLAT", INT32, ["rows", 1])], constants
+    )
+
+
 def map_of_classes(path: Path) -> Path:
     """Like a classifier of scikit-learn as its converter writes it by default: an output is no tensor."""
     node = helper.make_node("SequenceConstruct", ["X"], ["Y"])

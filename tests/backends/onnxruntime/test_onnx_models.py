@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -165,8 +167,8 @@ BROKEN = {
     "ragged": (
         INPUT.replace("dims: 3", "dims: 3 allow_ragged_batch: true"),
         (
-            "unable to load model 'ragged', this backend makes no ragged batches, which allow_ragged_batch of input 'X' "
-            "asks for; remove it, and let clients pad their inputs or send one request at a time"
+            "unable to load model 'ragged', configuration expects model provides input with shape [-1]  for ragged input "
+            "'X', model provides [3]"
         ),
     ),
     "batches": (
@@ -230,3 +232,75 @@ def test_the_threads_of_an_instance_are_the_processors_divided_by_the_instances(
         assert infer(server, "m", {"X": row(5)}, **options)["Y"].tolist() == [[5]]
         guests = [process for process in server.children() if process.num_threads()]
         assert max(process.num_threads() for process in guests) < 16, "ONNX Runtime would start one for each processor"
+
+
+RAGGED = """
+backend: "onnxruntime"
+max_batch_size: 4
+input { name: "X" data_type: TYPE_FP32 dims: -1 allow_ragged_batch: true }
+output { name: "SUM" data_type: TYPE_FP32 dims: 1 }
+output { name: "DOUBLE" data_type: TYPE_FP32 dims: -1 }
+output { name: "COUNT" data_type: TYPE_FP32 dims: 1 }
+output { name: "ACCUMULATED" data_type: TYPE_INT32 dims: 1 }
+output { name: "LARGEST" data_type: TYPE_INT64 dims: 1 }
+output { name: "ITEMS" data_type: TYPE_INT32 dims: 1 }
+output { name: "FLAT" data_type: TYPE_INT32 dims: 1 }
+batch_output { target_name: "DOUBLE" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "X" }
+dynamic_batching { preferred_batch_size: 3 max_queue_delay_microseconds: 60000000 }
+""" + "".join(
+    f'batch_input {{ target_name: "{name}" kind: {kind} data_type: {data_type} source_input: "X" }}\n'
+    for name, kind, data_type in (
+        ("COUNTS", "BATCH_ELEMENT_COUNT", "TYPE_FP32"),
+        ("ENDS", "BATCH_ACCUMULATED_ELEMENT_COUNT", "TYPE_INT32"),
+        ("BOUNDS", "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO", "TYPE_INT32"),
+        ("MOST", "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE", "TYPE_FP32"),
+        ("SHAPES", "BATCH_ITEM_SHAPE", "TYPE_INT32"),
+        ("SIZES", "BATCH_ITEM_SHAPE_FLATTEN", "TYPE_INT32"),
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def ragged(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterator[ServerProcess]:
+    """A server that waits for three requests of a model with ragged inputs, and computes them at once."""
+    folder = tmp_path_factory.mktemp("ragged")
+    files.ragged(folder / "models" / "ragged" / "1" / "model.onnx")
+    (folder / "models" / "ragged" / "config.pbtxt").write_text(RAGGED)
+    with ServerProcess(folder / "models", f"--env-store={store}", work=folder) as running:
+        yield running
+
+
+def ask_three(server: ServerProcess) -> list[dict[str, list[object]]]:
+    """What three requests of 3, 1 and 2 numbers, which are one batch, get."""
+    requests = [row(1, 2, 3), row(10), row(100, 200)]
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(lambda one: infer(server, "ragged", {"X": one}), requests))
+    return [{name: array.tolist() for name, array in outputs.items()} for outputs in found]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("SUM", [[[6]], [[10]], [[300]]]),
+        ("DOUBLE", [[[2, 4, 6]], [[20]], [[200, 400]]]),
+        ("COUNT", [[[3]], [[1]], [[2]]]),
+        ("ITEMS", [[[3]], [[1]], [[2]]]),
+        ("FLAT", [[[3]], [[1]], [[2]]]),
+        ("LARGEST", [[[3]], [[3]], [[3]]]),
+    ],
+)
+def test_ragged_requests_are_one_call_and_each_gets_its_own_part(
+    ragged: ServerProcess, name: str, values: list[object]
+):
+    """The order in a batch is that of arrival, and each value here is a request's whatever the order is."""
+    before = ragged.get("/v2/models/ragged/stats").json()["model_stats"][0]["execution_count"]
+    assert [outputs[name] for outputs in ask_three(ragged)] == values
+    after = ragged.get("/v2/models/ragged/stats").json()["model_stats"][0]["execution_count"]
+    assert after - before == 1
+
+
+def test_numbers_of_elements_add_up_within_a_batch(ragged: ServerProcess):
+    ends = [outputs["ACCUMULATED"][0][0] for outputs in ask_three(ragged)]
+    assert max(ends) == 6
+    sizes = sorted(zip(ends, (3, 1, 2), strict=True))
+    assert [end for end, _ in sizes] == list(itertools.accumulate(size for _, size in sizes))

@@ -98,7 +98,7 @@ RAGGED = ModelInterface(
             {
                 "max_batch_size": 8,
                 "input": [tensor("X", [-1], allow_ragged_batch=True)],
-                "batch_input": [{"target_name": ["N"]}],
+                "batch_input": [{"target_name": ["N"], "data_type": "TYPE_INT32"}],
                 "output": [],
             },
         ),
@@ -172,6 +172,18 @@ def test_a_configuration_that_the_model_fits_is_accepted(interface, written):
             ModelInterface(inputs=(X,), outputs=(Y,), overridable=(ModelTensor("W", "TYPE_FP32", (-1,)),)),
             {"max_batch_size": 2, "input": [tensor("X", [4]), tensor("W", [], optional=True)]},
             "unable to load model 'm', optional input 'W' is not supported for models that support batching",
+        ),
+        (
+            RAGGED,
+            {
+                "max_batch_size": 2,
+                "input": [tensor("X", [-1], allow_ragged_batch=True)],
+                "batch_input": [{"target_name": ["N"], "data_type": "TYPE_FP32"}],
+            },
+            (
+                "unable to load model 'm', configuration expects datatype TYPE_FP32 for input 'N', model provides "
+                "TYPE_INT32"
+            ),
         ),
         (
             BATCHING,

@@ -1,0 +1,121 @@
+"""Ragged batches: inputs whose sizes differ between requests, one behind the other, and inputs that describe them.
+
+Kinds, shapes and types are those of the reference (BACKEND src/backend_input_collector.cc and
+src/backend_output_responder.cc, `model_config.proto`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+
+import numpy as np
+
+from saved_models.settings import ModelSettings
+
+Shapes = Mapping[str, Tuple[int, ...]]
+"""Shapes of the inputs of a request, with its rows."""
+
+
+class RaggedBatches:
+    """The ragged inputs, batch inputs and batch outputs of a configuration."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        self.inputs = frozenset(tensor.name for tensor in settings.inputs if tensor.is_ragged)
+        self._batch_inputs = [
+            (
+                _KINDS[entry.get("kind", "BATCH_ELEMENT_COUNT")],
+                entry["source_input"][0],
+                _dtype(entry),
+                entry["target_name"],
+            )
+            for entry in settings.config.get("batch_input") or ()
+        ]
+        leading = (-1,) if settings.max_batch_size else ()
+        dims = {tensor.name: (*leading, *tensor.dims) for tensor in settings.outputs}
+        self._scattered = {
+            name: (entry["source_input"][0], dims[name])
+            for entry in settings.config.get("batch_output") or ()
+            for name in entry["target_name"]
+        }
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the configuration has any of them."""
+        return bool(self.inputs or self._batch_inputs or self._scattered)
+
+    def batch_inputs(self, requests: Sequence[Shapes]) -> Dict[str, np.ndarray[Any, Any]]:
+        """The arrays that describe a batch, by the names of the model's inputs."""
+        found = {}
+        for make, source, dtype, targets in self._batch_inputs:
+            array = make([request[source] for request in requests], dtype)
+            found.update(dict.fromkeys(targets, array))
+        return found
+
+    def scatter(self, name: str, array: Any, requests: Sequence[Shapes]) -> List[Any]:
+        """Each request's part of an output: dimensions that vary are those of its input, at the same places.
+
+        Raises:
+            ValueError: If the parts are not the whole output.
+        """
+        source, dims = self._scattered[name]
+        shapes = [_with_sizes(dims, request[source]) for request in requests]
+        ends = np.cumsum([_count(shape) for shape in shapes]).tolist()
+        flat = array.reshape(-1)
+        if len(flat) != ends[-1]:
+            raise ValueError(
+                f"output '{name}' has {len(flat)} elements, and inputs '{source}' of its batch need {ends[-1]}"
+            )
+        return [flat[end - _count(shape) : end].reshape(shape) for shape, end in zip(shapes, ends)]
+
+    def is_scattered(self, name: str) -> bool:
+        """Whether an output is divided by the shapes of an input."""
+        return name in self._scattered
+
+
+def _dtype(entry: Mapping[str, Any]) -> Any:
+    return np.float32 if entry.get("data_type") == "TYPE_FP32" else np.int32
+
+
+def _count(shape: Sequence[int]) -> int:
+    return int(np.prod(shape, dtype=np.int64))
+
+
+def _with_sizes(dims: Sequence[int], shape: Sequence[int]) -> Tuple[int, ...]:
+    return tuple(shape[place] if size == -1 and place < len(shape) else size for place, size in enumerate(dims))
+
+
+# -- the kinds; each has the shapes of an input, and a type ------------------------------------------------------------
+
+
+def _element_count(shapes: Sequence[Sequence[int]], dtype: Any) -> np.ndarray[Any, Any]:
+    return np.array([_count(shape) for shape in shapes], dtype)
+
+
+def _accumulated(shapes: Sequence[Sequence[int]], dtype: Any) -> np.ndarray[Any, Any]:
+    return np.cumsum([_count(shape) for shape in shapes]).astype(dtype)
+
+
+def _accumulated_with_zero(shapes: Sequence[Sequence[int]], dtype: Any) -> np.ndarray[Any, Any]:
+    return np.concatenate([np.zeros(1, dtype), _accumulated(shapes, dtype)])
+
+
+def _max_as_shape(shapes: Sequence[Sequence[int]], dtype: Any) -> np.ndarray[Any, Any]:
+    return np.zeros(max(_count(shape) for shape in shapes), dtype)
+
+
+def _item_shape(shapes: Sequence[Sequence[int]], dtype: Any) -> np.ndarray[Any, Any]:
+    return np.array([shape[1:] for shape in shapes for _ in range(shape[0])], dtype)
+
+
+def _item_shape_flat(shapes: Sequence[Sequence[int]], dtype: Any) -> np.ndarray[Any, Any]:
+    return _item_shape(shapes, dtype).reshape(-1)
+
+
+_KINDS: Dict[str, Callable[[Sequence[Sequence[int]], Any], np.ndarray[Any, Any]]] = {
+    "BATCH_ELEMENT_COUNT": _element_count,
+    "BATCH_ACCUMULATED_ELEMENT_COUNT": _accumulated,
+    "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO": _accumulated_with_zero,
+    "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE": _max_as_shape,
+    "BATCH_ITEM_SHAPE": _item_shape,
+    "BATCH_ITEM_SHAPE_FLATTEN": _item_shape_flat,
+}
