@@ -20,6 +20,7 @@ OF_ANOTHER_KIND = {
     "gpu": "ours",
     "in_process": "ours",
     "llm_pipeline": "ours",
+    "onnx_pipeline": "ours",
 }
 """Examples that are no server and client, with tests of their own; and whether they run on Triton."""
 
