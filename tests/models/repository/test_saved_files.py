@@ -75,6 +75,7 @@ def test_weights_beside_an_onnx_file_belong_to_it(tmp_path):
         ("digits/1/model.onnx", "digits"),
         ("a b/ü digits (2).onnx", "digits_2_"),
         ("artifacts/digits/model/MLmodel", "digits"),
+        ("store/digits/1/saved_model.onnx", "digits"),
     ],
 )
 def test_the_name_is_that_of_the_file_or_of_a_folder_that_says_something(tmp_path, path, name):

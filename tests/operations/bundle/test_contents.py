@@ -377,3 +377,27 @@ def test_an_environment_declared_in_a_models_file_travels_as_an_archive(tmp_path
     text = collected.members["models/m/config.pbtxt"].data.decode()
     assert f'key: "EXECUTION_ENV_PATH.1" value {{ string_value: "$$TRITON_MODEL_DIRECTORY/../../{archive}" }}' in text
     assert collected.members["models/m/1/model.py"].source == folder / "1" / "model.py"
+
+
+@pytest.mark.slow
+def test_an_environment_that_a_model_of_a_shared_backend_brings_travels_as_an_archive(tmp_path, monkeypatch):
+    only_wheels(offer_wheels(tmp_path / "wheels"), monkeypatch)
+    backend = tmp_path / "backends" / "own"
+    backend.mkdir(parents=True)
+    (backend / "model.py").write_text(CODE)
+    (backend / "backend.toml").write_text('environment-files = ["python_env.yaml"]\n')
+    version = tmp_path / "models" / "m" / "1"
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").write_text('backend: "own"\n')
+    file = version / "python_env.yaml"
+    file.write_text("dependencies:\n- adder\n- numpy\n")
+    assert run_naiad(["lock", str(file)]) == 0
+
+    collected, environments = collect(
+        tmp_path, f"--model-repository={tmp_path / 'models'}", f"--backend-directory={tmp_path / 'backends'}"
+    )
+
+    (archive,) = environments.members
+    text = collected.members["models/m/config.pbtxt"].data.decode()
+    assert f'key: "EXECUTION_ENV_PATH.1" value {{ string_value: "$$TRITON_MODEL_DIRECTORY/../../{archive}" }}' in text
+    assert collected.members["models/m/1/python_env.yaml"].source == file

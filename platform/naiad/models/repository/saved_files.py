@@ -18,7 +18,7 @@ from naiad.core.errors import RepositoryError
 __all__ = ["SavedFile", "may_be_saved_file", "read_saved_file", "temporary_repository"]
 
 _HEAD_BYTES = 4096
-_STANDARD_NAMES = frozenset({"model", "xgboost", "checkpoint", "artifacts", "output"})
+_STANDARD_NAMES = frozenset({"model", "saved_model", "mlflow_model", "xgboost", "checkpoint", "artifacts", "output"})
 """Names of files and folders that say nothing about the model; that of a folder above is its name."""
 
 
@@ -73,6 +73,7 @@ def _parameter(key: str, value: str) -> str:
     return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
 
 
+_COMMENT = "# Inputs and outputs come from the file, as far as it has them.\n"
 _PICKLE = (
     "this file is a pickle, which runs code when it is read: the backend reads it if config.pbtxt has the parameter "
     'allow_code: "true", or the server --backend-config=sklearn,allow-code=true'
@@ -104,6 +105,7 @@ _FORMS = (
         is_form=_ends(".pt"),
         target="model.pt",
         described="*.pt (TorchScript)",
+        note="a TorchScript file does not say what its inputs are: write them into config.pbtxt",
         config='platform: "pytorch_libtorch"\n',
     ),
     _Form(
@@ -180,7 +182,7 @@ def read_saved_file(path: Path) -> SavedFile:
         path=path,
         name=_name_of(path),
         backend=form.backend,
-        config=f'# Inputs and outputs come from the file.\nbackend: "{form.backend}"\n{form.config}',
+        config=f'{_COMMENT}backend: "{form.backend}"\n{form.config}',
         files={target: path, **_weights_beside(path)},
         note=form.note,
         has_lock=form.has_lock,
