@@ -21,7 +21,10 @@ class TritonPythonModel:
 
     def initialize(self, args: Dict[str, str]) -> None:
         """Read `model.json` and start the engine."""
-        self._service = Service(args, json.loads(args["model_config"]), pb_utils.get_model_dir())
+        try:
+            self._service = Service(args, json.loads(args["model_config"]), pb_utils.get_model_dir())
+        except ValueError as error:  # a sentence for the operator, without frames; Triton has no such class
+            raise getattr(pb_utils, "ModelLoadError", ValueError)(str(error)) from None
 
     def execute(self, requests: List[Any]) -> None:
         """Submit the requests to the engine."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional
@@ -14,11 +13,7 @@ from vllm_like import gguf_header, keys, settings, values, weights
 from vllm_like.engines import llama_defaults
 from vllm_like.settings import FILE, Settings
 
-_MAX_SEQS = 256
-"""Limit of llama.cpp (LLAMA_MAX_SEQ): it does not load a model with more sequences."""
 _PACKAGES = {"xllamacpp": "xllamacpp", "vllm": "vllm", "onnx": "onnxruntime"}
-_CACHE_BYTES = 2
-"""Bytes of a number of the cache, whose type is f16 by default."""
 _ERROR, _WARNING = "error", "warning"
 
 
@@ -73,19 +68,19 @@ def _check_llama(given: Settings, add: Any) -> None:
     seqs = _checked(add, given.number, "max_num_seqs", llama_defaults.MAX_NUM_SEQS)
     _checked(add, given.number, "max_num_batched_tokens", llama_defaults.BATCHED_TOKENS)
     _checked(add, given.number, "max_logprobs", 20, 0)
-    if seqs is not None and seqs > _MAX_SEQS:
+    if seqs is not None and seqs > llama_defaults.MAX_SEQS:
         add(
             _ERROR,
-            f"'max_num_seqs' is {seqs}, and llama.cpp runs at most {_MAX_SEQS} requests at a time",
-            f"set it to {_MAX_SEQS} or less; further requests are queued",
+            f"'max_num_seqs' is {seqs}, and llama.cpp runs at most {llama_defaults.MAX_SEQS} requests at a time",
+            f"set it to {llama_defaults.MAX_SEQS} or less; further requests are queued",
         )
     path = _checked(add, given.find, "model")
     header = path and _checked(add, gguf_header.read, Path(path))
     if not header or length is None or seqs is None:
         return
     _check_length(length, header.context_length, add)
-    needed = length * seqs * header.cache_numbers * _CACHE_BYTES
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    needed = llama_defaults.cache_bytes(length, seqs, header.cache_numbers)
+    memory = llama_defaults.memory_bytes()
     if needed + header.size > memory:
         add(
             _WARNING,

@@ -45,7 +45,8 @@ class Service:
         self._tokenizer = ThreadPoolExecutor(1, "tokenizer")  # its thread starts with the first request
         self._metrics = Metrics()
         if _is_set(config, "REPORT_CUSTOM_METRICS") and not self._settings.flag("disable_log_stats"):
-            labels = {"model": self._name, "version": args["model_version"]}
+            # vLLM's own label is `model_name`; Triton's backend has the other two.
+            labels = {"model": self._name, "model_name": self._name, "version": args["model_version"]}
             if not self._metrics.open(labels, self._engine):
                 _log("REPORT_CUSTOM_METRICS has no effect: the server has metrics disabled")
 

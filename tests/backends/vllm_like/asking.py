@@ -88,5 +88,5 @@ def metric(server: ServerProcess, name: str, model: str) -> float:
     connection.request("GET", "/metrics")
     page = connection.getresponse().read().decode()
     connection.close()
-    start = f'{name}{{model="{model}",version="1"}} '
+    start = f'{name}{{model="{model}",model_name="{model}",version="1"}} '
     return float(next(line[len(start) :] for line in page.splitlines() if line.startswith(start)))

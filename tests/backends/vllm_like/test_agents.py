@@ -6,11 +6,13 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.once import once
+from support.packages import install_packages
 from support.server import ServerProcess, free_ports
 
 from .scripted import add_scripted, call_of
@@ -18,6 +20,7 @@ from .scripted import add_scripted, call_of
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 
 CODEX, CLAUDE = "@openai/codex@0.171.0", "@anthropic-ai/claude-code@2.1.197"
+AIDER = "aider-chat==0.86.2"
 COMMAND = "echo written by a tool > proof.txt"
 ANSWER = ["The file is ", "written now."]
 
@@ -31,6 +34,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, engines: Path) -> Iterator[
     add_scripted(models, engines, "codex", call_of("exec_command", f'"cmd": "{COMMAND}"}}'), ANSWER, **size)
     unknown = call_of("multi_agent_v1__close_agent", '"target": "no such agent"}')
     add_scripted(models, engines, "codex-namespace", unknown, ANSWER, **size)
+    edit = ["Here it is.\n\nproof.txt\n", "```\nwritten by ", "a tool\n```\n"]
+    add_scripted(models, engines, "aider", edit, **size)
     shell = f'"command": "{COMMAND}", "description": "Write a file"}}'
     add_scripted(models, engines, "claude", call_of("Bash", shell), ANSWER, **size)
     port = free_ports(1)[0]
@@ -121,3 +126,25 @@ def test_claude_code_runs_a_command_and_answers_after_its_result(tmp_path_factor
     assert (tmp_path / "work" / "proof.txt").read_text() == "written by a tool\n"
     assert (result["result"], result["is_error"], result["num_turns"]) == ("".join(ANSWER), False, 2)
     assert "ignoring `context_management`" in server.log
+
+
+def test_aider_edits_a_file(tmp_path_factory, server, tmp_path):
+    def install(folder: Path) -> None:
+        folder.mkdir()
+        (folder / "failure").write_text(install_packages(sys.executable, folder, AIDER))
+
+    packages = once(tmp_path_factory, "aider", install)
+    failure = (packages / "failure").read_text()
+    if failure:
+        pytest.skip(f"{AIDER} cannot be installed: {failure}")
+    options = ["--yes-always", "--no-git", "--no-show-model-warnings", "--no-check-update", "--analytics-disable"]
+    command = [sys.executable, "-m", "aider", "--model", "openai/aider", "--message", "Write the file.", *options]
+    run(
+        [*command, "--no-pretty", "--edit-format", "whole", "proof.txt"],
+        tmp_path,
+        PYTHONPATH=str(packages),
+        OPENAI_API_BASE=f"http://127.0.0.1:{server.openai_port}/v1",
+        OPENAI_API_KEY="any",
+        LITELLM_LOCAL_MODEL_COST_MAP="True",
+    )
+    assert (tmp_path / "work" / "proof.txt").read_text() == "written by a tool\n"

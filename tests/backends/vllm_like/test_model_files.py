@@ -158,6 +158,13 @@ def test_words_of_vllm_are_left_to_the_installed_release(tmp_path: Path):
         ("warmup", None, True),
         ("cache_ram_mib", -1, -1),
         ("n_gpu_layers", -1, -1),
+        ("rope_freq_base", 10000, 10000.0),
+        ("rope_scaling", "YARN", "yarn"),
+        ("split_mode", "row", "row"),
+        ("tensor_split", [3, 1.5], [3.0, 1.5]),
+        ("draft_model", "small.gguf", "small.gguf"),
+        ("draft_max", 8, 8),
+        ("main_gpu", None, None),
     ],
 )
 def test_options_of_llama_cpp_are_read(key: str, value: object, read_as: object):
@@ -176,6 +183,11 @@ def test_options_of_llama_cpp_are_read(key: str, value: object, read_as: object)
         ("cache_type_v", "q6_k", 'is "q6_k"; it must be one of f32, f16, bf16, q8_0'),
         ("warmup", 1, "must be true or false, not 1"),
         ("verbosity", 1.5, "must be an integer of -1 or more, not 1.5"),
+        ("rope_freq_scale", 0, "must be a number above 0, not 0"),
+        ("tensor_split", [], "must be a list of numbers of 0 or more, not []"),
+        ("tensor_split", [1, True], "must be a list of numbers of 0 or more, not [1, true]"),
+        ("split_mode", "rows", 'is "rows"; it must be one of none, layer, row, tensor'),
+        ("draft_model", 3, "must be the name of a GGUF file, not 3"),
     ],
 )
 def test_invalid_options_of_llama_cpp_are_refused(key: str, value: object, told: str):
@@ -368,3 +380,52 @@ def test_token_buckets_rise_by_one_two_five():
 @pytest.mark.parametrize("path", sorted((BACKENDS / "vllm_like").rglob("*.py")), ids=lambda path: path.stem)
 def test_the_backend_is_written_in_the_oldest_python_of_guests(path: Path):
     ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 8))
+
+
+@pytest.mark.parametrize(
+    ("length", "seqs", "told"),
+    [
+        (4096, 257, "'max_num_seqs' in model.json is 257, and llama.cpp runs at most 256 requests at a time"),
+        (
+            1 << 30,
+            4,
+            "cannot allocate a cache of 1073741824 x 4 tokens ('max_model_len', 'max_num_seqs' in model.json)",
+        ),
+    ],
+)
+def test_sizes_beyond_the_limits_of_llama_cpp_are_refused(length: int, seqs: int, told: str):
+    from vllm_like.engines import llama_defaults
+
+    llama_defaults.check_sizes(4096, 256)
+    with pytest.raises(ValueError, match=re.escape(told)):
+        llama_defaults.check_sizes(length, seqs)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (
+            [
+                "0.00.097.515 E llama_model_load: error loading model: unknown model architecture: 'new'",
+                "0.00.097.624 E llama_model_load_from_file_impl: failed to load model",
+                "0.00.097.668 E common_fit_params: encountered an error while trying to fit params to free device memory: x",
+                "0.00.106.373 E llama_model_load: error loading model: unknown model architecture: 'new'",
+            ],
+            "unknown model architecture: 'new'",
+        ),
+        (
+            [
+                "0.00.718.357 E common_chat_templates_init: error: Unexpected token: %} of type 9",
+                "0.00.718.358 E common_chat_templates_init: failed to initialize chat template",
+                "0.00.718.373 E srv          init: init: chat template parsing error: std::exception",
+            ],
+            "Unexpected token: %} of type 9",
+        ),
+        (["0.1 E llama_model_load: failed to load model"], "0.1 E llama_model_load: failed to load model"),
+        (["all is well"], ""),
+    ],
+)
+def test_the_reason_of_a_failed_load_is_the_first_line_that_names_it(lines: list[str], reason: str):
+    from vllm_like.engines import llama_responses
+
+    assert llama_responses.load_error(lines) == reason

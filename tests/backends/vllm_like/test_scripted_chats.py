@@ -38,6 +38,14 @@ NO_SYSTEM = (
     "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+CHANNELS = (
+    "{%- for m in messages %}{%- if m.role == 'assistant' %}"
+    "{{ '<|start|>assistant<|channel|>final<|message|>' + m.content + '<|end|>' }}"
+    "{%- else %}{{ '<|start|>' + m.role + '<|message|>' + (m.content or '') + '<|end|>' }}{%- endif %}{%- endfor %}"
+    "{%- if tools %}{% for t in tools %}{{ t | tojson }}{% endfor %}<|channel|>commentary{%- endif %}"
+    "{%- if add_generation_prompt %}{{ '<|start|>assistant\n' }}{%- endif %}"
+)
+"""A template of the family gpt-oss, whose answers begin with the name of a channel."""
 REFUSING = "{% if messages[-1].content == 'Refuse!' %}{{ raise_exception('No, thanks.') }}{% endif %}" + PLAIN
 
 
@@ -52,6 +60,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, engines: Path) -> Iterator[
     add_scripted(models, engines, "plain", ["Fine, ", "thanks."], template=PLAIN)
     add_scripted(models, engines, "alternating", ["Fine, ", "thanks."], template=NO_SYSTEM)
     add_scripted(models, engines, "refusing", ["Fine, ", "thanks."], template=REFUSING)
+    add_scripted(models, engines, "channels", ["Neither a channel ", "nor a call."], template=CHANNELS)
+    draft = {"draft_model": "scripted.gguf", "draft_max": 4, "rope_scaling": "linear", "rope_freq_scale": 0.5}
+    add_scripted(models, engines, "drafted", ["Fine, ", "thank ", "you ", "very much."], engine_options=draft)
     port = free_ports(1)[0]
     with ServerProcess(models, f"--openai-port={port}", work=folder) as running:
         running.openai_port = port  # type: ignore[attr-defined]
@@ -187,3 +198,20 @@ def test_a_required_call_that_is_cut_off_has_the_form_of_a_call(client, stream):
         content, reason = answer.choices[0].message.content, answer.choices[0].finish_reason
         name, arguments = call.function.name, call.function.arguments
     assert (name, arguments[:3], content or "", reason) == ("run", '{"c', "", "length")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_is_not_in_the_form_of_the_template_is_content(client, stream):
+    for options in ({}, {"tools": [RUN]}):
+        answer = talk(client, "channels", stream=stream, temperature=1.0, **options)
+        if stream:
+            parts = list(answer)
+            text = "".join(part.choices[0].delta.content or "" for part in parts)
+            reason = parts[-1].choices[0].finish_reason
+        else:
+            text, reason = answer.choices[0].message.content, answer.choices[0].finish_reason
+        assert (text, reason) == ("Neither a channel nor a call.", "stop")
+
+
+def test_a_draft_model_proposes_tokens(client):
+    assert talk(client, "drafted", temperature=0).choices[0].message.content == "Fine, thank you very much."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Sequence
 
 from vllm_like.engines.base import CallerError, Delta, Generation, Sink
 
@@ -38,6 +38,32 @@ def template_error(text: str) -> CallerError:
     return CallerError(text)
 
 
+_UNPARSED = re.compile(r"The model produced output that does not match the expected|^Failed to parse input at pos")
+_LOG_LINE = re.compile(r"^(?:[\d.]+ [A-Z] )?(?:[\w ~]+: )?(?P<text>.+)$")
+_CONSEQUENCES = re.compile(
+    r"failed to load model|fit params to free device memory|exiting due to|failed to create context|"
+    r"failed to initialize chat template|std::exception"
+)
+"""Lines of the log that only say that a load failed, after the one with the reason."""
+
+
+class UnparsedError(RuntimeError):
+    """The text of the model is not in the form that its chat template describes, and llama.cpp does not return it."""
+
+
+def load_error(lines: Sequence[str]) -> str:
+    """The reasons in the log of a load that failed, each once; empty if there is none."""
+    found = [line.strip() for line in lines if "error" in line.lower() or "fail" in line.lower()]
+    reasons = []
+    for line in found:
+        match = _LOG_LINE.match(line)
+        text = (match["text"] if match is not None else line).replace("error loading model: ", "").strip()
+        text = re.sub(r"^(?:error|init): ", "", text)
+        if text not in reasons and not _CONSEQUENCES.search(text):
+            reasons.append(text)
+    return "; ".join(reasons[:2]) or "; ".join(found[:2])
+
+
 def parse_error(document: Any) -> Optional[Exception]:
     """The error in a document of llama.cpp; None if it is not an error."""
     error = document.get("error") if isinstance(document, dict) else None
@@ -49,6 +75,8 @@ def parse_error(document: Any) -> Optional[Exception]:
     found = _TOO_LONG.search(text)
     if found is not None:
         return _too_long("input", found["tokens"], found["limit"])
+    if _UNPARSED.search(text):
+        return UnparsedError(text)
     return CallerError(text) if error.get("code", _SERVER_ERROR) < _SERVER_ERROR else RuntimeError(text)
 
 
@@ -65,6 +93,8 @@ class ChunkReader:
 
     Attributes:
         error: The error of the request; None without one.
+        first_choice: Number of the choice that llama.cpp calls 0.
+        has_output: Whether the sink has got deltas.
     """
 
     def __init__(
@@ -80,9 +110,10 @@ class ChunkReader:
                 slots than the request has choices.
         """
         self.error: Optional[Exception] = None
+        self.has_output = False
         self._sink = sink
         self._on_progress = on_progress
-        self._first_choice = first_choice
+        self.first_choice = first_choice
         self._is_chat = generation.chat is not None
         self._top_logprobs = generation.sampling.get("logprobs") or 0
         self._counted: Dict[int, int] = {}
@@ -94,6 +125,7 @@ class ChunkReader:
             self._on_progress()
             delta = None if self._needs_json else self._parse_text_chunk(text)
             if delta is not None:
+                self.has_output = True
                 return not self._sink.push([delta], 0)
             chunk = json.loads(text)
             for one in chunk if isinstance(chunk, list) else [chunk]:
@@ -111,7 +143,7 @@ class ChunkReader:
             return None
         index = int(found["index"])
         self._counted[index] = self._counted.get(index, 0) + 1
-        return Delta(self._first_choice + index, found["text"], tokens=1)
+        return Delta(self.first_choice + index, found["text"], tokens=1)
 
     def _push(self, chunk: Dict[str, Any]) -> bool:
         self.error = parse_error(chunk)
@@ -125,11 +157,13 @@ class ChunkReader:
             self._sink.on_prompt(cached_tokens=timings["cache_n"])
         elif chunk.get("prompt_progress"):
             prompt_tokens = chunk["prompt_progress"]["total"]
-        return self._sink.push([delta for delta in deltas if delta is not None], prompt_tokens)
+        new = [delta for delta in deltas if delta is not None]
+        self.has_output = self.has_output or bool(new)
+        return self._sink.push(new, prompt_tokens)
 
     def _delta(self, choice: Dict[str, Any], timings: Dict[str, Any]) -> Optional[Delta]:
         index = choice["index"]
-        delta = Delta(self._first_choice + index, finish_reason=choice["finish_reason"])
+        delta = Delta(self.first_choice + index, finish_reason=choice["finish_reason"])
         if self._is_chat:
             message = {key: value for key, value in choice["delta"].items() if key != "role" and value is not None}
             delta.text = message.get("content", "")

@@ -47,6 +47,10 @@ def start(settings: Settings, log: Callable[[str], None], on_dead: Callable[[str
         ValueError: If vLLM is not installed, or the settings are invalid.
     """
     keys.reject_unknown(settings.options, (), "'engine_options' in model.json")
+    if not settings.arguments.get("model"):
+        raise ValueError(
+            f"model.json in '{settings.directory}' has no 'model'; name a GGUF file, or a folder or hub name for vLLM"
+        )
     choose_devices(settings)
     try:
         from vllm.engine.arg_utils import AsyncEngineArgs

@@ -11,14 +11,16 @@ import os
 import secrets
 import sys
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from vllm_like import keys, values
+from vllm_like import gguf_header, keys, values, weights
 from vllm_like.engines import llama_defaults, llama_http, llama_requests, llama_responses, llama_schema, threads
 from vllm_like.engines.base import (
     CallerError,
+    Delta,
     EmbeddingRequest,
     EmbeddingSink,
     Engine,
@@ -78,6 +80,8 @@ class LlamaEngine(Engine):
             raise ValueError(
                 f"the engine xllamacpp needs a package of that name in '{sys.prefix}', the model's environment: {error}"
             ) from None
+        # When llama.cpp aborts, it would have gdb print a backtrace of 90 lines after the line with the reason.
+        os.environ.setdefault("GGML_NO_BACKTRACE", "1")
         self._library = xllamacpp
         self.max_model_len = settings.number("max_model_len", llama_defaults.MAX_MODEL_LEN)
         slots = self._slots = settings.number("max_num_seqs", llama_defaults.MAX_NUM_SEQS)
@@ -88,6 +92,8 @@ class LlamaEngine(Engine):
         self._lora_numbers = {name: number for number, name in enumerate(settings.loras)}
         self._key = secrets.token_hex(32)
         self._ranks = _is_for_ranking(settings)
+        llama_defaults.check_sizes(self.max_model_len, slots)
+        _check_memory(settings, path, self.max_model_len, slots)
         parameters = self._parameters(settings, path, slots)
         self._server = _load(xllamacpp, parameters)
         self._queue = SlotQueue(slots, "llama")
@@ -121,6 +127,14 @@ class LlamaEngine(Engine):
         made.cache_prompt = values.flag(settings.arguments, "enable_prefix_caching", default=True)
         if options["n_gpu_layers"] is not None:
             made.n_gpu_layers = options["n_gpu_layers"]
+        self._divide(made, options)
+        self._draft(made, options, settings)
+        for name in ("rope_freq_base", "rope_freq_scale", "yarn_orig_ctx"):
+            if options[name] is not None:
+                setattr(made, name, options[name])
+        if options["rope_scaling"] is not None:
+            kinds, prefix = library.llama_rope_scaling_type, "LLAMA_ROPE_SCALING_TYPE_"
+            made.rope_scaling_type = _member(kinds, prefix, options, "rope_scaling")
         if settings.chat_template:
             made.chat_template = settings.chat_template
         if self._embeds:
@@ -135,6 +149,33 @@ class LlamaEngine(Engine):
         made.ui = False
         made.api_keys = [self._key]
         return made
+
+    def _divide(self, made: Any, options: Mapping[str, Any]) -> None:
+        """How the model is divided among several GPUs."""
+        if options["split_mode"] is not None:
+            made.split_mode = _member(self._library.llama_split_mode, "LLAMA_SPLIT_MODE_", options, "split_mode")
+        if options["main_gpu"] is not None:
+            made.main_gpu = options["main_gpu"]
+        if options["tensor_split"] is not None:
+            shares, most = options["tensor_split"], len(made.tensor_split)
+            if len(shares) > most:
+                raise ValueError(
+                    f"'tensor_split' in model.json has {len(shares)} numbers; llama.cpp has {most} devices"
+                )
+            made.tensor_split = [*shares, *[0.0] * (most - len(shares))]
+
+    def _draft(self, made: Any, options: Mapping[str, Any], settings: Settings) -> None:
+        """The small model that proposes tokens for the model to check."""
+        if options["draft_model"] is None:
+            return
+        kinds = self._library.common_speculative_type
+        made.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+        draft = made.speculative.draft
+        draft.mparams.path = weights.find(options["draft_model"], settings.directory, "draft_model")
+        for name in ("n_gpu_layers", "min", "max"):
+            value = options[f"draft_{name}"]
+            if value is not None:
+                setattr(draft, name if name == "n_gpu_layers" else f"n_{name}", value)
 
     def _add_loras(self, parameters: Any, settings: Settings) -> None:
         if not settings.loras:
@@ -158,6 +199,8 @@ class LlamaEngine(Engine):
         if self.loras:
             wanted = self._lora_numbers.get(generation.lora)
             body["lora"] = [{"id": number, "scale": float(number == wanted)} for number in self._lora_numbers.values()]
+        if generation.chat is not None:
+            body.setdefault("seed", secrets.randbits(32))  # so that a text can be generated again
         self._submit(body, generation, sink, first_choice=0)
 
     def _submit(self, body: Dict[str, Any], generation: Generation, sink: Sink, first_choice: int) -> None:
@@ -175,6 +218,7 @@ class LlamaEngine(Engine):
         self, body: Dict[str, Any], part: Dict[str, Any], generation: Generation, sink: Sink, first_choice: int
     ) -> None:
         error: Any = None
+        reader: Optional[llama_responses.ChunkReader] = None
         try:
             if not sink.is_cancelled():
                 sink.on_start()
@@ -186,6 +230,8 @@ class LlamaEngine(Engine):
                 handle = server.handle_completions if generation.chat is None else server.handle_chat_completions
                 handle(json.dumps(part), reader.on_chunk)  # a JSON string as argument makes the chunks JSON strings
                 error = reader.error
+            if isinstance(error, llama_responses.UnparsedError) and reader is not None:
+                error = self._complete_unparsed(part, generation, sink, reader)
         except ValueError as raised:  # raised for a conversation that its template rejects
             error = llama_responses.template_error(str(raised))
         except Exception as raised:  # noqa: BLE001 - sent to the client
@@ -195,6 +241,28 @@ class LlamaEngine(Engine):
             self._submit(body, generation, sink, next_choice)
         else:
             sink.end(error)
+
+    def _complete_unparsed(
+        self, part: Dict[str, Any], generation: Generation, sink: Sink, reader: llama_responses.ChunkReader
+    ) -> Optional[Exception]:
+        """Send the text that llama.cpp could not parse as content; return the error if that fails.
+
+        llama.cpp does not return it. The same text is generated again, from the rendered prompt and with the same seed,
+        unless a part of it was sent already: then the answer ends there.
+        """
+        if reader.has_output:
+            deltas = [Delta(reader.first_choice + number, finish_reason="stop") for number in range(part["n"])]
+            sink.push(deltas, 0)
+            return None
+        assert generation.chat is not None
+        prompt = self.render(generation.chat)
+        kept = {name: value for name, value in part.items() if name not in generation.chat}
+        plain = replace(generation, chat=None, prompt=prompt)
+        again = llama_responses.ChunkReader(plain, sink, self._queue.poll_cancelled, reader.first_choice)
+        if kept.get("logprobs"):
+            kept["logprobs"] = kept.pop("top_logprobs", 1)
+        self._server.handle_completions(json.dumps({**kept, "prompt": prompt}), again.on_chunk)
+        return again.error
 
     def kv_cache_usage(self, tokens: int) -> float:
         """The part of the key-value cache that *tokens* of the running requests use."""
@@ -329,5 +397,21 @@ def _load(library: Any, parameters: Any) -> Any:
             os.close(kept)
         file.seek(0)
         lines = file.read().decode("utf-8", "replace").splitlines()
-    wrong = [line.strip() for line in lines if "error" in line.lower() or "fail" in line.lower()]
-    raise ValueError(f"llama.cpp cannot load '{parameters.model.path}': {'; '.join(wrong[:4]) or first}")
+    raise ValueError(f"llama.cpp cannot load '{parameters.model.path}': {llama_responses.load_error(lines) or first}")
+
+
+def _check_memory(settings: Settings, path: str, length: int, slots: int) -> None:
+    """Check that the machine has the memory for the cache, which llama.cpp allocates at start.
+
+    Raises:
+        ValueError: If it has not. The kernel would kill the process instead.
+    """
+    if llama_defaults.option(settings.options, "n_gpu_layers"):
+        return  # the cache is in the memory of GPUs
+    numbers = gguf_header.read(Path(path)).cache_numbers
+    needed, memory = llama_defaults.cache_bytes(length, slots, numbers), llama_defaults.memory_bytes()
+    if needed > memory:
+        raise ValueError(
+            f"cannot allocate a cache of {length} x {slots} tokens ('max_model_len', 'max_num_seqs' in model.json): it "
+            f"has {needed / 1e9:.1f} GB, and the machine {memory / 1e9:.1f} GB; lower one of them"
+        )
