@@ -175,6 +175,10 @@ DOCUMENTS = [
     '{"inputs":[{"name":"X",NUMBERS,"data":[1,2]},{"name":"Y","shape":[0],"parameters":{"binary_data_size":0}}]}',
     '{"inputs":[{"name":"X",NUMBERS,"parameters":{"shared_memory_region":"r","data":[1,2]}}]}',
     # malformed
+    '"inputs":[{"name":"X",NUMBERS,"data":[1,2]}]}',
+    '{"id":"1",{"inputs":[{"name":"X",NUMBERS,"data":[1,2]}]}',
+    '{"inputs":[{"name":"X",NUMBERS,"data":[1,2]}]},"data":[3,4]}]}',
+    '{"inputs":[{"name":"X",NUMBERS,"data":}]}',
     '{"inputs":[{"name":"X",NUMBERS,"data":[1,2]}',
     '{"inputs":[{"name":"X",NUMBERS,"data":[1,2]}]}}',
     '{"inputs":[{"name":"X",NUMBERS,"data":',
@@ -189,10 +193,17 @@ DOCUMENTS = [
 ]
 
 
+EARLIER = [
+    '{"id":"1","inputs":[{"name":"X",NUMBERS,"data":[1,2]}]}',
+    '{"inputs":[{"name":"X",NUMBERS,"data":[1,2]}]}',
+]
+
+
+@pytest.mark.parametrize("latest", [1, -1])
 @pytest.mark.parametrize("text", DOCUMENTS)
-def test_a_document_is_read_alike_whatever_came_before(text):
+def test_a_document_is_read_alike_whatever_came_before(text, latest):
     known = parser()
-    for each in DOCUMENTS:
+    for each in [*DOCUMENTS, *EARLIER[::latest]]:
         read(each.replace("NUMBERS", NUMBERS), known)
     document = text.replace("NUMBERS", NUMBERS)
     for variant in (document, document.replace("[1,2]", "[5,6.5]", 1), document.replace("[3,4]", "[7,8]")):

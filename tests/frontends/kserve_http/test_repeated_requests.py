@@ -81,12 +81,14 @@ def test_requests_that_differ_in_their_id_are_of_one_pattern():
     assert read(f"{{{REST}}}", b"ab", known)[1] is not found[0]
 
 
-def test_a_known_request_within_malformed_json_is_refused():
+@pytest.mark.parametrize("malformed", ['{"id":"1",{%s}', "%s}", '"id":"1",%s}', "{%s"])
+def test_a_known_request_within_malformed_json_is_refused(malformed):
     known = parser()
     read(f"{{{REST}}}", b"ab", known)
+    read(f'{{"id":"1",{REST}}}', b"ab", known)
 
     with pytest.raises(MalformedRequestError, match="failed to parse the request JSON buffer"):
-        read(f'{{"id":"1",{{{REST}}}', b"ab", known)
+        read(malformed % REST, b"ab", known)
 
 
 def answer(data: bytes, layout: object, request_id: str = "", **more) -> InferResponse:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from naiad_stub.memo import Memo
 
 from naiad.frontends.kserve_http.infer_request import NO_REGIONS, parse_infer
-from naiad.frontends.kserve_http.json_skeleton import is_certain, split
+from naiad.frontends.kserve_http.json_skeleton import cut, is_certain, pieces_of, split
 from naiad.frontends.kserve_http.json_tensors import UnusualListError, list_packer
 from naiad.frontends.kserve_http.response_format import RepeatedResponses, ResponseFormat
 from naiad.frontends.regions import TensorRegions
@@ -31,8 +31,7 @@ _MAX_KNOWN = 1024
 _MAX_JSON = 4096
 _MAX_JSON_DIGITS = len(str(_MAX_JSON))
 _ID = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*"([ !#-\[\]-~]{1,256})"[ \t\r\n]*,[ \t\r\n]*(?=")')
-"""A first member `id` without escapes. The quote that must follow keeps the rest apart from JSON without such an id,
-which begins with a brace."""
+"""A first member `id` without escapes. What follows is no JSON by itself: `has_id` says where it was cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +43,14 @@ class _KnownRequest:
         inputs: Name, datatype, shape, start and end of each input. Positions count from the end of the JSON.
         size: Bytes after the JSON.
         form: How the client wants the response.
+        has_id: Whether an id was cut off the JSON that it is found by.
     """
 
     request: InferRequest
     inputs: tuple[tuple[str, Datatype, tuple[int, ...], int, int], ...]
     size: int
     form: ResponseFormat
+    has_id: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +59,17 @@ class _KnownJson:
 
     Attributes:
         request: The request, without inputs and with the id of the first one.
+        pieces: The JSON around its lists of data, without an id at its beginning.
         inputs: Name, datatype and shape of each input, and what gives the bytes of its list.
         form: How the client wants the response.
+        has_id: Whether an id was cut off the JSON that the pieces are of.
     """
 
     request: InferRequest
+    pieces: tuple[bytes, ...]
     inputs: tuple[tuple[str, Datatype, tuple[int, ...], Callable[[bytes], bytes]], ...]
     form: ResponseFormat
+    has_id: bool
 
 
 class InferRequestParser:
@@ -77,6 +82,7 @@ class InferRequestParser:
         self._regions = regions
         self._known: Memo[bytes, _KnownRequest] = Memo(_MAX_KNOWN)
         self._skeletons: Memo[bytes, _KnownJson] = Memo(_MAX_KNOWN)
+        self._latest: _KnownJson | None = None  # which most requests are like
 
     def parse(self, body: Buffer, header_length: bytes | None) -> tuple[InferRequest, ResponseFormat]:
         """As `infer_request.parse_infer`, which it calls for requests not seen before."""
@@ -86,27 +92,39 @@ class InferRequestParser:
         if size <= 0:
             return parse_infer(body, header_length, self._model_name, self._version, self._max_json, self._regions)
         text = bytes(body[:size])
-        # First the whole text: a key without its id begins with a quote, so no text with an id is found.
+        # First the whole text, as a client without ids sends it.
         known, found_id, key = self._known.get(text), None, text
         if known is None:
             found_id = _ID.match(text)
             if found_id is not None:
                 key = text[found_id.end() :]
                 known = self._known.get(key)
-        if known is not None and len(body) == size + known.size:
+        if known is not None and len(body) == size + known.size and known.has_id is (found_id is not None):
             request_id = known.request.request_id if found_id is None else found_id[1].decode("ascii")
             return _repeat(known, body, size, request_id), known.form
         request, form = parse_infer(body, header_length, self._model_name, self._version, self._max_json, self._regions)
         # Of two members `id` the last one counts. It may be spelled with escapes, so a backslash is enough to give up.
         if found_id is None or not (b'"id"' in key or b"\\" in key):
-            self._remember(key, request, form, len(body) - size)
+            self._remember(key, request, form, len(body) - size, has_id=found_id is not None)
         return request, form
 
     def _parse_json(self, text: bytes) -> tuple[InferRequest, ResponseFormat]:
         """As `parse`, for a body that is JSON alone."""
-        found_id = _ID.match(text)
-        skeleton, lists = split(text if found_id is None else text[found_id.end() :])
-        known = self._skeletons.get(skeleton)
+        # First as the latest request: then `cut` needs neither a search for an id nor a look-up.
+        known, found_id, skeleton = self._latest, None, b""
+        lists = None if known is None or known.has_id else cut(text, known.pieces)
+        if lists is None:
+            found_id = _ID.match(text)
+            rest = text if found_id is None else text[found_id.end() :]
+            if known is not None and known.has_id and found_id is not None:
+                lists = cut(rest, known.pieces)
+        if lists is None:
+            skeleton, lists = split(rest)
+            known = self._skeletons.get(skeleton)
+            if known is not None and known.has_id is (found_id is not None):
+                self._latest = known
+            else:
+                known = None
         if known is not None:
             try:
                 inputs = [
@@ -120,10 +138,12 @@ class InferRequestParser:
                 return _like(known.request, inputs, request_id), known.form
         request, form = parse_infer(text, None, self._model_name, self._version, self._max_json, self._regions)
         if known is None and lists and len(skeleton) <= _MAX_JSON and is_certain(skeleton, len(request.inputs)):
-            self._remember_json(skeleton, lists, request, form)
+            self._remember_json(skeleton, lists, request, form, has_id=found_id is not None)
         return request, form
 
-    def _remember_json(self, skeleton: bytes, lists: list[bytes], request: InferRequest, form: ResponseFormat) -> None:
+    def _remember_json(
+        self, skeleton: bytes, lists: list[bytes], request: InferRequest, form: ResponseFormat, *, has_id: bool
+    ) -> None:
         if form.requested is not None:
             return  # it refers to regions and labels, which change while the server runs
         inputs = []
@@ -138,9 +158,11 @@ class InferRequestParser:
         if all(tensor.datatype is not Datatype.BYTES for tensor in request.inputs):  # whose elements must be counted
             request.layout_key = object()
         form.repeated = RepeatedResponses()
-        self._skeletons[skeleton] = _KnownJson(replace(request, inputs=()), tuple(inputs), form)
+        self._skeletons[skeleton] = self._latest = _KnownJson(
+            replace(request, inputs=()), pieces_of(skeleton), tuple(inputs), form, has_id
+        )
 
-    def _remember(self, key: bytes, request: InferRequest, form: ResponseFormat, size: int) -> None:
+    def _remember(self, key: bytes, request: InferRequest, form: ResponseFormat, size: int, *, has_id: bool) -> None:
         if sum([len(tensor.data) for tensor in request.inputs]) != size:
             return  # some of the data is in the JSON, or in shared memory
         if form.requested is not None:
@@ -153,7 +175,7 @@ class InferRequestParser:
             start = end
         request.layout_key = object()
         form.repeated = RepeatedResponses()
-        self._known[key] = _KnownRequest(replace(request, inputs=()), tuple(inputs), size, form)
+        self._known[key] = _KnownRequest(replace(request, inputs=()), tuple(inputs), size, form, has_id)
 
 
 def _json_size(header_length: bytes | None) -> int:

@@ -34,6 +34,29 @@ def split(text: bytes) -> tuple[bytes, list[bytes]]:
     return _DATA.join(outside), lists
 
 
+def pieces_of(skeleton: bytes) -> tuple[bytes, ...]:
+    """What is before, between and behind the lists of a text with this skeleton."""
+    *pieces, last = skeleton.split(_DATA)
+    return (*[piece + _DATA for piece in pieces], last)
+
+
+def cut(text: bytes, pieces: tuple[bytes, ...]) -> list[bytes] | None:
+    """The lists of a text with these pieces around them; None if it has others. In less time than `split` takes."""
+    first, last = pieces[0], pieces[-1]
+    if not (text.startswith(first) and text.endswith(last)):
+        return None
+    lists = []
+    start = len(first)
+    for piece in pieces[1:-1]:
+        end = text.find(piece, start)
+        if end < 0:
+            return None
+        lists.append(text[start:end])
+        start = end + len(piece)
+    lists.append(text[start : len(text) - len(last)])
+    return lists if start + len(last) <= len(text) else None
+
+
 def _end_of_list(part: bytes) -> int:
     """Where the list at the beginning of *part* ends: a list of strings, or one that another member follows."""
     strings = _STRINGS.match(part)
