@@ -331,6 +331,50 @@ def _chain(client: Connection) -> dict[str, Any]:
     return found
 
 
+_WRITE_DOUBLES = """
+import json, sys, torch
+class Doubles(torch.nn.Module):
+    def forward(self, given):
+        return given * 2
+torch.jit.trace(Doubles(), torch.ones(2)).save(sys.argv[1])
+print(json.dumps({"cuda": torch.cuda.is_available()}))
+"""
+_ON_THE_GPU = """
+backend: "pytorch"
+input { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] }
+instance_group { kind: KIND_GPU gpus: [ 0 ] }
+parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }
+"""
+
+
+def try_files(table: Table, work: Path, interpreter: str, versions: Mapping[str, str]) -> None:
+    """Rows of the backend `pytorch`: a file on the GPU, alone and as each step of an ensemble."""
+    section = "files"
+    if str(versions.get("torch", "none")).startswith("none"):
+        table.note(section, "backend pytorch", f"the interpreter has {versions.get('torch', 'none')}")
+        return
+    if table.remaining < _LEAST_SECONDS:
+        table.note(section, "backend pytorch", "no time is left")
+        return
+    repository = work / "files"
+    file = repository / "doubles" / "1" / "model.pt"
+    file.parent.mkdir(parents=True)
+    written = _json_of([interpreter, "-c", _WRITE_DOUBLES, str(file)], table)[0]
+    if not written["cuda"]:
+        table.note(section, "backend pytorch", "PyTorch finds no GPU that it can use")
+        return
+    (repository / "doubles" / "config.pbtxt").write_text(_ON_THE_GPU)
+    _write_chain(repository / "chain", ["doubles"] * 3)
+    options = [f"--backend-config=pytorch,execution-env-path={versions['prefix']}"]
+    with (
+        running(naiad_command(), repository, work, table, *options, **_checkout()) as port,
+        Connection(port, _REQUEST_SECONDS) as client,
+    ):
+        table.try_out(section, "a model.pt on the GPU", lambda: _outputs(client, "doubles", ""))
+        table.try_out(section, "three steps with it", lambda: _chain(client))
+
+
 def _checkout() -> dict[str, str]:
     return {"PYTHONPATH": f"{ROOT / 'platform'}:{ROOT / 'stubs'}"}
 
@@ -569,6 +613,7 @@ def main() -> int:
         try_driver(table, options.python if versions else sys.executable, versions)
         _guarded(table, "figures", lambda: try_figures(table, work, reference, has_gpu=has_gpu))
         _guarded(table, "frameworks", lambda: try_frameworks(table, work, versions.get("prefix"), versions))
+        _guarded(table, "files", lambda: try_files(table, work, options.python, versions))
         _guarded(table, "machine", lambda: try_machine(table, work, versions.get("prefix"), versions))
         table.try_out(
             "end", "device memory in use, MiB: before, after", lambda: _leftovers(before, work, has_gpu=has_gpu)

@@ -26,11 +26,13 @@ def declared_environment(factory: pytest.TempPathFactory, backend: str, *flags: 
 
 
 def torch_environment(factory: pytest.TempPathFactory) -> Path:
-    """A store with PyTorch, in builds for processors: those for GPUs are 5 GB.
+    """A store with PyTorch and transformers, in builds for processors: those for GPUs are 5 GB.
 
     pip has them where the index of PyTorch is among its indexes, or a folder of wheels has them.
     """
-    return declared_environment(factory, "pytorch", "--backend-config=pytorch,execution-env-path=pylock.cpu.toml")
+    return declared_environment(
+        factory, "transformers", "--backend-config=transformers,execution-env-path=pylock.cpu.toml"
+    )
 
 
 def prefetched(store: Path, *arguments: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from saved_models.interface import ModelInterface, ModelTensor, check
@@ -32,9 +32,9 @@ def open_package(path: Path, settings: ModelSettings, options: Options) -> Model
     content = content_of(path)
     try:
         if content is Content.EXPORTED:
-            return ExportedModel(path, options)
+            return _open_exported(path, options)
         if content is Content.COMPILED:
-            return CompiledModel(path, settings, options)
+            return _open_compiled(path, settings, options)
     except (RuntimeError, ValueError, OSError, KeyError, AssertionError) as problem:
         sentence = str(problem).strip().split("\n", 1)[0]
         raise settings.error(
@@ -48,17 +48,32 @@ def open_package(path: Path, settings: ModelSettings, options: Options) -> Model
     )
 
 
-class _Package:
-    """What both kinds share: the names of tensors, and the comparison with the configuration."""
+Run = Callable[[List[torch.Tensor]], Sequence[Any]]
+"""Computes the outputs from the inputs, both in the order of the call specification."""
 
-    inputs: Tuple[Optional[ModelTensor], ...]
-    device: torch.device
 
-    def __init__(self, specification: Tuple[str, str]) -> None:
+class PackageModel:
+    """A model with the call specification of a package."""
+
+    def __init__(
+        self,
+        specification: Sequence[str],
+        described: Optional[Sequence[Optional[ModelTensor]]],
+        device: torch.device,
+        run: Run,
+    ) -> None:
+        """*described* has type and shape of each input that the package tells; None if it tells none."""
         self._inputs, self._outputs = input_names(specification[0]), output_names(specification[1])
         self.input_names = tuple(f"INPUT__{number}" for number in range(len(self._inputs)))
         self.output_names = tuple(f"OUTPUT__{number}" for number in range(len(self._outputs)))
         self.described = f"the inputs {', '.join(self._inputs)} and the outputs {', '.join(self._outputs)}"
+        self.device = device
+        self.inputs: Tuple[Optional[ModelTensor], ...] = (None,) * len(self._inputs)
+        if described is not None and len(described) == len(self._inputs):
+            self.inputs = tuple(
+                None if each is None else replace(each, name=name) for each, name in zip(described, self.input_names)
+            )
+        self._run = run
         self._order: List[str] = []
 
     def bind(self, settings: ModelSettings) -> Dict[str, Key]:
@@ -105,30 +120,26 @@ class _Package:
             named.append(replace(tensor, name=name, shape=shape))
         check(replace(settings, outputs=(), states=()), ModelInterface(tuple(named), ()))
 
-
-class CompiledModel(_Package):
-    """Machine code in a package, called with a flat list of tensors."""
-
-    def __init__(self, path: Path, settings: ModelSettings, options: Options) -> None:
-        described = describe_inputs(path)
-        if described is None:
-            # Read once, by the library that is loaded next. Its checks also refuse batches of one row, so they are
-            # a last resort.
-            os.environ[_CHECKS] = "1"
-        index = -1 if options.device is None or options.device.type == "cpu" else options.device.index
-        # `torch._inductor.aoti_load_package` returns a wrapper of this, and imports the compiler first, which takes
-        # seconds.
-        load: Any = torch._C._aoti.AOTIModelPackageLoader  # noqa: SLF001 - the public one takes seconds, see above
-        self._loader: Any = load(str(path), _NAME_IN_PACKAGE, False, 1, index)
-        self.device = _device_of(str(self._loader.get_metadata().get("AOTI_DEVICE_KEY", "cpu")), settings, options)
-        super().__init__(tuple(self._loader.get_call_spec()[:2]))
-        self.inputs = (None,) * len(self._inputs)
-        if described is not None and len(described) == len(self._inputs):
-            self.inputs = tuple(replace(each, name=name) for each, name in zip(described, self.input_names))
-
     def call(self, values: Mapping[str, Any]) -> Any:
         """The outputs, in the order of the call specification."""
-        return tuple(self._loader.run([values[name].contiguous() for name in self._order]))
+        return tuple(self._run([values[name] for name in self._order]))
+
+
+def _open_compiled(path: Path, settings: ModelSettings, options: Options) -> PackageModel:
+    """Machine code in a package."""
+    described = describe_inputs(path)
+    if described is None:
+        # Read once, by the library that is loaded next. Its checks also refuse batches of one row, so they are a last
+        # resort.
+        os.environ[_CHECKS] = "1"
+    index = -1 if options.device is None or options.device.type == "cpu" else options.device.index
+    # `torch._inductor.aoti_load_package` returns a wrapper of this, and imports the compiler first.
+    load: Any = torch._C._aoti.AOTIModelPackageLoader  # noqa: SLF001 - the public one takes seconds
+    loader = load(str(path), _NAME_IN_PACKAGE, False, 1, index)
+    device = _device_of(str(loader.get_metadata().get("AOTI_DEVICE_KEY", "cpu")), settings, options)
+    return PackageModel(
+        loader.get_call_spec(), described, device, lambda flat: loader.run([value.contiguous() for value in flat])
+    )
 
 
 def _device_of(compiled_for: str, settings: ModelSettings, options: Options) -> torch.device:
@@ -143,34 +154,32 @@ def _device_of(compiled_for: str, settings: ModelSettings, options: Options) -> 
     return options.device
 
 
-class ExportedModel(_Package):
+def _open_exported(path: Path, options: Options) -> PackageModel:
     """An exported program, run as a module."""
+    from torch.utils import _pytree
 
-    def __init__(self, path: Path, options: Options) -> None:
-        program: Any = torch.export.load(str(path))
-        if options.device is not None and options.device.type != "cpu":
-            from torch.export.passes import move_to_device_pass
+    program: Any = torch.export.load(str(path))
+    device = torch.device("cpu") if options.device is None else options.device
+    if device.type != "cpu":
+        from torch.export.passes import move_to_device_pass
 
-            program = move_to_device_pass(program, options.device)
-        self.device = torch.device("cpu") if options.device is None else options.device
-        from torch.utils import _pytree
+        program = move_to_device_pass(program, device)
+    tree: Any = _pytree
+    structure = program.call_spec.in_spec
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    module = program.module()
 
-        self._pytree: Any = _pytree
-        self._in_spec = program.call_spec.in_spec
-        dumped = tuple(_pytree.treespec_dumps(each) for each in (self._in_spec, program.call_spec.out_spec))
-        super().__init__((dumped[0], dumped[1]))
-        values = {node.name: node.meta.get("val") for node in program.graph.nodes}
-        self.inputs = tuple(
-            _described(name, values.get(given))
-            for name, given in zip(self.input_names, program.graph_signature.user_inputs)
-        )
-        self._module = program.module()
+    def run(flat: List[torch.Tensor]) -> Sequence[Any]:
+        positional, keywords = tree.tree_unflatten(flat, structure)
+        leaves: Sequence[Any] = tree.tree_leaves(module(*positional, **keywords))
+        return leaves
 
-    def call(self, values: Mapping[str, Any]) -> Any:
-        """The outputs, in the order of the call specification."""
-        flat = [values[name] for name in self._order]
-        positional, keywords = self._pytree.tree_unflatten(flat, self._in_spec)
-        return tuple(self._pytree.tree_leaves(self._module(*positional, **keywords)))
+    return PackageModel(
+        [tree.treespec_dumps(each) for each in (structure, program.call_spec.out_spec)],
+        [_described(name, values.get(name)) for name in program.graph_signature.user_inputs],
+        device,
+        run,
+    )
 
 
 def _described(name: str, value: Any) -> Optional[ModelTensor]:

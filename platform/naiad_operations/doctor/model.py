@@ -46,6 +46,7 @@ from naiad_operations.doctor.code import examine_code
 from naiad_operations.doctor.findings import Finding, Severity
 from naiad_operations.doctor.machine import missing_room
 from naiad_operations.doctor.native_library import examine_native_library, initialize_model
+from naiad_operations.doctor.saved_models import examine_parameters
 
 __all__ = ["ExaminationContext", "ExaminedModel", "examine_model"]
 
@@ -295,6 +296,7 @@ def _examine_configuration(
     if config.settings.scaling is not None and resolution.library is not None:
         error = reject_native_scaling(config.name)
         examined.add_error("config", error, where=place_of_parameter(Path(path), error.parameter), version=version)
+    examined.add_findings(examine_parameters(config, resolution, path), version)
     if _is_on_demand(config, context):
         examined.add_findings(_examine_demand(config, resolution, path, context), version)
     if not _may_complete(resolution, context):

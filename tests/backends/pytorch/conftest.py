@@ -12,7 +12,8 @@ from backends.builds import python_of, torch_environment
 from support.once import once
 from support.server import ServerProcess
 
-ENVIRONMENT = "--backend-config=pytorch,execution-env-path=pylock.cpu.toml"
+ENVIRONMENT = "--backend-config=pytorch,execution-env-path=../transformers/pylock.cpu.toml"
+"""The packages that the backend declares, and more: one environment for the tests of both."""
 
 PREWARM = 'parameters { key: "PREWARM" value { string_value: "torch" } }'
 """PyTorch is imported once for all of the tests' models."""

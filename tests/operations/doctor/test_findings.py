@@ -159,6 +159,30 @@ def test_demand_is_examined_with_the_flags_of_the_server(tmp_path, examine):
     assert {found[name]["advice"] for name in ("sometimes", "idle")} == {CORRECT}
 
 
+def test_parameters_of_saved_models_that_have_no_effect_are_notes(tmp_path, examine):
+    (tmp_path / "backends").mkdir()
+    for name, backend, parameters in (
+        ("shares", "pytorch", parameter("ENABLE_WEIGHT_SHARING", "true")),
+        ("shares_not", "pytorch", parameter("ENABLE_WEIGHT_SHARING", "false") + parameter("INFERENCE_MODE", "true")),
+        ("trees", "fil", parameter("chunk_size", "8")),
+        ("other", "python", parameter("chunk_size", "8")),
+    ):
+        write(tmp_path / "models" / name, model(config=CONFIG.replace('"python"', f'"{backend}"') + parameters))
+
+    # Nothing is installed: what a parameter means is known without its environment.
+    findings = examine("--env-build=never")["findings"]
+    found = [each for each in findings if each["code"] == "without-effect"]
+
+    assert [(each["model"], each["severity"], each["message"]) for each in found] == [
+        (
+            "shares",
+            "note",
+            ("the parameter ENABLE_WEIGHT_SHARING has no effect: each instance is a process with weights of its own"),
+        ),
+        ("trees", "note", "the parameter chunk_size has no effect: Treelite computes on processors"),
+    ]
+
+
 def test_libraries_that_a_native_backend_lacks_are_named(tmp_path):
     path = tmp_path / "libtriton_own.so"
     path.write_bytes(write_library([ENTRY], path.name))

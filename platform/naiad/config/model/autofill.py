@@ -49,6 +49,7 @@ _FILES_OF_OWN_BACKENDS = {
     "checkpoint.tl": "fil",
     "model.skops": "sklearn",
     "model.joblib": "sklearn",
+    "model.safetensors": "transformers",
 }
 """Files of backends that ship with naiad. The reference recognises none of them: a `model.py` beside one is meant."""
 

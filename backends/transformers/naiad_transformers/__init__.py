@@ -1,0 +1,1 @@
+"""Pipelines of Hugging Face's transformers."""
