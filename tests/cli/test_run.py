@@ -277,3 +277,15 @@ def test_help_lists_the_flags():
 
     assert code == 0
     assert all(f"--{name}" in out for name in ("input", "version", "with", "json", "debug"))
+
+
+def test_a_value_may_be_longer_than_the_name_of_a_file(run_here, double):
+    text = "x" * 300
+
+    code, _, errors = run_here(double, f"--input={text}")
+    assert code == 1
+    assert f"cannot read --input={'x' * 80}...: File name too long; give a JSON file" in errors
+
+    code, _, errors = run_here(double, f"--input=IN={text}")
+    assert code == 1
+    assert "Traceback" not in errors

@@ -33,6 +33,9 @@ _SHOWN_CHARACTERS = 60
 """How much of a wrong value an error repeats."""
 
 
+_SHOWN = 80
+
+
 def read_request(inputs: Sequence[str], metadata: ModelMetadata) -> InferRequest:
     """The request that the texts of `--input` describe.
 
@@ -50,7 +53,7 @@ def read_request(inputs: Sequence[str], metadata: ModelMetadata) -> InferRequest
     for text in inputs:
         name, equals, value = text.partition("=")
         # The name of an existing file may contain "=".
-        if equals and not Path(text).exists():
+        if equals and not _is_file(text):
             values[name] = _parse_value(value)
         else:
             document.update(_read_document(text))
@@ -65,13 +68,21 @@ def read_request(inputs: Sequence[str], metadata: ModelMetadata) -> InferRequest
     return request
 
 
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):  # longer than a file's name may be, or with a NUL
+        return False
+
+
 def _read_document(source: str) -> dict[str, Any]:
     try:
         content = sys.stdin.buffer.read() if source == _STDIN else Path(source).read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        shown = source if len(source) <= _SHOWN else f"{source[:_SHOWN]}..."
+        why = error.strerror if isinstance(error, OSError) else error
         raise InvalidRequestError(
-            f"cannot read --input={source}: {error.strerror or error}; give a JSON file, - for standard input, or "
-            "name=value"
+            f"cannot read --input={shown}: {why or error}; give a JSON file, - for standard input, or name=value"
         ) from error
     return parse_json(content)
 

@@ -7,12 +7,16 @@ import hashlib
 import importlib.metadata
 import io
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from naiad.environments.archives.manifest import Package
 
-__all__ = ["list_packages", "normalize_record", "site_folders"]
+__all__ = ["editable_remains", "list_packages", "normalize_record", "site_folders"]
+
+_EDITABLE = re.compile(r"^__editable__[_.]*|_finder$")
+_QUOTED_PATH = re.compile(r"'(/[^']+)'")
 
 
 def site_folders(prefix: Path) -> list[Path]:
@@ -67,3 +71,32 @@ def _conda_packages(prefix: Path) -> Iterator[Package]:
 
 def _normal(name: str) -> str:
     return name.lower().replace("_", "-").replace(".", "-")
+
+
+def editable_remains(site_dirs: Iterable[str]) -> list[str]:
+    """What editable installs have left in folders of packages, files that name code elsewhere, as sentences."""
+    found = []
+    for folder in map(Path, site_dirs):
+        files = (*folder.glob("*.pth"), *folder.glob("*.egg-link"), *folder.glob("__editable__*_finder.py"))
+        for file in sorted(files):
+            missing = next((path for path in _named_folders(file) if not Path(path).exists()), "")
+            if missing:
+                name = _EDITABLE.sub("", file.stem).strip("_").partition("-")[0]
+                found.append(
+                    f"has the remains of an editable install of '{name}': {file.name} names {missing}, which is not "
+                    "here, so its modules cannot be imported; install it without --editable where the environment is "
+                    "made"
+                )
+    return found
+
+
+def _named_folders(file: Path) -> Iterator[str]:
+    """The absolute paths that a file of an editable install names."""
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    if file.suffix == ".py":
+        yield from _QUOTED_PATH.findall(text)
+    else:
+        yield from (line.strip() for line in text.splitlines() if line.startswith("/"))

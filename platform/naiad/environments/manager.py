@@ -219,6 +219,11 @@ class EnvironmentManager:
     def _ready(
         self, found: Interpreter, *, source: Path | None, prefix: Path, library_path: Path | None
     ) -> ReadyEnvironment:
+        if os.pathsep in str(found.python.parent):
+            raise ExecutionEnvironmentError(
+                f"the environment {prefix} cannot be used: its path has a '{os.pathsep}', which separates the folders "
+                "in PATH, so that the model would run programs of other environments; rename the folder"
+            )
         return ReadyEnvironment(
             source=source,
             prefix=prefix,

@@ -339,3 +339,11 @@ def test_a_prefetched_environment_has_the_python_that_the_model_requires(tmp_pat
     )
 
     assert required == [(str(model / "1" / "model.py"), "==3.10.*", True)]
+
+
+def test_a_folder_that_is_missing_is_not_created_for_an_archive(tmp_path):
+    failed = env("pack", tmp_path, "--output", tmp_path / "somebdy" / "e.tar.zst").exception
+
+    assert isinstance(failed, ExecutionEnvironmentError)
+    assert failed.message.endswith(f"there is no folder {tmp_path}/somebdy; create it, or name another --output")
+    assert not (tmp_path / "somebdy").exists()

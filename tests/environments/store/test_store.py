@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from environments import makers
 from filelock import FileLock
 
-from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.errors import ExecutionEnvironmentError, OptionError
 from naiad.environments.manager import EnvironmentManager
 
 PREPARE = """
@@ -317,3 +318,71 @@ def test_an_entry_whose_content_was_lost_in_a_power_failure_is_created_again(man
     assert again == ready
     assert lost.stat().st_size > 0
     assert unpackings(recorder) == 2
+
+
+@pytest.mark.parametrize("below", ["opt/conda/envs/e", "e", "a/b/c"])
+def test_an_environment_below_other_folders_is_found(below, whole, manager, tmp_path):
+    archive = tmp_path / "e.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(whole, below)
+        tar.addfile(makers.member("__MACOSX/._x"))
+
+    ready = manager.prepare(archive)
+
+    assert ready.prefix == manager.store_root / str(ready.digest) / "env" / below
+    assert makers.run(ready.python, "-c", "import sys; print(sys.prefix)").strip() == str(ready.prefix)
+
+
+def test_of_several_environments_in_an_archive_none_is_guessed(whole, manager, tmp_path):
+    archive = tmp_path / "e.tar"
+    with tarfile.open(archive, "w") as tar:
+        for name in ("envs/one", "envs/two"):
+            tar.add(whole, name)
+
+    with pytest.raises(ExecutionEnvironmentError, match="environments are in envs/one, envs/two: name or pack one of "):
+        manager.prepare(archive)
+
+
+def test_a_store_whose_path_cannot_be_in_path_is_refused(tmp_path):
+    with pytest.raises(
+        OptionError, match="a:b: its path has a ':', which separates the folders in PATH, so that models"
+    ):
+        EnvironmentManager(tmp_path / "a:b")
+
+
+def test_an_environment_whose_path_cannot_be_in_path_is_refused(whole, manager, tmp_path):
+    shutil.copytree(whole, tmp_path / "a:b", symlinks=True)
+
+    with pytest.raises(ExecutionEnvironmentError, match=r"cannot be used: its path has a ':', .*; rename the folder"):
+        manager.prepare(tmp_path / "a:b")
+
+
+def test_a_numpy_that_does_not_work_is_not_called_missing(minor, manager, tmp_path):
+    prefix = makers.make_environment(tmp_path / "made", minor)
+    (prefix / "lib" / f"python{minor}" / "site-packages/numpy/__init__.py").write_text(
+        "raise ImportError('libblas.so')"
+    )
+    archive = makers.pack_plainly(prefix, tmp_path / "e.tar")
+
+    with pytest.raises(
+        ExecutionEnvironmentError, match=r"libblas.so.*; it is installed there and does not work: install"
+    ):
+        manager.prepare(archive)
+
+
+def test_remains_of_an_editable_install_are_called_that(minor, manager, tmp_path, caplog):
+    prefix = makers.make_environment(tmp_path / "made", minor)
+    site = prefix / "lib" / f"python{minor}" / "site-packages"
+    (site / "__editable__.shop-1.0.pth").write_text("/srv/somebody/shop/src\n")
+    (site / "__editable___tools_1_0_finder.py").write_text("MAPPING = {'tools': '/srv/somebody/tools'}\n")
+    (site / "here.pth").write_text(f"{tmp_path}\n")
+
+    with caplog.at_level("WARNING", "naiad.environments"):
+        manager.prepare(makers.pack_plainly(prefix, tmp_path / "e.tar"))
+
+    warnings = [record.getMessage() for record in caplog.records]
+    assert any(
+        "an editable install of 'shop': __editable__.shop-1.0.pth names /srv/somebody/shop/src" in w for w in warnings
+    )
+    assert any("__editable___tools_1_0_finder.py names /srv/somebody/tools, which is not here" in w for w in warnings)
+    assert not any("here.pth" in w for w in warnings)

@@ -41,8 +41,8 @@ from naiad.environments.progress import ProgressMeter, ProgressReporter
 
 _log = logging.getLogger("naiad.environments")
 _INTERPRETER_NAME = re.compile(r"python(3(\.\d+)?)?")
-_INTERPRETER_LINK = re.compile(r"(/[^/]+)?/bin/python(3(\.\d+)?)?")
-"""Paths that `venv` makes links to the interpreter it was made from, in an archive or the one folder in it."""
+_INTERPRETER_LINK = re.compile(r"(/[^/]+)*/bin/python(3(\.\d+)?)?")
+"""Paths that `venv` makes links to the interpreter it was made from, in an archive or a folder in it."""
 _CHUNK = 1024 * 1024
 _NAME_SHOWN = 200
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -238,6 +238,10 @@ class _Unpacker:
                 continue
             if real != root and not real.startswith(root + os.sep):
                 raise self._unsafe_error(member, f"is a symbolic link that leaves the archive (to '{member.target}')")
+            if _is_loop(path):
+                raise self._unsafe_error(
+                    member, f"is a symbolic link that leads back to itself (to '{member.target}'): remove it"
+                )
         for path, mtime in self._folder_times.items():
             set_mtime(path, mtime)
 
@@ -338,11 +342,7 @@ class _Unpacker:
                 os.symlink(target, path)  # noqa: PTH211 - as below
                 self._links.append((path, member))
                 return
-            raise self._unsafe_error(
-                member,
-                f"is a symbolic link to the absolute path '{target}' (in an archive made from a venv this is its "
-                "interpreter, which the archive lacks: build a whole environment with conda or `naiad env build`)",
-            )
+            raise self._absolute_link_error(member, path)
         joined = os.path.normpath(os.path.join(os.path.dirname(path), target))  # noqa: PTH118, PTH120 - plain strings: called for each of 100,000 members
         if not target or (joined != self._root and not joined.startswith(self._root + os.sep)):
             raise self._unsafe_error(member, f"is a symbolic link that leaves the archive (to '{target}')")
@@ -352,12 +352,31 @@ class _Unpacker:
     def _hardlink(self, member: Member, path: str) -> None:
         source = self._inside(member, member.target)
         self._writers.drain()
+        if os.path.dirname(source) in self._folders and os.path.islink(source) and source != path:  # noqa: PTH114, PTH120 - as below
+            # How tar stores a symbolic link that has several names. It is checked as one at this place.
+            self._symlink(member._replace(target=os.readlink(source)), self._vacate(member, path))  # noqa: PTH115 - as below
+            return
         if os.path.dirname(source) not in self._folders or not _is_plain_file(source):  # noqa: PTH120 - plain strings: called for each of 100,000 members
             raise self._unsafe_error(member, f"is a hard link to '{member.target}', which is not an earlier file")
         if source != path:
             os.link(source, self._vacate(member, path), follow_symlinks=False)
             start = len(self._root) + 1
             self._writers.written[path[start:]] = self._writers.written[source[start:]]
+
+    def _absolute_link_error(self, member: Member, path: str) -> ExecutionEnvironmentError:
+        """The error for a link to an absolute path, with what such links usually are."""
+        if _INTERPRETER_LINK.fullmatch(path[len(self._root) :]) or _INTERPRETER_NAME.fullmatch(path.rpartition("/")[2]):
+            what = (
+                "(in an archive made from a venv this is its interpreter, which the archive lacks: build a whole "
+                "environment with conda or `naiad env build`)"
+            )
+        else:
+            what = (
+                "of the machine that it was packed on, which need not be here, or need not be the same: before "
+                "packing, make the link relative, or put in its place what it leads to (`cp --remove-destination "
+                "$(readlink -f LINK) LINK`)"
+            )
+        return self._unsafe_error(member, f"is a symbolic link to the absolute path '{member.target}' {what}")
 
     def _through_link_error(self, member: Member, path: str) -> ExecutionEnvironmentError:
         return self._unsafe_error(
@@ -380,6 +399,14 @@ def _is_interpreter(target: str) -> bool:
     """Whether a link's target is an executable file of this machine with the name of an interpreter."""
     name = os.path.basename(target)  # noqa: PTH119 - a plain string, as all paths here
     return bool(_INTERPRETER_NAME.fullmatch(name)) and os.path.isfile(target) and os.access(target, os.X_OK)  # noqa: PTH113 - as above
+
+
+def _is_loop(path: str) -> bool:
+    try:
+        os.stat(path)  # noqa: PTH116 - a plain string, as all paths here
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def _is_plain_file(path: str) -> bool:

@@ -24,6 +24,7 @@ from naiad.core.errors import ExecutionEnvironmentError
 from naiad.core.file_content import explain_content
 from naiad.environments.archives.decompression import DECOMPRESSION_ERRORS, open_decompressor, read_ahead, read_inline
 from naiad.environments.archives.member import FileMemberContent, Member, MemberAndContent, MemberKind
+from naiad.environments.archives.squashfs import squashfs_members
 from naiad.environments.archives.tar_stream import tar_members
 
 # Errors of the decoders for damaged input. gzip and bz2 raise OSError for invalid data; `extraction` can tell it from a
@@ -52,6 +53,7 @@ class ArchiveFormat(enum.Enum):
     XZ = "tar.xz"
     ZSTD = "tar.zst"
     ZIP = "zip"
+    SQUASHFS = "squashfs"
 
 
 _MAGIC = (
@@ -61,8 +63,20 @@ _MAGIC = (
     (b"\x28\xb5\x2f\xfd", ArchiveFormat.ZSTD),
     (b"PK\x03\x04", ArchiveFormat.ZIP),
     (b"PK\x05\x06", ArchiveFormat.ZIP),
+    (b"hsqs", ArchiveFormat.SQUASHFS),
 )
-_KNOWN_OTHERS = ((b"hsqs", "a squashfs image"), (b"7z\xbc\xaf", "a 7z archive"), (b"Rar!", "a rar archive"))
+_KNOWN_OTHERS = (
+    (b"7z\xbc\xaf", "a 7z archive"),
+    (b"Rar!", "a rar archive"),
+    (b"\x04\x22\x4d\x18", "compressed with lz4"),
+    (b"\x02\x21\x4c\x18", "compressed with lz4"),
+    (b"LZIP", "compressed with lzip"),
+    (b"\x89LZO", "compressed with lzop"),
+    (b"\x1f\x9d", "compressed with compress"),
+    (b"\x5d\x00\x00", "compressed with lzma (the older format of xz)"),
+    (b"!<arch>", "a Debian package or an archive of ar"),
+    (b"\xed\xab\xee\xdb", "an RPM package"),
+)
 
 
 def detect_format(path: Path) -> ArchiveFormat:
@@ -90,7 +104,7 @@ def detect_format(path: Path) -> ArchiveFormat:
     raise ExecutionEnvironmentError(
         f"cannot unpack the execution environment {path}: it is {found}; "
         "expected a tar packed with gzip, bzip2, xz or zstd, a plain tar, or a zip, as conda-pack and "
-        "`naiad env pack` write them"
+        "`naiad env pack` write them, or a squashfs image"
     )
 
 
@@ -164,7 +178,9 @@ def iterate_members(
         One of `ARCHIVE_ERRORS`: If the archive is damaged.
     """
     with path.open("rb") as file:
-        if packed_with is ArchiveFormat.ZIP:
+        if packed_with is ArchiveFormat.SQUASHFS:
+            yield from squashfs_members(path, advance)
+        elif packed_with is ArchiveFormat.ZIP:
             yield from _zip_members(file, advance)
         else:
             counted = io.BufferedReader(_CountedFile(file, advance), _BUFFER)

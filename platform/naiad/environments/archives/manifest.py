@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.extraction import damaged_archive_error
-from naiad.environments.archives.formats import ARCHIVE_ERRORS, detect_format, iterate_members
+from naiad.environments.archives.formats import ARCHIVE_ERRORS, ArchiveFormat, detect_format, iterate_members
 
 __all__ = [
     "MANIFEST_NAME",
@@ -122,8 +122,11 @@ def read_manifest(archive: Path) -> Manifest | None:
     Raises:
         ExecutionEnvironmentError: If the archive cannot be read, or the manifest is invalid or has another version.
     """
+    packed_with = detect_format(archive)
+    if packed_with is ArchiveFormat.SQUASHFS:
+        return None  # naiad writes none, and to look into an image is to unpack it
     try:
-        for member, content in iterate_members(archive, detect_format(archive), lambda _: None):
+        for member, content in iterate_members(archive, packed_with, lambda _: None):
             if member.name.removeprefix("./") != MANIFEST_NAME or content is None:
                 return None
             return _parse(archive, content.read(_LARGEST))

@@ -7,6 +7,7 @@ of files, and a starting server waits for all three.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from naiad.environments.activation import activate
 from naiad.environments.archives.manifest import RECIPE_FOLDER
 from naiad.environments.archives.unpacked_file import UnpackedFile
 from naiad.environments.bytecode import COMPLETION_SCRIPT, bytecode_name, find_bytecode_target, stale_sources
+from naiad.environments.installed_packages import editable_remains
 from naiad.environments.post_link import run_post_link_scripts
 from naiad.environments.store.file_digests import (
     FileState,
@@ -27,12 +29,19 @@ from naiad.environments.store.file_digests import (
 )
 from naiad.environments.store.record import write_record
 from naiad.environments.store.sharing import share_files, sharing_lock
-from naiad.sources.interpreters.prefix import probe_with_libraries, require_interpreter, require_numpy
+from naiad.sources.interpreters.prefix import (
+    is_numpy_broken,
+    probe_with_libraries,
+    require_interpreter,
+    require_numpy,
+)
 from naiad.sources.interpreters.probe import Interpreter, probe_interpreter
 from naiad.sources.interpreters.scripts import describe_failure, run_clean, run_script
 from naiad.sources.interpreters.versions import version_text
 
 __all__ = ["finish", "finish_built"]
+
+_log = logging.getLogger("naiad.environments")
 
 # Seconds. Rewriting prefixes reads every text file, which takes minutes for a large environment on a slow disk.
 _SCRIPT_LIMIT = 600.0
@@ -71,6 +80,8 @@ def finish(entry: Path, prefix: Path, origin: str, unpacked: Mapping[str, Unpack
     except ExecutionEnvironmentError as error:
         raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
     _require_self_contained(found, prefix, where)
+    for remains in editable_remains(found.site_dirs):
+        _log.warning("%s %s", where, remains)
     require_numpy(found, where=where, advice=_numpy_advice(prefix))
     _record(entry, prefix, origin, found, files, unpacked, library_path, has_bytecode)
 
@@ -103,7 +114,8 @@ def finish_built(entry: Path, prefix: Path, origin: str) -> None:
     if found.numpy is None:
         raise ExecutionEnvironmentError(
             f"{where} cannot be used: its Python {version_text(found.version)} cannot import numpy "
-            f"({found.numpy_error}); add numpy to its requirements"
+            f"({found.numpy_error}); "
+            f"{'require another version of numpy' if is_numpy_broken(found) else 'add numpy to its requirements'}"
         )
     activate(prefix, entry / ACTIVATION_NAME, where=where, watches=False)
     # Its standard library is that of the base interpreter, which may have none.

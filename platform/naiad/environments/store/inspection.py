@@ -212,12 +212,12 @@ def _numpy(packages: tuple[Package, ...]) -> str:
     return next((package.version for package in packages if package.name.lower() == "numpy"), "")
 
 
-_INTERPRETER = re.compile(r"(?:[^/]+/)?bin/python(3(?:\.\d+)?)?")
-_LIBRARY = re.compile(r"(?:[^/]+/)?lib/python(3\.\d+)/os\.py")
+_INTERPRETER = re.compile(r"(?:[^/]+/)*bin/python(3(?:\.\d+)?)?")
+_LIBRARY = re.compile(r"(?:[^/]+/)*lib/python(3\.\d+)/os\.py")
 _WHEEL = re.compile(r".*/(?:site|dist)-packages/[^/]+\.dist-info/METADATA")
-_CONDA = re.compile(r"(?:[^/]+/)?conda-meta/[^/]+\.json")
-_ACTIVATION = re.compile(r"(?:[^/]+/)?etc/conda/activate\.d/([^/]+\.sh)")
-_UNPACK = re.compile(r"(?:[^/]+/)?bin/conda-unpack")
+_CONDA = re.compile(r"(?:[^/]+/)*conda-meta/[^/]+\.json")
+_ACTIVATION = re.compile(r"(?:[^/]+/)*etc/conda/activate\.d/([^/]+\.sh)")
+_UNPACK = re.compile(r"(?:[^/]+/)*bin/conda-unpack")
 _WINDOWS = re.compile(r"(?:[^/]+/)?(?:Scripts/)?python\.exe")
 # Size limit for a METADATA file or a conda record.
 _LARGEST = 16 << 20

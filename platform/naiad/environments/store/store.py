@@ -49,7 +49,7 @@ from naiad.environments.store.archive_digest import ArchiveIdentity, fingerprint
 from naiad.environments.store.file_locks import CreationLocks
 from naiad.environments.store.placement import spread
 from naiad.environments.store.record import ReadyEntry, has_record, read_record
-from naiad.sources.interpreters.prefix import find_interpreter_in, require_interpreter
+from naiad.sources.interpreters.prefix import environments_below, require_interpreter
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -315,12 +315,9 @@ class Store:
 
 
 def _environment_in(folder: Path) -> Path:
-    """The environment in an unpacked archive: the folder itself, or its only sub-folder (`tar czf x.tgz myenv`)."""
-    if find_interpreter_in(folder) is None:
-        children = list(_list_folder(folder))
-        if len(children) == 1 and find_interpreter_in(children[0]) is not None:
-            return children[0]
-    return folder
+    """The environment in an unpacked archive: the folder itself, or the only one in it, as in `opt/conda/envs/e`."""
+    found = environments_below(folder)
+    return found[0] if len(found) == 1 else folder
 
 
 def _list_folder(folder: Path) -> Iterator[Path]:

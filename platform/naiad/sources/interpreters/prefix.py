@@ -13,6 +13,9 @@ from naiad.sources.interpreters.probe import Interpreter, probe_interpreter
 
 _NAMES = ("python", "python3")
 _VERSIONED = re.compile(r"python3\.\d+")
+_DEEPEST, _WIDEST = 5, 2000
+"""How far environments are searched below a folder, and in how many folders."""
+_SHOWN = 5
 _WINDOWS = ("python.exe", "Scripts/python.exe")
 
 
@@ -23,6 +26,30 @@ def find_interpreter_in(folder: Path) -> Path | None:
             return folder / "bin" / name
     found = sorted(path for path in (folder / "bin").glob("python3.*") if _VERSIONED.fullmatch(path.name))
     return found[-1] if found else None
+
+
+def environments_below(folder: Path) -> list[Path]:
+    """The folders that have an interpreter: the folder itself, else those that are nearest to it."""
+    level = [folder]
+    for depth in range(_DEEPEST + 1):
+        # Deeper down, packages have folders `bin` of their own.
+        found = [each for each in level if find_interpreter_in(each) and (depth <= 1 or (each / "lib").is_dir())]
+        if found:
+            return found
+        level = [child for each in level for child in _folders_in(each)]
+        if len(level) > _WIDEST:
+            break
+    return []
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            # `__MACOSX` has the attributes of files that macOS's zip has packed.
+            names = [each.name for each in entries if each.is_dir(follow_symlinks=False) and each.name != "__MACOSX"]
+    except OSError:
+        return []
+    return [folder / name for name in sorted(names)]
 
 
 def require_interpreter(folder: Path, *, where: str) -> Path:
@@ -56,6 +83,10 @@ def require_interpreter(folder: Path, *, where: str) -> Path:
 def _advice_without_interpreter(folder: Path) -> str:
     if folder.name == "bin" and find_interpreter_in(folder.parent) is not None:
         return f"name the folder above it, {folder.parent}, or an interpreter in it"
+    found = environments_below(folder)[:_SHOWN]
+    if found:
+        places = ", ".join(str(path.relative_to(folder)) for path in found)
+        return f"environments are in {places}: name or pack one of them alone"
     return "an environment is a conda environment, a venv, a conda-pack archive or anything else with bin/python"
 
 
@@ -115,6 +146,11 @@ def probe_with_libraries(
     return probe_interpreter(python, library_path=own), own
 
 
+def is_numpy_broken(found: Interpreter) -> bool:
+    """Whether an interpreter has numpy and cannot import it."""
+    return found.numpy is None and "No module named 'numpy'" not in (found.numpy_error or "No module named 'numpy'")
+
+
 def require_numpy(found: Interpreter, *, where: str, advice: str) -> None:
     """Reject an interpreter without numpy: the stub passes tensors to models as numpy arrays.
 
@@ -127,6 +163,12 @@ def require_numpy(found: Interpreter, *, where: str, advice: str) -> None:
         ExecutionEnvironmentError: If numpy cannot be imported; contains the cause.
     """
     if found.numpy is None:
+        if is_numpy_broken(found):
+            advice = (
+                "it is installed there and does not work: install it again, in a version for this Python and this "
+                "machine (`python -m pip install --force-reinstall numpy`), and pack the environment again if this is "
+                "an archive"
+            )
         raise ExecutionEnvironmentError(
             f"{where} cannot be used: its Python {'.'.join(map(str, found.version))} cannot import numpy "
             f"({found.numpy_error}); {advice}"

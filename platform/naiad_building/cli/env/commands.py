@@ -111,10 +111,17 @@ def _pack(
 
     PREFIX may be a conda environment, a venv, an output of `naiad env build`, or a Python with its packages.
     """
+    from naiad.core.errors import ExecutionEnvironmentError
     from naiad.environments.progress import default_reporter
     from naiad_building.pack import default_output, pack
 
-    packed = pack(prefix, output or default_output(prefix), force=force, reporter=default_reporter())
+    output = output or default_output(prefix)
+    if not output.parent.is_dir():
+        # Not created: folders that root makes for a mistyped path would be in the way of their user.
+        raise ExecutionEnvironmentError(
+            f"cannot write {output}: there is no folder {output.parent}; create it, or name another --output"
+        )
+    packed = pack(prefix, output, force=force, reporter=default_reporter())
     for warning in packed.warnings:
         click.echo(f"warning: {warning}", err=True)
     if not any(package.name.lower() == "numpy" for package in packed.manifest.packages):
