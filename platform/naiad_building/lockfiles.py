@@ -24,6 +24,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from naiad.core.errors import ConfigError
+from naiad.core.toml_errors import explain_toml_error
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -153,9 +154,13 @@ def open_foreign_lock(lock: Path) -> ForeignLock:
         ConfigError: If it cannot be read.
     """
     try:
-        table = tomllib.loads(lock.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        text = lock.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {lock}: {error}") from error
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"cannot read {lock}: {explain_toml_error(error, text)}") from error
     return ForeignLock(lock, table, _checked_pylock(lock, table) if lock.name.endswith(".toml") else None)
 
 

@@ -25,6 +25,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from naiad.config.model.declared_environment import is_conda_declaration, lock_candidates
 from naiad.core.errors import ConfigError
+from naiad.core.toml_errors import explain_toml_error
 from naiad.environments.archives.manifest import RECIPE_FOLDER
 
 if sys.version_info >= (3, 11):
@@ -117,13 +118,14 @@ def read_recipe(folder: Path) -> Recipe:
     """
     file = folder / RECIPE_FILE
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        table = tomllib.loads(text)
     except FileNotFoundError:
         raise ConfigError(f"no recipe in {folder}: it has no {RECIPE_FILE}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {file}: {error}") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file} is not valid TOML: {error}") from error
+        raise ConfigError(f"{file} is not valid TOML: {explain_toml_error(error, text)}") from error
     return _RecipeReader(file, table).read()
 
 

@@ -76,12 +76,12 @@ def test_a_version_that_no_interpreter_has_is_reported_as_missing(manager, monke
         "naiad.sources.interpreters.discovery.candidate_paths", lambda _cache: [whole / "bin" / "python"]
     )
 
-    with pytest.raises(InterpreterNotFoundError, match=r"no Python ==3\.99 on this machine: looked at cpython 3"):
+    with pytest.raises(InterpreterNotFoundError, match=r"no Python ==3\.99 on this machine: there are 3"):
         manager.prepare(None, python=SpecifierSet("==3.99"))
     flag = "--backend-config=python,default-python"
-    with pytest.raises(InterpreterNotFoundError, match=rf"==3\.99 on this machine \(required by {flag}\): looked at"):
+    with pytest.raises(InterpreterNotFoundError, match=rf"==3\.99 on this machine \(required by {flag}\): there are"):
         manager.prepare(None, python=SpecifierSet("==3.99"), python_origin=flag, label="m")
-    with pytest.raises(InterpreterNotFoundError, match=r"==3\.99 on this machine \(required by model 'm'\): looked at"):
+    with pytest.raises(InterpreterNotFoundError, match=r"==3\.99 on this machine \(required by model 'm'\): there are"):
         manager.prepare(None, python=SpecifierSet("==3.99"), label="m")
 
 

@@ -20,15 +20,22 @@ _OLDEST = 8
 
 
 def interpreters() -> list[tuple[Version, str]]:
-    """Pythons of 3.8 and newer by their version: ours, those on PATH, and pyenv's. Found by name, without starting them."""
+    """Pythons of 3.8 and newer by their version: ours, those on PATH, uv's and pyenv's. Found by name, without starting them."""
     found: dict[Version, str] = {(sys.version_info[0], sys.version_info[1]): sys.executable}
     for minor in range(_OLDEST, 20):
         on_path = shutil.which(f"python3.{minor}")
         if on_path and ".pyenv/shims" not in on_path:
             found.setdefault((3, minor), on_path)
+    # Those of uv, which has Pythons that nothing else on a machine has: `uv python install 3.15`.
+    for python in sorted((Path.home() / ".local/share/uv/python").glob("cpython-3.*/bin/python3")):
+        minor_text = python.parts[-3].removeprefix("cpython-3.").partition(".")[0]
+        if minor_text.isdigit() and int(minor_text) >= _OLDEST and "freethreaded" not in python.parts[-3]:
+            found.setdefault((3, int(minor_text)), str(python))
     for python in sorted((Path.home() / ".pyenv/versions").glob("3.*/bin/python3")):
-        major, minor_text = python.parts[-3].split(".")[:2]
-        if minor_text.isdigit() and int(minor_text) >= _OLDEST:
+        major, minor_text = python.parts[-3].partition("-")[0].split(".")[:2]
+        # Of "3.14.0t" and "3.15-dev" only the second is a usual build.
+        is_usual = not python.parts[-3].endswith("t")
+        if is_usual and minor_text.isdigit() and int(minor_text) >= _OLDEST:
             found.setdefault((int(major), int(minor_text)), str(python))
     return sorted(found.items())
 

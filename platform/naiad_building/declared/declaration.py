@@ -21,6 +21,7 @@ from naiad.config.model.declared_environment import (
     read_script_block,
 )
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError, StaleLockError
+from naiad.core.toml_errors import explain_toml_error
 from naiad.sources.interpreters.versions import PythonVersion, version_text
 from naiad_building.indexes import (
     INDEX_OPTIONS,
@@ -210,7 +211,7 @@ def _of_project(file: Path, text: str) -> Declaration:
             unlockable=_dynamic(project) or settings.unlockable or _direct_reference(requirements),
         )
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file} is not valid TOML: {error}") from error
+        raise ConfigError(f"{file} is not valid TOML: {explain_toml_error(error, text)}") from error
     except _INVALID as error:
         raise ConfigError(f"{file} is invalid: {error!r}") from error
 

@@ -74,7 +74,7 @@ def test_the_python_of_the_stub_runs_the_model_and_a_missing_one_is_refused_as_w
             assert reply.json()["outputs"][0]["data"] == [expected]
         (entry,) = [each for each in server.post("/v2/repository/index").json() if each["name"] == "missing"]
     refusal = (
-        f"no Python =={absent}.* on this machine (required by the compiled stub {models}/missing/{STUB}): looked at "
+        f"no Python =={absent}.* on this machine (required by the compiled stub {models}/missing/{STUB}): there are "
     )
     assert refusal in entry["reason"]
     assert "install one with numpy, or give the model an EXECUTION_ENV_PATH" in entry["reason"]

@@ -22,6 +22,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from naiad.core.errors import ConfigError
+from naiad.core.toml_errors import explain_toml_error
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -114,7 +115,9 @@ def read_script_block(text: str, where: str) -> ScriptBlock | None:
     try:
         table: Mapping[str, Any] = tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"the script block of {where} is not valid TOML: {error}") from error
+        raise ConfigError(
+            f"the script block of {where} is not valid TOML: {explain_toml_error(error, content)}"
+        ) from error
     dependencies = table.get("dependencies", [])
     if not isinstance(dependencies, list) or not all(isinstance(line, str) for line in dependencies):
         raise ConfigError(f"the script block of {where}: 'dependencies' must be a list of strings")

@@ -32,6 +32,7 @@ from naiad.environments.store.sharing import share_files, sharing_lock
 from naiad.sources.interpreters.prefix import (
     is_numpy_broken,
     probe_with_libraries,
+    require_cpython,
     require_interpreter,
     require_numpy,
 )
@@ -111,6 +112,7 @@ def finish_built(entry: Path, prefix: Path, origin: str) -> None:
         found, library_path = probe_with_libraries(python, prefix, probe_interpreter)
     except ExecutionEnvironmentError as error:
         raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
+    require_cpython(found, where=where)
     if found.numpy is None:
         raise ExecutionEnvironmentError(
             f"{where} cannot be used: its Python {version_text(found.version)} cannot import numpy "

@@ -11,6 +11,7 @@ from pathlib import Path
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from naiad.core.errors import ResolutionError
+from naiad.core.toml_errors import explain_toml_error
 from naiad.models.resolution.files import Files
 
 if sys.version_info >= (3, 11):
@@ -131,11 +132,15 @@ def read_stub_manifest(directory: Path, files: Files) -> SpecifierSet | None:
 
 def _read(path: Path, files: Files, known: set[str]) -> Mapping[str, object]:
     try:
-        content: Mapping[str, object] = tomllib.loads(files.read(path).decode("utf-8-sig"))
+        text = files.read(path).decode("utf-8-sig")
     except OSError as error:
         raise ResolutionError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ResolutionError(f"{path}: {error}") from error
+    try:
+        content: Mapping[str, object] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ResolutionError(f"{path}: {explain_toml_error(error, text)}") from error
     unknown = sorted(set(content) - known)
     if unknown:
         raise ResolutionError(f"{path}: unknown key '{unknown[0]}'; there are: {', '.join(sorted(known))}")

@@ -128,10 +128,20 @@ def first_minor(required: SpecifierSet) -> str:
     return next((f"3.{minor}" for minor in minors), "")
 
 
+def _versions_of(found: Iterable[Interpreter]) -> str:
+    """The versions of interpreters, each once and the newest with its path: machines have dozens of environments."""
+    by_version = {one.version: one for one in sorted(found, key=lambda one: one.version, reverse=True)}
+    newest, *others = by_version.values() or (None,)
+    if newest is None:
+        return "none"
+    shown = [f"{version_text(newest.version)} at {newest.python}", *(version_text(one.version) for one in others)]
+    return ", ".join(shown[:_SHOWN_VERSIONS]) + (", ..." if len(shown) > _SHOWN_VERSIONS else "")
+
+
 def _not_found(
     required: SpecifierSet, found: list[Interpreter], matching: list[Interpreter], *, for_model: bool, origin: str
 ) -> InterpreterNotFoundError:
-    looked_at = "; ".join(map(str, sorted(found, key=lambda one: one.version, reverse=True))) or "none"
+    looked_at = _versions_of(found)
     asked = f" (required by {origin})" if origin else ""
     if matching:
         best = matching[0]
@@ -139,7 +149,7 @@ def _not_found(
             f"no Python {required} on this machine can run a model{asked}: {len(matching)} of that version "
             f"{'lacks' if len(matching) == 1 else 'lack'} numpy (the newest: {version_text(best.version)} at "
             f"{best.python}: {best.numpy_error}); run `{best.python} -m pip install numpy`, or give the model an "
-            f"EXECUTION_ENV_PATH. Looked at: {looked_at}"
+            f"EXECUTION_ENV_PATH. There are: {looked_at}"
         )
     minor = first_minor(required)
     example = f", for example with `uv python install {minor}`" if minor else ""
@@ -147,11 +157,12 @@ def _not_found(
     if for_model:
         advice = "install one with numpy, or give the model an EXECUTION_ENV_PATH"
     return InterpreterNotFoundError(
-        f"no Python {required} on this machine{asked}: looked at {looked_at} (on PATH, in /usr, /opt and the folders "
+        f"no Python {required} on this machine{asked}: there are {looked_at} (on PATH, in /usr, /opt and the folders "
         f"of pyenv, uv, mise, asdf and conda); {advice}"
     )
 
 
+_SHOWN_VERSIONS = 8
 _MINORS, _PATCHES = range(8, 30), 40  # of CPython; more than any branch has had
 _EXECUTABLE = re.compile(r"python3(\.\d+)?")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable
@@ -10,12 +11,15 @@ from pathlib import Path
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.sources.interpreters.executables import read_header, require_runs_here
 from naiad.sources.interpreters.probe import Interpreter, probe_interpreter
+from naiad.sources.interpreters.versions import version_text
 
 _NAMES = ("python", "python3")
 _VERSIONED = re.compile(r"python3\.\d+")
 _DEEPEST, _WIDEST = 5, 2000
 """How far environments are searched below a folder, and in how many folders."""
 _SHOWN = 5
+_FREE_THREADED = re.compile(r"cpython-\d+d?td?\b|cpython-\d+d?td?-")
+_log = logging.getLogger("naiad.environments")
 _WINDOWS = ("python.exe", "Scripts/python.exe")
 
 
@@ -146,6 +150,29 @@ def probe_with_libraries(
     return probe_interpreter(python, library_path=own), own
 
 
+def require_cpython(found: Interpreter, *, where: str) -> None:
+    """Reject other implementations than CPython.
+
+    Args:
+        found: The interpreter.
+        where: Name of its environment in the error.
+
+    Raises:
+        ExecutionEnvironmentError: If it is PyPy, GraalPy or another one.
+    """
+    if found.implementation != "cpython":
+        raise ExecutionEnvironmentError(
+            f"{where} cannot be used: its interpreter is {found.implementation} {version_text(found.version)}, and "
+            "models run under CPython only, which frees the memory of tensors when their last reference is dropped; "
+            "make the environment with CPython"
+        )
+
+
+def is_free_threaded(found: Interpreter) -> bool:
+    """Whether it is a build of CPython without the global lock, as python3.13t."""
+    return _FREE_THREADED.match(found.abi) is not None
+
+
 def is_numpy_broken(found: Interpreter) -> bool:
     """Whether an interpreter has numpy and cannot import it."""
     return found.numpy is None and "No module named 'numpy'" not in (found.numpy_error or "No module named 'numpy'")
@@ -162,6 +189,14 @@ def require_numpy(found: Interpreter, *, where: str, advice: str) -> None:
     Raises:
         ExecutionEnvironmentError: If numpy cannot be imported; contains the cause.
     """
+    require_cpython(found, where=where)
+    if is_free_threaded(found):
+        _log.warning(
+            "%s has a free-threaded Python %s, with which models are not tested: use a build with the global lock if "
+            "one fails, or start the server with PYTHON_GIL=1",
+            where,
+            version_text(found.version),
+        )
     if found.numpy is None:
         if is_numpy_broken(found):
             advice = (
@@ -170,6 +205,6 @@ def require_numpy(found: Interpreter, *, where: str, advice: str) -> None:
                 "an archive"
             )
         raise ExecutionEnvironmentError(
-            f"{where} cannot be used: its Python {'.'.join(map(str, found.version))} cannot import numpy "
+            f"{where} cannot be used: its Python {version_text(found.version)} cannot import numpy "
             f"({found.numpy_error}); {advice}"
         )
