@@ -83,6 +83,27 @@ def test_the_command_of_an_interpreter_is_started_by_its_module():
     assert (result.returncode, "did you mean build?" in result.stderr) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [(("help",), ("--help",)), (("help", "env", "build"), ("env", "build", "--help")), (("version",), ("--version",))],
+)
+def test_help_and_version_are_commands_too(words, flags):
+    result = run("naiad", *words)
+    assert (result.returncode, result.stdout) == (0, run("naiad", *flags).stdout)
+
+
+@pytest.mark.parametrize(("wrong", "meant"), [("build", "naiad env build"), ("backend", "naiad init backend")])
+def test_a_command_of_a_group_is_named_where_the_group_is_missing(wrong, meant):
+    result = run("naiad", wrong)
+    assert (result.returncode, result.stderr.splitlines()[1]) == (2, f"did you mean {meant}?")
+
+
+@pytest.mark.parametrize("command", ["serve", "run", "bench", "deploy", "doctor", "explain"])
+def test_help_fits_a_terminal_of_80_columns(command):
+    result = run("naiad", command, "--help", COLUMNS="80")
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
 def test_help_loads_no_server():
     code = "import sys; from naiad.cli.main import main_tritonserver as m; m(['--help']); print(*sys.modules, file=sys.stderr)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

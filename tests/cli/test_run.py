@@ -83,6 +83,13 @@ def test_a_request_to_a_model_with_sequences_is_a_sequence_of_one_request(run_he
     assert out.splitlines()[1] == "  OUT  FP32 [1]  [4.]"
 
 
+def test_without_inputs_the_command_line_to_add_is_printed(run_here, double):
+    code, _, err = run_here(double)
+
+    assert (code, err) == (2, "cannot run 'double' without its inputs; for example, add --input 'IN=[0]'\n")
+    assert run_here(double, "--input", "IN=[0]")[0] == 0
+
+
 def test_outputs_and_timings_are_printed(run_here, double, tmp_path):
     document = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [2], "data": [1, 2.5]}]}
     (tmp_path / "x.json").write_text(json.dumps(document))

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TextIO
@@ -55,6 +58,9 @@ EXIT_OUTPUT_CLOSED = 141
 """128 + SIGPIPE, as shells report a program that wrote to a pipe whose reader, such as `head`, has ended."""
 _TRITONSERVER = "tritonserver"
 _HELP_COLUMN = 52
+_WIDE = 132
+"""Columns that hold each flag in one line; also what programs such as `grep` get."""
+_NARROW_HELP_COLUMN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,14 +220,18 @@ def server_flag(name: str) -> Flag:
 def usage(program: str, flags: Iterable[Flag]) -> str:
     """The usage text of a program: one line for each flag, under the heading of its group.
 
+    In a narrower terminal, the help of a flag is below it.
+
     Args:
         program: The program's name, with its positional arguments.
         flags: The flags; those of one group must follow each other.
     """
+    columns = shutil.get_terminal_size((_WIDE, 0)).columns
+    line_of = _usage_line if columns >= _WIDE else partial(_usage_lines, columns=columns)
     lines = [f"Usage: {program} [options]"]
     for group, members in groupby(flags, key=lambda flag: flag.group):
-        lines += ["", f"{group}:"]
-        lines += [_usage_line(flag) for flag in members]
+        lines += ["", *textwrap.wrap(f"{group}:", columns)]
+        lines += [line_of(flag) for flag in members]
     return "\n".join(lines) + "\n"
 
 
@@ -271,6 +281,13 @@ def wrong_arguments(program: str, wanted: str, given: Sequence[str]) -> UsageErr
 def _command_name(program: str) -> str:
     """The program's name without its positional arguments: `naiad explain` of `naiad explain MODEL`."""
     return "naiad serve" if program == "naiad" else " ".join(program.split(" ")[:2])
+
+
+def _usage_lines(flag: Flag, columns: int) -> str:
+    head, _, text = _usage_line(flag).strip().partition("  ")
+    indent = " " * _NARROW_HELP_COLUMN
+    below = textwrap.wrap(text.strip(), columns, initial_indent=indent, subsequent_indent=indent)
+    return "\n".join((f"  {head}", *below))
 
 
 def _usage_line(flag: Flag) -> str:

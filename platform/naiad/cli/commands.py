@@ -81,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
             return EXIT_OUTPUT_CLOSED
         raise
     except click.UsageError as error:
-        _print_usage_error(error)
+        _print_usage_error(error, arguments[0] if arguments else "")
         return EXIT_USAGE
     except click.ClickException as error:
         error.show()
@@ -92,8 +92,20 @@ def run(arguments: Sequence[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _print_usage_error(error: click.UsageError) -> None:
-    """Print what is wrong with a command line, and as the last line what to do, as `command_line` does."""
+def _groups_with(name: str) -> list[str]:
+    """The commands that have a sub-command of this name, unless it is a command itself."""
+    commands = naiad_group.commands
+    groups = {group: found.commands for group, found in commands.items() if isinstance(found, click.Group)}
+    return [] if name in commands else [group for group, below in groups.items() if name in below]
+
+
+def _print_usage_error(error: click.UsageError, first: str) -> None:
+    """Print what is wrong with a command line, and as the last line what to do, as `command_line` does.
+
+    Args:
+        error: What click found.
+        first: The first argument.
+    """
     command = "naiad" if error.ctx is None else error.ctx.command_path
     # Newer versions of click raise the help of a group that is called without a command.
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
@@ -102,6 +114,9 @@ def _print_usage_error(error: click.UsageError) -> None:
     near = getattr(error, "possibilities", None)
     text = error.message if near else error.format_message()
     hint = f"did you mean {near[0]}?" if near else f"`{command} --help` lists arguments and flags"
+    if error.ctx is None or error.ctx.parent is None:
+        within = [f"naiad {group} {first}" for group in _groups_with(first)]
+        hint = f"did you mean {' or '.join(within)}?" if within else hint
     if isinstance(error, click.MissingParameter) and error.param and isinstance(error.param.type, click.Choice):
         # click lists the choices in separate lines.
         text = f"missing argument {error.param.human_readable_name.upper()}"

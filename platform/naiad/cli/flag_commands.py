@@ -45,7 +45,7 @@ _OWN = {
     "serve": FlagCommand(
         "naiad.cli.serve:naiad_serve",
         "[FILE]... [FLAGS]...",
-        "Serve the models of a repository, as `tritonserver`, or files that frameworks saved.",
+        "Serve a repository, as `tritonserver`, or files that frameworks saved.",
     ),
     "run": FlagCommand(
         "naiad.cli.run:run", "MODEL_DIR [FLAGS]...", "Load one model, send it one request, print the responses."

@@ -138,6 +138,7 @@ def _find(arguments: list[str]) -> tuple[bool, Callable[[], int]]:
     from naiad.cli.flag_commands import find_flag_command
     from naiad.core.errors import MissingPackageError
 
+    arguments = _as_flag(arguments)
     try:
         found = find_flag_command(arguments[0]) if arguments else None
         if found is not None:
@@ -153,6 +154,17 @@ def _find(arguments: list[str]) -> tuple[bool, Callable[[], int]]:
             from naiad.cli.commands import run
 
             return False, partial(run, arguments)
+
+
+def _as_flag(arguments: list[str]) -> list[str]:
+    """`help`, `help COMMAND` and `version`, which other programs have, as the flags that do the same."""
+    match arguments:
+        case ["help", *command]:
+            return [*command, "--help"]
+        case ["version"]:
+            return ["--version"]
+        case _:
+            return arguments
 
 
 def _fail(message: str) -> int:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ from naiad.cli.command_line import (
     wrong_arguments,
 )
 from naiad.cli.json_output import JSON_FLAG, print_json
-from naiad.cli.run_input import read_request
+from naiad.cli.run_input import example_of, read_request
 from naiad.cli.serve import log_settings, open_log, with_default_build
 from naiad.config.server.command_line import read_options
 from naiad.config.server.env_build import EnvBuild
@@ -44,7 +45,7 @@ from naiad.core.errors import NaiadError, OptionError
 from naiad.frontends.kserve_http.json_tensors import split_strings
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, InferResponse, OutputTensor
-from naiad.protocol.metadata import ModelStatistics
+from naiad.protocol.metadata import ModelMetadata, ModelStatistics
 from naiad.protocol.numpy_types import NUMPY_TYPES
 
 __all__ = ["run"]
@@ -222,6 +223,8 @@ async def _load_and_infer(wanted: _RunArguments, options: ServerOptions) -> _Run
         if failures:
             raise failures[0]
         metadata = engine.model_metadata(name, wanted.version)
+        if not wanted.inputs:
+            _reject_missing_inputs(metadata)
         request = read_request(wanted.inputs, metadata)
         request.model_version = wanted.version
         if not request.correlation_id and "sequence_batching" in engine.model_config(name, wanted.version):
@@ -238,6 +241,18 @@ async def _load_and_infer(wanted: _RunArguments, options: ServerOptions) -> _Run
         )
     finally:
         await engine.stop()
+
+
+def _reject_missing_inputs(metadata: ModelMetadata) -> None:
+    """Say what to add to a command line without inputs.
+
+    Raises:
+        OptionError: If the model has inputs that are not optional.
+    """
+    wanted = [tensor for tensor in metadata.inputs if tensor.required]
+    if wanted:
+        examples = " ".join(f"--input {shlex.quote(example_of(tensor))}" for tensor in wanted)
+        raise OptionError(f"cannot run '{metadata.name}' without its inputs; for example, add {examples}")
 
 
 class _ResponseSink:

@@ -6,6 +6,7 @@ BF16, neither NaN nor strings that are not text.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,13 +23,15 @@ from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.metadata import ModelMetadata, TensorMetadata
 from naiad.protocol.numpy_types import NUMPY_TYPES
 
-__all__ = ["input_tensor", "read_request"]
+__all__ = ["example_of", "input_tensor", "read_request"]
 
 _Array: TypeAlias = np.ndarray[Any, Any]
 
 _LARGEST_TENSOR_BYTES = 1 << 40
 """Effectively no limit: the caller's own input is not hostile."""
 _STDIN = "-"
+_MOST_EXAMPLE_ELEMENTS = 16
+_EXAMPLES: Mapping[str, object] = {"BYTES": "text", "BOOL": True}
 _SHOWN_CHARACTERS = 60
 """How much of a wrong value an error repeats."""
 
@@ -73,6 +76,18 @@ def _is_file(text: str) -> bool:
         return Path(text).exists()
     except (OSError, ValueError):  # longer than a file's name may be, or with a NUL
         return False
+
+
+def example_of(tensor: TensorMetadata) -> str:
+    """A text of `--input` for a tensor: zeros, or `text`; the name of a file where that would be long."""
+    shape = [max(size, 1) for size in tensor.shape]
+    count = math.prod(shape)
+    if count > _MOST_EXAMPLE_ELEMENTS:
+        return f"{tensor.name}=@{tensor.name}.npy"
+    value: Any = _EXAMPLES.get(tensor.datatype, 0)
+    for size in reversed(shape):
+        value = [value] * size
+    return f"{tensor.name}={orjson.dumps(value).decode()}"
 
 
 def _read_document(source: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -116,9 +117,10 @@ def deploy(arguments: Sequence[str]) -> int:
             print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
             return 0
         if len(line.positional) != 1 or line.positional[0] not in _WRITERS:
+            near = difflib.get_close_matches(line.positional[0], _WRITERS, n=1) if line.positional else []
             raise UsageError(
                 f"cannot write a deployment: expected one of {', '.join(_WRITERS)}, "
-                f"got {' '.join(line.positional) or 'none'}"
+                f"got {' '.join(line.positional) or 'none'}" + (f"; did you mean {near[0]}?" if near else "")
             )
         target = line.positional[0]
         _reject_unused(line, target)

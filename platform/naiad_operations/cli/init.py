@@ -45,7 +45,9 @@ _link = click.option("--link", is_flag=True, help="Link to the file of --from in
 @_directory
 @json_option
 def _model(name: str, origin: str | None, link: bool, repository: str, root: Path, json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Write the model NAME: code, config.pbtxt, a client and a test; or config.pbtxt and a file of a framework.
+    """Write the model NAME: code, config.pbtxt, a client and a test.
+
+    With a file or directory that a framework saved in --from, write config.pbtxt and that file.
 
     With --from at a terminal, ask for the number of dimensions of arrays, which no hint gives.
     """
@@ -129,7 +131,10 @@ def init_group(
     root: Path,
     json: bool,  # noqa: FBT001 - likewise
 ) -> None:
-    """Write the first files of a model or a backend, or with --from the model of a saved file."""
+    """Write the first files of a model or a backend.
+
+    With --from, write the model of a file that a framework saved.
+    """
     if context.invoked_subcommand is not None:
         if origin is not None:
             raise click.UsageError(f"--from is written after '{context.invoked_subcommand}' and its NAME")

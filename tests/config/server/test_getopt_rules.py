@@ -32,6 +32,11 @@ def names(*arguments):
         # Unique for the reference, so unique here, although a flag of our own starts alike.
         (["--en=1"], [("enable-peer-access", "1")]),
         (["--stub-restart-l=1"], [("stub-restart-limit", "1")]),
+        # Boolean flags of our own need no value; Triton's do.
+        (["--ui", "--id=x"], [("ui", "true"), ("id", "x")]),
+        (["--ui"], [("ui", "true")]),
+        (["--ui", "false"], [("ui", "false")]),
+        (["--allow-http", "--id=x"], [("allow-http", "--id=x")]),
     ],
 )
 def test_flags_are_understood_as_getopt_does(arguments, found):
@@ -50,6 +55,11 @@ def test_positional_arguments_may_be_anywhere():
             ["--htpp-port=1"],
             "tritonserver: unrecognized option '--htpp-port=1'",
             'Bad option: "--htpp-port".\nunknown flag; did you mean --http-port?',
+        ),
+        (
+            ["--port=1"],
+            "tritonserver: unrecognized option '--port=1'",
+            'Bad option: "--port".\nunknown flag; did you mean --http-port, --grpc-port, --openai-port or --metrics-port?',
         ),
         (
             ["--http-port"],

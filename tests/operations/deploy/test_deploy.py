@@ -403,6 +403,7 @@ def test_a_bundle_is_started_by_its_own_program_with_its_own_flags(written, tmp_
     ("arguments", "message"),
     [
         (("nomad",), "expected one of systemd, kubernetes, kserve"),
+        (("kubernets",), "expected one of systemd, kubernetes, kserve, got kubernets; did you mean kubernetes?"),
         ((), "expected one of systemd, kubernetes, kserve"),
         (("kubernetes", "--model-repository=/m"), "no image is named; add --image=IMAGE"),
         (

@@ -23,6 +23,7 @@ __all__ = [
     "Value",
     "format_flag",
     "invalid_value",
+    "is_truth_value",
     "leading_integer",
     "parse_value",
     "unread_rest",
@@ -145,6 +146,16 @@ class Flag:
     def takes_value(self) -> bool:
         """Whether a value follows the flag."""
         return self.kind is not Kind.NOTHING
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether the flag alone means `true`: getopt wants a value for each of Triton's boolean flags."""
+        return self.own and self.kind is Kind.BOOLEAN
+
+
+def is_truth_value(text: str) -> bool:
+    """Whether a text is a value of boolean flags."""
+    return text.lower() in _TRUE | _FALSE
 
 
 def parse_value(flag: Flag, text: str) -> Value:

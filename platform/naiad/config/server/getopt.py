@@ -9,9 +9,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
-from naiad.config.server.flag import Flag, UsageError
+from naiad.config.server.flag import Flag, Supported, UsageError, is_truth_value
 
 __all__ = ["HELP", "split_arguments"]
+
+_MOST_ALTERNATIVES = 5
 
 HELP = "help"
 """Name of the flag that `-h` abbreviates."""
@@ -67,6 +69,8 @@ def _long_flag(text: str, rest: list[str], by_name: Mapping[str, Flag], program:
     if has_value and not flag.takes_value:
         raise _misused(flag.name, f"option '--{flag.name}' doesn't allow an argument", program)
     if flag.takes_value and not has_value:
+        if flag.is_switch and not (rest and is_truth_value(rest[0])):
+            return flag, "true"
         if not rest:
             raise _misused(flag.name, f"option '--{flag.name}' requires an argument", program)
         value = rest.pop(0)
@@ -85,10 +89,22 @@ def _candidates(name: str, by_name: Mapping[str, Flag]) -> list[Flag]:
 
 
 def _unknown_flag(name: str, text: str, by_name: Mapping[str, Flag], program: str) -> UsageError:
-    near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.7)
-    hint = f"did you mean --{near[0]}?" if near else ""
+    near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.7) or _ending_with(name, by_name)
+    hint = f"did you mean {_alternatives(near)}?" if near else ""
     message = f'Bad option: "--{name}".\nunknown flag{_continued(hint)}'
     return UsageError(message, preface=f"{program}: unrecognized option '--{text}'", hint=hint)
+
+
+def _ending_with(name: str, by_name: Mapping[str, Flag]) -> list[str]:
+    """The flags whose first word is missing from a name: `http-port` and others for `port`; none if there are many."""
+    flags = (flag for flag in by_name.values() if isinstance(flag.support, Supported) and not flag.same_as)
+    found = [flag.name for flag in flags if flag.name.partition("-")[2] == name]
+    return found if len(found) <= _MOST_ALTERNATIVES else []
+
+
+def _alternatives(names: Iterable[str]) -> str:
+    *others, last = (f"--{name}" for name in names)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _continued(hint: str) -> str:

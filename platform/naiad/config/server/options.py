@@ -245,7 +245,7 @@ class ModelOptions:
         "gpu-fallback",
         _TEXT,
         "none",
-        "Place instance groups of KIND_GPU on the CPU where there is no GPU: cpu; for development.",
+        "Where KIND_GPU is on a machine without a GPU: cpu, for development.",
         choices=("none", "cpu"),
         own=True,
     )
