@@ -63,7 +63,7 @@ from naiad_llm.openai.rerank import RerankRequest, read_rerank, rerank_infer_req
 from naiad_llm.openai.responses.endpoint import ResponsesApi
 from naiad_llm.openai.responses.request import ResponsesRequest, read_input_tokens_request
 from naiad_llm.openai.responses.store import ResponseStore, StoredResponses
-from naiad_llm.openai.served_models import AdapterNames, ServedModels, no_adapters
+from naiad_llm.openai.served_models import AdapterNames, ContextLength, ServedModels, no_adapters, unknown_context
 from naiad_llm.openai.submission import INTERNAL, BodyReader, Submitter, TextProtocol, TextSubmission
 from naiad_llm.openai.template import ChatTemplate
 from naiad_llm.openai.tokenizer import (
@@ -116,6 +116,7 @@ class OpenAiSettings:
         restrictions: Headers that endpoint groups require, as on KServe's paths.
         origins: Origins whose pages may call the API from a browser; `*` for any.
         adapters: Finds the adapter names of a model's version. Called only with a separator set.
+        context: Finds the number of tokens that a model's version takes; 0 if unknown.
         stored_responses: How many responses of `/v1/responses` are kept; 0 to keep none.
         stored_bytes: How many bytes of them are kept.
         store: Where they are kept; None for a store of this API's own, with these bounds.
@@ -134,6 +135,7 @@ class OpenAiSettings:
     restrictions: Restrictions = field(default_factory=dict)
     origins: tuple[str, ...] = ()
     adapters: AdapterNames = no_adapters
+    context: ContextLength = unknown_context
     stored_responses: int = 1000
     stored_bytes: int = 64 << 20
     store: StoredResponses | None = None
@@ -167,7 +169,7 @@ class OpenAiApi:
         self._refusals = refusals or RefusalLog()
         self._settings = settings
         self._keys = ApiKeys(settings.keys, settings.key_file)
-        self._models = ServedModels(engine, settings.lora_separator, settings.adapters)
+        self._models = ServedModels(engine, settings.lora_separator, settings.adapters, settings.context)
         self._bodies = BodyReader(background or Background(), settings.max_json)
         self._submitter = Submitter(engine, tracer)
         self._texts = TextSubmission(
@@ -337,7 +339,8 @@ class OpenAiApi:
         if VERSION_HEADER in exchange.request.headers:
             exchange.respond(json_response(models_document(names, self._created)))
             return
-        exchange.respond(json_response({"object": "list", "data": [self._model_document(name) for name in names]}))
+        documents = [await self._model_document(name) for name in names]
+        exchange.respond(json_response({"object": "list", "data": documents}))
 
     async def _show(self, exchange: HttpExchange, name: str) -> None:
         if not await self._models.is_known(name):
@@ -345,16 +348,19 @@ class OpenAiApi:
         elif VERSION_HEADER in exchange.request.headers:
             exchange.respond(json_response(model_document(name, self._created)))
         else:
-            exchange.respond(json_response(self._model_document(name)))
+            exchange.respond(json_response(await self._model_document(name)))
 
-    def _model_document(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "naiad"}
+    async def _model_document(self, name: str) -> dict[str, Any]:
+        document = {"id": name, "object": "model", "created": self._created, "owned_by": "naiad"}
+        length = await self._models.context_length(name)
+        # vLLM's name, and the one that OpenRouter and clients of it use.
+        return {**document, "max_model_len": length, "context_length": length} if length else document
 
     async def _load_or_unload(self, exchange: HttpExchange, name: str, action: str) -> None:
         try:
             if action == "load":
                 await self._engine.load(name, {})
-                exchange.respond(json_response(self._model_document(name)))
+                exchange.respond(json_response(await self._model_document(name)))
             else:
                 await self._engine.unload(name)
                 exchange.respond(json_response({"status": "success", "model": name}))

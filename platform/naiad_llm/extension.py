@@ -11,7 +11,7 @@ from naiad.engine.door import EngineDoor
 from naiad.frontends.extensions import Extensions
 from naiad.server.http_api import ApiServices
 from naiad_llm.api import OpenAiApi, OpenAiSettings
-from naiad_llm.openai.adapters import adapter_names
+from naiad_llm.openai.adapters import adapter_names, context_length
 from naiad_llm.openai.responses.remote_store import RemoteResponses
 from naiad_llm.openai.responses.store import ResponseStore
 from naiad_llm.openai.template import ChatTemplate
@@ -38,6 +38,7 @@ class _Extension:
             restrictions=options.http.restrictions,
             origins=given.allowed_origins,
             adapters=services.adapters,
+            context=services.context,
             stored_responses=given.stored_responses,
             stored_bytes=given.stored_bytes,
             mcp=given.serves_mcp,
@@ -54,6 +55,9 @@ class _Extension:
 
     def adapter_names(self, version: Path) -> Sequence[str]:
         return adapter_names(version)
+
+    def context_length(self, version: Path) -> int:
+        return context_length(version)
 
 
 EXTENSION = _Extension()

@@ -26,7 +26,7 @@ class ResponseOptions:
         echo: Prompt to repeat before the text; "" for none.
         choices: Number of texts to generate.
         finish_reason: Whether to send the output of this name; the same for the five fields that follow.
-        num_cached_tokens: Whether to send the output of this name.
+        num_cached_tokens: Whether to send the output of this name; the same for `stop_reason`.
         prompt: Whether to send the prompt's text, and its log probabilities if the request has the parameter for them.
         single_call: Whether an answer has at most one tool call; the model may write more.
         tools: The tool calls that the response must be; None for none.
@@ -43,6 +43,7 @@ class ResponseOptions:
     message: bool = False
     single_call: bool = False
     num_cached_tokens: bool = False
+    stop_reason: bool = False
     prompt: bool = False
     tools: Optional[forced_calls.ForcedToolCalls] = None
 
@@ -174,6 +175,7 @@ def _response_options(
         tools=forced,
         num_cached_tokens=bool(inputs.flag("return_num_cached_tokens")),
         prompt=bool(inputs.flag("return_prompt")),
+        stop_reason=bool(inputs.flag("return_stop_reason")),
     )
 
 

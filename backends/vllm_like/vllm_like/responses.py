@@ -28,7 +28,8 @@ def send_error(sender: Any, error: BaseException) -> None:
 class _Choice:
     """One generated text: what is not sent yet, and totals."""
 
-    __slots__ = ("finish_reason", "logprob", "logprobs", "message", "single_call", "text", "tokens",
+    __slots__ = ("finish_reason", "logprob", "logprobs", "message", "single_call", "stop_reason", "text",
+                 "tokens",
                  "total", "writer")  # fmt: skip
 
     def __init__(self, options: ResponseOptions) -> None:
@@ -40,6 +41,7 @@ class _Choice:
         # The role is part of a whole message only, as in OpenAI's API.
         self.message: Dict[str, Any] = {} if options.stream else {"role": "assistant", "content": None}
         self.finish_reason: Optional[str] = None
+        self.stop_reason: Optional[str] = None
         self.single_call = options.single_call
         self.writer = options.tools.writer() if options.tools is not None else None
 
@@ -55,6 +57,7 @@ class _Choice:
         self.logprobs += delta.logprobs
         self.logprob += delta.logprob
         self.finish_reason = delta.finish_reason or self.finish_reason
+        self.stop_reason = delta.stop_reason or self.stop_reason
         if keeps_message:
             if delta.message is not None:
                 chat.merge_message(self.message, delta.message)
@@ -192,6 +195,8 @@ class ResponseSink(Sink):
             outputs["num_input_tokens"] = [self._prompt_tokens]
         if options.num_output_tokens:
             outputs["num_output_tokens"] = [c.tokens for c in choices]
+        if options.stop_reason:
+            outputs["stop_reason"] = [(c.stop_reason or "").encode("utf-8", "replace") for c in choices]
         if options.num_cached_tokens:
             outputs["num_cached_tokens"] = [self._cached_tokens]
         outputs.update(self._prompt)

@@ -137,6 +137,7 @@ def _owner_services(
         **({} if console is None else {"console_document": partial(_console_document, console, pool)}),
         "model_metrics": lambda: list(services.model_metrics),
         "adapters": services.adapters,
+        "context": services.context,
         "log_settings": shared_log.settings,
         "change_log": settled(shared_log.change),
         "register_region": settled(regions.register),

@@ -184,6 +184,7 @@ async def _serve(sock: socket.socket) -> None:
                 model_metrics=_RemoteMetrics(engine),
                 console=(lambda _stack, _roles: _RemoteState(engine)) if options.http.ui else None,
                 adapters=partial(engine.call, "adapters"),
+                context=partial(engine.call, "context"),
                 metrics_page=(lambda: engine.call("metrics_page")) if options.metrics.is_enabled else None,
                 ask_owner=engine.ask,
                 created=configuration.created,

@@ -26,6 +26,7 @@ class ApiServices:
 
     Attributes:
         adapters: Finds the names of the adapters of a model and version.
+        context: Finds the number of tokens that a model and version takes; 0 if unknown.
         metrics: Makes the response with all metrics; None where it is not served.
         created: When the models were created, as far as clients are told: seconds since 1970.
         ask_owner: In a frontend process: calls a function of `HttpApiPackage.owner_services` by its name in the process
@@ -33,6 +34,7 @@ class ApiServices:
     """
 
     adapters: Callable[[str, str], Awaitable[Sequence[str]]]
+    context: Callable[[str, str], Awaitable[int]]
     metrics: MetricsPage | None
     created: int
     ask_owner: Callable[..., Any] | None = None
@@ -64,6 +66,9 @@ class HttpApiPackage(Protocol):
 
     def adapter_names(self, version: Path) -> Sequence[str]:
         """Names of the adapters of a model's version, from its folder. Reads files: call it on a thread."""
+
+    def context_length(self, version: Path) -> int:
+        """The number of tokens that a model's version takes, from its folder; 0 if unknown. Reads files."""
 
 
 def openai_package() -> HttpApiPackage:

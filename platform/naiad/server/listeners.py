@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from naiad.config.server.access import Restrictions
@@ -146,6 +147,7 @@ class ListenerServices:
         regions: Shared memory that clients registered.
         model_metrics: The models' own metrics; each iteration gives the current ones.
         adapters: Finds the names of the adapters of a model and version, for OpenAI's API.
+        context: Finds the number of tokens that a model and version takes, for OpenAI's API; 0 if unknown.
         console: Makes the source of the page's documents, which is closed with the stack; None where the page is not
             served. The second argument returns the server's processes other than guests, with the role of each.
         metrics: Makes the metrics endpoint of these listeners; None where it is not served.
@@ -163,6 +165,7 @@ class ListenerServices:
     exit_seconds: Callable[[], float]
     model_metrics: Iterable[ModelMetricFamily]
     adapters: Callable[[str, str], Awaitable[Sequence[str]]]
+    context: Callable[[str, str], Awaitable[int]]
     console: ConsoleMaker | None = None
     metrics: Callable[[Listeners], MetricsFrontend] | None = None
     metrics_page: MetricsPage | None = None
@@ -191,6 +194,7 @@ def server_services(
         exit_seconds=engine.exit_time.for_requests,
         model_metrics=engine.metrics,
         adapters=lambda model, version: asyncio.to_thread(adapters_of, loader, model, version),
+        context=lambda model, version: asyncio.to_thread(context_of, loader, model, version),
         console=console if options.http.ui else None,
         metrics=lambda listeners: metrics_frontend(
             engine,
@@ -429,10 +433,22 @@ def _admit_fallback(options: ServerOptions, openai: HttpApi | None) -> Callable[
 
 def adapters_of(loader: Loader, model: str, version: str) -> Sequence[str]:
     """The names of the adapters of a model's version, for OpenAI's API."""
+    folder = _folder_of(loader, model, version)
+    return openai_package().adapter_names(folder) if folder is not None else ()
+
+
+def context_of(loader: Loader, model: str, version: str) -> int:
+    """The number of tokens that a model's version takes, for OpenAI's API; 0 if unknown."""
+    folder = _folder_of(loader, model, version)
+    return openai_package().context_length(folder) if folder is not None else 0
+
+
+def _folder_of(loader: Loader, model: str, version: str) -> Path | None:
+    """The folder of a model's version that was loaded."""
     for (key, number), resolution in loader.resolutions.items():
         if str(number) == version and model in (key, resolution.model):
-            return openai_package().adapter_names(resolution.model_dir / version)
-    return ()
+            return resolution.model_dir / version
+    return None
 
 
 def _openai_api(
@@ -449,6 +465,10 @@ def _openai_api(
         options,
         extensions,
         ApiServices(
-            adapters=services.adapters, metrics=metrics, created=services.created, ask_owner=services.ask_owner
+            adapters=services.adapters,
+            context=services.context,
+            metrics=metrics,
+            created=services.created,
+            ask_owner=services.ask_owner,
         ),
     )

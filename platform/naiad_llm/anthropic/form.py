@@ -11,10 +11,11 @@ from naiad.protocol.inference import Buffer
 from naiad_llm.anthropic.errors import error_document, error_response
 from naiad_llm.openai.answer_blocks import Answer, Block, BlockEvent, BlockKind, Step
 from naiad_llm.openai.block_writer import Events
-from naiad_llm.openai.errors import SERVER_ERROR, ApiError
+from naiad_llm.openai.errors import ApiError
 from naiad_llm.openai.text_response import Usage
 
-_STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+_CALLED = "tool_use"
+_STOP_REASONS = {"length": "max_tokens", "tool_calls": _CALLED, "content_filter": "refusal"}
 
 
 class MessagesForm:
@@ -46,25 +47,24 @@ class MessagesForm:
 
     def finish(self, answer: Answer) -> Events:
         """Why the message is finished, and the token counts."""
-        delta = {"stop_reason": _stop_reason(answer), "stop_sequence": None}
+        delta = {"stop_reason": _stop_reason(answer), "stop_sequence": answer.stop or None}
         return [
             {"type": "message_delta", "delta": delta, "usage": _usage(answer.usage)},
             {"type": "message_stop"},
         ]
 
     def document(self, answer: Answer) -> bytes:
-        """The whole message.
-
-        Raises:
-            ApiError: If the arguments of a tool call are not a JSON object.
-        """
+        """The whole message. A tool call whose arguments are not a JSON object, which clients cannot read, is text."""
         content = [_content(block, is_cut=answer.finish_reason == "length") for block in answer.blocks]
+        stop_reason = _stop_reason(answer)
+        if stop_reason == _CALLED and not any(block["type"] == _CALLED for block in content):
+            stop_reason = "end_turn"
         return orjson.dumps(
             {
                 **self._head,
                 "content": content,
-                "stop_reason": _stop_reason(answer),
-                "stop_sequence": None,
+                "stop_reason": stop_reason,
+                "stop_sequence": answer.stop or None,
                 "usage": _usage(answer.usage),
             }
         )
@@ -79,7 +79,7 @@ class MessagesForm:
 
 
 def _stop_reason(answer: Answer) -> str:
-    return _STOP_REASONS.get(answer.finish_reason, "end_turn")
+    return _STOP_REASONS.get(answer.finish_reason, "stop_sequence" if answer.stop else "end_turn")
 
 
 def _usage(usage: Usage) -> dict[str, int]:
@@ -114,20 +114,18 @@ def _content(block: Block, *, is_cut: bool) -> dict[str, Any]:
     """A whole block; *is_cut* if the limit of tokens may have ended it."""
     begun = _empty(block)
     if block.kind is BlockKind.CALL:
-        return {**begun, "input": _arguments(block, is_cut=is_cut)}
+        arguments = _arguments(block)
+        if arguments is None and not is_cut:
+            return {"type": "text", "text": f"{block.name}({block.text})"}
+        # `stop_reason` is max_tokens for a call that is cut, so clients know that it is not complete.
+        return {**begun, "input": arguments or {}}
     return {**begun, begun["type"]: block.text}
 
 
-def _arguments(block: Block, *, is_cut: bool) -> dict[str, Any]:
+def _arguments(block: Block) -> dict[str, Any] | None:
+    """The arguments of a call; None if they are not a JSON object."""
     try:
         arguments = orjson.loads(block.text or "{}")
     except orjson.JSONDecodeError:
-        arguments = None
-    if isinstance(arguments, dict):
-        return arguments
-    if is_cut:
-        return {}  # `stop_reason` is max_tokens then, so clients know that the call is not complete
-    raise ApiError(
-        f"The model called the tool '{block.name}' with arguments that are not a JSON object: {block.text[:200]!r}",
-        status=SERVER_ERROR,
-    )
+        return None
+    return arguments if isinstance(arguments, dict) else None

@@ -92,11 +92,13 @@ class Answer:
         blocks: Its blocks.
         finish_reason: Why it is finished, in the words of chats: `stop`, `length`, `tool_calls`.
         usage: Token counts.
+        stop: The stop sequence that has ended it; "" if none did, or the model does not tell.
     """
 
     blocks: list[Block] = field(default_factory=list)
     finish_reason: str = "stop"
     usage: Usage = field(default_factory=Usage)
+    stop: str = ""
 
     def message(self) -> dict[str, Any]:
         """The answer as a message of a chat, to continue the conversation with."""

@@ -58,6 +58,7 @@ class BlockDocumentWriter:
         for _, delta in deltas:
             self._blocks.add(delta)
             self._answer.finish_reason = delta.finish_reason or self._answer.finish_reason
+            self._answer.stop = delta.stop_reason or self._answer.stop
         return b""
 
     def send(self, events: bytes, sent: SentCount) -> None:  # noqa: ARG002 - no events before the end
@@ -93,6 +94,7 @@ class BlockStreamWriter:
         for _, delta in deltas:
             events += self._changes(self._blocks.add(delta))
             self._answer.finish_reason = delta.finish_reason or self._answer.finish_reason
+            self._answer.stop = delta.stop_reason or self._answer.stop
         return events
 
     def send(self, events: bytes, sent: SentCount) -> None:

@@ -12,10 +12,19 @@ from naiad.engine.door import EngineDoor
 from naiad.protocol.metadata import ModelMetadata
 from naiad.protocol.model_names import model_key
 from naiad.protocol.text_models import can_embed, can_generate_text
-from naiad_llm.openai.errors import to_api_error
+from naiad_llm.openai.errors import ApiError, to_api_error
 
 AdapterNames: TypeAlias = Callable[[str, str], Awaitable[Sequence[str]]]
 """Finds the names of the adapters of a model and version."""
+
+
+ContextLength: TypeAlias = Callable[[str, str], Awaitable[int]]
+"""Finds the number of tokens that a model and version takes; 0 if unknown."""
+
+
+async def unknown_context(model: str, version: str) -> int:  # noqa: ARG001 - the signature of `ContextLength`
+    """Find no length."""
+    return 0
 
 
 async def no_adapters(model: str, version: str) -> Sequence[str]:  # noqa: ARG001 - the signature of `AdapterNames`
@@ -26,17 +35,21 @@ async def no_adapters(model: str, version: str) -> Sequence[str]:  # noqa: ARG00
 class ServedModels:
     """Finds models, and adapters in their names."""
 
-    def __init__(self, engine: EngineDoor, separator: str, adapters: AdapterNames) -> None:
+    def __init__(
+        self, engine: EngineDoor, separator: str, adapters: AdapterNames, context: ContextLength = unknown_context
+    ) -> None:
         """The models of *engine*.
 
         Args:
             engine: Has the models.
             separator: Separates the name of a model from that of an adapter; "" to support no adapters.
             adapters: Finds the adapter names of a model's version. Called only with a separator.
+            context: Finds the number of tokens that a model's version takes.
         """
         self._engine = engine
         self._separator = separator
         self._adapters = adapters
+        self._context = context
 
     def find(self, name: str) -> tuple[ModelMetadata, str]:
         """The model that *name* selects, and the name of its adapter or "".
@@ -56,6 +69,14 @@ class ServedModels:
     async def names(self) -> list[str]:
         """The names of all models that are ready and can be served, those with adapters included."""
         return [name for model in self._models() for name in (model, *await self._adapter_models(model))]
+
+    async def context_length(self, name: str) -> int:
+        """The number of tokens that the model which *name* selects takes; 0 if unknown."""
+        try:
+            metadata, _ = self.find(name)
+        except ApiError:
+            return 0  # unloaded since the index was read
+        return await self._context(metadata.name, metadata.versions[-1]) if metadata.versions else 0
 
     async def is_known(self, name: str) -> bool:
         """Whether *name* selects a model that can be served."""

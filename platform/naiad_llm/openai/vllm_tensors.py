@@ -84,6 +84,7 @@ def infer_requests(
         "return_num_cached_tokens": counts,
         "return_logprobs": request.top_logprobs is not None,
         "return_prompt": request.echo,
+        "return_stop_reason": "stop" in sampling,
         "return_message": takes_messages,
         _SAMPLING: to_json(sampling),
     }
@@ -168,6 +169,7 @@ class ChoiceDelta:
         index: Number of the choice among those of its prompt.
         text: New text.
         finish_reason: Why the choice is finished; None while it is not.
+        stop_reason: The text in `stop` that has ended it; "" if none did, or the model does not tell.
         logprobs: For each new token its most likely alternatives by token id, in vLLM's form.
         message: New members of a chat's message, such as tool calls; may repeat the text. None if the model sent none.
     """
@@ -177,6 +179,7 @@ class ChoiceDelta:
     finish_reason: str | None = None
     logprobs: list[dict[str, dict[str, Any]]] = field(default_factory=list)
     message: dict[str, Any] | None = None
+    stop_reason: str = ""
 
 
 @dataclass(slots=True)
@@ -214,6 +217,8 @@ def read_output(response: InferResponse) -> ModelOutput:
     try:
         for delta, reason in zip(deltas, strings(outputs.get("finish_reason")), strict=False):
             delta.finish_reason = None if reason in _UNFINISHED else reason
+        for delta, stop in zip(deltas, strings(outputs.get("stop_reason")), strict=False):
+            delta.stop_reason = stop
         for delta, logprobs in zip(deltas, strings(outputs.get("logprobs")), strict=False):
             delta.logprobs = _json(logprobs) or []
         for delta, message in zip(deltas, strings(outputs.get("message")), strict=False):

@@ -46,6 +46,13 @@ def test_the_models_are_listed(client: OpenAI):
     assert {"llama", "vectors", "adapted", "fake"} <= {model.id for model in client.models.list()}
 
 
+def test_the_list_of_models_has_the_length_of_their_contexts(client: OpenAI):
+    lengths = {model.id: getattr(model, "max_model_len", None) for model in client.models.list()}
+    assert (lengths["llama"], lengths["vectors"], lengths["fake"]) == (2048, 256, None)
+    assert lengths["adapted:other"] == 256
+    assert client.models.retrieve("llama").context_length == 2048
+
+
 def test_a_chat_answers_in_the_models_own_form(client: OpenAI):
     answer = talk(client, max_tokens=6, extra_body={"ignore_eos": True})
     (choice,) = answer.choices

@@ -399,3 +399,12 @@ def test_vllm_gets_the_priority_the_salt_and_the_transfer_of_a_request(client):
 def test_an_adapter_is_chosen_by_a_field_too(client):
     answer = client.completions.create(model="fake", prompt="x", max_tokens=1, extra_body={"lora_name": "shouting"})
     assert answer.choices[0].text == " shouting"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_messages_name_the_stop_sequence_that_has_ended_them(server, stream):
+    body = {"model": "fake", "max_tokens": 50, "messages": [{"role": "user", "content": "one two"}], "stream": stream}
+    for stops, reason, sequence in ((["two", "three"], "stop_sequence", "two"), (["three"], "max_tokens", None)):
+        got = _posted(server, "/v1/messages", {**body, "stop_sequences": stops}).decode()
+        document = json.loads(re.findall(r'"delta":(\{"stop_reason".*?\})', got)[0] if stream else got)
+        assert (document["stop_reason"], document["stop_sequence"]) == (reason, sequence)

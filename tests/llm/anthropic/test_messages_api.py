@@ -220,8 +220,8 @@ def test_the_client_assembles_text_and_calls(client):
 def test_a_call_that_is_cut_has_no_input_and_one_that_is_malformed_fails(client):
     message = ask(client, "cut call")
     assert (message.stop_reason, message.content[0].input) == ("max_tokens", {})
-    with pytest.raises(anthropic.InternalServerError, match="with arguments that are not a JSON object"):
-        ask(client, "bad call")
+    message = ask(client, "bad call")
+    assert (message.stop_reason, message.content[0].text) == ("end_turn", 'weather({"city": )')
 
 
 def test_thinking_is_a_block_of_its_own(client):

@@ -10,6 +10,7 @@ from contextlib import closing
 import pytest
 from support.server import ServerProcess, free_ports
 
+from naiad_llm.openai.adapters import context_length
 from naiad_llm.openai.errors import ApiError
 from naiad_llm.openai.template import ChatTemplate
 
@@ -240,6 +241,24 @@ def test_flags_name_origins_and_restrict_parts_of_the_api(tmp_path):
         status, answer = raw(port, "POST", "/v1/models/upper/load")
         assert (status, answer["error"]["message"]) == (403, "This API is restricted, expecting header 'admin'")
         assert raw(port, "POST", "/v1/models/upper/load", admin="secret")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "length"),
+    [
+        ({"model": "m.gguf", "max_model_len": 8192}, 8192),
+        ({"model": "pkg:weights/m.GGUF"}, 4096),
+        ({"model": "folder"}, 2048),
+        ({"model": "some/hub-name"}, 0),
+        ({"model": "m.gguf", "max_model_len": "8192"}, 0),
+        ([], 0),
+    ],
+)
+def test_the_length_of_the_context_is_read_from_the_models_files(tmp_path, settings, length):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "config.json").write_text('{"max_position_embeddings": 2048}')
+    (tmp_path / "model.json").write_text(json.dumps(settings))
+    assert context_length(tmp_path) == length
 
 
 def test_adapters_are_listed_with_their_models(tmp_path):

@@ -61,6 +61,7 @@ class Delta:
         logprobs: For each new token `{token id: {"logprob", "rank", "decoded_token"}}`, the sampled token last.
         logprob: Sum of the log probabilities of the new tokens.
         finish_reason: Why the choice is finished; None while it is not.
+        stop_reason: The text in `stop` that has ended the choice, where the engine tells it; None without one.
         message: New members of the assistant's message, if it has more than `text`.
     """
 
@@ -70,6 +71,7 @@ class Delta:
     logprobs: List[Dict[int, Dict[str, Any]]] = field(default_factory=list)
     logprob: float = 0.0
     finish_reason: Optional[str] = None
+    stop_reason: Optional[str] = None
     message: Optional[Dict[str, Any]] = None
 
 

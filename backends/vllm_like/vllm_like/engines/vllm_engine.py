@@ -395,7 +395,13 @@ def _delta(output: Any) -> Delta:
         logprobs=logprobs,
         logprob=sampled,
         finish_reason=output.finish_reason,
+        stop_reason=_text_or_none(getattr(output, "stop_reason", None)),
     )
+
+
+def _text_or_none(reason: Any) -> Optional[str]:
+    """The text that has ended a choice; vLLM has the number of a token for the others."""
+    return reason if isinstance(reason, str) else None
 
 
 def _alternatives(sampled: int, entry: Mapping[int, Any]) -> Dict[int, Dict[str, Any]]:

@@ -43,6 +43,7 @@ class CompletionOutput:
     cumulative_logprob: float | None
     logprobs: list[dict[int, Logprob]] | None
     finish_reason: str | None = None
+    stop_reason: int | str | None = None
 
 
 @dataclasses.dataclass
@@ -153,7 +154,8 @@ class AsyncLLM:
             logprobs = [{token: Logprob(-0.5, 1, text)}]
             for other in range(params.logprobs - 1):
                 logprobs[0][100000 + other] = Logprob(-2.0 - other, 2 + other, "x")
-        one = CompletionOutput(index, text, [token], -0.5, logprobs, reason)
+        stop = word if reason == "stop" else None
+        one = CompletionOutput(index, text, [token], -0.5, logprobs, reason, stop)
         known = None
         if params.prompt_logprobs is not None:
             entries = [{i: Logprob(-0.25 * n, 1, self.tokenizer.words[i] + " ")} for n, i in enumerate(ids)]
