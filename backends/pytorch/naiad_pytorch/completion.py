@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 import torch
 from saved_models.interface import ModelInterface, ModelTensor, complete, is_complete
-from saved_models.settings import ModelSettings, TensorSettings, read_config
+from saved_models.settings import ModelSettings, TensorSettings, placed, read_config
 
 from naiad_pytorch.files import open_model
 from naiad_pytorch.model import Model
@@ -31,7 +31,8 @@ def complete_config(config: Any) -> Any:
     written: Dict[str, Any] = config.as_dict()
     if is_complete(written) or not _lacks_tensors(written):
         return config
-    settings = read_config(written)
+    # Code for one kind of device is read on such a device alone.
+    settings = placed(read_config(written), has_gpu=torch.cuda.is_available())
     options = read_options(settings)
     model = open_model(settings, options)
     if written.get("input"):

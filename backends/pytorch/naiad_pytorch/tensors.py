@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, Sequence
 
 import numpy as np
 import torch
@@ -83,7 +83,8 @@ def array_of_strings(values: Sequence[str]) -> np.ndarray[Any, Any]:
     return found
 
 
-def settle(value: torch.Tensor, device: Optional[torch.device] = None) -> torch.Tensor:
-    """A result without ties to the graph, and without what numpy and other processes cannot see in it."""
-    value = value.detach().resolve_conj().resolve_neg()
-    return value if device is None else value.to(device)
+def settle(value: torch.Tensor) -> torch.Tensor:
+    """A result without ties to the graph, and without a sign that only PyTorch sees."""
+    if value.requires_grad:
+        value = value.detach()
+    return value.resolve_neg() if value.is_neg() else value

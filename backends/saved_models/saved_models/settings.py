@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
@@ -149,6 +149,15 @@ def read_config(config: Mapping[str, Any], *, kind: str = "CPU", device: int = 0
         kind=kind,
         device=device,
     )
+
+
+def placed(settings: ModelSettings, *, has_gpu: bool) -> ModelSettings:
+    """The settings of the model's first instance, where no instance says yet what it is: while it is completed."""
+    group: Mapping[str, Any] = next(iter(settings.config.get("instance_group") or ()), {})
+    kind = str(group.get("kind", "KIND_CPU")).replace("KIND_", "")
+    if kind == "AUTO":
+        kind = "GPU" if has_gpu else "CPU"
+    return replace(settings, kind=kind, device=int(next(iter(group.get("gpus") or ()), 0)))
 
 
 def _tensor(entry: Mapping[str, Any]) -> TensorSettings:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import triton_python_backend_utils as pb_utils
-from saved_models.settings import TensorSettings, control_inputs, read, threads_for_instance
+from saved_models.settings import TensorSettings, control_inputs, placed, read, read_config, threads_for_instance
 
 
 def settings_of(**config: object):
@@ -74,3 +74,19 @@ def test_a_missing_file_is_named_with_the_place_where_it_was_looked_for(tmp_path
 def test_the_threads_of_an_instance_are_those_that_the_server_leaves_it(monkeypatch, text, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", text)
     assert threads_for_instance() == threads
+
+
+@pytest.mark.parametrize(
+    ("groups", "has_gpu", "expected"),
+    [
+        ([], True, ("CPU", 0)),
+        ([{"kind": "KIND_CPU"}], True, ("CPU", 0)),
+        ([{"kind": "KIND_MODEL"}], True, ("MODEL", 0)),
+        ([{"kind": "KIND_GPU", "gpus": [1, 2]}], False, ("GPU", 1)),
+        ([{"kind": "KIND_AUTO"}], True, ("GPU", 0)),
+        ([{"kind": "KIND_AUTO"}], False, ("CPU", 0)),
+    ],
+)
+def test_a_model_is_completed_where_its_first_instance_will_be(groups, has_gpu, expected):
+    found = placed(read_config({"name": "m", "instance_group": groups}), has_gpu=has_gpu)
+    assert (found.kind, found.device) == expected
