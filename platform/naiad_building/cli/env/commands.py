@@ -530,6 +530,58 @@ def _remove(
     return 0 if all(result["removed"] for result in results) else 1
 
 
+@click.command("diff", short_help="Compare two archives, folders or store entries.")
+@click.argument("before")
+@click.argument("after")
+@_store_option
+@json_option
+def _diff(
+    before: str,
+    after: str,
+    store: Path,
+    json: bool,  # noqa: FBT001 - click passes options by name
+) -> int:
+    """Show what AFTER has that BEFORE has not: packages, sizes and files.
+
+    Each is an archive, a folder, or the digest of a store entry. The exit code is 1 if they differ.
+    """
+    from naiad.environments.progress import default_reporter
+    from naiad_building.cli.env.tables import difference_text
+    from naiad_building.comparison import compare_environments
+
+    found = compare_environments(before, after, store, default_reporter())
+    if json:
+        print_json({"before": before, "after": after, "difference": found})
+    else:
+        click.echo(difference_text(found), nl=False)
+    return 0 if found.is_empty else 1
+
+
+@click.command("why", short_help="Show which packages require another one.")
+@click.argument("package")
+@click.argument("environment")
+@_store_option
+@json_option
+def _why(
+    package: str,
+    environment: str,
+    store: Path,
+    json: bool,  # noqa: FBT001 - click passes options by name
+) -> None:
+    """Show which packages of ENVIRONMENT require PACKAGE, and which require these.
+
+    ENVIRONMENT is an archive, a folder, or the digest of a store entry.
+    """
+    from naiad_building.cli.env.tables import dependants_text
+    from naiad_building.comparison import find_dependants
+
+    found = find_dependants(package, environment, store)
+    if json:
+        print_json({"environment": environment, "package": found})
+    else:
+        click.echo(dependants_text(found), nl=False)
+
+
 @click.group("env", cls=OrderedGroup)
 def env_group() -> None:
     """Build, pack, check and clean up execution environments."""
@@ -538,7 +590,7 @@ def env_group() -> None:
 _COMMANDS: tuple[click.Command, ...] = (
     *(_build, _pack),
     *(_prefetch, _pin, _sign, _keygen),
-    *(_inspect, _verify, _list, _gc, _remove),
+    *(_inspect, _diff, _why, _verify, _list, _gc, _remove),
 )
 for _command in _COMMANDS:
     env_group.add_command(_command)

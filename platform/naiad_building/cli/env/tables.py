@@ -11,11 +11,14 @@ from naiad.environments.store.inspection import Inspection
 from naiad.environments.store.pulled import PulledRepository
 from naiad.environments.store.verification import VerificationResult
 from naiad.models.resolution.tables import text_table
+from naiad_building.comparison import Difference, RequiredBy
 
 __all__ = [
     "ENTRY_HEADERS",
     "PULLED_HEADERS",
     "VERDICT_HEADERS",
+    "dependants_text",
+    "difference_text",
     "entry_rows",
     "inspection_text",
     "print_table",
@@ -24,6 +27,7 @@ __all__ = [
 ]
 
 _DIGEST_SHOWN = 12
+_FILES_SHOWN = 10
 ENTRY_HEADERS = ("Digest", "Archive", "Python", "numpy", "Platform", "Size", "Last used", "Models")
 PULLED_HEADERS = ("Digest", "Reference", "Size", "Last used", "Models")
 VERDICT_HEADERS = ("Archive", "Digest", "Result")
@@ -103,6 +107,49 @@ def inspection_text(found: Inspection, models: Sequence[str]) -> str:
     )
     lines = [f"{name:<14}{value}" for name, value in facts if value]
     return "\n".join((*lines, *(f"  {package.name} {package.version}" for package in found.packages))) + "\n"
+
+
+def difference_text(found: Difference) -> str:
+    """What differs between two environments: a line for each package, sums of the files, and the largest of these."""
+    if found.is_empty:
+        return "they do not differ\n"
+    lines = []
+    if found.python[0] != found.python[1]:
+        lines.append(f"Python {found.python[0] or '?'} -> {found.python[1] or '?'}")
+    for package in found.packages:
+        if package.before and package.after:
+            lines.append(f"~ {package.name} {package.before} -> {package.after}")
+        else:
+            lines.append(f"{'+' if package.after else '-'} {package.name} {package.after or package.before}")
+    lines.append(
+        f"size {size_text(found.sizes[0])} in {found.files[0]} files -> {size_text(found.sizes[1])} in "
+        f"{found.files[1]} files"
+    )
+    added = [each for each in found.changes if each.before is None]
+    removed = [each for each in found.changes if each.after is None]
+    changed = [each for each in found.changes if each.before is not None and each.after is not None]
+    lines.append(f"files: {len(added)} added, {len(removed)} removed, {len(changed)} changed")
+    for change in found.changes[:_FILES_SHOWN]:
+        mark = "+" if change.before is None else "-" if change.after is None else "~"
+        lines.append(f"  {mark} {change.path} ({size_text(max(change.before or 0, change.after or 0))})")
+    if len(found.changes) > _FILES_SHOWN:
+        lines.append(f"  and {len(found.changes) - _FILES_SHOWN} more, which are smaller (all of them: --json)")
+    return "\n".join(lines) + "\n"
+
+
+def dependants_text(found: RequiredBy) -> str:
+    """A tree of the packages that require another one."""
+    lines = [f"{found.name} {found.version}"]
+    if not found.dependants:
+        lines.append("  no package requires it: the environment was made with it")
+
+    def add(dependants: Iterable[RequiredBy], indent: str) -> None:
+        for one in dependants:
+            lines.append(f"{indent}<- {one.name} {one.version} (requires {one.requirement})")
+            add(one.dependants, f"{indent}   ")
+
+    add(found.dependants, "  ")
+    return "\n".join(lines) + "\n"
 
 
 def _date(seconds: float) -> str:

@@ -1,0 +1,290 @@
+"""What two environments have that the other has not, and which packages require another one."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from email.parser import BytesHeaderParser
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from naiad.core.errors import Code, ExecutionEnvironmentError
+from naiad.environments.archives.extraction import damaged_archive_error
+from naiad.environments.archives.formats import ARCHIVE_ERRORS, detect_format, iterate_members
+from naiad.environments.archives.member import MemberKind
+from naiad.environments.installed_packages import site_folders
+from naiad.environments.progress import ProgressReporter
+from naiad.environments.store.entries import find_entry
+from naiad.environments.store.inspection import inspect_environment
+from naiad.environments.store.record import read_record
+
+__all__ = ["Difference", "FileChange", "PackageChange", "RequiredBy", "compare_environments", "find_dependants"]
+
+_CHUNK = 1 << 20
+_METADATA = re.compile(r".*/(?:site|dist)-packages/[^/]+\.dist-info/METADATA")
+_RECORD = re.compile(r"(?:[^/]+/)*conda-meta/[^/]+\.json")
+_LARGEST = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageChange:
+    """A package that differs; a version is empty where the environment lacks it."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileChange:
+    """A file that differs; a size is None where the environment lacks it."""
+
+    path: str
+    before: int | None
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What differs between two environments.
+
+    Attributes:
+        python: Versions of Python.
+        sizes: Bytes of their files.
+        files: Numbers of their files.
+        packages: Packages that differ, by name.
+        changes: Files that differ, the largest first.
+    """
+
+    python: tuple[str, str]
+    sizes: tuple[int, int]
+    files: tuple[int, int]
+    packages: tuple[PackageChange, ...]
+    changes: tuple[FileChange, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing differs."""
+        return not self.packages and not self.changes and self.python[0] == self.python[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequiredBy:
+    """A package that requires another one.
+
+    Attributes:
+        name: Its name.
+        version: Its version.
+        requirement: What it requires.
+        dependants: The packages that require it.
+    """
+
+    name: str
+    version: str
+    requirement: str
+    dependants: tuple[RequiredBy, ...] = ()
+
+
+def compare_environments(before: str, after: str, root: Path, reporter: ProgressReporter) -> Difference:
+    """What differs between two environments. Reads all of their files.
+
+    Args:
+        before: An archive, a directory, or a digest of an entry of the store.
+        after: The other one.
+        root: Folder of the store.
+        reporter: Receives progress events.
+
+    Raises:
+        ExecutionEnvironmentError: If one does not exist, or cannot be read.
+    """
+    first, second = (inspect_environment(text, root, reporter) for text in (before, after))
+    ours, theirs = ({package.name.lower(): package for package in one.packages} for one in (first, second))
+    packages = [
+        PackageChange(
+            name=(ours.get(name) or theirs[name]).name,
+            before=ours[name].version if name in ours else "",
+            after=theirs[name].version if name in theirs else "",
+        )
+        for name in sorted(ours.keys() | theirs.keys())
+        if name not in ours or name not in theirs or ours[name].version != theirs[name].version
+    ]
+    old, new = (dict(_files(text, root)) for text in (before, after))
+    changes = [
+        FileChange(path=path, before=_size(old.get(path)), after=_size(new.get(path)))
+        for path in old.keys() | new.keys()
+        if old.get(path) != new.get(path)
+    ]
+    return Difference(
+        python=(first.python, second.python),
+        sizes=(sum(size for size, _ in old.values()), sum(size for size, _ in new.values())),
+        files=(len(old), len(new)),
+        packages=tuple(packages),
+        changes=tuple(sorted(changes, key=lambda one: (-max(one.before or 0, one.after or 0), one.path))),
+    )
+
+
+def find_dependants(package: str, text: str, root: Path) -> RequiredBy:
+    """The packages of an environment that require another one, and those that require them.
+
+    Args:
+        package: The name of the package.
+        text: An archive, a directory, or a digest of an entry of the store.
+        root: Folder of the store.
+
+    Raises:
+        ExecutionEnvironmentError: If the environment cannot be read, or lacks the package.
+    """
+    installed = {
+        str(canonicalize_name(name)): (name, version, list(requires))
+        for name, version, requires in _installed(text, root)
+    }
+    wanted = str(canonicalize_name(package))
+    if wanted not in installed:
+        near = difflib.get_close_matches(wanted, installed, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else f"; `naiad env inspect {text}` lists its packages"
+        raise ExecutionEnvironmentError(f"there is no package '{package}' in {text}{hint}", code=Code.NOT_FOUND)
+    users: dict[str, list[tuple[str, str]]] = {}
+    for name, (_, _, requires) in installed.items():
+        for requirement in requires:
+            for needed, shown in _parsed(requirement):
+                users.setdefault(needed, []).append((name, shown))
+    return _dependants(wanted, "", installed, users, ())
+
+
+def _dependants(
+    name: str,
+    requirement: str,
+    installed: Mapping[str, tuple[str, str, list[str]]],
+    users: Mapping[str, list[tuple[str, str]]],
+    above: tuple[str, ...],
+) -> RequiredBy:
+    found = [] if name in above else sorted(set(users.get(name, ())))
+    shown, version, _ = installed[name]
+    return RequiredBy(
+        name=shown,
+        version=version,
+        requirement=requirement,
+        dependants=tuple(
+            _dependants(user, wants, installed, users, (*above, name)) for user, wants in found if user != name
+        ),
+    )
+
+
+def _parsed(requirement: str) -> Iterator[tuple[str, str]]:
+    """The package that a requirement of a wheel or a conda package is about, and how it is shown."""
+    try:
+        parsed = Requirement(requirement)
+    except InvalidRequirement:
+        # conda: `numpy >=1.26,<3`, `libblas 3.9.0 *openblas`
+        name = requirement.split(maxsplit=1)[0] if requirement.split() else ""
+        yield canonicalize_name(name), requirement
+        return
+    if parsed.marker is None or parsed.marker.evaluate({"extra": ""}):
+        yield canonicalize_name(parsed.name), f"{parsed.name}{parsed.specifier}"
+
+
+def _installed(text: str, root: Path) -> Iterator[tuple[str, str, Iterable[str]]]:
+    """Name, version and requirements of each package."""
+    prefix = _prefix(text, root)
+    if prefix is None:
+        yield from _packed(Path(text))
+        return
+    for found in importlib.metadata.distributions(path=[str(folder) for folder in site_folders(prefix)]):
+        if found.metadata["Name"]:
+            yield found.name, found.version, found.requires or ()
+    for file in sorted((prefix / "conda-meta").glob("*.json")):
+        with contextlib.suppress(OSError):
+            yield from _conda(file.read_bytes())
+
+
+def _packed(archive: Path) -> Iterator[tuple[str, str, Iterable[str]]]:
+    count = 0
+    try:
+        for member, content in iterate_members(archive, detect_format(archive), lambda _: None):
+            count += 1
+            if member.kind is not MemberKind.FILE or content is None:
+                continue
+            if _METADATA.fullmatch(member.name):
+                head = BytesHeaderParser().parsebytes(content.read(_LARGEST))
+                if head["Name"]:
+                    yield (
+                        str(head["Name"]),
+                        str(head["Version"]),
+                        [str(one) for one in head.get_all("Requires-Dist", ())],
+                    )
+            elif _RECORD.fullmatch(member.name):
+                yield from _conda(content.read(_LARGEST))
+    except ARCHIVE_ERRORS as error:
+        raise damaged_archive_error(archive, count, error) from error
+
+
+def _conda(record: bytes) -> Iterator[tuple[str, str, Iterable[str]]]:
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        value = json.loads(record)
+        yield str(value["name"]), str(value["version"]), [str(one) for one in value.get("depends") or ()]
+
+
+def _prefix(text: str, root: Path) -> Path | None:
+    """The folder of an environment; None of an archive."""
+    path = Path(text)
+    if path.is_dir():
+        return path
+    if path.exists():
+        return None
+    entry = find_entry(root, text)
+    stored = read_record(entry.folder)
+    return entry.folder / "env" if stored is None else stored.prefix
+
+
+def _files(text: str, root: Path) -> Iterator[tuple[str, tuple[int, str]]]:
+    """Size and digest of each file by its path, and the targets of links."""
+    prefix = _prefix(text, root)
+    if prefix is not None:
+        yield from _files_in(prefix)
+        return
+    archive, count = Path(text), 0
+    try:
+        for member, content in iterate_members(archive, detect_format(archive), lambda _: None):
+            count += 1
+            name = member.name.removeprefix("./")
+            if member.kind is MemberKind.SYMLINK:
+                yield name, (0, f"-> {member.target}")
+            elif content is not None:
+                digest = hashlib.sha256()
+                while pieces := content.read_pieces(_CHUNK):
+                    for piece in pieces:
+                        digest.update(piece)
+                yield name, (member.size, digest.hexdigest())
+    except ARCHIVE_ERRORS as error:
+        raise damaged_archive_error(archive, count, error) from error
+
+
+def _files_in(prefix: Path) -> Iterator[tuple[str, tuple[int, str]]]:
+    for parent, folders, names in os.walk(prefix):
+        for name in (*names, *(each for each in folders if Path(parent, each).is_symlink())):
+            path = Path(parent, name)
+            shown = path.relative_to(prefix).as_posix()
+            try:
+                if path.is_symlink():
+                    yield shown, (0, f"-> {path.readlink()}")
+                elif path.is_file():
+                    with path.open("rb") as file:
+                        digest = hashlib.sha256()
+                        while piece := file.read(_CHUNK):
+                            digest.update(piece)
+                    yield shown, (path.stat().st_size, digest.hexdigest())
+            except OSError as error:
+                raise ExecutionEnvironmentError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _size(found: tuple[int, str] | None) -> int | None:
+    return None if found is None else found[0]
