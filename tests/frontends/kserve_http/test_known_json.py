@@ -118,18 +118,19 @@ def test_a_list_is_read_alike_whether_its_skeleton_is_known_or_not(datatype):
     good = {"BOOL": "[true,false]", "BYTES": '["a","b"]'}.get(datatype, "[1,2]")
     known = parser()
     for _ in range(2):
-        for data in [good, *ELEMENTS]:
+        for data in [good, good, *ELEMENTS]:
             text = one_input(data, datatype)
 
             assert read(text, known) == read(text)
 
 
 @pytest.mark.parametrize("datatype", TYPES)
-def test_a_second_request_with_the_same_skeleton_is_not_parsed_again(datatype, monkeypatch):
+def test_a_third_request_with_the_same_skeleton_is_not_parsed_again(datatype, monkeypatch):
     first, second = {"BOOL": ("[true,false]", "[false,true]"), "BYTES": ('["a","b"]', '["","]}"]')}.get(
         datatype, ("[1,2]", "[[30],[4]]")
     )
     known, expected = parser(), read(one_input(second, datatype))
+    read(one_input(first, datatype), known)
     read(one_input(first, datatype), known)
     monkeypatch.setattr("naiad.frontends.kserve_http.infer_request_parser.parse_infer", None)
 
@@ -203,7 +204,7 @@ EARLIER = [
 @pytest.mark.parametrize("text", DOCUMENTS)
 def test_a_document_is_read_alike_whatever_came_before(text, latest):
     known = parser()
-    for each in [*DOCUMENTS, *EARLIER[::latest]]:
+    for each in [*DOCUMENTS, *DOCUMENTS, *EARLIER[::latest]]:
         read(each.replace("NUMBERS", NUMBERS), known)
     document = text.replace("NUMBERS", NUMBERS)
     for variant in (document, document.replace("[1,2]", "[5,6.5]", 1), document.replace("[3,4]", "[7,8]")):
@@ -231,8 +232,8 @@ def test_any_lists_are_read_alike_with_any_skeletons(data):
     types = [data.draw(st.sampled_from(TYPES)) for _ in names]
     separators = data.draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,", ":\n")]))
     order = data.draw(st.permutations(["name", "shape", "datatype", "data"]))
-    for number in range(3):
-        size = data.draw(st.integers(0, 5))
+    for number in range(5):
+        size = data.draw(st.integers(0, 1))
         inputs = []
         for name, datatype in zip(names, types, strict=True):
             values = data.draw(st.lists(VALUES[datatype], min_size=size, max_size=size))
@@ -267,6 +268,7 @@ def test_long_hostile_text_is_cut_without_losing_a_byte(begin, part, end):
 def test_requests_that_differ_in_their_numbers_and_ids_have_one_layout_key():
     known = parser()
 
+    assert layout_key(one_input("[1,2]"), known) is None  # it may be the only one of its kind
     first = layout_key(one_input("[1,2]"), known)
 
     assert first is not None
@@ -277,13 +279,14 @@ def test_requests_that_differ_in_their_numbers_and_ids_have_one_layout_key():
 def test_requests_with_strings_have_no_layout_key_as_their_sizes_differ():
     known = parser()
 
-    assert layout_key(one_input('["a","b"]', "BYTES"), known) is None
-    assert layout_key(one_input('["ab","c"]', "BYTES"), known) is None
+    for text in ('["a","b"]', '["ab","c"]', '["a","bc"]'):
+        assert layout_key(one_input(text, "BYTES"), known) is None
 
 
 def test_a_known_skeleton_with_more_json_than_is_allowed_is_refused():
     limit = len(one_input("[1,2]"))
     known = parser(limit)
+    read(one_input("[1,2]"), known)
     read(one_input("[1,2]"), known)
 
     assert read(one_input("[10,2]"), known) == read(one_input("[10,2]"), max_json=limit)

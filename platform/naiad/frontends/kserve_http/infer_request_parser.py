@@ -4,8 +4,8 @@ Most clients send the same JSON over and over, around or before other tensors. T
 checked. Each further one costs a look-up and little work per tensor:
 
 - Where all tensors are binary, the whole JSON is recognised, and each tensor is a slice of what follows it.
-- Where the body is JSON alone, the lists of data are cut out of it (`json_skeleton`). What is left is recognised, and
-  each list is parsed by itself.
+- Where the body is JSON alone, the lists of data are cut out of it (`json_skeleton`). What is left is recognised from
+  the third time on, and each list is parsed by itself.
 
 Only short JSON is kept, without data, so that it cannot fill the memory. Clients that number their requests send
 another `id` each time; an `id` at the beginning of the JSON is cut off before the look-up.
@@ -82,6 +82,7 @@ class InferRequestParser:
         self._regions = regions
         self._known: Memo[bytes, _KnownRequest] = Memo(_MAX_KNOWN)
         self._skeletons: Memo[bytes, _KnownJson] = Memo(_MAX_KNOWN)
+        self._seen_once: Memo[bytes, bool] = Memo(_MAX_KNOWN)
         self._latest: _KnownJson | None = None  # which most requests are like
 
     def parse(self, body: Buffer, header_length: bytes | None) -> tuple[InferRequest, ResponseFormat]:
@@ -137,15 +138,22 @@ class InferRequestParser:
                 request_id = known.request.request_id if found_id is None else found_id[1].decode("ascii")
                 return _like(known.request, inputs, request_id), known.form
         request, form = parse_infer(text, None, self._model_name, self._version, self._max_json, self._regions)
-        if known is None and lists and len(skeleton) <= _MAX_JSON and is_certain(skeleton, len(request.inputs)):
+        if known is None and lists and len(skeleton) <= _MAX_JSON and self._is_seen_again(skeleton):
             self._remember_json(skeleton, lists, request, form, has_id=found_id is not None)
         return request, form
+
+    def _is_seen_again(self, skeleton: bytes) -> bool:
+        """Whether a skeleton is worth its cost, of two parsed requests: some clients send another one each time."""
+        if skeleton in self._seen_once:
+            return True
+        self._seen_once[skeleton] = True
+        return False
 
     def _remember_json(
         self, skeleton: bytes, lists: list[bytes], request: InferRequest, form: ResponseFormat, *, has_id: bool
     ) -> None:
-        if form.requested is not None:
-            return  # it refers to regions and labels, which change while the server runs
+        if form.requested is not None or not is_certain(skeleton, len(request.inputs)):
+            return  # special forms refer to regions and labels, which change while the server runs
         inputs = []
         for tensor, data in zip(request.inputs, lists, strict=True):
             pack = list_packer(tensor.datatype, tensor.shape)
