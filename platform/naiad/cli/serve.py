@@ -47,7 +47,7 @@ def serve(arguments: Sequence[str], program: str, supervisor: Supervisor | None 
     try:
         found, positional = split_arguments(arguments, SERVER_FLAGS, program)
         if any(flag.name == HELP for flag, _ in found):
-            print(usage(program, SERVER_FLAGS), end="")
+            print(usage("naiad serve [FILE]..." if program == "naiad serve" else program, SERVER_FLAGS), end="")
             return 0
         with _repository_of(positional, program) as repository:
             return _serve(

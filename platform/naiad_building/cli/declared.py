@@ -11,7 +11,7 @@ import click
 
 from naiad.cli.click_options import json_option, progress_printer
 from naiad.cli.json_output import print_json
-from naiad.config.model.declared_environment import is_declaration
+from naiad.config.model.declared_environment import PYTHON_ENV, is_declaration
 from naiad.core.errors import InterpreterNotFoundError, RepositoryError, ResolutionError
 from naiad.models.resolution.manifest import read_backend_manifest
 
@@ -198,7 +198,7 @@ def _addable_script(model: Path) -> Path:
 
 
 def _declaration_of(model: Path) -> Path:
-    """The file that declares the packages of a model: the one that is named as its environment, else its code.
+    """The file that declares the packages of a model: what is named as its environment, its code, or a file it brings.
 
     Raises:
         RepositoryError: If the model has neither, or a recipe declares none.
@@ -210,7 +210,15 @@ def _declaration_of(model: Path) -> Path:
     named = _named_environment(model) if model.is_dir() else None
     if named is not None and isinstance(named[1], Path) and is_declaration(named[1]):
         return named[1]
-    return _script_of(model)
+    try:
+        return _script_of(model)
+    except RepositoryError:
+        # A model of a shared backend has no code; one that MLflow saved brings what it requires.
+        brought = (model / str(_version_of(model)) / name for name in (PYTHON_ENV, f"model/{PYTHON_ENV}"))
+        file = next((file for file in brought if file.is_file()), None)
+        if file is None:
+            raise
+        return file
 
 
 def _named_environment(model: Path) -> tuple[str, Path | str] | None:

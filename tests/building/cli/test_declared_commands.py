@@ -107,6 +107,16 @@ def test_a_model_is_locked_for_the_python_that_its_configuration_requires(tmp_pa
     assert open_foreign_lock(model / "1" / "model.py.lock").requires_python.contains(f"{minor}.9")
 
 
+@pytest.mark.parametrize("place", ["1", "1/model"])
+def test_a_model_without_code_is_locked_by_the_file_that_it_brings(tmp_path: Path, place: str) -> None:
+    folder = tmp_path / "models" / "m" / place
+    folder.mkdir(parents=True)
+    (folder / "python_env.yaml").write_text("dependencies:\n- adder\n- numpy\n")
+
+    assert main(["lock", str(tmp_path / "models" / "m")]) == 0
+    assert (folder / "pylock.toml").is_file()
+
+
 def test_a_file_outside_the_model_is_locked_for_the_python_of_the_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
