@@ -7,6 +7,7 @@ from pathlib import Path
 
 from models.resolution.makers import STUB, resolve_m
 
+from naiad.environments.activation import NOT_ACTIVATED, Activation
 from naiad.models.resolution.explain import explain_plainly
 from naiad.models.resolution.tables import agent_table, backend_table, model_table, option_table, text_table
 
@@ -35,6 +36,7 @@ class Ready:
     python: Path = Path("/store/abc/bin/python")
     version: tuple[int, int, int] = (3, 10, 13)
     numpy_version: str | None = "1.26.4"
+    activation: Activation = NOT_ACTIVATED
 
 
 def test_a_table_looks_as_the_reference_prints_it():
@@ -118,6 +120,15 @@ def test_the_reason_of_a_model_that_failed_is_wrapped_between_words():
         "UNAVAILABLE: error", "File model.py", "", "x" * 200
     ]  # fmt: skip
     assert "|   File model.py " in "\n".join(lines)
+
+
+def test_an_explanation_has_what_activation_does_and_what_is_wrong_with_it():
+    activation = Activation(fixed={"A": "1"}, scripts=("gdal.sh",), removed=("B",), problems=("gdal.sh failed",))
+    text = explain_plainly(resolve_m({SHARED: ""}, backend="x"), Ready(activation=activation))
+
+    assert "  activation  A, B\n              set by gdal.sh\n" in text
+    assert text.endswith("  note        gdal.sh failed\n")
+    assert "activation" not in explain_plainly(resolve_m({SHARED: ""}, backend="x"), Ready())
 
 
 def test_an_explanation_has_the_searched_places_the_choice_and_its_reason():
