@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -88,5 +89,6 @@ def metric(server: ServerProcess, name: str, model: str) -> float:
     connection.request("GET", "/metrics")
     page = connection.getresponse().read().decode()
     connection.close()
-    start = f'{name}{{model="{model}",model_name="{model}",version="1"}} '
-    return float(next(line[len(start) :] for line in page.splitlines() if line.startswith(start)))
+    # The server's own metrics have no label `model_name`.
+    line = re.compile(rf'{re.escape(name)}\{{model="{model}",(?:model_name="{model}",)?version="1"\}} (.+)')
+    return float(next(found[1] for found in map(line.fullmatch, page.splitlines()) if found))

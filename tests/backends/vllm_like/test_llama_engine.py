@@ -324,7 +324,7 @@ def queue_ns(server: ServerProcess) -> int:
 WRONG = {
     "no_file": ({"model": "none.gguf"}, "there is no '"),
     "no_gguf": ({"model": "model.json", "engine": "xllamacpp"}, "is not a GGUF file"),
-    "broken": ({"model": "broken.gguf"}, "llama.cpp cannot load"),
+    "broken": ({"model": "broken.gguf"}, "is damaged or incomplete: its GGUF header cannot be read"),
     "no_package": ({"model": "pkg:no_such_package/a.gguf"}, "there is no package 'no_such_package' in '"),
     "unknown_key": ({"model": "tiny.gguf", "max_model_length": 3}, "unknown key in model.json in '"),
     "unknown_option": (
