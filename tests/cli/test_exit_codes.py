@@ -179,6 +179,8 @@ FAILURES = {
     "env inspect": ["abcdef0"],
     "env verify": ["abcdef0"],
     "env remove": ["abcdef0"],
+    "env diff": ["abcdef0", "{work}/empty"],
+    "env why": ["numpy", "{work}/nowhere"],
 }
 TESTED_ELSEWHERE = {
     "serve": "test_commands.py",
