@@ -217,7 +217,7 @@ def test_the_client_assembles_text_and_calls(client):
     ]
 
 
-def test_a_call_that_is_cut_has_no_input_and_one_that_is_malformed_fails(client):
+def test_a_call_that_is_cut_has_no_input_and_one_that_is_malformed_is_text(client):
     message = ask(client, "cut call")
     assert (message.stop_reason, message.content[0].input) == ("max_tokens", {})
     message = ask(client, "bad call")
