@@ -26,9 +26,14 @@ SCALING_BEGIN, SCALING_END = "<!-- scaling: written by `python -m bench.scaling`
 ELASTIC_BEGIN, ELASTIC_END = "<!-- elastic: written by `python -m bench.elastic` -->", "<!-- end of elastic -->"
 REMOTE_BEGIN, REMOTE_END = "<!-- remote: written by `python -m bench.remote` -->", "<!-- end of remote -->"
 OTHERS_BEGIN, OTHERS_END = "<!-- others: written by `python -m bench.others` -->", "<!-- end of others -->"
+SAVED_BEGIN, SAVED_END = (
+    "<!-- saved models: written by `python -m bench.saved_models` -->",
+    "<!-- end of saved models -->",
+)
 NODES_BEGIN, NODES_END = "<!-- nodes: written by `python -m bench.nodes` -->", "<!-- end of nodes -->"
 GPU_BEGIN, GPU_END = "<!-- gpu: figures of `python -m bench.gpu` on a machine with a GPU -->", "<!-- end of gpu -->"
 SECTIONS = (
+    (SAVED_BEGIN, SAVED_END),
     (OTHERS_BEGIN, OTHERS_END),
     (SCALING_BEGIN, SCALING_END),
     (ELASTIC_BEGIN, ELASTIC_END),

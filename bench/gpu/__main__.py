@@ -34,7 +34,7 @@ import numpy as np
 from bench.gpu import machine_rows
 from bench.gpu.client import Connection, median
 from bench.gpu.driver_facts import used_memory
-from bench.servers import HOST, _free_ports
+from bench.servers import HOST, free_ports
 
 ROOT = Path(__file__).parents[2]
 MODELS = Path(__file__).parent / "models"
@@ -142,7 +142,7 @@ def running(
     command: Sequence[str], repository: Path, work: Path, table: Table, *options: str, **environ: str
 ) -> Iterator[int]:
     """A ready server; its HTTP port, to which the one of gRPC is next in `GRPC_PORTS`."""
-    http_port, grpc_port, metrics_port = _free_ports(3)
+    http_port, grpc_port, metrics_port = free_ports(3)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "NAIAD_"))}
     log = work / f"server-{http_port}.log"
     places = [f"--http-port={http_port}", f"--grpc-port={grpc_port}", f"--metrics-port={metrics_port}"]

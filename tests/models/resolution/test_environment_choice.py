@@ -378,7 +378,7 @@ def test_the_models_version_of_python_wins_over_its_backends():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("requires-python = ", f"{MANIFEST}: Invalid value"),
+        ("requires-python = ", f"{MANIFEST}: invalid value at line 1"),
         (
             'python = "3.10"',
             f"{MANIFEST}: unknown key 'python'; there are: environment, environment-files, requires-python",

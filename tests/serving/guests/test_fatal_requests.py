@@ -110,11 +110,11 @@ def test_a_request_that_is_answered_between_exits_is_not_refused(tmp_path):
     """As when something else kills guests while the same request comes all the time."""
     with ServerProcess(repository(tmp_path / "models", ["dies_mid_request"]), work=tmp_path) as server:
         for number in range(1, 4):
-            asking = Asking(server, "dies_mid_request", 0.25)
-            server.wait_for(lambda n=number: server.log.count("works for 0.25 s") == 2 * n - 1, "the request")
+            asking = Asking(server, "dies_mid_request", 1)
+            server.wait_for(lambda n=number: server.log.count("works for 1.0 s") == 2 * n - 1, "the request")
             os.kill(guest_pid(server, "dies_mid_request"), signal.SIGKILL)
             assert "was killed by SIGKILL" in asking.reply().error
-            assert values(infer(server, "dies_mid_request", 0.25)) == [0.25]
+            assert values(infer(server, "dies_mid_request", 1)) == [1]
 
 
 def test_requests_that_waited_before_the_exits_clear_themselves_by_their_answers(tmp_path):

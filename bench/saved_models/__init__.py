@@ -1,0 +1,1 @@
+"""Models in files beside the library that computes them, called directly."""
