@@ -172,7 +172,10 @@ class Breaker:
             "climbing": ([member("bin/../../evil")], "'bin/../../evil' leads out of the archive"),
             "absolute": ([member("/etc/evil")], "'/etc/evil' is an absolute path"),
             "leaving": ([member("lib", tarfile.SYMTYPE, leaving)], "'lib' is a symbolic link that leaves the archive"),
-            "borrowed": ([member("bin/tool", tarfile.SYMTYPE, borrowed)], "a symbolic link to the absolute path '/usr/bin/env'"),
+            "borrowed": (
+                [member("bin/tool", tarfile.SYMTYPE, borrowed)],
+                "a symbolic link to the absolute path '/usr/bin/env'",
+            ),
             "tied": ([member("passwd", tarfile.LNKTYPE, "/etc/passwd")], "'passwd' links to '/etc/passwd'"),
             "through": (
                 [member("lib", tarfile.SYMTYPE, "lib64"), member("lib/x")],
