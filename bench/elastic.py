@@ -26,7 +26,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.report import ELASTIC_BEGIN, ELASTIC_END, table, with_section, written_by
+from bench.report import ELASTIC_BEGIN, ELASTIC_END, publish, table, written_by
 from bench.results import OURS
 from bench.scaling.processes import parse_pss
 from bench.servers import HOST, Program, Server, running
@@ -129,11 +129,7 @@ def main() -> int:
             _load_by_zipf(server, outcome, options)
             _scale(server, outcome)
     made = section(outcome, options)
-    if options.write:
-        PAGE.write_text(with_section(PAGE.read_text(), made, (ELASTIC_BEGIN, ELASTIC_END)))
-        print(f"written: {PAGE.name}")
-    else:
-        print(made)
+    publish(PAGE, made, (ELASTIC_BEGIN, ELASTIC_END), write=options.write)
     for text in sorted(set(outcome.errors))[:5]:
         print(f"error: {text}")
     return 1 if outcome.errors else 0

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from bench.report import NODES_BEGIN, NODES_END, table, with_section, written_by
+from bench.report import NODES_BEGIN, NODES_END, publish, table, written_by
 from naiad.ray import ServerList
 
 ROOT = Path(__file__).parents[1]
@@ -94,11 +94,7 @@ def main() -> int:
         _write_model(Path(folder))
         _measure(_start(nodes, Path(folder)), rates, options)
     made = section(rates, options)
-    if options.write:
-        PAGE.write_text(with_section(PAGE.read_text(), made, (NODES_BEGIN, NODES_END)))
-        print(f"written: {PAGE.name}")
-    else:
-        print(made)
+    publish(PAGE, made, (NODES_BEGIN, NODES_END), write=options.write)
     print(f"ratio: {statistics.median(rates.ratios):.3f}")
     return 0
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import tritonclient.grpc as grpcclient
 
-from bench.report import REMOTE_BEGIN, REMOTE_END, table, with_section, written_by
+from bench.report import REMOTE_BEGIN, REMOTE_END, publish, table, written_by
 from bench.results import OURS
 from bench.servers import HOST, Program, Server, running
 
@@ -80,11 +80,7 @@ def main() -> int:
             with _server("remote", work) as remote:
                 _measure(target, remote, measured, options)
     made = section(measured, options)
-    if options.write:
-        PAGE.write_text(with_section(PAGE.read_text(), made, (REMOTE_BEGIN, REMOTE_END)))
-        print(f"written: {PAGE.name}")
-    else:
-        print(made)
+    publish(PAGE, made, (REMOTE_BEGIN, REMOTE_END), write=options.write)
     return 0
 
 

@@ -86,6 +86,15 @@ def with_section(page: str, section: str, markers: tuple[str, str]) -> str:
     return f"{page.rstrip()}\n\n{section}\n" if section else page
 
 
+def publish(path: Path, section: str, markers: tuple[str, str], *, write: bool) -> None:
+    """Write a section into the page, or print it."""
+    if write:
+        path.write_text(with_section(path.read_text(), section, markers))
+        print(f"written: {path.name}")
+    else:
+        print(section)
+
+
 def render(results: Results, settings: str, python: str, prose: str) -> str:
     """The text of the page."""
     parts = [

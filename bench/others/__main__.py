@@ -20,8 +20,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from bench.interpreters import declared_by, with_packages
 from bench.others.contestants import ADD_SUB, CONTESTANTS, FEATURES, FOREST, JOBS, PROGRAMS, Contestant, Place
-from bench.report import OTHERS_BEGIN, OTHERS_END, table, with_section, written_by
+from bench.report import OTHERS_BEGIN, OTHERS_END, publish, table, written_by
 from bench.results import OURS, Results
 from bench.scaling.load import GENERATOR, Load, Request, measure
 from bench.scaling.processes import read_family, spent
@@ -30,6 +31,7 @@ from bench.servers import HOST, free_ports
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "benchmarks.md"
 FOLDER = ROOT / ".bench" / "others"
+_STORE = FOLDER / "store"
 _START_SECONDS = 180.0
 _STOP_SECONDS = 20.0
 _WARM_UP_SECONDS = 2.0
@@ -58,11 +60,7 @@ def main() -> int:
             for contestant in (each for each in chosen if each.name in pythons):
                 _turn(contestant, job, pythons[contestant.name], options.seconds, results)
     made = section([each for each in chosen if each.name in pythons], versions, results, options)
-    if options.write:
-        PAGE.write_text(with_section(PAGE.read_text(), made, (OTHERS_BEGIN, OTHERS_END)))
-        print(f"written: {PAGE.name}")
-    else:
-        print(made)
+    publish(PAGE, made, (OTHERS_BEGIN, OTHERS_END), write=options.write)
     return 0
 
 
@@ -122,17 +120,7 @@ def _environment(contestant: Contestant) -> Path:
     """
     if contestant.name == OURS:
         return Path(sys.executable)
-    folder = FOLDER / contestant.environment
-    python = folder / "bin" / "python"
-    done = folder / "installed"
-    if not done.exists() or done.read_text() != "\n".join(contestant.packages):
-        print(f"installing {', '.join(contestant.packages)} (once)", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        # pip needs ten minutes to find versions of MLServer's packages that fit each other; uv needs seconds.
-        uv = Path(sys.executable).with_name("uv")
-        subprocess.run([uv, "pip", "install", "--quiet", f"--python={python}", *contestant.packages], check=True)
-        done.write_text("\n".join(contestant.packages))
-    return python
+    return with_packages(FOLDER / contestant.environment, contestant.packages)
 
 
 def _version(python: Path, distribution: str) -> str:
@@ -145,23 +133,9 @@ def _forest(contestant: Contestant, python: Path) -> Path:
     path = FOLDER / f"{contestant.environment}-forest{contestant.forest}"
     if not path.exists():
         if contestant.name == OURS:
-            python = _sklearn_environment()
+            python = declared_by("sklearn", _STORE)
         subprocess.run([python, PROGRAMS / "fit.py", path, str(FEATURES)], check=True)
     return path
-
-
-def _sklearn_environment() -> Path:
-    """The interpreter of the environment that naiad's backend for scikit-learn declares."""
-    with tempfile.TemporaryDirectory(prefix="naiad-bench-") as folder:
-        (Path(folder) / "m" / "1").mkdir(parents=True)
-        (Path(folder) / "m" / "config.pbtxt").write_text('backend: "sklearn"\n')
-        command = [sys.executable, "-m", "naiad", "env", "prefetch", f"--model-repository={folder}"]
-        subprocess.run([*command, f"--env-store={_STORE}"], check=True)
-    (python,) = _STORE.glob("*/env/bin/python")
-    return python
-
-
-_STORE = FOLDER / "store"
 
 
 def _turn(contestant: Contestant, job: str, python: Path, seconds: float, results: Results) -> None:

@@ -16,9 +16,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.report import SAVED_BEGIN, SAVED_END, table, with_section, written_by
+from bench.interpreters import declared_by, with_packages
+from bench.report import SAVED_BEGIN, SAVED_END, publish, table, written_by
 from bench.results import OURS, Results
-from bench.scaling.load import Load, Reading, Request, measure
+from bench.scaling.load import Load, Reading, infer_request, measure
 from bench.servers import Program, running
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -49,25 +50,21 @@ def main() -> int:
         models = Path(folder) / "models"
         for name in _SHAPES:
             _write_model(models, name, files[DENSE if name == DENSE else ENCODER])
-        python = _runtime(models)
+        python = declared_by("onnxruntime", STORE)
         program = Program(OURS, [sys.executable, "-m", "naiad", "serve", f"--env-store={STORE}"], {})
         with running(program, models, Path(folder)) as server:
             for name, shape in _SHAPES.items():
                 for clients in _CLIENTS:
-                    measure(server.http_port, Load([_request(name, shape)], clients), _WARM_UP_SECONDS)
+                    measure(server.http_port, Load([infer_request(name, ["X"], *shape)], clients), _WARM_UP_SECONDS)
             for _ in range(options.rounds):
                 for name, shape in _SHAPES.items():
                     results.add(name, SCRIPT, _sample(_call(python, files[name], shape, options.seconds)))
                     for clients in _CLIENTS:
-                        load = Load([_request(name, shape)], clients)
+                        load = Load([infer_request(name, ["X"], *shape)], clients)
                         reading = measure(server.http_port, load, options.seconds)
                         results.add(_case(name, clients), OURS, _sample(reading))
     made = section(results, options)
-    if options.write:
-        PAGE.write_text(with_section(PAGE.read_text(), made, (SAVED_BEGIN, SAVED_END)))
-        print(f"written: {PAGE.name}")
-    else:
-        print(made)
+    publish(PAGE, made, (SAVED_BEGIN, SAVED_END), write=options.write)
     return 0
 
 
@@ -129,11 +126,7 @@ def _files() -> dict[str, Path]:
     """The models, written once by the package `onnx` in an environment of its own."""
     files = {DENSE: FOLDER / "dense.onnx", ENCODER: FOLDER / "encoder.onnx", BATCHED: FOLDER / "encoder.onnx"}
     if not all(path.exists() for path in files.values()):
-        writer = FOLDER / "writer"
-        subprocess.run([sys.executable, "-m", "venv", "--clear", writer], check=True)
-        uv = Path(sys.executable).with_name("uv")
-        python = writer / "bin" / "python"
-        subprocess.run([uv, "pip", "install", "--quiet", f"--python={python}", "onnx", "numpy"], check=True)
+        python = with_packages(FOLDER / "writer", ["onnx", "numpy"])
         subprocess.run([python, PROGRAMS / "write.py", files[DENSE], files[ENCODER]], check=True)
     return files
 
@@ -152,24 +145,6 @@ def _write_model(models: Path, name: str, file: Path) -> None:
             for kind, tensor in (("input", "X"), ("output", "Y"))
         )
     (version.parent / "config.pbtxt").write_text(config)
-
-
-def _runtime(models: Path) -> Path:
-    """The interpreter of the environment that the backend declares, built once."""
-    command = [sys.executable, "-m", "naiad", "env", "prefetch", f"--model-repository={models}"]
-    subprocess.run([*command, f"--env-store={STORE}"], check=True)
-    (python,) = STORE.glob("*/env/bin/python")
-    return python
-
-
-def _request(name: str, shape: list[int]) -> Request:
-    count = 4
-    for size in shape:
-        count *= size
-    tensor = {"name": "X", "datatype": "FP32", "shape": shape, "parameters": {"binary_data_size": count}}
-    head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
-    headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}
-    return Request(f"/v2/models/{name}/infer", head + bytes(count), headers)
 
 
 def _call(python: Path, file: Path, shape: list[int], seconds: float) -> Reading:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import re
 import shutil
@@ -60,12 +61,11 @@ class Reading:
     p99: float
 
 
-def infer_request(model: str, inputs: Sequence[str], elements: int) -> Request:
-    """A request with binary FP32 tensors, whose outputs are binary too."""
-    size = elements * _FLOAT
+def infer_request(model: str, inputs: Sequence[str], *shape: int) -> Request:
+    """A request with binary FP32 tensors of this shape, whose outputs are binary too."""
+    size = math.prod(shape) * _FLOAT
     tensors = [
-        {"name": name, "datatype": "FP32", "shape": [elements], "parameters": {"binary_data_size": size}}
-        for name in inputs
+        {"name": name, "datatype": "FP32", "shape": shape, "parameters": {"binary_data_size": size}} for name in inputs
     ]
     head = json.dumps({"inputs": tensors, "parameters": {"binary_data_output": True}}).encode()
     headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}

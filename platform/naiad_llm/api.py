@@ -248,7 +248,7 @@ class OpenAiApi:
         exchange = LinesExchange(exchange, lines + _request_id_line(exchange.request.headers))
         try:
             if path in _LIVE:
-                _expect_any(exchange.request.method, ("GET", "HEAD", "POST") if path == "/ping" else ("GET", "HEAD"))
+                _expect(exchange.request.method, "GET", *(("POST",) if path == "/ping" else ()))
                 exchange.respond(response(200 if self._engine.is_live() else UNAVAILABLE, [], b""))
             elif path == _READY:
                 _expect(exchange.request.method, "GET")
@@ -451,13 +451,9 @@ def _request_id_line(headers: Mapping[bytes, bytes]) -> bytes:
     return b"x-request-id: %s\r\n" % (given if _REQUEST_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}".encode())
 
 
-def _expect_any(method: str, expected: tuple[str, ...]) -> None:
-    if method not in expected:
+def _expect(method: str, *expected: str) -> None:
+    """Refuse other methods than these; HEAD is as good as GET."""
+    if method not in expected and (method != "HEAD" or "GET" not in expected):
         raise ApiError(
             f"Not allowed to {method} here; use {expected[0]}", status=NOT_ALLOWED, code="method_not_allowed"
         )
-
-
-def _expect(method: str, expected: str) -> None:
-    if method != expected and (method, expected) != ("HEAD", "GET"):
-        raise ApiError(f"Not allowed to {method} here; use {expected}", status=NOT_ALLOWED, code="method_not_allowed")

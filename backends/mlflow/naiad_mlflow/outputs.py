@@ -7,7 +7,8 @@ from typing import Any, Dict, List, Sequence
 
 import numpy as np
 import pandas as pd
-from saved_models.conversion import NUMPY_TYPES, fitted
+import triton_python_backend_utils as pb_utils
+from saved_models.conversion import fitted
 from saved_models.settings import ModelSettings, TensorSettings
 
 
@@ -70,8 +71,8 @@ def _typed(value: Any, tensor: TensorSettings) -> np.ndarray[Any, Any]:
     if tensor.data_type == "TYPE_STRING":
         return _strings(value, tensor.name)
     array = np.asarray(value.toarray() if hasattr(value, "toarray") else value)
-    wanted = NUMPY_TYPES[tensor.data_type]
-    if np.issubdtype(wanted, np.integer) or wanted is np.bool_:
+    wanted = pb_utils.triton_string_to_numpy(tensor.data_type)
+    if np.issubdtype(wanted, np.integer) or wanted is bool:
         rows = np.argwhere(pd.isna(array))
         if len(rows):
             raise ValueError(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
+import triton_python_backend_utils as pb_utils
 from saved_models.interface import ModelInterface, ModelTensor
 from saved_models.settings import ModelSettings
 
@@ -31,14 +32,7 @@ _COLUMNS = {
 
 _TENSOR = "tensor"
 _TEXTS = frozenset({"string", "binary", "datetime"})
-_TENSORS = {
-    np.dtype(getattr(np, name)): f"TYPE_{key}"
-    for key, name in (
-        ("BOOL", "bool_"),
-        *((f"{sign}INT{bits}", f"{sign.lower()}int{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)),
-        *((f"FP{bits}", f"float{bits}") for bits in (16, 32, 64)),
-    )
-}
+_TENSORS = {np.dtype(kind): name for name, kind in pb_utils.TRITON_STRING_TO_NUMPY.items() if name != "TYPE_STRING"}
 
 
 class Form(enum.Enum):

@@ -41,6 +41,19 @@ class Model(Protocol):
         """What the model returns for inputs by the configuration's names: tensors, and lists of strings."""
 
 
+def require_tensors(settings: ModelSettings, described: str) -> None:
+    """Refuse a configuration without inputs or without outputs, in the reference's words.
+
+    Raises:
+        ModelLoadError: With what the file says of itself.
+    """
+    for kind, tensors in (("input", settings.inputs), ("output", settings.outputs)):
+        if not tensors:
+            raise settings.error(
+                f"model configuration must contain at least one {kind}, none were specified. Its file has {described}"
+            )
+
+
 def as_outputs(result: Any) -> Union[Sequence[Any], Mapping[str, Any]]:
     """What a call returned, as a sequence of outputs or as outputs by name."""
     if isinstance(result, Mapping):

@@ -19,7 +19,7 @@ import triton_python_backend_utils as pb_utils
 from saved_models.interface import ModelTensor
 from saved_models.settings import ModelSettings
 
-from naiad_pytorch.model import Key
+from naiad_pytorch.model import Key, require_tensors
 from naiad_pytorch.options import Options
 
 _MODULE = "naiad_pytorch_model"
@@ -52,12 +52,7 @@ class ModuleModel:
 
     def bind(self, settings: ModelSettings) -> Dict[str, Key]:
         """As `Model.bind`: nothing is known of a module but what its `forward` takes."""
-        for kind, tensors in (("input", settings.inputs), ("output", settings.outputs)):
-            if not tensors:
-                raise settings.error(
-                    f"model configuration must contain at least one {kind}, none were specified. Its file has "
-                    f"{self.described}"
-                )
+        require_tensors(settings, self.described)
         self._order = [tensor.name for tensor in settings.inputs]
         return {tensor.name: number for number, tensor in enumerate(settings.outputs)}
 

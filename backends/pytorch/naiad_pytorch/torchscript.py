@@ -14,7 +14,7 @@ from saved_models.interface import ModelTensor
 from saved_models.settings import ModelSettings, TensorSettings, control_inputs, error
 
 from naiad_pytorch.contents import Content, content_of
-from naiad_pytorch.model import Key
+from naiad_pytorch.model import Key, require_tensors
 from naiad_pytorch.options import Options
 
 _SEPARATOR = "__"
@@ -42,12 +42,8 @@ class ScriptModel:
 
     def bind(self, settings: ModelSettings) -> Dict[str, Key]:
         """As `Model.bind`, in the reference's words."""
+        require_tensors(settings, self.described)
         for kind, tensors in (("input", settings.inputs), ("output", settings.outputs)):
-            if not tensors:
-                raise settings.error(
-                    f"model configuration must contain at least one {kind}, none were specified. Its file has "
-                    f"{self.described}"
-                )
             _check_strings(kind, tensors, settings)
         controls = list(control_inputs(settings.config))
         if not self._is_dictionary:

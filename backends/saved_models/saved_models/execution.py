@@ -81,9 +81,9 @@ class BatchRunner:
     def _execute_alone(self, request: Any) -> Any:
         try:
             arrays = self._read(request)
-            wanted = self._wanted([request])
             if self._ragged is not None:
                 return self._run_ragged([request], [arrays], self._ragged)[0]
+            wanted = self._wanted([request])
             rows = _rows_of(arrays) if self._is_batching else -1
             found = self._run(arrays, wanted, *self._arguments(request))
             if rows >= 0:
