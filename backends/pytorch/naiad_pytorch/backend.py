@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List
 
 from saved_models.execution import BatchRunner
+from saved_models.ragged import RaggedBatches
 from saved_models.settings import read
 
 from naiad_pytorch.completion import complete_config
@@ -28,7 +29,8 @@ class TritonPythonModel:
         options = read_options(settings)
         apply_options(options, settings)
         model = open_model(settings, options)
-        self._runner = BatchRunner(settings, ModelRunner(model, settings, options).run, TorchTensors())
+        run = ModelRunner(model, settings, options).run
+        self._runner = BatchRunner(settings, run, TorchTensors(), ragged=RaggedBatches(settings))
 
     def execute(self, requests: List[Any]) -> List[Any]:
         """Call the model once for all requests that the server has batched."""

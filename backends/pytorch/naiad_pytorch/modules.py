@@ -17,7 +17,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple, Type
 import torch
 import triton_python_backend_utils as pb_utils
 from saved_models.interface import ModelTensor
-from saved_models.settings import ModelSettings
+from saved_models.settings import ModelSettings, batch_inputs
 
 from naiad_pytorch.model import Key, require_tensors
 from naiad_pytorch.options import Options
@@ -53,7 +53,7 @@ class ModuleModel:
     def bind(self, settings: ModelSettings) -> Dict[str, Key]:
         """As `Model.bind`: nothing is known of a module but what its `forward` takes."""
         require_tensors(settings, self.described)
-        self._order = [tensor.name for tensor in settings.inputs]
+        self._order = [*(tensor.name for tensor in settings.inputs), *batch_inputs(settings.config)]
         return {tensor.name: number for number, tensor in enumerate(settings.outputs)}
 
     def call(self, values: Mapping[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from saved_models.interface import ModelInterface, ModelTensor, check
-from saved_models.settings import ModelSettings
+from saved_models.settings import ModelSettings, batch_inputs
 
 from naiad_pytorch.call_spec import input_names, output_names
 from naiad_pytorch.compiled_inputs import describe_inputs
@@ -78,17 +78,15 @@ class PackageModel:
 
     def bind(self, settings: ModelSettings) -> Dict[str, Key]:
         """As `Model.bind`: by position or by structure, and with the types and shapes that the package tells."""
-        count = len(settings.inputs)
+        names = [*(tensor.name for tensor in settings.inputs), *batch_inputs(settings.config)]
+        count = len(names)
         if count != len(self._inputs):
             raise settings.error(
                 f'Model instance "{settings.name}" has mismatching input count between model config and model '
                 f"definition: model config input count = {count}, model definition input count = {len(self._inputs)}. "
                 f"The package has {self.described}"
             )
-        positions = {
-            tensor.name: self._position(tensor.name, self._inputs, "INPUT__", "input", settings)
-            for tensor in settings.inputs
-        }
+        positions = {name: self._position(name, self._inputs, "INPUT__", "input", settings) for name in names}
         if len(set(positions.values())) != count:
             raise settings.error(f"two inputs name the same one of the package, which has {self.described}")
         self._order = sorted(positions, key=lambda name: positions[name])

@@ -55,6 +55,10 @@ class TorchTensors:
             tensors = [tensor.to(target) for tensor in tensors]
         return torch.cat(list(tensors))
 
+    def take(self, array: np.ndarray[Any, Any]) -> Any:
+        """Numbers that describe a batch, as a tensor."""
+        return torch.from_numpy(array)
+
     def write(self, name: str, value: Any) -> Any:
         """The output over the memory of the result."""
         if isinstance(value, np.ndarray):

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import torch
 import triton_python_backend_utils as pb_utils
 from saved_models.interface import ModelTensor
-from saved_models.settings import ModelSettings, TensorSettings, control_inputs, error
+from saved_models.settings import ModelSettings, TensorSettings, batch_inputs, control_inputs, error
 
 from naiad_pytorch.contents import Content, content_of
 from naiad_pytorch.model import Key, require_tensors
@@ -45,7 +45,7 @@ class ScriptModel:
         require_tensors(settings, self.described)
         for kind, tensors in (("input", settings.inputs), ("output", settings.outputs)):
             _check_strings(kind, tensors, settings)
-        controls = list(control_inputs(settings.config))
+        controls = [*control_inputs(settings.config), *batch_inputs(settings.config)]
         if not self._is_dictionary:
             self._check_arguments(settings, len(settings.inputs) + len(controls))
         self._order = self._ordered_inputs(settings, controls)

@@ -30,6 +30,10 @@ class NumpyArrays:
         """One array of the rows of all."""
         return np.concatenate(arrays)
 
+    def take(self, array: np.ndarray[Any, Any]) -> Any:
+        """An array of numpy that describes a batch, as an input of the library."""
+        return array
+
     def write(self, name: str, array: Any) -> Any:
         """The output tensor of this name."""
         return pb_utils.Tensor(name, array)
@@ -123,7 +127,7 @@ class BatchRunner:
             )
             for name in inputs[0]
         }
-        joined.update(ragged.batch_inputs(shapes))
+        joined.update({name: self._arrays.take(array) for name, array in ragged.batch_inputs(shapes).items()})
         wanted = self._wanted(requests)
         found = self._run(joined, wanted, *self._arguments(requests[0]))
         parts: Dict[str, List[Any]] = {}

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import triton_python_backend_utils as pb_utils
 
-from saved_models.settings import ModelSettings, TensorSettings, control_inputs, error, read_config
+from saved_models.settings import ModelSettings, TensorSettings, batch_inputs, control_inputs, error, read_config
 
 _DEFAULT_MAX_BATCH_SIZE = "4"
 """Of the reference, where `--backend-config=<backend>,default-max-batch-size=<n>` gives no other."""
@@ -145,12 +145,12 @@ def check(settings: ModelSettings, interface: ModelInterface) -> None:
         ModelLoadError: With the first difference, in the reference's words.
     """
     controls = control_inputs(settings.config)
-    batch_inputs = [name for entry in settings.config.get("batch_input") or () for name in entry["target_name"]]
-    count = sum(not tensor.is_optional for tensor in settings.inputs) + len(controls) + len(batch_inputs)
+    described = batch_inputs(settings.config)
+    count = sum(not tensor.is_optional for tensor in settings.inputs) + len(controls) + len(described)
     if count != len(interface.inputs):
         raise settings.error(f"configuration expects {count} inputs, model provides {len(interface.inputs)}")
     known = {tensor.name: tensor for tensor in (*interface.inputs, *interface.overridable)}
-    for name in (*controls, *batch_inputs):
+    for name in (*controls, *described):
         if name not in known:
             raise _unexpected(name, "input", known)
     for entry in settings.config.get("batch_input") or ():

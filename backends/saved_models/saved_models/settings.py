@@ -186,6 +186,11 @@ def control_inputs(config: Mapping[str, Any]) -> Dict[str, str]:
     return found
 
 
+def batch_inputs(config: Mapping[str, Any]) -> List[str]:
+    """The names of the inputs that describe a batch; no request has them."""
+    return [name for entry in config.get("batch_input") or () for name in entry["target_name"]]
+
+
 def threads_for_instance() -> int:
     """Processors that one of the model's instances may use; 0 if the server says nothing about it.
 

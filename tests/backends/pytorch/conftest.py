@@ -104,6 +104,37 @@ CONFIGS = {
     + parameter("NUM_INTEROP_THREADS", 1),
 }
 
+# A server waits for three requests of these models, and computes them at once.
+SEGMENTS = (
+    BATCHES.replace(
+        "max_queue_delay_microseconds: 2000", "preferred_batch_size: 3 max_queue_delay_microseconds: 60000000"
+    )
+    + tensor("input", "x__0", dims="-1", more="allow_ragged_batch: true")
+    + tensor("output", "OUTPUT__0", dims="1")
+    + tensor("output", "OUTPUT__1", dims="-1")
+    + """
+    batch_input {
+      target_name: "ENDS__1" kind: BATCH_ACCUMULATED_ELEMENT_COUNT data_type: TYPE_INT32 source_input: "x__0"
+    }
+    batch_output { target_name: "OUTPUT__1" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "x__0" }
+    """
+)
+CONFIGS["segments"] = PLATFORM + SEGMENTS
+CONFIGS["segments_module"] = 'backend: "pytorch" runtime: "model.py"\n' + SEGMENTS
+CONFIGS["segments_exported"] = 'backend: "pytorch"\n' + SEGMENTS.replace("x__0", "INPUT__0").replace(
+    "ENDS__1", "INPUT__1"
+)
+
+SEGMENTS_MODULE = """
+import torch
+
+
+class Segments(torch.nn.Module):
+    def forward(self, x, ends):
+        sums = torch.cumsum(x, 0)[ends.long() - 1]
+        return torch.diff(sums, prepend=torch.zeros(1)).reshape(-1, 1), x * 2
+"""
+
 MODULE = """
 import torch
 from torch.nn import Linear
@@ -147,7 +178,11 @@ def server(tmp_path_factory: pytest.TempPathFactory, files: Path, store: Path) -
     folder = tmp_path_factory.mktemp("pytorch")
     models = folder / "models"
     for name, config in {**CONFIGS, "exported": "", "fixed": ""}.items():
-        shutil.copytree(files / name, models / name)
+        if name == "segments_module":
+            (models / name / "1").mkdir(parents=True)
+            (models / name / "1" / "model.py").write_text(SEGMENTS_MODULE)
+        else:
+            shutil.copytree(files / name, models / name)
         if config:
             (models / name / "config.pbtxt").write_text(config + PREWARM)
     (models / "module" / "1" / "model.py").write_text(MODULE)

@@ -59,6 +59,14 @@ class Counter(nn.Module):
         return total, total
 
 
+class Segments(nn.Module):
+    """The sum of each request's numbers, which are one behind the other, and twice each number."""
+
+    def forward(self, x: torch.Tensor, ends: torch.Tensor):
+        sums = torch.cumsum(x, 0)[ends.long() - 1]
+        return torch.diff(sums, prepend=torch.zeros(1)).reshape(-1, 1), x * 2
+
+
 class Encoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -81,6 +89,15 @@ script("lengths", Lengths())
 script("named", Named())
 script("lookup", Lookup())
 script("counter", Counter())
+script("segments", Segments())
+torch.export.save(
+    torch.export.export(
+        Segments(),
+        (torch.ones(6), torch.ones(3, dtype=torch.int32)),
+        dynamic_shapes={"x": {0: torch.export.Dim("numbers")}, "ends": {0: torch.export.Dim("requests")}},
+    ),
+    place("segments_exported", "model.pt2"),
+)
 
 batch = torch.export.Dim("batch")
 example = (torch.ones(2, 4), {"bias": torch.ones(2, 3)})

@@ -76,6 +76,17 @@ def test_requests_are_batched_and_each_gets_its_own_rows(server: ServerProcess):
     assert statistics["execution_count"] < statistics["inference_count"]
 
 
+@pytest.mark.parametrize(
+    ("model", "name"), [("segments", "x__0"), ("segments_module", "x__0"), ("segments_exported", "INPUT__0")]
+)
+def test_ragged_requests_are_one_call_and_each_gets_its_own_part(server: ServerProcess, model: str, name: str):
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(lambda one: infer(server, model, {name: one}), (row(1, 2, 3), row(10), row(100, 200))))
+    assert [outputs["OUTPUT__0"] for outputs in found] == [[[6]], [[10]], [[300]]]
+    assert [outputs["OUTPUT__1"] for outputs in found] == [[[2, 4, 6]], [[20]], [[200, 400]]]
+    assert server.get(f"/v2/models/{model}/stats").json()["model_stats"][0]["execution_count"] == 1
+
+
 def test_inputs_that_the_model_refuses_are_an_error_of_their_request_alone(server: ServerProcess):
     def ask(position: int) -> object:
         try:
