@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import queue
 
 import grpc
 import ml_dtypes
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
+from support.waiting import until
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
@@ -69,6 +72,76 @@ def test_datatypes_go_through_unchanged(client, array, datatype):
 def test_tensors_far_beyond_grpcs_default_limit_of_4_mb_go_through(client):
     array = np.arange(6_000_000, dtype=np.float32)
     np.testing.assert_array_equal(client.infer("identity", identity_input(array, "FP32")).as_numpy("OUTPUT0"), array)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_long_tensor_is_read_to_the_memory_of_its_model(client, served, is_streamed):
+    """The first one of a connection once an eighth of it has arrived, the others from their beginning on."""
+    found = queue.Queue()
+    if is_streamed:
+        client.start_stream(lambda result, error: found.put((result, error)))
+    for number in range(3):
+        array = np.full(1_000_000, number, np.float32)
+        if is_streamed:
+            client.async_stream_infer("identity", identity_input(array, "FP32"), model_version="1")
+            result, error = found.get(timeout=30)
+            assert error is None
+        else:
+            result = client.infer("identity", identity_input(array, "FP32"), model_version="1")
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), array)
+        (version, size, ahead, memory) = served.engine.places[number]
+        data = served.engine.requests[number].inputs[0].data
+        assert data.obj is memory() is not None
+        assert (version, size) == (1, ahead + array.nbytes)
+        del data
+    served.engine.requests.clear()
+    if is_streamed:
+        client.stop_stream()
+    until(lambda: all(memory() is None for *_, memory in served.engine.places), "all places to be free")
+
+
+def test_a_request_whose_tensors_have_to_be_laid_out_has_no_place(client, served):
+    first = np.zeros((1, 500_000), np.float32)
+    inputs = [triton.InferInput(name, first.shape, "FP32") for name in ("INPUT0", "INPUT1")]
+    for tensor in inputs:
+        tensor.set_data_from_numpy(first)
+    with contextlib.suppress(InferenceServerException):  # the model's tensors have four elements
+        client.infer("add_sub", inputs)
+    assert served.engine.places == []
+
+
+def test_raw_contents_before_other_fields_are_read_like_any(served):
+    array = np.arange(300_000, dtype=np.float32)
+    tensor = service_pb2.ModelInferRequest.InferInputTensor(name="INPUT0", datatype="FP32", shape=[len(array)])
+    content = service_pb2.ModelInferRequest(raw_input_contents=[array.tobytes()]).SerializeToString()
+    content += service_pb2.ModelInferRequest(model_name="identity", inputs=[tensor]).SerializeToString()
+    with grpc.insecure_channel(served.url) as channel:
+        call = channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer",
+            response_deserializer=service_pb2.ModelInferResponse.FromString,
+        )
+        for _ in range(2):
+            response = call(content)
+            assert response.raw_output_contents == [array.tobytes()]
+    assert served.engine.places == []
+
+
+def test_a_long_request_to_an_unknown_model_gets_the_usual_error(client, served):
+    for _ in range(2):
+        with pytest.raises(InferenceServerException, match="unknown model: 'none' is not found"):
+            client.infer("none", identity_input(np.zeros(1_000_000, np.float32), "FP32"))
+    assert served.engine.places == []
+
+
+def test_a_long_request_that_the_client_gives_up_frees_its_place(served):
+    """Half of a message, after a whole one, and the end of the connection."""
+    array = np.zeros(1_000_000, np.float32)
+    with triton.InferenceServerClient(served.url) as client:
+        client.infer("identity", identity_input(array, "FP32"))
+        with pytest.raises(InferenceServerException):
+            client.infer("identity", identity_input(np.zeros(40_000_000, np.float32), "FP32"), client_timeout=0.001)
+    served.engine.requests.clear()
+    until(lambda: all(memory() is None for *_, memory in served.engine.places), "all places to be free")
 
 
 def test_parameters_reach_the_model_and_come_back(client, served):

@@ -52,6 +52,26 @@ def test_a_message_with_other_bytes_in_its_tensors_is_recognised(size):
     assert made.layout_key is request.layout_key is not None
 
 
+@pytest.mark.parametrize("size", [1, 5000, 100_000])
+@pytest.mark.parametrize("request_id", ["", "seven"])
+def test_a_message_in_memory_of_an_instance_has_the_same_patterns(size, request_id):
+    patterns = MessagePatterns()
+    first = message(b"a" * size, b"b" * size, model_version="3", id=request_id).SerializeToString()
+    again = message(b"c" * size, b"d" * size, model_version="3", id="eight").SerializeToString()
+    other = message(b"c" * size, b"d" * size, model_version="4", id="eight").SerializeToString()
+    wider = message(b"c" * (size - 1), b"d" * (size + 1), model_version="3", id="eight").SerializeToString()
+    place = memoryview(bytearray(first))
+    assert patterns.match(place) is None
+    assert added(patterns, place) is not None
+    for data in (again, memoryview(bytearray(again))):
+        match = patterns.match(data)
+        assert match is not None
+        assert values(match.request) == values(read(again)[1])
+        assert match.request.request_id == "eight"
+    for data in (other, wider):
+        assert patterns.match(memoryview(bytearray(data))) is None
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -48,6 +48,28 @@ def test_cutting_out_returns_the_rest_and_the_values_in_order(request_):
     assert service_pb2.ModelInferRequest.FromString(rest) == request_
 
 
+@given(requests, st.integers(0, 400))
+def test_the_last_value_is_found_in_a_beginning_that_reaches_it_and_in_no_other(request_, cut):
+    message = request_.SerializeToString()
+    found = wire_format.find_last(memoryview(message)[:cut], len(message), RAW, (1, 3), 64)
+    raws = list(request_.raw_input_contents)
+    start = len(message) - len(raws[0]) if len(raws) == 1 else None
+    if start is None or cut < start:
+        assert found is None
+        return
+    assert found is not None
+    position, texts = found
+    assert position == start
+    assert bytes(texts.get(1, b"")).decode() == request_.model_name
+    assert bytes(texts.get(3, b"")).decode() == request_.id
+
+
+@given(st.binary(max_size=60), st.integers(0, 1 << 40))
+def test_bytes_that_are_no_message_have_no_last_value_or_one_that_ends_with_them(data, size):
+    found = wire_format.find_last(memoryview(data), size, RAW, (1,), 8)
+    assert found is None or 0 <= found[0] <= size
+
+
 @given(requests)
 def test_appended_fields_are_those_that_protobuf_writes(request_):
     expected = request_.SerializeToString(deterministic=True)

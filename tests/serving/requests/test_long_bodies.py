@@ -91,6 +91,28 @@ def empty_handed(server: ServerProcess) -> bool:
     return held(server) == 0
 
 
+def talk_grpc(server: ServerProcess, seed: int, count: int, sizes: Sequence[int] = SIZES) -> list[str]:
+    """The same over gRPC."""
+    choose, wrong = random.Random(seed), []
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+        for number in range(count):
+            value, size = float(seed * 1000 + number), choose.choice(sizes)
+            given = tritonclient.grpc.InferInput("IN", [size], "FP32")
+            given.set_data_from_numpy(np.full(size, value, np.float32))
+            answer = client.infer("doubles", [given], client_timeout=60).as_numpy("OUT")
+            if answer.shape != (size,) or not (answer == 2 * value).all():
+                wrong.append(f"{size} of {value}: {answer}")
+    return wrong
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_clients_of_both_protocols_send_at_the_same_time_never_mixes(tmp_path, count):
+    with doubles(tmp_path, count) as server, ThreadPoolExecutor(8) as pool:
+        talks = [pool.submit(talk_grpc if seed % 4 else talk, server, seed, 30) for seed in range(1, 9)]
+        assert [each.result() for each in talks] == [[]] * 8
+        until(lambda: empty_handed(server), "all blocks of the input segment to be free")
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_clients_send_at_the_same_time_never_mixes(tmp_path, count):
     with doubles(tmp_path, count) as server, ThreadPoolExecutor(8) as pool:

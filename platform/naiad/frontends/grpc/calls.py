@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 from naiad.core.errors import NaiadError
 from naiad.frontends.grpc import response_fields
 from naiad.frontends.grpc.call_head import CallHead
-from naiad.frontends.grpc.messages import PREFIX_SIZE, BufferPool, Message, size_of, with_prefix
+from naiad.frontends.grpc.messages import PREFIX_SIZE, BufferPool, Message, Reserve, size_of, with_prefix
 from naiad.frontends.grpc.request_messages import COUNTED_FROM, MessageConsumer, RequestMessages
 from naiad.frontends.http2.frames import ErrorCode
 from naiad.frontends.http2.stream import Stream
@@ -34,6 +34,8 @@ from naiad.protocol.inference import Buffer
 logger = logging.getLogger("naiad.grpc")
 
 UNPARSABLE = "Unable to parse request"
+_VIEWED_FROM = 1 << 14
+"""Bytes of a message that is not copied out of the bytes that were received."""
 _INCOMPLETE_MESSAGE = "the request ends within a message"
 
 
@@ -83,11 +85,13 @@ class GrpcMethod(NamedTuple):
         name: Its name, without that of the service.
         begin_unary: Makes what handles a call with one request message.
         begin_streaming: Makes what handles a call with a stream of them.
+        reserve: Has places for its long messages; None without such.
     """
 
     name: str
     begin_unary: Callable[[GrpcCall], UnaryMethod] | None = None
     begin_streaming: Callable[[GrpcCall], StreamingMethod] | None = None
+    reserve: Reserve | None = None
 
 
 class GrpcCall:
@@ -161,7 +165,10 @@ class GrpcCall:
                     return
                 request.complete()
             method = self._unary = begin(self)
-            method.on_request(bytes(data[start + PREFIX_SIZE : end]))
+            start += PREFIX_SIZE
+            # A view keeps all of *data*, so the message must be most of it.
+            is_viewed = size >= _VIEWED_FROM and size * 2 >= len(data) and isinstance(data, bytes)
+            method.on_request(memoryview(data)[start:end] if is_viewed else bytes(data[start:end]))
         elif not self.is_over:
             request = self._request or self.open_request(_UnaryRequest(self))
             request.on_data(data, start, end, ended=ended)
@@ -199,7 +206,7 @@ class GrpcCall:
 
     def open_request(self, consumer: MessageConsumer) -> RequestMessages:
         """Read the messages of the request for *consumer*. A streaming method calls this when the call begins."""
-        context = self._context
+        context, method = self._context, self.head.method
         self._request = RequestMessages(
             self._stream,
             self.head.encoding,
@@ -208,6 +215,7 @@ class GrpcCall:
             consumer,
             self,
             is_single=self._begin is not None,
+            reserve=None if method is None else method.reserve,
         )
         return self._request
 

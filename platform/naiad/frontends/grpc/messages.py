@@ -2,6 +2,10 @@
 
 Long messages are received into buffers of their exact size, which are used again for later ones. Memory that was never
 touched costs a page fault for each 4 KiB, more than everything else that is done with such a message.
+
+A method may have a better place for a long message once it has seen the beginning, such as the memory of the process
+that will read its tensors (`Reserve`). As with bodies of HTTP (`http1.long_body`), the place is taken for a client that
+has shown that it sends: by an eighth of this message, or by an earlier one of at least half its size.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from typing import Literal, NamedTuple
 
 from naiad.frontends.growing_bytes import new_bytes, resize_bytes
 from naiad.frontends.http1.compression import compress
+from naiad.frontends.http1.long_body import trusted_size
 from naiad.frontends.request_budget import too_long_for_budget
 from naiad.frontends.status import GrpcStatus
 from naiad.protocol.inference import Buffer
@@ -34,8 +39,18 @@ _IDLE_TICKS = 10
 _COMPRESSED_FROM = 1 << 8
 """Shorter messages hardly shrink."""
 
+RESERVED_FROM = 1 << 17
+"""Messages above this size may get a place of their own. For shorter ones, looking for it costs what the copy does."""
+_LEAST_HEAD = 1 << 12
+"""Bytes of a message that have arrived before its place is asked for: they should name the model and its tensors."""
+_MOST_COPIED = 1 << 22
+"""Bytes of a message that are copied to its place. If more have arrived, the message stays where it is: the copy would
+hold the event loop."""
+
 Encoding = Literal["identity", "deflate", "gzip"]
-Message = bytes | bytearray
+Message = bytes | bytearray | memoryview
+Reserve = Callable[[memoryview, int], memoryview | None]
+"""Returns a place for a message, by its first bytes and its size; None to have it in a buffer."""
 
 
 class CompressedMessage(NamedTuple):
@@ -122,14 +137,24 @@ class MessageReader:
         "_flag",
         "_has_all",
         "_is_single",
+        "_longest",
+        "_may_reserve",
         "_pool",
         "_pooled_size",
         "_prefix",
+        "_reserve_place",
         "_size",
     )
 
     def __init__(
-        self, encoding: Encoding, pool: BufferPool, budget: int = MAX_MESSAGE_SIZE, *, is_single: bool = False
+        self,
+        encoding: Encoding,
+        pool: BufferPool,
+        budget: int = MAX_MESSAGE_SIZE,
+        *,
+        is_single: bool = False,
+        reserve: Reserve | None = None,
+        longest: int = 0,
     ) -> None:
         """A reader at the beginning of a stream.
 
@@ -139,14 +164,19 @@ class MessageReader:
             budget: Bytes of all messages in flight together; longer messages are rejected.
             is_single: Whether content behind the first message is ignored, as the reference does for unary calls.
                 Thousands of messages fit into a frame.
+            reserve: Has places for long messages; None without such.
+            longest: Bytes of the longest message that the client has sent before.
         """
         self._encoding = encoding
         self._pool = pool
         self._budget = budget
         # The bytes of an incomplete prefix; then the flag and size of the message, its buffer, and how much is there.
         self._prefix = b""
-        self._body: bytearray | None = None
+        self._body: bytearray | memoryview | None = None
         self._flag = self._size = self._filled = 0
+        self._reserve_place = reserve
+        self._longest = longest
+        self._may_reserve = False  # a place for the incomplete message, which has none yet
         self._pooled_size = 0  # of a buffer that an earlier message has written to
         self._is_single = is_single
         self._has_all = False  # the only message is complete
@@ -155,6 +185,11 @@ class MessageReader:
     def is_within_message(self) -> bool:
         """Whether a message is incomplete."""
         return bool(self._prefix) or self._body is not None
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest message that the client has sent."""
+        return self._longest
 
     @property
     def held_size(self) -> int:
@@ -191,10 +226,16 @@ class MessageReader:
         """Count *size* bytes that were read into `get_buffer`; return the message that they complete, if any."""
         self._filled += size
         if self._filled < self._size:
+            if self._may_reserve and self._is_trusted(self._filled):
+                assert self._body is not None
+                received = memoryview(self._body)[: self._filled]
+                if not self._move_to_place(received):
+                    received.release()  # the buffer may have to grow
             return []
         body, self._body = self._body, None
         assert body is not None
         message = body if self._size >= _POOLED_FROM else bytes(body)
+        self._longest = max(self._longest, self._size)
         self._has_all = self._is_single
         return [CompressedMessage(message) if self._flag else message]
 
@@ -224,6 +265,13 @@ class MessageReader:
             self._has_all = self._is_single
             return start + self._size
         self._filled = 0
+        self._may_reserve = self._reserve_place is not None and not self._flag and self._size > RESERVED_FROM
+        if self._may_reserve and self._is_trusted(end - start):
+            self._pooled_size = 0
+            received = memoryview(data)[start:end]
+            if self._move_to_place(received):
+                self._filled = end - start
+                return end
         self._body = self._pool.take(self._size)
         if self._body is None:
             self._body = self._allocate(min(self._size, max(_INITIAL_ALLOCATION, _GROWTH * (end - start))))
@@ -231,6 +279,25 @@ class MessageReader:
         else:
             self._pooled_size = self._size
         return start
+
+    def _is_trusted(self, received: int) -> bool:
+        """Whether enough of the message has arrived to ask for its place."""
+        return received >= _LEAST_HEAD and trusted_size(received, self._longest) >= self._size
+
+    def _move_to_place(self, received: memoryview) -> bool:
+        """Copy what was received of the message to a place that the method has for it; return whether it has one."""
+        self._may_reserve = False
+        assert self._reserve_place is not None
+        place = self._reserve_place(received, self._size) if len(received) <= _MOST_COPIED else None
+        if place is None:
+            return False
+        place[: len(received)] = received
+        old, self._body = self._body, place
+        self._pooled_size = 0
+        received.release()
+        if old is not None and len(old) == self._size:
+            self._pool.put(old)
+        return True
 
     def _check_prefix(self) -> None:
         if self._flag > 1:
@@ -249,6 +316,7 @@ class MessageReader:
         body = self._body
         assert body is not None
         if self._filled + size > len(body):
+            assert isinstance(body, bytearray), "a place has the message's size"
             self._allocate(min(self._size, max(len(body) * _GROWTH, self._filled + size)), body)
 
     @staticmethod

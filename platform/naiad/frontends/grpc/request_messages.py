@@ -18,6 +18,7 @@ from naiad.frontends.grpc.messages import (
     Message,
     MessageError,
     MessageReader,
+    Reserve,
 )
 from naiad.frontends.http2.stream import Stream
 from naiad.frontends.request_budget import Charge
@@ -89,6 +90,7 @@ class RequestMessages:
         call: FailableCall,
         *,
         is_single: bool,
+        reserve: Reserve | None = None,
     ) -> None:
         """The messages of a call, before the first byte was read.
 
@@ -100,12 +102,20 @@ class RequestMessages:
             consumer: Receives the messages.
             call: The call, which ends where the request cannot be read.
             is_single: Whether content behind the first message is ignored.
+            reserve: Has places for long messages; None without such.
         """
         self._stream = stream
         self._memory = memory
         self._consumer: MessageConsumer | None = consumer  # None once the call is over
         self._call = call
-        self._reader = MessageReader(encoding, pool, memory.budget.limit, is_single=is_single)
+        self._reader = MessageReader(
+            encoding,
+            pool,
+            memory.budget.limit,
+            is_single=is_single,
+            reserve=reserve,
+            longest=stream.controller.longest_message,
+        )
         self.charge: Charge | None = None
         self._decompressor: MessageDecompressor | None = None
         if encoding != "identity":
@@ -172,6 +182,8 @@ class RequestMessages:
         if consumer is None:
             return
         plain = cast("list[Message]", messages)  # the reader rejects compressed messages of a call without encoding
+        controller = self._stream.controller
+        controller.longest_message = max(controller.longest_message, self._reader.longest)
         held = self._reader.held_size
         if held or plain:
             self.count(held + consumer.waiting_size + sum(map(len, plain)))

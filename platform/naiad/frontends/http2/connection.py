@@ -58,6 +58,8 @@ READ_BUFFER_SIZE = 1 << 18
 """Bytes of the buffer that sockets are read into."""
 _DIRECT_READ_MIN = 1 << 15
 """Missing bytes of a DATA frame from which they are read straight into its handler's buffer."""
+_READ_BETWEEN = 1 << 14
+"""Bytes that are read after such a frame, if more of them follow: all of it is copied but the head of the next one."""
 _LINGER_SECONDS = 1.0
 """How long the socket stays open after the last frame, see `Http2Connection._linger`."""
 _MAX_RESET_STREAMS = 1024
@@ -94,6 +96,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
 
     Attributes:
         has_preface: Whether the client has sent HTTP/2's preface.
+        longest_message: See `StreamController`.
     """
 
     def __init__(
@@ -120,6 +123,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         """
         loop = asyncio.get_running_loop()
         self.has_preface = False
+        self.longest_message = 0
         self._application = application
         self._connections = connections
         self._read_buffer = read_buffer
@@ -146,6 +150,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._data_stream: Stream | None = None
         self._data_ends_stream = False
         self._is_direct_read = False
+        self._is_between_frames = False  # a long one has just been read, and its request has not ended
         # Two reasons to read nothing from the socket: the client itself does not read, or it has sent more than fits
         # into a turn of the loop.
         self._is_unread = False
@@ -205,6 +210,9 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
                 if buffer is not None:
                     self._is_direct_read = True
                     return buffer
+        if self._is_between_frames:
+            self._is_between_frames = False
+            return self._read_buffer[:_READ_BETWEEN]
         return self._read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -424,6 +432,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         if stream is not None and stream.is_open:
             stream.handler.buffer_updated(size)
         self._reader.on_direct_read(size)
+        self._is_between_frames = not self._reader.data_left and stream is not None and not stream.is_half_closed
 
     def _count_data(self, number: int, size: int) -> Stream | None:
         """Apply flow control to DATA; return its stream, None where that was reset and the data is discarded."""

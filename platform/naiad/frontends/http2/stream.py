@@ -48,7 +48,13 @@ class ResponseSender(Protocol):
 
 
 class StreamController(Protocol):
-    """How a handler controls its stream apart from the response."""
+    """How a handler controls its stream apart from the response.
+
+    Attributes:
+        longest_message: Bytes of the longest message that its client has sent, as handlers have noted it.
+    """
+
+    longest_message: int
 
     @property
     def client_address(self) -> str:

@@ -18,6 +18,7 @@ from naiad.core.errors import NaiadError, without_frames
 from naiad.engine.door import EngineDoor
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.gate import AdmissionGate
+from naiad.frontends.grpc.messages import Message
 from naiad.frontends.kserve_grpc import request_codec, response_codec
 from naiad.frontends.kserve_grpc.long_messages import LongMessage, start_reading
 from naiad.frontends.kserve_grpc.request_codec import LONG_MESSAGE, InferMessage, LongHead
@@ -128,7 +129,7 @@ class InferStream:
         """Whether the last message of the last request has been taken from `outgoing`."""
         return self._has_all_requests and self.is_idle
 
-    def feed(self, data: bytes | bytearray) -> None:
+    def feed(self, data: Message) -> None:
         """Submit the request that one message of the client holds; later, if that takes long (see `is_reading`)."""
         if self.failure is not None:
             return

@@ -58,9 +58,11 @@ def methods_of(context: ServiceContext) -> dict[bytes, GrpcMethod]:
 
 def _method(context: ServiceContext, name: str, request_type: str) -> GrpcMethod:
     if name == "ModelInfer":
-        return GrpcMethod(name, begin_unary=partial(ModelInfer, context))
+        return GrpcMethod(name, begin_unary=partial(ModelInfer, context), reserve=context.service.reserve_input)
     if name == "ModelStreamInfer":
-        return GrpcMethod(name, begin_streaming=partial(ModelStreamInfer, context))
+        return GrpcMethod(
+            name, begin_streaming=partial(ModelStreamInfer, context), reserve=context.service.reserve_input
+        )
     service = context.service
     method = CoroutineMethod(
         request_type=getattr(pb, request_type),

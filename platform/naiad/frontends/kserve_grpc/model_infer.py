@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from naiad.core.errors import Code, NaiadError
 from naiad.frontends.grpc.calls import GrpcCall
+from naiad.frontends.grpc.messages import Message
 from naiad.frontends.kserve_grpc import response_codec
 from naiad.frontends.kserve_grpc.request_codec import LONG_MESSAGE
 from naiad.frontends.kserve_grpc.service import Inference, ServiceContext
@@ -32,7 +33,7 @@ class ModelInfer:
     def __init__(self, context: ServiceContext, call: GrpcCall) -> None:
         self._context = context
         self._call = call
-        self._message_buffer: bytes | bytearray = b""
+        self._message_buffer: Message = b""
         self._inference: Inference | None = None
         self._is_counted = False  # by the gate
         self._ticket: int | None = None
@@ -66,7 +67,7 @@ class ModelInfer:
         self._call.respond(parts)
         self._context.pool.put(self._message_buffer)
 
-    def on_request(self, message: bytes | bytearray) -> None:
+    def on_request(self, message: Message) -> None:
         """Submit the inference that a message requests; a long message is read in steps first."""
         context = self._context
         try:

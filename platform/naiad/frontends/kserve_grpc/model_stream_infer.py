@@ -18,6 +18,7 @@ from naiad.core.errors import NotReadyError
 from naiad.core.turns import SHARE_SECONDS
 from naiad.frontends.grpc.calls import GrpcCall
 from naiad.frontends.grpc.gate import SHUTTING_DOWN
+from naiad.frontends.grpc.messages import Message
 from naiad.frontends.kserve_grpc.infer_stream import InferStream
 from naiad.frontends.kserve_grpc.service import ServiceContext
 from naiad.protocol.inference import InferRequest
@@ -63,7 +64,7 @@ class ModelStreamInfer:
             headers=call.head.propagated,
             errors_end_stream=("triton_grpc_error", "true") in call.head.metadata,
         )
-        self._waiting: deque[bytes | bytearray] = deque()
+        self._waiting: deque[Message] = deque()
         self._queued_size = 0  # bytes of `_waiting`
         self._has_all_messages = False
         self._is_feeding = False
@@ -74,7 +75,7 @@ class ModelStreamInfer:
 
     # -- for the call -------------------------------------------------------------------------------------------
 
-    def on_messages(self, messages: list[bytes | bytearray], *, ended: bool) -> None:
+    def on_messages(self, messages: list[Message], *, ended: bool) -> None:
         """Submit requests, or let them wait; *ended* after the last one."""
         # The buffers of long messages are not used again, so these need no copy.
         self._waiting.extend([message if len(message) > _MAX_COPIED else bytes(message) for message in messages])

@@ -21,13 +21,11 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 from naiad_stub.memo import Memo
 
-from naiad.frontends.grpc.messages import size_of
+from naiad.frontends.grpc.messages import Message, size_of
 from naiad.frontends.kserve_grpc import request_codec, response_codec, wire_format
 from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse, InputTensor
-
-Message = bytes | bytearray
 
 _MAX_LENGTHS = 256
 """How many lengths of messages have patterns."""
@@ -95,12 +93,23 @@ class MessagePattern:
         The prefixes of the tensors are compared too: a tensor's size may change at the expense of another's.
         """
         head, shift = self._head, id_end - id_start
+        if isinstance(data, memoryview):
+            return self._matches_view(data, id_start, id_end)
         if shift:
             if not (data.startswith(head[:id_start]) and data.startswith(head[id_start:], id_end)):
                 return False
         elif not data.startswith(head):
             return False
         return all(data.startswith(prefix, begin + shift - len(prefix)) for _, _, _, prefix, begin, _ in self._inputs)
+
+    def _matches_view(self, data: memoryview, id_start: int, id_end: int) -> bool:
+        head, shift = self._head, id_end - id_start
+        if bytes(data[:id_start]) + bytes(data[id_end : len(head) + shift]) != head:
+            return False
+        return all(
+            bytes(data[begin + shift - len(prefix) : begin + shift]) == prefix
+            for _, _, _, prefix, begin, _ in self._inputs
+        )
 
     def request(self, data: Message, shift: int = 0, request_id: str = "") -> InferRequest:
         """The request of a message with this pattern, whose id takes *shift* bytes."""
@@ -200,7 +209,7 @@ class MessagePatterns:
         tensors_start = len(data) - sum(
             [len(prefix) + len(each.data) for prefix, each in zip(prefixes, request.inputs, strict=True)]
         )
-        head = bytes(data[:id_start] + data[id_end:tensors_start])
+        head = b"".join((data[:id_start], data[id_end:tensors_start]))
         position = tensors_start - (id_end - id_start)
         if not (0 < position <= _MAX_HEAD and _is_all_but_tensors(head, body)):
             return None

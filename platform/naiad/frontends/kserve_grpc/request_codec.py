@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 from google.protobuf.message import DecodeError
 
 from naiad.core.errors import Code, InvalidRequestError, NaiadError
+from naiad.frontends.grpc.messages import Message
 from naiad.frontends.kserve_grpc import parameters, wire_format
 from naiad.frontends.kserve_grpc.service_pb2 import InferParameter, InferTensorContents, ModelInferRequest
 from naiad.frontends.regions import ClientRegions, TensorRegions
@@ -37,6 +38,8 @@ ones, which contain typed tensors, are parsed in an offload process."""
 
 _MAX_FIELDS = 2048
 """Top-level fields of a message that are walked on the event loop."""
+_MAX_HEAD_FIELDS = 64
+"""The same before a message's only raw tensor: such a message has about one for each input and requested output."""
 _NAME, _VERSION, _ID = (
     ModelInferRequest.MODEL_NAME_FIELD_NUMBER,
     ModelInferRequest.MODEL_VERSION_FIELD_NUMBER,
@@ -94,7 +97,7 @@ class LongHead(NamedTuple):
     body: ModelInferRequest
 
 
-def parse(data: bytes | bytearray) -> InferMessage:
+def parse(data: Message) -> InferMessage:
     """Parse the bytes of a `ModelInferRequest`; in an offload process, if they may be long."""
     message = parse_short(data) if len(data) >= LONG_MESSAGE else None
     if isinstance(message, InferMessage):
@@ -106,7 +109,7 @@ def parse(data: bytes | bytearray) -> InferMessage:
     return InferMessage(body, body.raw_input_contents)
 
 
-def parse_short(data: bytes | bytearray) -> InferMessage | LongHead:
+def parse_short(data: Message) -> InferMessage | LongHead:
     """Parse a message of at least `LONG_MESSAGE` bytes if it is short without its raw contents.
 
     Raises:
@@ -125,6 +128,28 @@ def parse_short(data: bytes | bytearray) -> InferMessage | LongHead:
     if outline.is_complete:
         return LongHead(outline.kept, outline.values, body)
     return LongHead([memoryview(data)], None, body)
+
+
+def find_raw_input(head: memoryview, size: int) -> tuple[str, int, int] | None:
+    """Model, version, and where the only raw tensor begins, of a message of *size* bytes that ends with it.
+
+    Args:
+        head: The first bytes of the message.
+        size: Bytes of the message.
+
+    Returns:
+        None if *head* does not show that it is such a message: every implementation of protobuf writes raw tensors
+        last, but a sender may put fields in any order.
+    """
+    found = wire_format.find_last(head, size, RAW_INPUTS, (_NAME, _VERSION), _MAX_HEAD_FIELDS)
+    if found is None:
+        return None
+    start, texts = found
+    try:
+        name, version = (str(texts.get(field, b""), "utf-8") for field in (_NAME, _VERSION))
+        return name, parse_version(version), start
+    except (UnicodeDecodeError, InvalidRequestError):
+        return None
 
 
 def _unparsable() -> NaiadError:

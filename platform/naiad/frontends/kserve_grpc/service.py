@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from naiad.core.errors import UnsupportedRequestError
+from naiad.core.errors import NaiadError, UnsupportedRequestError
 from naiad.engine.door import EngineDoor
 from naiad.frontends.access import HeaderForwarder
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.gate import AdmissionGate
-from naiad.frontends.grpc.messages import BufferPool
+from naiad.frontends.grpc.messages import BufferPool, Message
 from naiad.frontends.kserve_grpc import control_messages, long_messages, request_codec, response_codec
 from naiad.frontends.kserve_grpc import service_pb2 as pb
 from naiad.frontends.kserve_grpc.control_messages import from_document
@@ -60,7 +60,22 @@ class InferenceService:
         self._gate = gate
         self._patterns = MessagePatterns()
 
-    def read(self, data: bytes | bytearray) -> Inference:
+    def reserve_input(self, head: memoryview, size: int) -> memoryview | None:
+        """A place for a message of *size* bytes in the memory of the model that it names, by its first bytes.
+
+        None for messages whose tensors would have to be copied from there, and for those that will be rejected.
+        """
+        found = request_codec.find_raw_input(head, size)
+        if found is None:
+            return None
+        name, version, start = found
+        try:
+            self._gate.check_open()
+            return self._engine.reserve_input(name, version, size, start)
+        except NaiadError:
+            return None  # reported once the message is complete
+
+    def read(self, data: Message) -> Inference:
         """The inference that a message of ModelInfer requests.
 
         Raises:
@@ -74,7 +89,7 @@ class InferenceService:
 
     def read_long(
         self,
-        data: bytes | bytearray,
+        data: Message,
         on_read: Callable[[Inference], None],
         on_failed: Callable[[Exception], None],
     ) -> Cancellable | None:
@@ -121,7 +136,7 @@ class InferenceService:
         """Bring a long response into the requested forms."""
         return self._extensions.background.slices.start(requested.apply_steps(response), on_done, on_failed)
 
-    def _decode(self, data: bytes | bytearray, message: request_codec.InferMessage) -> Inference:
+    def _decode(self, data: Message, message: request_codec.InferMessage) -> Inference:
         body = message.body
         version = request_codec.parse_version(body.model_version)
         self._reject_decoupled(body.model_name, version)

@@ -43,8 +43,43 @@ class Outline(NamedTuple):
         return sum(map(len, self.kept))
 
 
+def find_last(
+    head: memoryview, size: int, field: int, texts: Collection[int], max_fields: int
+) -> tuple[int, dict[int, memoryview]] | None:
+    """Where the value of the length-delimited *field* begins that ends a message of *size* bytes.
+
+    Args:
+        head: The first bytes of the message.
+        size: Bytes of the message.
+        field: Number of the field.
+        texts: As for `outline`: fields before it.
+        max_fields: How many fields are walked.
+
+    Returns:
+        The position, and the texts; None if *head* ends before that position or is malformed, and for messages that do
+        not end with the first value of the field.
+    """
+    wanted = field << 3 | _LENGTH_DELIMITED
+    text_tags = {number << 3 | _LENGTH_DELIMITED: number for number in texts}
+    found: dict[int, memoryview] = {}
+    position = 0
+    try:
+        for _ in range(max_fields):
+            tag, position = _varint(head, position)
+            start, position = _skip(head, tag & 7, position)
+            if tag == wanted:
+                return (start, found) if position == size else None
+            if position > len(head):
+                return None
+            if tag in text_tags:
+                found[text_tags[tag]] = head[start:position]
+    except WireFormatError:
+        pass
+    return None
+
+
 def outline(
-    message: bytes | bytearray, field: int, texts: Collection[int] = (), max_fields: int = _UNLIMITED
+    message: bytes | bytearray | memoryview, field: int, texts: Collection[int] = (), max_fields: int = _UNLIMITED
 ) -> Outline:
     """Find the values of the length-delimited *field*; no value is copied.
 
@@ -110,7 +145,7 @@ def encode_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _varint(data: bytes | bytearray, position: int) -> tuple[int, int]:
+def _varint(data: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
     value = shift = 0
     try:
         while True:
@@ -126,7 +161,7 @@ def _varint(data: bytes | bytearray, position: int) -> tuple[int, int]:
         raise WireFormatError(f"the message ends within a number at byte {position}") from None
 
 
-def _skip(data: bytes | bytearray, wire_type: int, position: int) -> tuple[int, int]:
+def _skip(data: bytes | bytearray | memoryview, wire_type: int, position: int) -> tuple[int, int]:
     """The bounds of the value at *position*."""
     if wire_type == _LENGTH_DELIMITED:
         length, position = _varint(data, position)
