@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from naiad.frontends import refusals as module
-from naiad.frontends.refusals import RefusalLog, client_address
+from naiad.frontends.refusals import RefusalLog, client_address, server_address
 
 
 @pytest.fixture
@@ -39,6 +39,7 @@ def test_the_log_has_the_address_and_a_line_each_ten_seconds(now, caplog):
     [(("10.0.0.1", 4), "10.0.0.1"), (("::ffff:10.0.0.1", 4, 0, 0), "10.0.0.1"), ("", ""), (None, "")],
 )
 def test_addresses_of_ipv4_have_one_form(peer, address):
-    transport = SimpleNamespace(get_extra_info=lambda _: peer)
+    transport = SimpleNamespace(get_extra_info={"peername": peer, "sockname": ("10.0.0.9", 8000)}.get)
     assert client_address(transport) == address
-    assert client_address(None) == ""
+    assert server_address(transport) == "10.0.0.9"
+    assert client_address(None) == server_address(None) == ""

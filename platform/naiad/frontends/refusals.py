@@ -7,7 +7,7 @@ import logging
 import time
 from collections import Counter
 
-__all__ = ["RefusalLog", "client_address"]
+__all__ = ["RefusalLog", "client_address", "server_address"]
 
 logger = logging.getLogger("naiad.access")
 
@@ -47,6 +47,15 @@ class RefusalLog:
 
 def client_address(transport: asyncio.BaseTransport | None) -> str:
     """The address at the other end of a connection; "" for a socket of this machine, or none."""
-    peer = None if transport is None else transport.get_extra_info("peername")
+    return _address(transport, "peername")
+
+
+def server_address(transport: asyncio.BaseTransport | None) -> str:
+    """The address at this end of a connection; "" for a socket of this machine, or none."""
+    return _address(transport, "sockname")
+
+
+def _address(transport: asyncio.BaseTransport | None, end: str) -> str:
+    address = None if transport is None else transport.get_extra_info(end)
     # An address of IPv4 has the same text on a socket for both protocols.
-    return str(peer[0]).removeprefix("::ffff:") if isinstance(peer, tuple) else ""
+    return str(address[0]).removeprefix("::ffff:") if isinstance(address, tuple) else ""

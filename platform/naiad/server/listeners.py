@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from naiad.config.server.access import Restrictions
+from naiad.config.server.console_options import EVERYWHERE, LOOPBACK
 from naiad.config.server.options import ServerOptions
 from naiad.core.gpus import GpuMeter, gpu_uuid
 from naiad.core.logs import RecentLines
@@ -371,10 +372,19 @@ async def _start_frontends(
         listeners.add(http)
         listeners.started.append(f"Started HTTPService at {options.http.address}:{port}")
         if options.http.ui:
-            listeners.started.append(f"Started the page at {options.http.address}:{port}/ui")
+            listeners.started.append(f"Started the page at {_page_address(options, port)}")
         if options.openai_shares_http:
             listeners.ports["openai"] = port
             listeners.started.append(f"Started OpenAI's API at {options.http.address}:{port}")
+
+
+def _page_address(options: ServerOptions, port: int) -> str:
+    """The address of the page as a link, and who may open it."""
+    http = options.http
+    given = [each for each in (http.ui_address, http.address) if each not in {LOOPBACK, EVERYWHERE, "::", "::1"}]
+    host = given[0] if given else "localhost"
+    link = f"{'https' if http.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}/ui"
+    return f"{link} (for this machine alone: --ui-address)" if http.ui_address == LOOPBACK else link
 
 
 async def _start_openai(
@@ -417,8 +427,18 @@ def _fallback(
         handlers.append(openai.try_handle)
     if services.console is not None and options.http.is_enabled:
         from naiad.frontends.console.page import Console, ConsoleSettings
+        from naiad.frontends.console.reach import ServedTo
 
-        settings = ConsoleSettings(password=options.http.ui_password, can_control=options.http.ui_control)
+        address = options.http.ui_address
+        settings = ConsoleSettings(
+            password=options.http.ui_password,
+            served_to=ServedTo(
+                is_local=address == LOOPBACK,
+                address="" if address in {LOOPBACK, EVERYWHERE} else address,
+                hosts=options.http.allowed_hosts,
+            ),
+            can_control=options.http.ui_control,
+        )
         source = services.console(stack, lambda: {os.getpid(): "server"})
         handlers.append(Console(source, engine, settings, refusals).try_handle)
     return (lambda exchange: any(handle(exchange) for handle in handlers)) if handlers else None

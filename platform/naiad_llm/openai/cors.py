@@ -59,6 +59,11 @@ class LinesExchange(HttpExchange):
         return self._exchange.client_address
 
     @property
+    def server_address(self) -> str:
+        """The address of this machine to which the client connected."""
+        return self._exchange.server_address
+
+    @property
     def is_connected(self) -> bool:
         """Whether the client is still connected."""
         return self._exchange.is_connected

@@ -73,8 +73,8 @@ def test_with_api_keys_hardened_restricts_inference_of_other_apis():
         ((), "requests and keys travel unencrypted: set --http-use-ssl and --grpc-use-ssl, or put a proxy in front"),
         (("--allow-grpc=false",), "requests and keys travel unencrypted: set --http-use-ssl, or put a proxy in front"),
         (
-            ("--ui=true",),
-            "the page at /ui shows paths and processes to every client: set --ui-password or leave --ui off",
+            ("--ui=true", "--ui-address=0.0.0.0"),
+            "the page at /ui shows paths and processes to every client: set --ui-password, or leave --ui-address off",
         ),
         (("--openai-port=8000",), "/v1 is open to every client: set --openai-api-keys-file"),
     ],

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from naiad.config.server.access import Api
 from naiad.config.server.backend_settings import GLOBAL, KNOWN_SETTINGS
+from naiad.config.server.console_options import console_warnings
 from naiad.config.server.flag import Flag, UsageError
 from naiad.config.server.flag_values import FlagValues
 from naiad.config.server.hardened import hardened_flags, hardened_warnings, hardening_of
@@ -170,6 +171,7 @@ def _warnings(values: FlagValues, backends: BackendOptions, environments: Enviro
     yield from _backend_config_warnings(backends)
     yield from _openai_warnings(values)
     yield from hardened_warnings(values)
+    yield from console_warnings(values)
     if environments.store_location.warning:
         yield environments.store_location.warning
     if values.environ.get("AIP_MODE") == "PREDICTION":

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from naiad.config.server.access import ADMIN_VARIABLE, API_KEYS_VARIABLE, Api, Restrictions
+from naiad.config.server.console_options import LOOPBACK, parse_ui_address
 from naiad.config.server.flag_values import FlagValues
 
 __all__ = ["ADMIN_HEADER", "Hardening", "hardened_flags", "hardened_warnings", "hardening_of"]
@@ -110,9 +111,9 @@ def hardened_warnings(values: FlagValues) -> Iterator[str]:
         yield f"--{_FLAG}: requests and keys travel unencrypted: set {flags}, or put a proxy in front"
     if os.geteuid() == 0 and not values.has("guest-user"):
         yield f"--{_FLAG}: models run as root, as this server: set --guest-user"
-    if values.switch("ui") and not values.has("ui-password"):
+    if values.switch("ui") and not values.has("ui-password") and parse_ui_address(values, "ui-address") != LOOPBACK:
         problem = "the page at /ui shows paths and processes to every client"
-        yield f"--{_FLAG}: {problem}: set --ui-password or leave --ui off"
+        yield f"--{_FLAG}: {problem}: set --ui-password, or leave --ui-address off"
     if values.has("openai-port") and not _has_api_keys(values):
         yield f"--{_FLAG}: /v1 is open to every client: set --openai-api-keys-file"
 

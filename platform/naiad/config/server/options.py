@@ -32,7 +32,7 @@ from naiad.config.server.backend_settings import (
     parse_python_settings,
 )
 from naiad.config.server.cache_options import parse_cache_size
-from naiad.config.server.console_options import parse_ui_control, parse_ui_password
+from naiad.config.server.console_options import parse_ui_address, parse_ui_control, parse_ui_password
 from naiad.config.server.env_build import EnvBuild, parse_env_build
 from naiad.config.server.flag import Flag, Kind, NoEffect, Unsupported
 from naiad.config.server.flag_values import FlagValues
@@ -347,6 +347,14 @@ class HttpOptions:
         read=parse_allowed_origins,
     )
     ui: bool = option("ui", _BOOL, "false", "Serve a page to look at models and try them at /ui.", own=True)
+    ui_address: str = option(
+        "ui-address",
+        _TEXT,
+        "",
+        "Address of HTTP's port that serves the page: 127.0.0.1 without --ui-password, else 0.0.0.0, unless given.",
+        own=True,
+        read=parse_ui_address,
+    )
     ui_control: bool = option(
         "ui-control",
         _BOOL,

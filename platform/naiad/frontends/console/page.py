@@ -13,13 +13,14 @@ import binascii
 import hmac
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import unquote
 
 from naiad.core.errors import NaiadError
 from naiad.engine.door import EngineDoor
 from naiad.frontends.console.assets import read_page
+from naiad.frontends.console.reach import PageReach, ServedTo
 from naiad.frontends.http1.messages import (
     INTERNAL_ERROR,
     HttpExchange,
@@ -60,10 +61,12 @@ class ConsoleSettings:
 
     Attributes:
         password: The password that every request below `/ui` needs, with any user name; empty for none.
+        served_to: The clients that get the page.
         can_control: Whether models may be loaded and unloaded.
     """
 
     password: str = ""
+    served_to: ServedTo = field(default_factory=ServedTo)
     can_control: bool = False
 
 
@@ -83,6 +86,7 @@ class Console:
         self._settings = settings or ConsoleSettings()
         self._tasks: set[asyncio.Task[None]] = set()
         self._page = read_page()
+        self._reach = PageReach(self._settings.served_to)
 
     def try_handle(self, exchange: HttpExchange) -> bool:
         """Handle a request for `/`, `/ui` or below; return False for any other path."""
@@ -93,7 +97,10 @@ class Console:
             return True
         if path.rstrip("/") != _PAGE and not path.startswith(f"{_PAGE}/"):
             return False
-        if not self._is_authorized(request):
+        if problem := self._reach.refusal(exchange):
+            self._refusals.add("the address of /ui", problem)
+            exchange.respond(error_text(_FORBIDDEN, problem))
+        elif not self._is_authorized(request):
             challenge = b'WWW-Authenticate: Basic realm="naiad", charset="UTF-8"\r\n'
             if b"authorization" in request.headers:  # browsers begin without one
                 self._refusals.add_wrong_secret("the password of /ui", exchange.client_address)

@@ -70,6 +70,10 @@ class HttpExchange(Protocol):
         """The address of the client; "" where it has none."""
 
     @property
+    def server_address(self) -> str:
+        """The address of this machine to which the client connected; "" where it has none."""
+
+    @property
     def is_connected(self) -> bool:
         """Whether the client is still connected."""
 

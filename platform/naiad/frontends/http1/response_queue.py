@@ -20,7 +20,7 @@ from typing import TypeAlias
 from naiad.core.turns import SHARE_SECONDS
 from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, HttpRequest, error_text, with_connection
-from naiad.frontends.refusals import client_address
+from naiad.frontends.refusals import client_address, server_address
 from naiad.frontends.request_budget import Charge
 from naiad.protocol.inference import Buffer
 
@@ -130,6 +130,11 @@ class ResponseQueue(HttpExchange):
     def client_address(self) -> str:
         """The address of the client; "" where it has none."""
         return client_address(self._transport)
+
+    @property
+    def server_address(self) -> str:
+        """The address of this machine to which the client connected; "" where it has none."""
+        return server_address(self._transport)
 
     @property
     def is_connected(self) -> bool:
