@@ -22,6 +22,7 @@ FLAG_COMMANDS = {
         "naiad_operations.bench.command:bench",
         "MODEL|MODEL_DIR [FLAGS]...",
         "Send a load to a model, and print its rates and latencies.",
+        takes_served_model=True,
     ),
     "bundle": FlagCommand(
         "naiad_operations.cli.bundle:bundle", "[FLAGS]...", "Write a server and its models into one archive or image."

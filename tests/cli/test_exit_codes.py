@@ -11,7 +11,8 @@ from pathlib import Path
 
 import click
 import pytest
-from support.server import free_ports
+from serving.written import write_model
+from support.server import ServerProcess, free_ports
 from support.waiting import until
 
 from naiad.cli.commands import naiad_group
@@ -338,14 +339,31 @@ def test_the_program_of_triton_keeps_its_form_and_exit_code(capsys):
     ],
 )
 def test_commands_flags_and_values_complete(words, offered, missing, capsys, monkeypatch):
+    found = completions(words, capsys, monkeypatch)
+    assert offered <= found
+    assert not missing & found
+
+
+def completions(words, capsys, monkeypatch):
     monkeypatch.setenv("_NAIAD_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", f"naiad {words}")
     monkeypatch.setenv("COMP_CWORD", str(len(f"naiad {words}".split(" ")) - 1))
     with pytest.raises(SystemExit):
         main([])
-    found = set(capsys.readouterr().out.splitlines())
-    assert offered <= found
-    assert not missing & found
+    return set(capsys.readouterr().out.splitlines())
+
+
+def test_the_models_of_a_running_server_complete(tmp_path, capsys, monkeypatch):
+    for name in ("sentiment", "segments", "topic"):
+        write_model(tmp_path / "models", name)
+    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
+        url = f"--url = http://{server.http_url}"
+        found = completions(f"bench {url} se", capsys, monkeypatch)
+        assert found == {"plain,sentiment", "plain,segments"}
+        assert "plain,topic" not in completions(f"bench topic {url} to", capsys, monkeypatch), "it has its argument"
+        # A folder may be named, too.
+        assert completions(f"bench {url} ./se", capsys, monkeypatch) in ({"dir,./se"}, {"file,./se"})
+    assert not any(each.startswith("plain,") for each in completions(f"bench {url} se", capsys, monkeypatch))
 
 
 def test_the_words_that_complete_are_those_of_the_usage():

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from naiad.cli.flag_commands import FlagCommand
+from naiad.cli.http_reading import DEFAULT_URL, ServerAddress
 from naiad.config.server.flag import Flag, Kind
 from naiad.config.server.options import SERVER_FLAGS
+from naiad.core.errors import NaiadError
 
 __all__ = ["SHELLS", "CompletedFlagCommand", "completion_command"]
 
@@ -24,6 +27,8 @@ SHELLS = ("bash", "zsh", "fish")
 _PROGRAM = "naiad"
 _VARIABLE = "_NAIAD_COMPLETE"
 """The variable by which click's scripts ask for completions."""
+_URL = "--url"
+_SECONDS = 1.0
 _BOOLEANS = ("true", "false")
 _FOLDERS = frozenset({"model-repository", "model-store", "backend-directory", "env-directory", "env-store"})
 
@@ -68,6 +73,8 @@ class CompletedFlagCommand(click.Command):
         name = given[-1].removeprefix("--") if given and given[-1].startswith("--") else ""
         flag = next((flag for flag in self._flags() if flag.name == name), None)
         if flag is None or not flag.takes_value:
+            if found := self._served(given, incomplete):
+                return found
             if self._command.choices:
                 return [] if self._has_argument(given) else _matching(self._command.choices, incomplete)
             return [CompletionItem(incomplete, type="dir" if "FOLDER" in self._command.arguments else "file")]
@@ -76,6 +83,12 @@ class CompletedFlagCommand(click.Command):
             return _matching(values, incomplete)
         is_path = flag.kind is Kind.STRING
         return [CompletionItem(incomplete, type="dir" if flag.name in _FOLDERS else "file")] if is_path else []
+
+    def _served(self, given: Sequence[str], incomplete: str) -> list[CompletionItem]:
+        """Models of the running server that the first argument may name."""
+        if not self._command.takes_served_model or self._has_argument(given):
+            return []
+        return _matching(served_models(_address_in(given)), incomplete)
 
     def _has_argument(self, given: Sequence[str]) -> bool:
         """Whether one of the words is not a flag and not the value of one."""
@@ -90,6 +103,23 @@ class CompletedFlagCommand(click.Command):
         module: Any = import_module(self._command.place.partition(":")[0])
         yield from getattr(module, "OWN_FLAGS", ())
         yield from SERVER_FLAGS
+
+
+def _address_in(words: Sequence[str]) -> str:
+    """The server that `--url` names, of words without `=`."""
+    last = DEFAULT_URL
+    for flag, value in pairwise(words):
+        last = value if flag == _URL else last
+    return last
+
+
+def served_models(url: str) -> list[str]:
+    """The models of a running server; none if it does not answer soon, since a person waits at a prompt."""
+    try:
+        index = ServerAddress(url, seconds=_SECONDS).post("/v2/repository/index", {})
+        return sorted({str(entry["name"]) for entry in index})
+    except (NaiadError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _matching(values: Iterable[str], incomplete: str) -> list[CompletionItem]:

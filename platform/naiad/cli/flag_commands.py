@@ -24,12 +24,14 @@ class FlagCommand:
         arguments: What follows the command's name in usage texts.
         summary: One sentence for the overview of commands.
         choices: Values that the first argument may have; empty for any value.
+        takes_served_model: Whether the first argument is a model of a running server, whose address is `--url`.
     """
 
     place: str
     arguments: str
     summary: str
     choices: tuple[str, ...] = ()
+    takes_served_model: bool = False
 
     def load(self, name: str) -> Callable[[Sequence[str]], int]:
         """Import the command of that *name*.

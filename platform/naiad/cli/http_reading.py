@@ -58,12 +58,13 @@ class ServerAddress:
     Args:
         url: Its address; `http://` may be missing.
         headers: Headers of each request.
+        seconds: How long an answer may take.
 
     Raises:
         OptionError: If the address is malformed.
     """
 
-    def __init__(self, url: str, headers: dict[str, str] | None = None) -> None:
+    def __init__(self, url: str, headers: dict[str, str] | None = None, seconds: float = _SECONDS) -> None:
         spelled = url if "://" in url else f"http://{url}"
         try:
             parts = urlsplit(spelled)
@@ -75,6 +76,7 @@ class ServerAddress:
         self.is_secure = parts.scheme == "https"
         self.url = spelled.rstrip("/")
         self.headers = headers or {}
+        self._seconds = seconds
 
     def get(self, path: str) -> Any:
         """The JSON of a path."""
@@ -94,7 +96,7 @@ class ServerAddress:
         headers = {**self.headers, "Content-Type": "application/json"} if body is not None else self.headers
         request = urllib.request.Request(f"{self.url}{path}", body, headers)  # noqa: S310 - the user's own address
         try:
-            with urllib.request.urlopen(request, timeout=_SECONDS) as reply:  # noqa: S310 - as above
+            with urllib.request.urlopen(request, timeout=self._seconds) as reply:  # noqa: S310 - as above
                 return str(reply.read().decode("utf-8", "replace"))
         except urllib.error.HTTPError as error:
             with error:

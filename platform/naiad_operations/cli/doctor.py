@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
+from naiad.cli.colors import Paint
 from naiad.cli.command_line import (
     EXIT_INTERRUPTED,
     CommandLine,
@@ -43,6 +44,8 @@ OWN_FLAGS = own_flags(_GROUP, _MODEL, JSON_FLAG, _STRICT, _NOTES, _PACKED, _MIGR
 _SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 _REPOSITORY = "model-repository"
 _SHOWN_MODELS = 5
+_COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
+_MARK_COLORS = {MigrationState.READY: "green", MigrationState.ACTION: "yellow", MigrationState.UNSUPPORTED: "red"}
 _MARKS = {MigrationState.READY: "[x]", MigrationState.ACTION: "[ ]", MigrationState.UNSUPPORTED: "[!]"}
 _HAS_ERRORS, _NOT_EXAMINED = 1, 2
 """Exit codes: 1 is for findings alone, so that scripts can tell them from a repository that could not be read."""
@@ -105,27 +108,34 @@ def _print_json(examination: Examination, *, with_migration: bool) -> None:
 
 
 def _print_plainly(examination: Examination, *, with_notes: bool) -> None:
+    paint = Paint()
     shown = [finding for finding in examination.findings if with_notes or finding.severity is not Severity.NOTE]
     for finding in shown:
-        print(f"{finding.severity.value}: {_subject(finding)}{finding.message} [{finding.code}]")
+        severity = paint(f"{finding.severity.value}:", _COLORS[finding.severity], bold=True)
+        print(f"{severity} {_subject(finding, paint)}{finding.message} {paint(f'[{finding.code}]', dim=True)}")
         if finding.where and finding.where not in finding.message:
-            print(f"  at {finding.where}")
-        print(f"  -> {finding.advice}")
+            print(paint(f"  at {finding.where}", dim=True))
+        print(f"  {paint('->', 'green')} {finding.advice}")
     hidden = len(examination.findings) - len(shown)
     more = f"; {counted(hidden, 'note')} (--notes)" if hidden else ""
-    print(
-        f"{counted(examination.models, 'model')} examined: {counted(examination.count(Severity.ERROR), 'error')}, "
-        f"{counted(examination.count(Severity.WARNING), 'warning')}{more}"
-    )
+    errors, warnings = examination.count(Severity.ERROR), examination.count(Severity.WARNING)
+    color = _COLORS[Severity.ERROR] if errors else _COLORS[Severity.WARNING] if warnings else "green"
+    found = paint(f"{counted(errors, 'error')}, {counted(warnings, 'warning')}", color, bold=True)
+    print(f"{counted(examination.models, 'model')} examined: {found}{more}")
 
 
 def _print_migration(examination: Examination) -> None:
+    paint = Paint()
+
+    def mark(state: MigrationState) -> str:
+        return paint(_MARKS[state], _MARK_COLORS[state], bold=True)
+
     for item in examination.migration:
-        print(f"{_MARKS[item.state]} {item.title}: {', '.join(item.models)}")
+        print(f"{mark(item.state)} {item.title}: {', '.join(item.models)}")
         print(f"    {item.message}")
         if item.advice:
-            print(f"    -> {item.advice}")
-    print(f"{_MARKS[MigrationState.ACTION]} the server's command line, its clients and its probes")
+            print(f"    {paint('->', 'green')} {item.advice}")
+    print(f"{mark(MigrationState.ACTION)} the server's command line, its clients and its probes")
     print("    flags, ports, protocols and metrics are Triton's; flags that naiad lacks stop the server with a reason")
     print("    -> repeat this command with the server's flags, then start `naiad serve` with them")
     print("    -> clients with CUDA shared memory use system shared memory or none")
@@ -138,7 +148,8 @@ def _print_waiting(models: Mapping[str, str]) -> None:
     print(f"still examining {counted(len(models), 'model')}: {shown}", file=sys.stderr)
 
 
-def _subject(finding: Finding) -> str:
+def _subject(finding: Finding, paint: Paint) -> str:
     if not finding.model:
         return ""
-    return f"{finding.model}: " if finding.version is None else f"{finding.model} version {finding.version}: "
+    name = finding.model if finding.version is None else f"{finding.model} version {finding.version}"
+    return f"{paint(name, bold=True)}: "

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import click
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from naiad_operations.top.reading import TopReader
     from naiad_operations.top.snapshot import Snapshot
+    from naiad_operations.top.view import View
 
 __all__ = ["show", "top_command"]
 
@@ -56,7 +59,9 @@ def top_command(
     headers: tuple[str, ...],
     json: bool,  # noqa: FBT001 - click passes options by name
 ) -> None:
-    """Show the models and guests of the server at URL; Ctrl-C ends it.
+    """Show the models and guests of the server at URL; q or Ctrl-C ends it.
+
+    In a terminal, s and S choose the column that sorts the models, r reverses the order, and arrows scroll.
 
     URL is the address of its HTTP port; default: http://localhost:8000. A server with --ui=true has all figures; of
     others, rates, mean durations and queues are read from /metrics.
@@ -99,31 +104,61 @@ def _print_once(snapshot: Snapshot) -> None:
     from naiad_operations.top.screen import draw
 
     if sys.stdout.isatty():
-        Console().print(draw(snapshot))
+        console = Console()
+        console.print(draw(snapshot, width=console.width))
         return
     width = os.environ.get("COLUMNS", "")
     console = Console(width=int(width) if width.isdecimal() and int(width) else _PIPE_COLUMNS)
     with console.capture() as captured:
-        console.print(draw(snapshot, fills_width=False))
+        console.print(draw(snapshot, width=console.width, fills_width=False))
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def show(reader: TopReader, interval: float, console: Console) -> None:
-    """Redraw until the user interrupts; while the server does not answer, its last figures stay, with the reason."""
+    """Redraw until the user ends it; while the server does not answer, its last figures stay, with the reason."""
     from rich.live import Live
 
-    from naiad_operations.top.screen import draw
+    from naiad_operations.top.keys import single_keys
+    from naiad_operations.top.view import View
 
     # The first error ends the command: nothing can be shown yet.
-    snapshot = reader.read()
-    with Live(draw(snapshot), console=console, screen=True, auto_refresh=False) as live:
+    view = View(reader.read())
+    readings: SimpleQueue[Snapshot | BaseException] = SimpleQueue()
+    threading.Thread(target=_read_repeatedly, args=(reader, interval, readings), daemon=True).start()
+    with single_keys() as keys, Live(view, console=console, screen=True, auto_refresh=False) as live:
         while True:
             live.refresh()
-            time.sleep(interval)
-            try:
-                snapshot, problem = reader.read(), ""
-            except UnreachableServerError as error:
-                problem = f"{time.strftime('%H:%M:%S')}: {error.message.partition(';')[0]}"
-            except NaiadError as error:
-                problem = error.message
-            live.update(draw(snapshot, problem))
+            # A key or a reading, whichever is first.
+            while not (key := keys.read(_KEY_SECONDS)) and readings.empty():
+                pass
+            if view.press(key):
+                return
+            if not readings.empty():
+                _take(view, readings.get())
+
+
+_KEY_SECONDS = 0.05
+
+
+def _read_repeatedly(reader: TopReader, interval: float, readings: SimpleQueue[Snapshot | BaseException]) -> None:
+    """Read on this thread, so that keys act while a server does not answer."""
+    while True:
+        time.sleep(interval)
+        try:
+            readings.put(reader.read())
+        except NaiadError as error:
+            readings.put(error)
+        except BaseException as error:  # noqa: BLE001 - for the other thread to raise
+            readings.put(error)
+            return
+
+
+def _take(view: View, reading: Snapshot | BaseException) -> None:
+    if isinstance(reading, UnreachableServerError):
+        view.problem = f"{time.strftime('%H:%M:%S')}: {reading.message.partition(';')[0]}"
+    elif isinstance(reading, NaiadError):
+        view.problem = reading.message
+    elif isinstance(reading, BaseException):
+        raise reading
+    else:
+        view.snapshot, view.problem = reading, ""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from naiad.core.quantities import counted, size_text
+from naiad.protocol.numbers import integer
 from naiad_operations.top.snapshot import GuestRow, ModelRow, ServerRow, Snapshot
 
-__all__ = ["draw"]
+__all__ = ["Column", "columns_of", "draw", "draw_guests", "draw_head", "draw_models", "draw_reasons"]
 
 _UNKNOWN = "-"
 _FEW = 10
@@ -23,27 +25,103 @@ _NAME_COLUMNS = 16
 _SPANS = ((86_400, "d"), (3600, "h"), (60, "min"))
 
 
-def draw(snapshot: Snapshot, problem: str = "", *, fills_width: bool = True) -> RenderableType:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of the table of models.
+
+    Attributes:
+        title: Its header.
+        cell: What it shows of a model.
+        order: By what it sorts models; None is last.
+        is_text: Whether it is left-aligned, and sorted from the beginning of the alphabet.
+        is_shown: Whether a table of these models has it.
+        rank: The higher, the earlier it is left out where the terminal is narrow; 0 never.
+    """
+
+    title: str
+    cell: Callable[[ModelRow], str]
+    order: Callable[[ModelRow], float | str | None]
+    is_text: bool = False
+    is_shown: Callable[[Sequence[ModelRow]], bool] = lambda _: True
+    rank: int = 0
+
+
+MODEL_COLUMNS = (
+    Column(title="Model", cell=lambda row: row.name, order=lambda row: row.name, is_text=True),
+    Column(
+        title="Ver",
+        cell=lambda row: row.version,
+        order=lambda row: integer(row.version),
+        is_text=True,
+        rank=6,
+    ),
+    Column(title="State", cell=lambda row: row.shown_state, order=lambda row: row.shown_state, is_text=True),
+    Column(
+        title="req/s",
+        cell=lambda row: _number(row.requests_per_second),
+        order=lambda row: row.requests_per_second,
+    ),
+    Column(
+        title="fail/s",
+        cell=lambda row: _number(row.failures_per_second),
+        order=lambda row: row.failures_per_second,
+        is_shown=lambda rows: any(row.failures_per_second for row in rows),
+    ),
+    Column(title="p50 ms", cell=lambda row: _number(row.p50_ms), order=lambda row: row.p50_ms, rank=5),
+    Column(title="p95 ms", cell=lambda row: _number(row.p95_ms), order=lambda row: row.p95_ms, rank=1),
+    Column(
+        title="mean ms",
+        cell=lambda row: _number(row.mean_ms),
+        order=lambda row: row.mean_ms,
+        # Without a page, servers report a mean instead of percentiles.
+        is_shown=lambda rows: any(row.mean_ms is not None for row in rows),
+        rank=1,
+    ),
+    Column(title="Queue", cell=lambda row: _count(row.waiting), order=lambda row: row.waiting, rank=2),
+    Column(
+        title="tokens/s",
+        cell=lambda row: _number(row.tokens_per_second),
+        order=lambda row: row.tokens_per_second,
+        is_shown=lambda rows: any(row.tokens_per_second for row in rows),
+        rank=7,
+    ),
+    Column(
+        title="Restarts",
+        cell=lambda row: _count(row.restarts),
+        order=lambda row: row.restarts,
+        is_shown=lambda rows: any(row.restarts for row in rows),
+        rank=4,
+    ),
+    Column(title="Memory", cell=lambda row: _size(row.memory), order=lambda row: row.memory, rank=3),
+)
+
+
+def draw(snapshot: Snapshot, problem: str = "", *, width: int, fills_width: bool = True) -> RenderableType:
     """The snapshot as a header and two tables.
 
     Args:
         snapshot: What to draw.
         problem: Why the snapshot is not newer.
+        width: Columns of the terminal; what has no room is left out.
         fills_width: Whether the tables are as wide as the screen, not only as wide as their contents.
     """
-    parts: list[RenderableType] = [_header(snapshot.server, snapshot.models)]
-    if problem:
-        parts.append(Text(problem, style="bold red"))
-    tables = [_models(snapshot.models)]
-    parts += [*tables, *_reasons(snapshot.models)]
+    parts: list[RenderableType] = [draw_head(snapshot, problem)]
+    tables = [draw_models(snapshot.models, width)]
+    parts += [*tables, *draw_reasons(snapshot.models)]
     if snapshot.guests:
-        tables.append(_guests(snapshot.guests))
+        tables.append(draw_guests(snapshot.guests))
         parts.append(tables[-1])
     for table in tables:
         table.expand = fills_width
     if snapshot.server.note:
         parts.append(Text(snapshot.server.note, style="dim"))
     return Group(*parts)
+
+
+def draw_head(snapshot: Snapshot, problem: str) -> RenderableType:
+    """The server in two lines, and why its figures are not newer."""
+    head = _header(snapshot.server, snapshot.models)
+    return Group(head, Text(problem, style="bold red")) if problem else head
 
 
 def _header(server: ServerRow, models: Sequence[ModelRow]) -> Text:
@@ -70,35 +148,37 @@ def _header(server: ServerRow, models: Sequence[ModelRow]) -> Text:
     return title.append(", ".join(fact for fact in facts if fact))
 
 
-def _models(models: Sequence[ModelRow]) -> Table:
-    """The table of models. Columns that would have the same value in each row are left out, for narrow terminals."""
-    # Without a page, servers report a mean instead of percentiles.
-    has_mean = any(model.mean_ms is not None for model in models)
-    has_failures = any(model.failures_per_second for model in models)
-    has_tokens = any(model.tokens_per_second for model in models)
-    has_restarts = any(model.restarts for model in models)
-    columns: list[tuple[str, Callable[[ModelRow], str], bool]] = [
-        ("req/s", lambda model: _number(model.requests_per_second), True),
-        ("fail/s", lambda model: _number(model.failures_per_second), has_failures),
-        ("p50 ms", lambda model: _number(model.p50_ms), True),
-        ("p95 ms", lambda model: _number(model.p95_ms), True),
-        ("mean ms", lambda model: _number(model.mean_ms), has_mean),
-        ("Queue", lambda model: _count(model.waiting), True),
-        ("tokens/s", lambda model: _number(model.tokens_per_second), has_tokens),
-        ("Restarts", lambda model: _count(model.restarts), has_restarts),
-        ("Memory", lambda model: _size(model.memory), True),
-    ]
-    shown = [(name, cell) for name, cell, is_shown in columns if is_shown]
-    table = _table("Model", "Ver", "State", *(name for name, _ in shown))
+def columns_of(models: Sequence[ModelRow], width: int) -> list[Column]:
+    """The columns that a table of these models has in a terminal of *width* columns.
+
+    Columns that would have the same value in each row are left out, and others where there is no room.
+    """
+    shown = [column for column in MODEL_COLUMNS if column.is_shown(models)]
+
+    def needed() -> int:
+        return sum(max(len(column.title), *(len(column.cell(row)) for row in models)) + 1 for column in shown[1:])
+
+    while models and _NAME_COLUMNS + 1 + needed() > width and any(column.rank for column in shown):
+        shown.remove(max(shown, key=lambda column: column.rank))
+    return shown
+
+
+def draw_models(models: Sequence[ModelRow], width: int) -> Table:
+    """The table of models."""
+    columns = columns_of(models, width)
+    table = _table(*(column.title for column in columns))
     for model in models:
-        style = "red" if model.has_failed else "" if model.shown_state == "ready" else "dim"
-        table.add_row(
-            Text(model.name),
-            Text(model.version),
-            Text(model.shown_state, style=style),
-            *(cell(model) for _, cell in shown),
-        )
+        style = _style(model)
+        table.add_row(*(Text(column.cell(model), style=style if column.title == "State" else "") for column in columns))
     return table
+
+
+def _style(model: ModelRow) -> str:
+    if model.has_failed:
+        return "red"
+    if model.warning:
+        return "yellow"
+    return "" if model.shown_state == "ready" else "dim"
 
 
 def _table(first: str, *others: str) -> Table:
@@ -110,16 +190,22 @@ def _table(first: str, *others: str) -> Table:
     return table
 
 
-def _reasons(models: Sequence[ModelRow]) -> list[RenderableType]:
-    """Why models failed, one line each, across the screen."""
+def draw_reasons(models: Sequence[ModelRow]) -> list[Text]:
+    """Why models failed, and what went wrong with others in the last minutes; one line each, across the screen."""
     return [
-        Text(f"{model.name} {model.version}".rstrip() + f": {model.reason}", "red", no_wrap=True, overflow="ellipsis")
+        Text(
+            f"{model.name} {model.version}".rstrip() + f": {model.reason if model.has_failed else model.warning}",
+            _style(model),
+            no_wrap=True,
+            overflow="ellipsis",
+        )
         for model in models
-        if model.has_failed
+        if model.has_failed or model.warning
     ]
 
 
-def _guests(guests: Sequence[GuestRow]) -> Table:
+def draw_guests(guests: Sequence[GuestRow]) -> Table:
+    """The table of processes."""
     # Only frontend processes have these.
     has_connections = any(guest.connections is not None for guest in guests)
     shown = ("Connections", "Requests") if has_connections else ()

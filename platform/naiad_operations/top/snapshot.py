@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from naiad.core.quantities import counted
+
 __all__ = [
     "GuestRow",
     "ModelRow",
@@ -83,6 +85,7 @@ class ModelRow:
         guests: Running guest processes.
         restarts: How often guests were restarted.
         memory: Resident bytes of its guests.
+        warning: What went wrong in the last minutes, of a server with its page; empty for nothing.
     """
 
     name: str
@@ -101,6 +104,7 @@ class ModelRow:
     guests: int | None = None
     restarts: int | None = None
     memory: int | None = None
+    warning: str = ""
 
     @property
     def has_failed(self) -> bool:
@@ -170,6 +174,7 @@ def snapshot_of_documents(url: str, state: Mapping[str, Any], guests: Iterable[M
             guests=each["serving"],
             restarts=each["restarts"],
             memory=_whole(each["now"].get("memory")),
+            warning=_warning(each.get("troubles", {}), server.get("recent_seconds", 0.0)),
             **_rates(each["now"]),
             p50_ms=each["now"].get("p50"),
             p95_ms=each["now"].get("p95"),
@@ -213,6 +218,18 @@ def snapshot_of_documents(url: str, state: Mapping[str, Any], guests: Iterable[M
         **_rates(now),
     )
     return Snapshot(server=row, models=_ordered(models), guests=[*own, *of_models])
+
+
+def _warning(troubles: Mapping[str, int], seconds: float) -> str:
+    """`3 restarts, 12 failed in 5 min`; empty if nothing went wrong."""
+    restarts, failed, rejected = (troubles.get(name, 0) for name in ("restarts", "failed", "rejected"))
+    parts = [
+        counted(restarts, "restart") if restarts else "",
+        f"{failed:,} failed" if failed else "",
+        f"{rejected:,} rejected" if rejected else "",
+    ]
+    told = ", ".join(part for part in parts if part)
+    return told and f"{told} in {seconds / 60:.0f} min"
 
 
 def _rates(now: Mapping[str, float]) -> dict[str, Any]:

@@ -9,8 +9,10 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 
+import click
 import pytest
 from environments.makers import member, write_tar
 from filelock import FileLock
@@ -449,6 +451,25 @@ def test_the_printed_findings_have_the_fault_its_place_and_the_remedy(tmp_path, 
         ),
         "1 model examined: 1 error, 0 warnings; 1 note (--notes)",
     ]
+
+
+def test_findings_are_in_color_in_a_terminal_alone(tmp_path, capsys, monkeypatch):
+    write(tmp_path / "models" / "m", model("import nunpy\n" + CODE))
+    command = ["doctor", str(tmp_path / "models"), f"--env-store={tmp_path / 'store'}", "--from-triton", *PORTS]
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert main(command) == 1
+    plain = capsys.readouterr().out
+    assert "\x1b" not in plain
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(command) == 1
+    colored = capsys.readouterr().out
+    assert "\x1b[31m\x1b[1merror:\x1b[0m \x1b[1mm version 1\x1b[0m: imports nunpy" in colored
+    assert "examined: \x1b[31m\x1b[1m1 error, 0 warnings\x1b[0m" in colored
+    assert click.unstyle(colored) == plain
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(command) == 1
+    assert capsys.readouterr().out == plain
 
 
 @pytest.mark.parametrize(

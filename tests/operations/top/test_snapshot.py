@@ -50,7 +50,7 @@ def snapshot(before=FIRST, now=SECOND):
 
 def drawn(found, problem="", width=120):
     file = io.StringIO()
-    Console(file=file, width=width).print(draw(found, problem))
+    Console(file=file, width=width).print(draw(found, problem, width=width))
     return file.getvalue()
 
 
@@ -154,6 +154,10 @@ def test_documents_of_a_page_are_a_snapshot_with_every_figure():
         ("frontend 0", 8, None),
         ("m_0", None, 3),
     ]
+    assert found.models[0].warning == ""
+    troubles = {"restarts": 1, "failed": 1200, "rejected": 0}
+    warned = {**state, "server": {**server, "recent_seconds": 300.0}, "models": [{**model, "troubles": troubles}]}
+    assert snapshot_of_documents("http://x", warned, []).models[0].warning == "1 restart, 1,200 failed in 5 min"
     assert [(row.connections, row.requests) for row in found.guests] == [(None, None), (3, 40), (None, None)]
     text = drawn(found)
     assert "naiad 9 draining at http://x" in text

@@ -9,6 +9,7 @@ import pty
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,8 +92,10 @@ def test_a_page_that_needs_a_password_is_told(served, capsys):
     assert (code, err) == (1, f"http://{served.http_url}: its page needs a password; add --ui-password=FILE\n")
 
 
-def test_a_terminal_is_redrawn_until_it_is_interrupted(served):
+@pytest.mark.parametrize("end", ["q", "Ctrl-C"])
+def test_a_terminal_is_redrawn_and_sorted_by_a_key_until_the_user_ends_it(served, end):
     controller, terminal = pty.openpty()
+    settings = termios.tcgetattr(terminal)
     command = [
         Path(sys.executable).with_name("naiad"),
         *("top", served.http_url, f"--ui-password={served.work / 'password'}", "--interval=0.1"),
@@ -103,12 +106,20 @@ def test_a_terminal_is_redrawn_until_it_is_interrupted(served):
         try:
             while shown.count(b"add_sub_0 of add_sub") < 3:
                 shown += os.read(controller, 65536)
-            process.send_signal(signal.SIGINT)
+            assert b"sort: attention" in shown
+            os.write(controller, b"s")
+            while "sort: Model ↑".encode() not in shown:
+                shown += os.read(controller, 65536)
+            if end == "q":
+                os.write(controller, b"q")
+            else:
+                process.send_signal(signal.SIGINT)
             with contextlib.suppress(OSError):  # closed by the last process that had it
                 while True:  # a terminal that nobody reads blocks its writer
                     os.read(controller, 65536)
             assert process.wait(30) == 0
             assert process.stderr.read() == b""
+            assert termios.tcgetattr(controller)[:6] == settings[:6], "the terminal is as it was"
         finally:
             process.kill()
             os.close(controller)
