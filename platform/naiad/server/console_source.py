@@ -89,14 +89,16 @@ class LoaderFacts:
 
     def origins(self) -> Mapping[tuple[str, str], ModelOrigin]:
         """What runs the models, by their key and version."""
-        return {
-            (key, str(version)): ModelOrigin(
+        found = {}
+        for (key, version), resolution in self._loader.resolutions.items():
+            guest = self._guest(key, version)
+            found[key, str(version)] = ModelOrigin(
                 backend=resolution.backend,
                 code=str(resolution.model_file),
                 environment=str(resolution.environment or _HOST),
+                python="" if guest is None else guest.version,
             )
-            for (key, version), resolution in self._loader.resolutions.items()
-        }
+        return found
 
     def activity(self) -> Mapping[str, str]:
         """What is being done now for models that are loading, by the model's key."""

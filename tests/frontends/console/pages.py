@@ -93,6 +93,21 @@ class Pages:
         """The line of a model in the list."""
         return next((text for text in self.texts("#models tr") if text.split()[:1] == [model]), "")
 
+    def tile(self, name: str) -> str:
+        """A figure of the strip above all pages; empty if it is not shown."""
+        shown = dict(text.split("\n", 1) for text in self.texts(".strip div") if "\n" in text)
+        return shown.get(name, "")
+
+    def cell(self, model: str, column: str) -> str:
+        """What the list of models shows of a model in a column."""
+        script = """
+            const [model, column] = arguments;
+            const row = [...document.querySelectorAll("#models tr")].find(each => each.querySelector("td.name a").innerText === model);
+            const cell = row && row.querySelector(`[data-label="${column}"]`);
+            return cell ? cell.innerText : "";
+        """
+        return str(self.run(script, model, column))
+
     def fits(self) -> bool:
         """Whether the page is no wider than the window."""
         return bool(self.run("return document.documentElement.scrollWidth <= document.documentElement.clientWidth"))

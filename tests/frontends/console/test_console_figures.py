@@ -23,7 +23,13 @@ class Counted:
         self.models = {}
 
     def count(self, name, success, latencies=(), **fields):
-        counted = replace(sample_statistics(name), success=Duration(success, 0), fail=Duration(0, 0), pending_count=2)
+        counted = replace(
+            sample_statistics(name),
+            success=Duration(success, 0),
+            fail=Duration(0, 0),
+            error_responses=0,
+            pending_count=2,
+        )
         self.models[name] = replace(counted, latencies=Counter(latencies), **fields)
 
     def statistics(self):
@@ -70,6 +76,12 @@ def test_a_sample_has_rates_and_quantiles_of_the_time_since_the_last(sampler, en
     assert (figures["p50"], figures["p95"]) == (1, 9)
     assert (figures["waiting"], figures["running"]) == (2, 3)
     assert figures["memory"] == 1 << 20
+
+
+def test_failures_are_failed_and_rejected_requests_and_errors_of_the_model(sampler, engine):
+    engine.count("m", 150, error_responses=20, refusals={"queue_full": 25, "invalid": 100})
+    figures = sample(sampler)["m"]
+    assert (figures["requests"], figures["failures"]) == (6, 9)
 
 
 def test_an_idle_model_has_no_latency(sampler):

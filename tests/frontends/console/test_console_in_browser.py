@@ -61,8 +61,7 @@ def test_models_are_listed_with_failed_ones_first_and_one_line_each(page):
     page.click("#models button.link")
     page.until(lambda: "initialize" in page.text("#models pre"))
     assert page.text("#health") == "ready"
-    strip = dict(text.split("\n") for text in page.texts(".strip div") if text)
-    assert (strip["Ready"], strip["Failed"]) == ("5", "1")
+    assert (page.tile("Ready"), page.tile("Failed")) == ("5", "1")
     page.until(lambda: " of " in page.text(".strip .memory dd"))
 
 
@@ -238,7 +237,7 @@ def test_plots_show_the_last_hour_also_after_a_reload(page, server):
     worker = threading.Thread(target=work)
     worker.start()
     try:
-        page.until(lambda: "ms" in page.text(".strip div:nth-child(7) dd"))
+        page.until(lambda: "ms" in page.tile("Latency p95"))
         figures = {"requests", "p50", "p95", "memory"}
         page.until(lambda: figures <= set(server.get("/ui/data/history/adder/0", AUTHORIZED).json()["figures"]))
     finally:
@@ -323,9 +322,13 @@ setTimeout(() => done(plot.chart.axes[1]._values.filter(text => text !== null)),
     [
         ("Processor", {"cpu": [0, 0.05]}, ["0", "0.02", "0.04"]),
         ("Memory", {"memory": [30e6, 54e6]}, ["0", "20 MB", "40 MB", "60 MB"]),
-        ("Latency", {"p50": [1, 1.5], "p95": [2, 3]}, ["0", "1.00 ms", "2.00 ms", "3.00 ms"]),
+        ("Latency", {"p50": [1, 1.5], "p95": [2, 3]}, ["0", "1 ms", "2 ms", "3 ms"]),
+        ("Latency", {"p50": [1, 1.5], "p95": [2, 12]}, ["0", "5 ms", "10 ms"]),
+        ("Latency", {"p50": [400, 800], "p95": [900, 2360]}, ["0", "1 s", "2 s"]),
         ("Latency", {"p50": [None, None], "p95": [None, None]}, ["0"]),
+        ("Throughput", {"requests": [0, 11000]}, ["0", "5k/s", "10k/s"]),
         ("Queue", {"waiting": [0, 0], "running": [0, 0]}, ["0"]),
+        ("Queue", {"waiting": [0, 1], "running": [0, 0]}, ["0", "1"]),
     ],
 )
 def test_the_marks_of_an_axis_are_exact_and_an_idle_plot_has_none(page, title, figures, labels):

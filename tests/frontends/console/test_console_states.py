@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import re
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -19,7 +21,7 @@ from naiad.core.errors import InvalidRequestError
 from naiad.frontends.console.page import Console, ConsoleSettings
 from naiad.frontends.console.state import ConsoleState, ModelOrigin, ServerProfile
 from naiad.frontends.kserve_http.server import HttpFrontend
-from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelCondition, ModelState
+from naiad.protocol.metadata import Duration, IndexEntry, InstanceStatus, ModelCondition, ModelState
 
 LONG = "a-model-with-a-name-that-somebody-was-very-fond-of-" * 3
 MARKUP = "<img src=x onerror=document.title='owned'>"
@@ -150,7 +152,7 @@ def test_models_of_one_name_are_told_apart_by_their_namespaces(page, site):
     ]
     page.open()
     page.until(lambda: page.models() == ["/a::identity", "/b::identity"])
-    assert [page.row(f"/{space}::identity").split()[5] for space in "ab"] == ["5", "7"]
+    assert [page.cell(f"/{space}::identity", "Waiting") for space in "ab"] == ["5", "7"]
     page.click("#models a", "/b::identity")
     page.until(lambda: page.text("h1").startswith("/b::identity"))
 
@@ -163,8 +165,10 @@ def test_three_hundred_models_with_failures_long_names_and_markup_fit_and_stay_t
     site.facts.found = {(LONG, "1"): ModelOrigin(backend="python", code="model.py", environment="/" + LONG)}
     page.resize(*size)
     page.open()
-    page.until(lambda: len(page.models()) == 300)
+    part = 50 if size == DESKTOP else 12
+    page.until(lambda: len(page.models()) == part)
     assert set(page.models()[:2]) == {LONG, MARKUP}
+    assert page.run("return document.documentElement.scrollHeight") < 3000
     assert "model.py(3)" not in page.text("#models")
     assert page.fits()
     heights = "return [...document.querySelectorAll('#models tr')].slice(0, 2).map(row => row.offsetHeight)"
@@ -179,8 +183,13 @@ def test_the_page_shows_a_server_that_stops_returns_or_drains(page, site):
     page.open()
     page.until(lambda: len(page.models()) == 2)
     site.stop()
-    page.until(lambda: "cannot reach the server" in page.text("#trouble"))
+    page.until(lambda: "cannot reach the server since " in page.text("#trouble"))
+    assert re.fullmatch(r"unreachable since \d\d:\d\d:\d\d", page.text("#health"))
+    assert page.run("return document.getElementById('health').className") == "pill bad"
+    shown = page.text("#health")
     assert len(page.models()) == 2
+    page.until(lambda: page.run("return app.answered < Date.now() - 3000"))
+    assert page.text("#health") == shown, "the time of the last answer, not of the last try"
     site.engine.is_draining = True
     site.start()
     page.until(lambda: not page.text("#trouble"))
@@ -214,6 +223,7 @@ def test_hung_and_restarted_instances_and_unloaded_models_are_told_apart(page, s
     page.open()
     page.until(lambda: page.models() == ["add_sub", "later", "identity"])
     assert "degraded" in page.row("add_sub")
+    assert page.tile("With warnings") == "1"
     assert "1/2 ↻4" in page.row("add_sub")
     assert "installing 3 packages" in page.row("later")
     assert "unloaded" in page.row("identity")
@@ -244,6 +254,7 @@ def test_a_dormant_model_says_that_its_first_request_loads_it_and_then_follows_t
     page.open()
     page.until(lambda: page.models() == ["add_sub", "identity"])
     assert page.row("identity").split()[:2] == ["identity", "dormant"]
+    assert page.tile("Ready") == "1", "a dormant model has no process"
     assert "0/0" not in page.row("identity")
     assert "A dormant model is loaded by its first request." in page.text()
     assert page.fits()
@@ -266,6 +277,233 @@ def test_a_dormant_model_says_that_its_first_request_loads_it_and_then_follows_t
     page.open()
     page.until(lambda: page.row("identity").split()[1:2] == ["ready"])
     assert "dormant" not in page.text()
+
+
+def crash(site, restarts=0, failed=0, rejected=0, reasons=None):
+    """Let the engine count what went wrong with add_sub since the page's first reading."""
+    before = site.engine.all_statistics[0]
+    site.engine.all_statistics = [
+        replace(
+            before,
+            fail=Duration(before.fail.count + failed, 1),
+            failures=reasons or {},
+            refusals={"queue_full": rejected, "invalid": 9},
+        ),
+        *site.engine.all_statistics[1:],
+    ]
+    site.engine.statuses = [
+        InstanceStatus(
+            model="add_sub", version="1", name="add_sub_0", pid=7, restarts={"exit 1": restarts}, input_byte_size=0,
+            borrowed_outputs=0,
+        )
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("counts", "state", "note"),
+    [
+        ({"restarts": 3, "failed": 12}, "restarted", "3 restarts, 12 failed in 5 min"),
+        ({"failed": 1}, "failing", "1 failed in 5 min"),
+        ({"rejected": 4}, "rejecting", "4 rejected in 5 min"),
+    ],
+)
+def test_a_model_that_crashes_fails_or_rejects_is_amber_and_says_how_often(page, site, axe, counts, state, note):
+    """Before, it was plain green between two crashes."""
+    page.open()
+    page.until(lambda: page.row("add_sub").split()[1:2] == ["ready"])
+    crash(site, **counts)
+    page.until(lambda: page.row("add_sub").split()[1:2] == [state])
+    assert note in page.row("add_sub")
+    assert page.run("return document.querySelector('#models .pill').className") == "pill busy"
+    assert page.models() == ["add_sub", "identity"]
+    assert page.tile("With warnings") == "1"
+    assert page.run("return document.title") == "naiad (1 with warnings)"
+    assert page.problems(axe) == []
+    page.open("#/model/add_sub/1")
+    page.until(lambda: note in page.text(".warning"))
+    page.click(".warning button")
+    page.until(lambda: page.run("return location.hash") == "#/model/add_sub/1/log")
+
+
+def test_clients_that_leave_and_malformed_requests_are_no_warning(page, site):
+    page.open()
+    page.until(lambda: len(page.models()) == 2)
+    crash(site, failed=5, reasons={"CANCELED": 5})
+    before = page.text("#facts")
+    page.until(lambda: page.text("#facts") != before)
+    assert page.row("add_sub").split()[1] == "ready"
+
+
+def test_failed_is_red_in_the_list_the_strip_and_the_plots(page, site):
+    page.open()
+    page.until(lambda: len(page.models()) == 2)
+    site.state.history.add(time.time(), {"": {"requests": 9, "failures": 2}, "add_sub": {"requests": 9, "failures": 2}})
+    page.until(lambda: page.cell("add_sub", "Failed/s") == "2")
+    red = page.run("return color('--bad')")
+    colors = "return getComputedStyle(arguments[0]).color"
+    assert page.tile("Failed/s") == "2"
+    for selector in ("#models td.bad", ".strip dd.bad"):
+        node = page.run("return document.querySelector(arguments[0])", selector)
+        assert page.run(colors, node) == page.run(
+            "document.body.style.color = arguments[0]; return getComputedStyle(document.body).color", red
+        )
+    series = page.run(
+        "return Object.fromEntries(PLOTS.flatMap(spec => spec.series.map((each, i) => [each[1], new Plot(spec, 'h2').colorOf(i)])))"
+    )
+    assert series["failed"] == "--bad"
+    assert len({series[name] for name in ("failed", "p95", "running", "waiting")}) == 4
+
+
+def test_the_list_is_sorted_by_a_click_on_a_header_and_the_address_keeps_order_and_filter(page, site):
+    site.engine.entries = [site.engine.entry(name) for name in ("a", "b", "c")]
+    site.engine.all_statistics = [
+        replace(sample_statistics(name), fail=Duration(), error_responses=0, pending_count=number)
+        for name, number in (("a", 1), ("b", 3), ("c", 2))
+    ]
+    page.open()
+    page.until(lambda: page.models() == ["a", "b", "c"])
+    sort = (
+        "return [...document.querySelectorAll('#main th')].map(each => each.getAttribute('aria-sort')).filter(Boolean)"
+    )
+    for models, direction in (
+        (["b", "c", "a"], ["descending"]),
+        (["a", "c", "b"], ["ascending"]),
+        (["a", "b", "c"], []),
+    ):
+        page.click("th button", "Waiting")
+        assert (page.models(), page.run(sort)) == (models, direction)
+    page.click("th button", "Waiting")
+    page.fill("input[type=search]", "ready")
+    address = page.run("return location.hash")
+    assert address == "#/?filter=ready&sort=waiting&order=descending"
+    page.open(address)
+    page.until(lambda: page.models() == ["b", "c", "a"])
+    assert page.run("return document.querySelector('input[type=search]').value") == "ready"
+    page.click("#models td:nth-child(3)")
+    page.until(lambda: page.run("return location.hash") == "#/model/b/1")
+    page.click("a", "← All models")
+    page.until(lambda: page.models() == ["b", "c", "a"])
+
+
+def test_many_models_are_shown_in_parts_below_headers_that_stay(page, site):
+    site.engine.entries = [site.engine.entry(f"model_{number:03}") for number in range(203)]
+    page.open()
+    page.until(lambda: len(page.models()) == 50)
+    page.run("window.scrollTo(0, 1200)")
+    top = "const { top } = document.querySelector('#main th').getBoundingClientRect(); const { bottom } = document.querySelector('header').getBoundingClientRect(); return [Math.round(top), Math.round(bottom)]"
+    head, header = page.run(top)
+    assert head == header
+    assert page.text(".parts span") == "1 to 50 of 203"
+    for _ in range(4):
+        page.click(".parts button", "Next")
+    page.until(lambda: page.models() == ["model_200", "model_201", "model_202"])
+    assert page.run("return location.hash") == "#/?from=201"
+    assert page.run("return document.querySelector('.parts button:last-child').disabled")
+    page.fill("input[type=search]", "model_007")
+    page.until(lambda: page.models() == ["model_007"])
+    assert page.run("return document.querySelector('.parts').offsetHeight") == 0
+
+
+def test_tokens_are_shown_where_a_model_makes_some(page, site):
+    page.open()
+    page.until(lambda: page.tile("Ready") == "2")
+    assert page.tile("Tokens/s") == ""
+    assert "Tokens/s" not in page.text(".strip")
+
+
+def test_python_and_version_of_a_model_are_columns(page, site):
+    site.engine.entries = [replace(site.engine.entry("add_sub"), version="3")]
+    site.facts.found = {("add_sub", "3"): ModelOrigin(backend="python", code="m.py", environment="e", python="3.12.4")}
+    page.open()
+    page.until(lambda: page.cell("add_sub", "Python") == "3.12.4")
+    assert page.cell("add_sub", "Version") == "3"
+    page.fill("input[type=search]", "3.12")
+    page.until(lambda: page.models() == ["add_sub"])
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE])
+def test_a_reason_keeps_what_was_probably_meant(page, site, size):
+    hint = "did you mean 'max_batch_size'?"
+    cause = f"cannot read config.pbtxt of 'add_sub': line 3 has the unknown field 'max_batch_siz' {'and more ' * 60}"
+    site.engine.entries = [site.engine.entry("add_sub", ModelState.UNAVAILABLE, reason=f"{cause}; {hint}")]
+    page.resize(*size)
+    page.open()
+    page.until(lambda: page.text(".hint") == hint)
+    assert "unknown field 'max_batch_siz'" in page.row("add_sub")
+
+
+def test_an_unknown_page_says_so(page, site):
+    for route in ("#/nothing", "#/model/add_sub", "#/graph/more", "#/%E0%A4%A"):
+        page.open(route)
+        page.until(lambda: "There is no page" in page.text())
+        assert route in page.text()
+    page.click("main a", "All models")
+    page.until(lambda: len(page.models()) == 2)
+
+
+def test_values_are_told_at_the_sample_under_the_crosshair(page, site):
+    page.open()
+    figures = {"requests": [1, 2, 3], "failures": [0, 0, 0]}
+    script = """
+        const [figures, done] = arguments;
+        const plot = new Plot(PLOTS[0], "h2");
+        document.querySelector("main").prepend(plot.node);
+        plot.draw({ time: [1000, 1030, 1060], figures }, 60);
+        setTimeout(() => {
+          const { chart } = plot;
+          const at = chart.valToPos(1040, "x");  // nearer to the second sample
+          const box = chart.over.getBoundingClientRect();
+          chart.over.dispatchEvent(new MouseEvent("mousemove", { clientX: box.left + at, clientY: box.top + 20, bubbles: true }));
+          setTimeout(() => done([chart.cursor.left - chart.valToPos(1030, "x"), plot.area.querySelector(".tip").innerText]), 50);
+        }, 50);
+    """
+    distance, tip = page.browser.execute_async_script(script, figures)
+    assert abs(distance) < 1
+    assert "requests 2/s" in tip
+    assert re.search(r"\b\d\d:\d\d:\d\d\b", tip)
+
+
+@pytest.mark.parametrize("seconds", [60, 300, 900, 3600])
+@pytest.mark.parametrize("size", [DESKTOP, PHONE])
+def test_each_plot_has_times_below_it(page, site, size, seconds):
+    page.resize(*size)
+    page.open()
+    script = """
+        const [seconds, done] = arguments;
+        const plot = new Plot(PLOTS[0], "h2");
+        document.querySelector(".plots").prepend(plot.node);
+        plot.draw({ time: [7200 - seconds, 7200], figures: { requests: [1, 2] } }, seconds);
+        setTimeout(() => done(plot.chart.axes[0]._values.filter(Boolean)), 50);
+    """
+    times = page.browser.execute_async_script(script, seconds)
+    assert len(times) >= 2
+    assert len(set(times)) == len(times)
+
+
+def test_the_plots_of_a_model_are_in_two_rows_and_a_wide_window_is_used(page, site):
+    page.resize(1920, 1080)
+    page.open("#/model/add_sub/1")
+    page.until(lambda: page.run("return document.querySelectorAll('.plot canvas').length") >= 5)
+    tops = "return [...new Set([...document.querySelectorAll('.plot')].filter(each => !each.hidden).map(each => each.offsetTop))].length"
+    page.until(lambda: page.run(tops) == 2)
+    assert page.run("return document.querySelector('main').offsetWidth") > 1800
+    page.resize(*DESKTOP)
+    page.until(lambda: page.run(tops) == 2)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (8.7, 34.8, "8.7 / 34.8 ms"),
+        (5, 10, "5.0 / 10.0 ms"),
+        (934, 2360, "0.93 / 2.36 s"),
+        (0.42, 0.5, "0.42 / 0.50 ms"),
+        (5, None, "5.00 ms"),
+    ],
+)
+def test_two_durations_have_one_unit(page, site, low, high, text):
+    page.open()
+    assert page.run("return pairOf(arguments[0])", [low, high]) == text
 
 
 def test_the_store_shows_what_a_collection_would_free(page, site, axe):

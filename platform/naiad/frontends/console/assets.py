@@ -23,6 +23,7 @@ _SCRIPTS = (
     "js/plots.js",
     "js/markdown.js",
     "js/header.js",
+    "js/files.js",
     "js/request.js",
     "js/chat.js",
     "js/graph.js",

@@ -15,6 +15,14 @@ from pathlib import Path
 from typing import Protocol
 
 from naiad.frontends.console.history import STEP_SECONDS, History
+from naiad.frontends.console.troubles import (
+    RecentTroubles,
+    Troubles,
+    VersionKey,
+    failed_count,
+    read_troubles,
+    rejected_count,
+)
 from naiad.protocol.metadata import InstanceStatus, ModelStatistics
 from naiad.protocol.model_metrics import ModelMetricFamily
 from naiad.protocol.model_names import model_key
@@ -97,6 +105,7 @@ class Sampler:
         self._history = history
         self._before: dict[str, _Counts] = {}
         self._last = time.monotonic()
+        self._troubles = RecentTroubles()
         self.processes: Mapping[int, ProcessUse] = {}
         self.cpu: Mapping[int, float] = {}
         self.sample({})
@@ -127,14 +136,16 @@ class Sampler:
             if pid in self.processes
         }
         self.processes = processes
-        counts = _counts_of(self._engine.statistics(), self._metrics)
+        statistics, instances = list(self._engine.statistics()), list(self._engine.instances())
+        self._troubles.add(now, read_troubles(statistics, instances))
+        counts = _counts_of(statistics, self._metrics)
         changes = {key: _change(each, self._before.get(key)) for key, each in counts.items()}
         self._before = counts
         figures = {key: _figures(change, seconds) for key, change in changes.items()}
         figures[""] = _figures(_sum_of(changes.values()), seconds)
         memory: Counter[str] = Counter()
         cpu: dict[str, float] = {}
-        for instance in self._engine.instances():
+        for instance in instances:
             key = model_key(instance.namespace, instance.model)
             if instance.pid in processes:
                 memory[key] += processes[instance.pid].memory
@@ -146,6 +157,14 @@ class Sampler:
         figures[""]["cpu"] = sum(self.cpu.values())
         if processes:  # the first reading, without them, is only what later ones are compared with
             self._history.add(time.time(), figures)
+
+    def recent_troubles(
+        self, statistics: Iterable[ModelStatistics], instances: Iterable[InstanceStatus]
+    ) -> dict[VersionKey, Troubles]:
+        """What happened to each loaded version in the last minutes, until now."""
+        now = time.monotonic()
+        counted = read_troubles(statistics, instances)
+        return {key: self._troubles.recent(key, now, counts) for key, counts in counted.items()}
 
 
 def read_processes(pids: Iterable[int]) -> dict[int, ProcessUse]:
@@ -171,8 +190,8 @@ def _counts_of(statistics: Iterable[ModelStatistics], metrics: Iterable[ModelMet
     counts: dict[str, _Counts] = {}
     for each in statistics:
         sums = counts.setdefault(model_key(each.namespace, each.name), _Counts(tokens=tokens.get(each.name, 0.0)))
-        sums.success += each.success.count
-        sums.failed += each.fail.count
+        sums.success += each.success.count - each.error_responses
+        sums.failed += failed_count(each) + rejected_count(each)
         sums.waiting += each.pending_count
         sums.running += each.running_count
         sums.latencies.update(each.latencies)

@@ -15,6 +15,7 @@ from naiad.core.logs import LogLine
 from naiad.engine.door import EngineDoor
 from naiad.frontends.console.history import History
 from naiad.frontends.console.sampler import Sampler
+from naiad.frontends.console.troubles import RECENT_SECONDS, Troubles
 from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelMetadata, ModelStatistics, TensorMetadata
 from naiad.protocol.model_metrics import ModelMetricFamily
 from naiad.protocol.model_names import LATEST, model_key
@@ -22,6 +23,7 @@ from naiad.protocol.numbers import decimal, integer
 from naiad.protocol.text_models import can_embed, can_generate_text
 
 _REASON_CHARACTERS = 300
+_SUGGESTION = "; did you mean "
 
 
 class ConsoleEngine(EngineDoor, Protocol):
@@ -71,11 +73,13 @@ class ModelOrigin:
         backend: Name of its backend.
         code: Path of its `model.py`.
         environment: Its environment, as text to show.
+        python: Version of its Python; empty while no process runs.
     """
 
     backend: str
     code: str
     environment: str
+    python: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +182,7 @@ class ConsoleState:
                 "is_explicit": profile.is_explicit,
                 "can_control": profile.can_control,
                 "total_memory": profile.total_memory,
+                "recent_seconds": RECENT_SECONDS,
                 "now": _known(self.history.latest.get("", {})),
             },
             "models": self._models(index),
@@ -205,7 +210,9 @@ class ConsoleState:
         demand = self._engine.demand_states()
         statistics = {(each.namespace, each.name, each.version): each for each in self._engine.statistics()}
         instances: dict[tuple[str, str], list[InstanceStatus]] = {}
-        for instance in self._engine.instances():
+        present = self._engine.instances()
+        troubles = self.sampler.recent_troubles(statistics.values(), present)
+        for instance in present:
             instances.setdefault((model_key(instance.namespace, instance.model), instance.version), []).append(instance)
         models = []
         for entry in index:
@@ -221,12 +228,14 @@ class ConsoleState:
                     "state": entry.state.value if entry.state is not None else "",
                     "condition": "" if counted is None else counted.condition.value,
                     "demand": demand.get(key, ""),
-                    "reason": reason[:_REASON_CHARACTERS].partition("\n")[0],
+                    "reason": _brief(reason),
                     "is_reason_longer": len(reason) > _REASON_CHARACTERS or "\n" in reason,
                     "uses": [] if metadata is None else _uses(metadata),
                     "platform": "" if metadata is None else metadata.platform,
                     "backend": "" if origin is None else origin.backend,
                     "environment": "" if origin is None else origin.environment,
+                    "python": "" if origin is None else origin.python,
+                    "troubles": _troubles_json(troubles.get((entry.namespace, entry.name, entry.version))),
                     "instances": len(own),
                     "serving": sum(instance.state == "ready" for instance in own),
                     "restarts": sum(sum(instance.restarts.values()) for instance in own),
@@ -254,8 +263,10 @@ class ConsoleState:
         if number is None:
             number = LATEST
         counted: ModelStatistics | None = None
+        troubles: Troubles | None = None
         with suppress(NaiadError):
             (counted,) = self._engine.statistics(key, number)
+            (troubles,) = self.sampler.recent_troubles([counted], self._engine.instances()).values()
         metadata = self._metadata(key, number)
         config: Mapping[str, Any] | None = None
         with suppress(NaiadError):
@@ -267,6 +278,8 @@ class ConsoleState:
             "condition": "" if counted is None else counted.condition.value,
             "demand": self._engine.demand_states().get(key, ""),
             "reason": entry.reason or ("" if counted is None else counted.refused),
+            "troubles": _troubles_json(troubles),
+            "recent_seconds": RECENT_SECONDS,
             "inputs": [] if metadata is None else [_tensor(each) for each in metadata.inputs],
             "outputs": [] if metadata is None else [_tensor(each) for each in metadata.outputs],
             "is_decoupled": metadata is not None and self._engine.is_decoupled(key, number),
@@ -316,6 +329,23 @@ class ConsoleState:
             for (caller, called), count in sorted(calls.items())
         ]
         return {"edges": edges}
+
+
+def _troubles_json(troubles: Troubles | None) -> dict[str, int]:
+    """What happened to a version in the last minutes."""
+    found = troubles or Troubles()
+    return {"restarts": found.restarts, "failed": found.failed, "rejected": found.rejected}
+
+
+def _brief(reason: str) -> str:
+    """The first line of a reason; of a long line its beginning, and the suggestion at its end."""
+    line = reason.partition("\n")[0]
+    if len(line) <= _REASON_CHARACTERS:
+        return line
+    cause, separator, hint = line.rpartition(_SUGGESTION)
+    if not separator or len(hint) > _REASON_CHARACTERS // 2:
+        return line[:_REASON_CHARACTERS]
+    return f"{cause[: _REASON_CHARACTERS - len(hint)]}…{separator}{hint}"
 
 
 def _uses(metadata: ModelMetadata) -> list[str]:

@@ -128,17 +128,17 @@ class Reply {
 
   summary() {
     if (!this.first) return "";
-    const tokens = this.tokens || this.pieces;
+    // A piece may be several tokens: models that do not count their tokens have pieces.
+    const [number, noun] = this.tokens ? [this.tokens, "token"] : [this.pieces, "piece"];
     const seconds = (this.last - this.first) / 1000;
-    const speed = tokens > 1 && seconds > 0 ? `${formatNumber((tokens - 1) / seconds)} tokens/s, ` : "";
-    return `${Math.round(this.first - this.begun)} ms, ${speed}${count(tokens, "token")}`;
+    const speed = number > 1 && seconds > 0 ? `${formatNumber((number - 1) / seconds)} ${noun}s/s, ` : "";
+    return `first ${noun} after ${formatMs(this.first - this.begun)}, ${speed}${count(number, noun)}`;
   }
 
   end(remark) {
     cancelAnimationFrame(this.drawing);
     this.draw();
     setText(this.figures, [this.summary(), remark].filter(Boolean).join(", "));
-    this.figures.title = "time to the first token, speed after it, number of tokens";
   }
 }
 

@@ -2,7 +2,7 @@
 // Documents of the server, and the state that all parts of the page show.
 
 const POLL_MS = 2000;
-const app = { state: null, view: null, listeners: new Set() };
+const app = { state: null, view: null, listeners: new Set(), outages: new Set(), answered: Date.now(), listAddress: "#/" };
 
 // With the origin: a page that was opened with a password in its address must not repeat it.
 function address(path) {
@@ -37,12 +37,14 @@ async function poll() {
   clearTimeout(polling);
   try {
     app.state = await getDocument("state");
+    app.answered = Date.now();
     setText(get("trouble"), "");
     get("trouble").hidden = true;
     for (const listener of app.listeners) listener(app.state);
   } catch (error) {
-    setText(get("trouble"), `cannot reach the server, the data shown is outdated: ${error.message}`);
+    setText(get("trouble"), `cannot reach the server since ${formatClock(app.answered)}: what is shown is from then${error instanceof TypeError ? "" : ` (${error.message})`}`);
     get("trouble").hidden = false;
+    for (const listener of app.outages) listener();
   }
   polling = setTimeout(poll, document.hidden ? 10 * POLL_MS : POLL_MS);
 }

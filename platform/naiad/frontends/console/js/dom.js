@@ -95,14 +95,23 @@ function formatBytes(value) {
   return `${(value / 1e9).toFixed(1)} GB`;
 }
 
-function formatMs(value) {
+// Three digits, and seconds from one second on. *like* is a duration beside it, whose unit and decimals it gets.
+function formatMs(value, like = value) {
   if (value === undefined || value === null || Number.isNaN(value)) return "–";
-  if (value >= 1e4) return `${(value / 1e3).toFixed(1)} s`;
-  return `${value >= 100 ? Math.round(value).toLocaleString("en") : value >= 10 ? value.toFixed(1) : value.toFixed(2)} ms`;
+  const [unit, size] = like >= 999.5 ? ["s", 1e3] : ["ms", 1];
+  const decimals = like / size >= 99.95 ? 0 : like / size >= 9.995 ? 1 : 2;
+  return `${(value / size).toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })} ${unit}`;
 }
 
 function formatCores(value) {
   return value === null || value === undefined ? "–" : value >= 10 ? value.toFixed(0) : value.toFixed(value ? 2 : 0);
+}
+
+const CLOCK = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
+
+// The time of day, of milliseconds since the epoch.
+function formatClock(time, parts = CLOCK) {
+  return new Date(time).toLocaleTimeString([], parts);
 }
 
 function formatAge(seconds) {

@@ -53,7 +53,11 @@ function drawGraph(edges, available) {
   for (const spot of place.values()) spot.y += (tallest - rows[spot.x] - 1) / 2;
   const extent = (number, size, gap) => number * size + (number - 1) * gap + 2 * NODE.margin;
   const isVertical = extent(rows.length, WIDEST, GAPS.horizontal[0]) > available;
-  const [along, beside] = isVertical ? GAPS.vertical : GAPS.horizontal;
+  const [least, beside] = isVertical ? GAPS.vertical : GAPS.horizontal;
+  // Numbers of calls need space along their lines, as far as there is some.
+  const calls = lines.filter(edge => edge.kind === "call").length;
+  const most = isVertical ? 3 * least : (available - rows.length * WIDEST - 2 * NODE.margin) / Math.max(1, rows.length - 1);
+  const along = Math.max(least, Math.min(least + (isVertical ? 8 : 20) * Math.max(0, calls - 2), most, 360));
   const fitting = Math.floor((available - 2 * NODE.margin - (tallest - 1) * beside) / tallest);
   NODE.width = isVertical ? Math.max(NARROWEST, Math.min(WIDEST, fitting)) : WIDEST;
   const width = isVertical ? extent(tallest, NODE.width, beside) : extent(rows.length, NODE.width, along);
@@ -65,7 +69,7 @@ function drawGraph(edges, available) {
   const summary = lines.map(edge => edge.kind === "call" ? `${edge.from} called ${edge.to} ${count(edge.count, "time")}` : `${edge.from} has the step ${edge.to}`);
   const states = new Map(((app.state || {}).models || []).map(model => [model.name.split("::").pop(), model]));
   return [svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "graph of models" },
-    lines.map(edge => edgePath(edge, at(edge.from), at(edge.to), isVertical)), lines.map(edge => edgeLabel(edge, at(edge.from), at(edge.to), isVertical)),
+    lines.map(edge => edgePath(edge, at(edge.from), at(edge.to), isVertical)), edgeLabels(lines, names, at, isVertical),
     names.map(name => nodeBox(name, at(name), states.get(name)))),
     h("ul", { class: "hidden" }, summary.map(text => h("li", {}, text)))];
 }
@@ -107,13 +111,39 @@ function edgePath(edge, from, to, isVertical) {
   return svg("g", {}, svg("title", {}, edge.kind === "call" ? `${count(edge.count, "call")}` : edge.tensors.join("\n")), svg("path", { d: curve, class: edge.kind }), svg("path", { d: tip, class: `tip ${edge.kind}` }));
 }
 
-function edgeLabel(edge, from, to, isVertical) {
-  if (edge.kind !== "call") return [];
-  const { x1, y1, x2, y2 } = endsOf(from, to, isVertical);
-  const text = `× ${formatNumber(edge.count)}`;
-  const x = (x1 + x2) / 2, y = (y1 + y2) / 2, width = 6.5 * text.length + 6;
-  // The box hides the part of the line behind the text.
-  return [svg("rect", { x: x - width / 2, y: y - 9, width, height: 18, rx: 4, class: "label" }), svg("text", { x, y: y + 4, "text-anchor": "middle", class: "small" }, text)];
+// Places along a line where its label may be, the middle first.
+const LABEL_PLACES = [0.5, 0.45, 0.55, 0.4, 0.6, 0.35, 0.65, 0.3, 0.7, 0.25, 0.75, 0.2, 0.8, 0.15, 0.85];
+const LINE_POINTS = 60;
+
+// The numbers of calls, each at the place of its line where it covers no other line, label or model.
+function edgeLabels(edges, names, at, isVertical) {
+  const points = edges.map(edge => linePoints(at(edge.from), at(edge.to), isVertical));
+  const taken = names.map(name => ({ left: at(name).x, top: at(name).y, right: at(name).x + NODE.width, bottom: at(name).y + NODE.height }));
+  return edges.map((edge, own) => {
+    if (edge.kind !== "call") return [];
+    const text = `× ${formatNumber(edge.count)}`;
+    const width = 6.5 * text.length + 6;
+    const boxes = LABEL_PLACES.map(place => points[own][Math.round(place * LINE_POINTS)]).map(([x, y]) => ({ x, y, left: x - width / 2, right: x + width / 2, top: y - 9, bottom: y + 9 }));
+    const covered = box => taken.filter(other => overlap(box, other)).length * LINE_POINTS
+      + points.reduce((all, line, i) => i === own ? all : all + line.filter(([x, y]) => x > box.left - 3 && x < box.right + 3 && y > box.top - 3 && y < box.bottom + 3).length, 0);
+    const box = boxes.reduce((best, each) => covered(each) < covered(best) ? each : best);
+    taken.push(box);
+    // The box hides the part of the line behind the text.
+    return [svg("rect", { x: box.left, y: box.top, width, height: 18, rx: 4, class: "label" }), svg("text", { x: box.x, y: box.y + 4, "text-anchor": "middle", class: "small" }, text)];
+  });
+}
+
+function overlap(a, b) {
+  return a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+}
+
+// Points of the curve that `edgePath` draws.
+function linePoints(from, to, isVertical) {
+  const { x1, y1, x2, y2, sign, bend } = endsOf(from, to, isVertical);
+  const [dx, dy] = isVertical ? [0, bend] : [bend, 0];
+  const xs = [x1, x1 + dx, x2 - sign * dx, x2], ys = [y1, y1 + dy, y2 - sign * dy, y2];
+  const value = ([a, b, c, d], t) => a * (1 - t) ** 3 + 3 * b * t * (1 - t) ** 2 + 3 * c * t * t * (1 - t) + d * t ** 3;
+  return Array.from({ length: LINE_POINTS + 1 }, (_, i) => [value(xs, i / LINE_POINTS), value(ys, i / LINE_POINTS)]);
 }
 
 function nodeBox(name, { x, y }, model) {

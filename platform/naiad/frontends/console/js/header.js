@@ -13,8 +13,13 @@ function tile(name, kind = "") {
   return value;
 }
 
+// Whether the model serves requests without a process having to be started for it.
+function isServing(model) {
+  return model.state === "READY" && model.demand !== "dormant" && model.demand !== "loading";
+}
+
 const tiles = {
-  models: tile("Ready"), failed: tile("Failed"), requests: tile("Requests/s"), tokens: tile("Tokens/s"),
+  models: tile("Ready"), warnings: tile("With warnings"), failed: tile("Failed"), requests: tile("Requests/s"), failures: tile("Failed/s"), tokens: tile("Tokens/s"),
   running: tile("Running"), waiting: tile("Waiting"), p95: tile("Latency p95"), memory: tile("Memory", "memory"),
 };
 const memory = { text: document.createTextNode(""), fill: h("i") };
@@ -26,11 +31,17 @@ app.listeners.add(({ server, models }) => {
   setClass(get("health"), `pill ${kind}`);
   setText(get("version"), server.version);
   const failed = models.filter(isFailed).length;
-  setText(tiles.models, models.filter(model => model.state === "READY").length);
+  const warnings = models.filter(model => isServing(model) && stateOf(model)[1] === "busy").length;
+  setText(tiles.models, models.filter(isServing).length);
+  setText(tiles.warnings, warnings);
+  setClass(tiles.warnings, "busy");
+  tiles.warnings.parentNode.hidden = !warnings;
   setText(tiles.failed, failed);
   setClass(tiles.failed, failed ? "bad" : "");
   const { now } = server;
   setText(tiles.requests, formatNumber(now.requests || 0));
+  setText(tiles.failures, formatNumber(now.failures || 0));
+  setClass(tiles.failures, now.failures ? "bad" : "");
   tiles.tokens.parentNode.hidden = !models.some(model => model.uses.includes("chat"));
   setText(tiles.tokens, formatNumber(now.tokens || 0));
   const sum = name => models.reduce((all, model) => all + model[name], 0);
@@ -42,8 +53,17 @@ app.listeners.add(({ server, models }) => {
     memory.fill.style.width = `${Math.min(100, 100 * now.memory / server.total_memory)}%`;
   } else memory.text.data = "–";
   setText(get("facts"), `naiad ${server.version}, up ${formatAge(server.uptime_seconds)}, server id ${server.id}, ${count(models.reduce((all, model) => all + model.instances, 0), "instance")}`);
-  document.title = failed ? `naiad (${failed} failed)` : "naiad";
+  document.title = failed ? `naiad (${failed} failed)` : warnings ? `naiad (${warnings} with warnings)` : "naiad";
 });
+
+app.outages.add(() => {
+  setText(get("health"), `unreachable since ${formatClock(app.answered)}`);
+  setClass(get("health"), "pill bad");
+  document.title = "naiad (unreachable)";
+});
+
+// What sticks below the header needs its height.
+new ResizeObserver(([{ target }]) => document.documentElement.style.setProperty("--top", `${target.offsetHeight}px`)).observe(document.querySelector(".top"));
 
 const THEMES = ["automatic", "light", "dark"];
 const ICONS = {

@@ -20,9 +20,10 @@ class ModelPage {
     this.tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "about the model" });
     this.body = h("div", { role: "tabpanel", id: "panel" });
     this.reason = h("div");
+    this.health = h("p", { class: "warning", role: "status", hidden: true });
     this.said = h("p", { class: "note", role: "status" });
-    this.node = h("div", {}, h("p", { class: "note" }, h("a", { href: "#/" }, "← All models")),
-      h("div", { class: "tools" }, h("h1", {}, name, this.version ? h("span", { class: "soft" }, ` version ${this.version}`) : null, " ", this.state), this.controls), this.said, this.reason, this.tabs, this.body);
+    this.node = h("div", {}, h("p", { class: "note" }, h("a", { href: app.listAddress }, "← All models")),
+      h("div", { class: "tools" }, h("h1", {}, name, this.version ? h("span", { class: "soft" }, ` version ${this.version}`) : null, " ", this.state), this.controls), this.health, this.said, this.reason, this.tabs, this.body);
     this.load();
   }
 
@@ -44,12 +45,25 @@ class ModelPage {
     const [text, kind] = stateOf(this.model);
     setText(this.state, text);
     setClass(this.state, `pill ${kind}`);
+    const { reason, condition, troubles, recent_seconds: seconds } = this.model;
+    const shownReason = reason && reason !== "unloaded" ? reason : "";
+    if (shownReason !== this.shownReason) {
+      this.shownReason = shownReason;
+      this.reason.replaceChildren(...shownReason ? [h("section", { class: "card" }, h("h2", {}, condition === "refusing" ? "What it refuses" : "Why it is not ready"), h("pre", { class: "error", tabindex: "0" }, shownReason))] : []);
+    }
+    const trouble = isServing(this.model) ? troublesText(troubles, seconds) : "";
+    this.health.hidden = !trouble;
+    if (trouble && trouble !== this.shownTroubles) this.health.replaceChildren(`${trouble}. `, h("button", { type: "button", class: "link", onclick: () => this.open("log") }, "The log has the reasons"));
+    this.shownTroubles = trouble;
+  }
+
+  open(id) {
+    history.replaceState(null, "", modelHash(this, id));
+    this.choose(id);
   }
 
   rebuild() {
     const { model } = this;
-    this.reason.replaceChildren();
-    if (model.reason && model.reason !== "unloaded") this.reason.append(h("section", { class: "card" }, h("h2", {}, model.condition === "refusing" ? "What it refuses" : "Why it is not ready"), h("pre", { class: "error", tabindex: "0" }, model.reason)));
     this.showControls();
     const isReady = model.state === "READY";
     const entry = ((app.state || {}).models || []).find(each => each.name === this.name && each.version === this.version);
@@ -57,7 +71,7 @@ class ModelPage {
     const wanted = [["overview", "Overview"], ...(isReady ? [["request", "Request"]] : []), ...(uses.includes("chat") ? [["chat", "Chat"]] : []), ...(uses.includes("embed") ? [["embed", "Embeddings"]] : []),
       ["log", "Log"], ["configuration", "Configuration"], ["explain", "Explain"]];
     this.closeParts();
-    this.tabs.replaceChildren(...wanted.map(([id, label]) => h("button", { type: "button", role: "tab", id: `tab-${id}`, "aria-controls": "panel", onclick: () => { history.replaceState(null, "", modelHash(this, id)); this.choose(id); }, onkeydown: event => this.onKey(event) }, label)));
+    this.tabs.replaceChildren(...wanted.map(([id, label]) => h("button", { type: "button", role: "tab", id: `tab-${id}`, "aria-controls": "panel", onclick: () => this.open(id), onkeydown: event => this.onKey(event) }, label)));
     this.choose(wanted.some(([id]) => id === this.tab) ? this.tab : "overview");
   }
 
@@ -119,7 +133,7 @@ class ModelPage {
   overview() {
     const isEnsemble = Boolean(this.model.config && this.model.config.ensemble_scheduling);
     // An ensemble has no process.
-    this.plots = new Plots(this.name, isEnsemble ? PLOTS.map(spec => spec.title).filter(title => title !== "Memory" && title !== "Processor") : null, { level: "h3" });
+    this.plots = new Plots(this.name, isEnsemble ? PLOTS.map(spec => spec.title).filter(title => title !== "Memory" && title !== "Processor") : null, { level: "h3", isOfModel: true });
     this.instances = h("section", { class: "card tight" });
     this.environment = h("section", { class: "card" });
     this.tensors = h("section", { class: "card" });
@@ -195,11 +209,18 @@ class ModelPage {
   }
 }
 
+// The state of a model in a word, and its color: a model that serves, but not well, is neither ready nor failed.
 function stateOf(model) {
   if (isFailed(model)) return ["failed", "bad"];
   if (model.state === "READY" && model.demand === "dormant") return ["dormant", ""];
   if (model.state === "READY" && model.demand === "loading") return ["loading", "busy"];
-  if (model.state === "READY") return [model.condition || "ready", (model.condition || "ready") === "ready" ? "good" : "busy"];
+  if (model.state === "READY" && model.condition === "not serving") return [model.condition, "bad"];
+  if (model.state === "READY" && model.condition && model.condition !== "ready") return [model.condition, "busy"];
+  if (model.state === "READY") {
+    const { restarts, failed, rejected } = model.troubles;
+    const trouble = restarts ? "restarted" : failed ? "failing" : rejected ? "rejecting" : "";
+    return trouble ? [trouble, "busy"] : ["ready", "good"];
+  }
   if (model.state === "LOADING" || model.state === "UNLOADING") return [model.state.toLowerCase(), "busy"];
   return [model.state === "UNAVAILABLE" ? "unloaded" : "not loaded", ""];
 }

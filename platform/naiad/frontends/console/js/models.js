@@ -1,32 +1,119 @@
 "use strict";
-// All models, one line each, failed ones first.
+// All models, one line each: those that need attention first, or in the order of a column. The address has the filter,
+// the order and the part of the list that is shown.
 
-const ORDER = ["failed", "not serving", "refusing", "degraded", "loading", "unloading", "ready", "dormant", "unloaded", "not loaded"];
-const COLUMNS = [["Model", ""], ["State", ""], ["Requests/s", "number"], ["Latency p50", "number"], ["p95", "number"], ["Waiting", "number"], ["Running", "number"], ["Instances", "number"], ["Memory", "number"], ["Environment", ""]];
+const ORDER = ["failed", "not serving", "refusing", "degraded", "restarted", "failing", "rejecting", "loading", "unloading", "ready", "dormant", "unloaded", "not loaded"];
+const WITH_FIGURES = ["refusing", "degraded", "restarted", "failing", "rejecting", "ready"];
+const PART = { wide: 50, narrow: 12 };  // models on one part of the list: lines, or cards on phones
+const isNarrow = matchMedia("(max-width: 700px)");
+
+const known = value => value === undefined || value === null ? "–" : value;
+const COLUMNS = [
+  { id: "model", text: "Model", order: model => model.name },
+  { id: "state", text: "State", order: model => ORDER.indexOf(stateOf(model)[0]) },
+  { id: "requests", text: "Requests/s", number: true, order: model => model.now.requests, cell: model => formatNumber(model.now.requests || 0) },
+  { id: "failures", text: "Failed/s", number: true, order: model => model.now.failures, cell: model => formatNumber(model.now.failures || 0), kind: model => model.now.failures ? "bad" : "minor" },
+  { id: "p50", text: "Latency p50", short: "p50", number: true, order: model => model.now.p50, cell: model => formatMs(model.now.p50) },
+  { id: "p95", text: "p95", number: true, order: model => model.now.p95, cell: model => formatMs(model.now.p95) },
+  { id: "waiting", text: "Waiting", number: true, order: model => model.waiting, cell: model => model.waiting, kind: model => model.waiting ? "" : "minor" },
+  { id: "running", text: "Running", number: true, order: model => model.running, cell: model => model.running, kind: model => model.running ? "" : "minor" },
+  { id: "instances", text: "Instances", number: true, order: model => model.instances, cell: model => model.platform === "ensemble" || !model.instances ? "–" : `${model.serving}/${model.instances}${model.restarts ? ` ↻${model.restarts}` : ""}` },
+  { id: "memory", text: "Memory", number: true, order: model => model.now.memory, cell: model => model.now.memory ? formatBytes(model.now.memory) : "–" },
+  { id: "version", text: "Version", number: true, order: model => Number(model.version), cell: model => model.version || "–", kind: model => model.version === "1" ? "minor" : "" },
+  { id: "python", text: "Python", number: true, order: model => versionOrder(model.python), cell: model => model.python || "–" },
+  { id: "environment", text: "Environment", order: model => environmentOf(model), cell: model => environmentOf(model) || "–", title: model => model.environment, kind: () => "env soft" },
+];
 
 class ModelsPage {
-  constructor() {
+  constructor(query) {
     this.rows = new Map();
+    this.first = Math.max(0, Number(query.get("from")) - 1 || 0);
+    this.sort = COLUMNS.find(column => column.id === query.get("sort")) || null;
+    this.isDescending = query.get("order") === "descending";
     this.plots = new Plots("", ["Throughput", "Latency", "Queue", "Memory"]);
-    this.filter = h("input", { type: "search", class: "grow", placeholder: "Filter by name, state, backend or environment", "aria-label": "filter models", value: sessionStorage.getItem("naiad.filter") || "", oninput: () => { sessionStorage.setItem("naiad.filter", this.filter.value); this.update(app.state); } });
+    this.filter = h("input", { type: "search", class: "grow", placeholder: "Filter by name, state, backend, Python or environment", "aria-label": "filter models", value: query.get("filter") || "", oninput: () => { this.first = 0; this.change(); } });
     this.shown = h("span", { class: "soft", role: "status" });
+    this.heads = COLUMNS.map(column => h("th", { scope: "col", role: "columnheader", class: column.number ? "number" : "" }, h("button", { type: "button", class: "sort", onclick: () => this.sortBy(column) }, column.text)));
+    this.orders = h("select", { "aria-label": "sort models", class: "narrow", onchange: () => { this.sort = COLUMNS.find(column => column.id === this.orders.value) || null; this.isDescending = Boolean(this.sort && this.sort.number); this.first = 0; this.change(); } }, h("option", { value: "" }, "Attention first"), COLUMNS.slice(1).map(column => h("option", { value: column.id }, column.short || column.text)));
     this.body = h("tbody", { role: "rowgroup", id: "models" });
-    this.list = h("section", { class: "card tight" }, h("div", { class: "scroll", role: "region", "aria-label": "models", tabindex: "0" }, h("table", { class: "models cards", role: "table", "aria-label": "models" },
-      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, COLUMNS.map(([text, kind]) => h("th", { scope: "col", role: "columnheader", class: kind }, text)))), this.body)));
+    this.list = h("section", { class: "card tight list" }, h("table", { class: "models cards", role: "table", "aria-label": "models" }, h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, this.heads)), this.body));
+    this.earlier = h("button", { type: "button", onclick: () => this.turn(-1) }, "Previous");
+    this.later = h("button", { type: "button", onclick: () => this.turn(1) }, "Next");
+    this.place = h("span", { class: "soft" });
+    this.parts = h("nav", { class: "tools parts", "aria-label": "parts of the list" }, this.place, this.earlier, this.later);
     this.dormant = h("p", { class: "note", hidden: true }, "A dormant model is loaded by its first request.");
-    this.node = h("div", {}, h("div", { class: "tools" }, h("h1", {}, "Models"), this.plots.chooser()), this.plots.node, h("div", { class: "tools" }, this.filter, this.shown), this.list, this.dormant);
+    this.nothing = h("p", { class: "empty" });
+    this.node = h("div", {}, h("div", { class: "tools" }, h("h1", {}, "Models"), this.plots.chooser()), this.plots.node, h("div", { class: "tools" }, this.filter, this.orders, this.shown), this.list, this.parts, this.dormant);
+    this.onResize = () => this.update(app.state);
+    isNarrow.addEventListener("change", this.onResize);
+    app.listAddress = location.hash || "#/";
     if (app.state) this.update(app.state);
+  }
+
+  // A click on a header sorts by it, a second one the other way, a third one as at the beginning.
+  sortBy(column) {
+    const starts = Boolean(column.number);  // with the largest number, but the first name
+    if (this.sort !== column) [this.sort, this.isDescending] = [column, starts];
+    else if (this.isDescending === starts) this.isDescending = !starts;
+    else [this.sort, this.isDescending] = [null, false];
+    this.first = 0;
+    this.change();
+  }
+
+  turn(step) {
+    this.first = Math.max(0, this.first + step * this.size);
+    this.change();
+    if (this.list.getBoundingClientRect().top < 0) this.list.scrollIntoView();
+  }
+
+  change() {
+    const query = new URLSearchParams();
+    if (this.filter.value) query.set("filter", this.filter.value);
+    if (this.sort) query.set("sort", this.sort.id);
+    if (this.sort && this.isDescending) query.set("order", "descending");
+    if (this.first) query.set("from", this.first + 1);
+    app.listAddress = `#/${String(query) && `?${query}`}`;
+    history.replaceState(null, "", app.listAddress);
+    this.update(app.state);
+  }
+
+  get size() {
+    return isNarrow.matches ? PART.narrow : PART.wide;
+  }
+
+  chosen(models) {
+    const wanted = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = models.map(model => ({ model, status: stateOf(model) })).filter(({ model, status }) => {
+      const text = `${model.name} ${status[0]} ${model.backend} ${model.python} ${model.environment} ${model.reason}`.toLowerCase();
+      return wanted.every(word => text.includes(word));
+    });
+    const attention = (a, b) => ORDER.indexOf(a.status[0]) - ORDER.indexOf(b.status[0]) || byName(a.model, b.model);
+    const { sort } = this;
+    if (!sort) return found.sort(attention);
+    const sign = this.isDescending ? -1 : 1;
+    return found.sort((a, b) => {
+      const [x, y] = [sort.order(a.model), sort.order(b.model)];
+      const isMissing = value => value === undefined || value === "" || Number.isNaN(value);
+      if (isMissing(x) || isMissing(y)) return isMissing(x) - isMissing(y) || byName(a.model, b.model);  // last in both orders
+      return (x < y ? -sign : x > y ? sign : 0) || byName(a.model, b.model);
+    });
   }
 
   update(state) {
     if (!state) return;
-    const wanted = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const shown = state.models.map(model => ({ model, status: stateOf(model) })).filter(({ model, status }) => {
-      const text = `${model.name} ${status[0]} ${model.backend} ${model.environment} ${model.reason}`.toLowerCase();
-      return wanted.every(word => text.includes(word));
+    const found = this.chosen(state.models);
+    if (this.first >= found.length) this.first = Math.max(0, Math.floor((found.length - 1) / this.size) * this.size);
+    const shown = found.slice(this.first, this.first + this.size);
+    const all = count(state.models.length, "model");
+    setText(this.shown, this.filter.value.trim() ? `${found.length.toLocaleString("en")} of ${all}` : all);
+    this.parts.hidden = found.length <= this.size;
+    setText(this.place, `${this.first + 1} to ${this.first + shown.length} of ${found.length.toLocaleString("en")}`);
+    this.earlier.disabled = !this.first;
+    this.later.disabled = this.first + this.size >= found.length;
+    this.orders.value = this.sort ? this.sort.id : "";
+    COLUMNS.forEach((column, i) => {
+      if (column === this.sort) this.heads[i].setAttribute("aria-sort", this.isDescending ? "descending" : "ascending"); else this.heads[i].removeAttribute("aria-sort");
     });
-    shown.sort((a, b) => ORDER.indexOf(a.status[0]) - ORDER.indexOf(b.status[0]) || (a.model.name < b.model.name ? -1 : a.model.name > b.model.name ? 1 : a.model.version - b.model.version));
-    setText(this.shown, wanted.length ? `${shown.length} of ${count(state.models.length, "model")}` : count(state.models.length, "model"));
     const seen = new Set();
     let before = null;
     for (const { model, status } of shown) {
@@ -34,7 +121,7 @@ class ModelsPage {
       seen.add(key);
       let row = this.rows.get(key);
       if (!row) this.rows.set(key, row = new ModelRow(model));
-      row.update(model, status);
+      row.update(model, status, state.server.recent_seconds);
       const place = before ? before.nextSibling : this.body.firstChild;
       if (place !== row.node) this.body.insertBefore(row.node, place);
       before = row.node;
@@ -45,7 +132,6 @@ class ModelsPage {
         this.rows.delete(key);
       }
     }
-    this.nothing ||= h("p", { class: "empty" });
     setText(this.nothing, state.models.length ? "No model matches the filter." : "The repositories have no models.");
     this.dormant.hidden = !shown.some(({ status }) => status[0] === "dormant");
     if (!shown.length) this.list.append(this.nothing); else this.nothing.remove();
@@ -56,6 +142,7 @@ class ModelsPage {
   }
 
   close() {
+    isNarrow.removeEventListener("change", this.onResize);
     this.plots.close();
   }
 }
@@ -63,42 +150,48 @@ class ModelsPage {
 class ModelRow {
   constructor(model) {
     this.model = model;
-    const cell = (label, kind = "") => h("td", { role: "cell", class: kind, "data-label": label }, h("span"));
-    this.name = h("td", { role: "cell", class: "name" }, h("a", { href: modelHash(model) }, model.name), model.version && model.version !== "1" ? h("span", { class: "soft" }, ` v${model.version}`) : null);
-    this.state = h("td", { role: "cell", class: "state" }, h("span", { class: "pill" }));
-    this.figures = COLUMNS.slice(2, 9).map(([label, kind]) => cell(label.replace("Latency ", ""), kind));
-    this.environment = h("td", { role: "cell", class: "env soft", "data-label": "Environment" }, h("span"));
+    this.name = h("td", { role: "cell", class: "name" }, h("a", { href: modelHash(model) }, model.name));
+    this.pill = h("span", { class: "pill" });
+    this.note = h("div", { class: "soft small" });
+    this.state = h("td", { role: "cell", class: "state" }, this.pill, this.note);
+    this.figures = COLUMNS.slice(2).map(column => h("td", { role: "cell", "data-label": column.short || column.text }, h("span")));
     this.reason = h("td", { role: "cell", class: "reason", colspan: String(COLUMNS.length - 2) });
-    this.reasonText = h("span", { class: "line" });
+    this.cause = h("span", { class: "line" });
+    this.hint = h("div", { class: "hint" });
     this.more = h("button", { type: "button", class: "link", "aria-expanded": "false", onclick: () => this.toggle() }, "details");
-    this.reason.append(h("div", { class: "brief" }, this.reasonText, this.more));
-    this.node = h("tr", { role: "row" }, this.name, this.state);
+    this.reason.append(h("div", { class: "brief" }, this.cause, this.more), this.hint);
+    this.node = h("tr", { role: "row", onclick: event => this.open(event), onauxclick: event => { if (event.button === 1) this.open(event); } }, this.name, this.state);
   }
 
-  update(model, [text, kind]) {
+  // The whole line is a link, except what has a use of its own.
+  open(event) {
+    if (event.target.closest("a, button, pre") || String(getSelection())) return;
+    if (event.button === 1 || event.ctrlKey || event.metaKey) window.open(modelHash(this.model));
+    else location.hash = modelHash(this.model);
+  }
+
+  update(model, [text, kind], seconds) {
     this.model = model;
-    setText(this.state.firstChild, text);
-    setClass(this.state.firstChild, `pill ${kind}`);
-    this.state.title = text === "refusing" ? sentenceOf(model.reason) : "";
-    const isTold = !["ready", "degraded", "refusing"].includes(text) && Boolean(model.reason) && model.reason !== "unloaded";
+    setText(this.pill, text);
+    setClass(this.pill, `pill ${kind}`);
+    setText(this.note, isServing(model) ? troublesText(model.troubles, seconds) : "");
+    this.state.title = text === "refusing" ? sentenceOf(model.reason).cause : "";
+    const isTold = !WITH_FIGURES.includes(text) && Boolean(model.reason) && model.reason !== "unloaded";
     if (isTold) {
-      setText(this.reasonText, sentenceOf(model.reason));
+      const { cause, hint } = sentenceOf(model.reason);
+      setText(this.cause, cause);
+      setText(this.hint, hint);
       this.more.hidden = text !== "failed" && !model.is_reason_longer;
-      if (this.reason.parentNode !== this.node) { this.figures.concat(this.environment).forEach(cell => cell.remove()); this.node.append(this.reason); }
+      if (this.reason.parentNode !== this.node) { this.figures.forEach(cell => cell.remove()); this.node.append(this.reason); }
       return;
     }
-    if (this.environment.parentNode !== this.node) { this.reason.remove(); this.node.append(...this.figures, this.environment); }
-    const { now } = model;
-    const isReady = model.state === "READY";
-    const values = isReady ? [formatNumber(now.requests || 0), now.p50 === undefined ? "–" : formatMs(now.p50), now.p95 === undefined ? "–" : formatMs(now.p95), model.waiting, model.running, model.platform === "ensemble" || !model.instances ? "–" : `${model.serving}/${model.instances}${model.restarts ? ` ↻${model.restarts}` : ""}`, now.memory ? formatBytes(now.memory) : "–"] : new Array(7).fill("");
-    this.figures.forEach((cell, i) => {
-      setText(cell.firstChild, values[i]);
-      cell.classList.toggle("blank", values[i] === "" || values[i] === "–");
+    if (this.figures[0].parentNode !== this.node) { this.reason.remove(); this.node.append(...this.figures); }
+    COLUMNS.slice(2).forEach((column, i) => {
+      const value = String(model.state === "READY" || column.id === "version" ? known(column.cell(model)) : "");
+      setText(this.figures[i].firstChild, value);
+      setClass(this.figures[i], `${column.number ? "number" : ""} ${column.kind ? column.kind(model) : ""} ${value === "" || value === "–" ? "blank" : ""}`);
+      if (column.title) this.figures[i].title = column.title(model);
     });
-    const environment = model.platform === "ensemble" ? "ensemble" : shortPath(model.environment);
-    setText(this.environment.firstChild, environment);
-    this.environment.title = model.environment;
-    this.environment.classList.toggle("blank", !environment);
   }
 
   async toggle() {
@@ -115,11 +208,30 @@ class ModelRow {
   }
 }
 
-// The first sentence of a reason, without the code before it.
+function byName(a, b) {
+  return a.name < b.name ? -1 : a.name > b.name ? 1 : a.version - b.version;
+}
+
+function versionOrder(text) {
+  return text ? text.split(".").reduce((all, part) => all * 1000 + (parseInt(part, 10) || 0), 0) : undefined;
+}
+
+function environmentOf(model) {
+  return model.platform === "ensemble" ? "ensemble" : shortPath(model.environment);
+}
+
+// "3 restarts, 12 failed in 5 min"; empty if nothing went wrong.
+function troublesText({ restarts, failed, rejected }, seconds) {
+  const parts = [restarts ? count(restarts, "restart") : "", failed ? `${formatNumber(failed)} failed` : "", rejected ? `${formatNumber(rejected)} rejected` : ""].filter(Boolean);
+  return parts.length ? `${parts.join(", ")} in ${Math.round(seconds / 60)} min` : "";
+}
+
+// The first sentence of a reason, without the code before it; and what may have been meant, which is never cut.
 function sentenceOf(reason) {
   const text = reason.replace(/^(Internal|Invalid argument|Not found|Unavailable|Unsupported|Unknown): /, "");
-  for (const end of text.matchAll(/[.;]\s+(?=\S)| \(in Python /g)) if (end.index > 30) return text.slice(0, end.index);
-  return text;
+  const [, whole, hint = ""] = /^(.*?)(?:; (did you mean .*))?$/s.exec(text);
+  for (const end of whole.matchAll(/[.;]\s+(?=\S)| \(in Python /g)) if (end.index > 30) return { cause: whole.slice(0, end.index), hint };
+  return { cause: whole, hint };
 }
 
 function shortPath(text) {

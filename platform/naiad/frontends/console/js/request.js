@@ -8,8 +8,10 @@ const SHOWN_VALUES = 200;
 const TEXT_OUTPUT = "text_output";  // of language models, by the convention of Triton's vLLM backend: pieces of one text
 
 class InputField {
-  constructor(input) {
+  constructor(input, onChange) {
     this.input = input;
+    this.onChange = onChange;
+    this.value = null;  // of files; typed text otherwise
     this.fixed = input.shape.every(size => size === 1);
     const id = `input-${input.name}`;
     const shape = input.shape.map(size => size > 0 ? size : 1);
@@ -23,11 +25,51 @@ class InputField {
     this.tick = input.required ? null : h("input", { type: "checkbox", "aria-label": `send ${input.name}`, onchange: () => this.show() });
     const fills = h("span", { class: "fills" }, ["zeros", "ones", "count", "random"].map(kind => h("button", { type: "button", onclick: () => this.fill(kind) }, kind)));
     const isList = this.data.tagName === "TEXTAREA" && (input.datatype !== "BYTES" || start > 1);
-    this.body = h("div", {},
+    this.typed = h("div", {},
       h("div", { class: "row" }, this.data),
       input.shape.some(size => size < 0) || isList ? h("div", { class: "row" }, h("label", {}, "shape", this.shape), isList && input.datatype !== "BYTES" ? fills : null) : null);
+    this.body = h("div", {}, this.typed, canTakeFiles(input) ? this.fileRow() : null);
     this.node = h("fieldset", {}, h("legend", {}, this.tick ? h("label", {}, this.tick, " ", input.name) : h("span", {}, input.name), h("span", { class: "soft" }, `${input.datatype} [${input.shape.join(", ")}]${input.required ? "" : ", optional"}`)), this.body);
     this.show();
+  }
+
+  // A button, and the same by dropping files on the field.
+  fileRow() {
+    const isPicture = this.input.datatype === "UINT8" && pictureLayout(this.input.shape);
+    this.picker = h("input", { type: "file", class: "hidden", tabindex: "-1", "aria-hidden": "true", multiple: this.input.datatype === "BYTES", onchange: () => this.take([...this.picker.files]) });
+    this.chosen = h("span", { class: "note", role: "status" });
+    this.drop = h("button", { type: "button", hidden: true, onclick: () => this.take([]) }, "Remove");
+    this.preview = h("span");
+    const choose = h("button", { type: "button", "aria-label": `file for ${this.input.name}`, onclick: () => this.picker.click() }, isPicture ? "Picture or file …" : "File …");
+    return h("div", { class: "row files", ondragover: event => event.preventDefault(), ondrop: event => { event.preventDefault(); this.take([...event.dataTransfer.files]); } }, this.picker, choose, this.preview, this.chosen, this.drop);
+  }
+
+  async take(files) {
+    this.value = null;
+    this.picker.value = "";
+    setClass(this.chosen, "note");
+    let told = "";
+    if (files.length) {
+      try {
+        this.value = await valueOfFiles(this.input, files);
+        told = this.value.told;
+      } catch (error) {
+        told = error.message;
+        setClass(this.chosen, "error");
+      }
+    }
+    setText(this.chosen, told);
+    this.preview.replaceChildren(...this.value && this.value.canvas ? [this.value.canvas] : []);
+    this.typed.hidden = Boolean(this.value);
+    this.drop.hidden = !this.value;
+    this.onChange();
+  }
+
+  // The input with its shape, and either its bytes or its elements.
+  content() {
+    if (!this.value) return { ...this.input, shape: this.sizes(), elements: this.elements() };
+    const input = this.input, value = this.value;
+    return { ...input, ...value, get elements() { return elementsOfFiles(input, value); } };
   }
 
   get isSent() {
@@ -79,7 +121,7 @@ class InputField {
 class RequestForm {
   constructor(model) {
     this.model = model;
-    this.fields = model.inputs.map(input => new InputField(input));
+    this.fields = model.inputs.map(input => new InputField(input, () => this.showSamples()));
     this.button = h("button", { class: "main" }, "Send");
     this.stop = h("button", { type: "button", hidden: true, onclick: () => this.abort.abort() }, "Stop");
     this.took = h("span", { class: "soft", role: "status", id: "took" });
@@ -106,7 +148,7 @@ class RequestForm {
   }
 
   inputs() {
-    return this.fields.filter(field => field.isSent).map(field => ({ ...field.input, shape: field.sizes(), elements: field.elements() }));
+    return this.fields.filter(field => field.isSent).map(field => field.content());
   }
 
   async send() {
@@ -133,7 +175,7 @@ class RequestForm {
 
   async infer(inputs, after) {
     const outputs = this.model.outputs.filter(output => BINARY_ONLY.includes(output.datatype));
-    const packed = inputs.filter(input => BINARY_ONLY.includes(input.datatype)).map(input => ({ input, bytes: packHalves(input) }));
+    const packed = inputs.filter(isBinary).map(input => ({ input, bytes: input.bytes || packHalves(input) }));
     const requested = outputs.length ? `,"outputs":[${this.model.outputs.map(output => JSON.stringify({ name: output.name, parameters: { binary_data: outputs.includes(output) } })).join()}]` : "";
     const text = `{"inputs":[${inputs.map(input => inputJson(input, packed.find(each => each.input === input))).join()}]${requested}}`;
     const headers = {};
@@ -183,6 +225,11 @@ class RequestForm {
     }
     this.samples.replaceChildren(summary, ...commandsFor(this.model, inputs).flatMap(([name, text]) => [h("h3", {}, name), copyable(text)]));
   }
+}
+
+// Whether the value travels as bytes after the JSON of the request.
+function isBinary(input) {
+  return Boolean(input.bytes) || BINARY_ONLY.includes(input.datatype);
 }
 
 function inputJson(input, packed) {
@@ -334,12 +381,14 @@ const NUMPY_TYPES = { BOOL: "bool_", UINT8: "uint8", UINT16: "uint16", UINT32: "
 const quoted = text => `'${text.replaceAll("'", "'\\''")}'`;
 
 function commandsFor(model, inputs) {
-  const needsBinary = inputs.some(input => BINARY_ONLY.includes(input.datatype));
+  const hasFiles = inputs.some(input => input.bytes);
   const endpoint = model.is_decoupled ? "generate_stream" : "infer";
-  const body = model.is_decoupled ? generateBody(inputs) : `{"inputs": [${inputs.map(input => inputJson(input)).join(", ")}]}`;
+  const python = model.is_decoupled ? grpcSample(model, inputs) : httpSample(model, inputs);
+  if (hasFiles) return [["tritonclient", python]];  // files travel as bytes, not as JSON or as arguments
+  const needsBinary = inputs.some(isBinary);
+  const body = needsBinary ? "" : model.is_decoupled ? generateBody(inputs) : `{"inputs": [${inputs.map(input => inputJson(input)).join(", ")}]}`;
   const curl = needsBinary ? "# JSON has no numbers of FP16 and BF16: use tritonclient or naiad run"
     : `curl ${model.is_decoupled ? "-N " : ""}${quoted(address(modelPath(model, endpoint)))} -d ${quoted(body)}`;
-  const python = model.is_decoupled ? grpcSample(model, inputs) : httpSample(model, inputs);
   const values = inputs.map(input => ` \\\n  --input ${quoted(`${input.name}=${input.datatype === "BYTES" && input.elements.length === 1 ? JSON.parse(input.elements[0]) : `[${input.elements.join(", ")}]`}`)}`);
   const run = `naiad run ${quoted(model.directory || model.name)} --version=${model.version}${values.join("")}`;
   return [["curl", curl], ["tritonclient", python], ["naiad run", run]];
@@ -347,16 +396,21 @@ function commandsFor(model, inputs) {
 
 function pythonInputs(inputs) {
   return inputs.map((input, i) => {
+    if (input.python) return `inputs.append(client.InferInput(${JSON.stringify(input.name)}, [${input.shape.join(", ")}], "${input.datatype}"))\ninputs[${i}].set_data_from_numpy(${input.python}.reshape(${input.shape.join(", ")}))`;
     const values = input.elements.map(text => input.datatype === "BOOL" ? (text === "true" ? "True" : "False") : text);
     const array = input.datatype === "BF16" ? `np.array([${values.join(", ")}], np.float32)` : `np.array([${values.join(", ")}], np.${NUMPY_TYPES[input.datatype]})`;
     return `inputs.append(client.InferInput(${JSON.stringify(input.name)}, [${input.shape.join(", ")}], "${input.datatype}"))\ninputs[${i}].set_data_from_numpy(${array}.reshape(${input.shape.join(", ")}))`;
   }).join("\n");
 }
 
+function pillow(inputs) {
+  return inputs.some(input => input.needsPillow) ? "from PIL import Image\n" : "";
+}
+
 function httpSample(model, inputs) {
   return `import numpy as np
 import tritonclient.http as client
-
+${pillow(inputs)}
 server = client.InferenceServerClient("${location.host}"${location.protocol === "https:" ? ", ssl=True" : ""})
 inputs = []
 ${pythonInputs(inputs)}
@@ -369,7 +423,7 @@ function grpcSample(model, inputs) {
 
 import numpy as np
 import tritonclient.grpc as client
-
+${pillow(inputs)}
 results = queue.Queue()
 server = client.InferenceServerClient("${location.hostname}:8001")
 inputs = []
