@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import orjson
 
@@ -15,8 +15,11 @@ from naiad.protocol.model_names import LATEST
 from naiad_embedded.inprocess.enums import ModelBatchFlag, ModelTxnPropertyFlag
 from naiad_embedded.inprocess.errors import InvalidArgumentError, UnsupportedError, translate_errors
 from naiad_embedded.inprocess.loop import LoopThread
-from naiad_embedded.inprocess.request import InferenceRequest
+from naiad_embedded.inprocess.request import InferenceRequest, RequestFields
 from naiad_embedded.inprocess.response import AsyncResponseIterator, ResponseIterator, SubmittedRequest
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # `typing` has it from Python 3.11 on; type checkers always know this module
 
 __all__ = ["Model", "ModelDictionary", "ServerBinding", "as_plain_dict"]
 
@@ -66,16 +69,16 @@ class Model:
 
     # -- requests -------------------------------------------------------------------------------------------------
 
-    def create_request(self, **kwargs: Any) -> InferenceRequest:
+    def create_request(self, **kwargs: Unpack[RequestFields]) -> InferenceRequest:
         """A request to this model; *kwargs* are the fields of `InferenceRequest`."""
-        kwargs.pop("model", None)
-        return InferenceRequest(model=self, **kwargs)
+        fields: dict[str, Any] = {**kwargs, "model": self}  # programs for the package may name it, too
+        return InferenceRequest(**fields)
 
     def infer(
         self,
         inference_request: InferenceRequest | None = None,
         raise_on_error: bool = True,  # noqa: FBT001, FBT002 - the package's signature
-        **kwargs: Any,
+        **kwargs: Unpack[RequestFields],
     ) -> ResponseIterator:
         """Submit a request; returns an iterator of the responses.
 
@@ -100,7 +103,7 @@ class Model:
         self,
         inference_request: InferenceRequest | None = None,
         raise_on_error: bool = True,  # noqa: FBT001, FBT002 - the package's signature
-        **kwargs: Any,
+        **kwargs: Unpack[RequestFields],
     ) -> AsyncResponseIterator:
         """As `infer`, with an iterator for `async for` on the running event loop."""
         request = self._request(inference_request, kwargs)
@@ -112,7 +115,7 @@ class Model:
         self._submit(submitted, request)
         return responses
 
-    def _request(self, given: InferenceRequest | None, arguments: dict[str, Any]) -> InferenceRequest:
+    def _request(self, given: InferenceRequest | None, arguments: RequestFields) -> InferenceRequest:
         return self.create_request(**arguments) if given is None else given
 
     def _prepare(self, request: InferenceRequest) -> SubmittedRequest:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from naiad.config.server.command_line import read_options
 from naiad.config.server.getopt import split_arguments
@@ -20,7 +20,7 @@ from naiad.core.logs import LogSettings, escapes_messages
 from naiad_embedded.inprocess.enums import InstanceGroupKind, LogFormat, ModelControlMode, RateLimitMode
 from naiad_embedded.inprocess.errors import InvalidArgumentError, as_triton_error
 
-__all__ = ["ModelLoadDeviceLimit", "Options", "RateLimiterResource", "log_settings", "server_options"]
+__all__ = ["ModelLoadDeviceLimit", "OptionFields", "Options", "RateLimiterResource", "log_settings", "server_options"]
 
 _PROGRAM = "naiad.Server"
 
@@ -89,6 +89,48 @@ class Options:
     host_policies: dict[str, dict[str, str]] = field(default_factory=dict)
     metrics_configuration: dict[str, dict[str, str]] = field(default_factory=dict)
     flags: Sequence[str] = ()
+
+
+class OptionFields(TypedDict, total=False):
+    """The fields of `Options` as arguments, so that type checkers report what it does not have."""
+
+    model_repository: str | Path | list[str] | list[Path]
+    server_id: str
+    model_control_mode: ModelControlMode
+    startup_models: list[str]
+    strict_model_config: bool
+    rate_limiter_mode: RateLimitMode
+    rate_limiter_resources: list[RateLimiterResource]
+    pinned_memory_pool_size: int
+    cuda_memory_pool_sizes: dict[int, int]
+    cache_config: dict[str, dict[str, Any]]
+    cache_directory: str
+    min_supported_compute_capability: float
+    exit_on_error: bool
+    strict_readiness: bool
+    exit_timeout: int
+    buffer_manager_thread_count: int
+    model_load_thread_count: int
+    model_load_retry_count: int
+    model_namespacing: bool
+    enable_peer_access: bool
+    log_file: str | None
+    log_info: bool
+    log_warn: bool
+    log_error: bool
+    log_format: LogFormat
+    log_verbose: int
+    metrics: bool
+    gpu_metrics: bool
+    cpu_metrics: bool
+    metrics_interval: int
+    backend_directory: str
+    repo_agent_directory: str
+    model_load_device_limits: list[ModelLoadDeviceLimit]
+    backend_configuration: dict[str, dict[str, str]]
+    host_policies: dict[str, dict[str, str]]
+    metrics_configuration: dict[str, dict[str, str]]
+    flags: Sequence[str]
 
 
 _TEXTS = {

@@ -6,7 +6,7 @@ import asyncio
 import operator
 import queue
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from naiad.protocol.inference import InferRequest, Parameter
 from naiad_embedded.inprocess.enums import MemoryType
@@ -14,7 +14,7 @@ from naiad_embedded.inprocess.errors import InvalidArgumentError
 from naiad_embedded.inprocess.memory import DeviceOrMemoryType, parse_device_or_memory_type
 from naiad_embedded.inprocess.tensor import Tensor
 
-__all__ = ["InferenceRequest", "NamedModel"]
+__all__ = ["InferenceRequest", "NamedModel", "RequestFields"]
 
 
 class NamedModel(Protocol):
@@ -25,6 +25,20 @@ class NamedModel(Protocol):
 
     def _on_same_server(self, name: str, version: int) -> NamedModel:
         """A model of the same server."""
+
+
+class RequestFields(TypedDict, total=False):
+    """The fields of `InferenceRequest` but its model, as arguments; type checkers report what it does not have."""
+
+    request_id: str | None
+    flags: int
+    correlation_id: int | str | None
+    priority: int
+    timeout: int
+    inputs: dict[str, Tensor | Any]
+    parameters: dict[str, str | int | bool | float]
+    output_memory_type: DeviceOrMemoryType | None
+    response_queue: queue.SimpleQueue[Any] | asyncio.Queue[Any] | None
 
 
 @dataclass

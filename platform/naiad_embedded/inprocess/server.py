@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from naiad.core.errors import NaiadError, RepositoryError
 from naiad.protocol.documents import server_document
@@ -19,8 +19,11 @@ from naiad.protocol.model_names import LATEST
 from naiad_embedded.inprocess.enums import MetricFormat
 from naiad_embedded.inprocess.errors import InternalError, InvalidArgumentError, UnavailableError, translate_errors
 from naiad_embedded.inprocess.model import Model, ModelDictionary, ServerBinding, as_plain_dict
-from naiad_embedded.inprocess.options import Options
+from naiad_embedded.inprocess.options import OptionFields, Options
 from naiad_embedded.inprocess.running import RunningServer, register_repository, unregister_repository
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # `typing` has it from Python 3.11 on; type checkers always know this module
 
 __all__ = ["Server"]
 
@@ -42,7 +45,7 @@ class Server:
     All methods may be called from any thread.
     """
 
-    def __init__(self, options: Options | None = None, **kwargs: Any) -> None:
+    def __init__(self, options: Options | None = None, **kwargs: Unpack[OptionFields]) -> None:
         """Prepare the server; `start` starts it.
 
         Args:
