@@ -34,9 +34,9 @@ FLAG_COMMANDS = {
     ),
     "deploy": FlagCommand(
         "naiad_operations.cli.deploy:deploy",
-        "systemd|kubernetes|kserve [FLAGS]...",
-        "Write a systemd unit, or manifests for Kubernetes or KServe.",
-        ("systemd", "kubernetes", "kserve"),
+        "systemd|compose|dockerfile|kubernetes|kserve [FLAGS]...",
+        "Write files for systemd, Docker, Kubernetes or KServe.",
+        ("systemd", "compose", "dockerfile", "kubernetes", "kserve"),
     ),
     "ray": FlagCommand(
         "naiad_operations.cli.ray:ray",

@@ -99,7 +99,7 @@ def _make(line: CommandLine) -> int:
         if line.has(JSON_FLAG):
             _print_json(made, archive, digest, layout, image)
         else:
-            _print_summary(made, archive)
+            _print_summary(made, archive, layout)
     return 0
 
 
@@ -122,7 +122,7 @@ def _print_json(made: Bundle, archive: Path | None, digest: str, layout: Path | 
     )
 
 
-def _print_summary(made: Bundle, archive: Path | None) -> None:
+def _print_summary(made: Bundle, archive: Path | None, layout: Path | None) -> None:
     manifest = made.manifest
     glibc = f", glibc {manifest.glibc} or newer" if manifest.glibc else ""
     print(
@@ -132,6 +132,8 @@ def _print_summary(made: Bundle, archive: Path | None) -> None:
     )
     for note in made.notes:
         print(f"note: {note}")
+    if layout is not None:
+        print(f"next, to a registry:\n    skopeo copy oci:{layout} docker://REGISTRY/{manifest.name}:TAG")
     if archive is not None:
         print(f"next, on the other machine:\n    tar -xf {archive.name}\n    {manifest.name}/{RUN}")
 

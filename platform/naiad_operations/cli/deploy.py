@@ -1,4 +1,4 @@
-"""`naiad deploy systemd | kubernetes | kserve`: writes the files with which these start and watch a server."""
+"""`naiad deploy TARGET`: writes the files with which systemd, Docker, Kubernetes or KServe start and watch a server."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import naiad
 from naiad.cli.command_line import (
     CommandLine,
     own_flags,
@@ -21,7 +22,7 @@ from naiad.cli.command_line import (
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind, UsageError
 from naiad.config.server.getopt import split_arguments
-from naiad.config.server.options import SERVER_FLAGS
+from naiad.config.server.options import SERVER_FLAGS, ServerOptions
 from naiad.core.errors import DeploymentError, NaiadError
 from naiad_operations.bundle.manifest import RUN, read_manifest
 from naiad_operations.deploy.autoscaling import (
@@ -31,6 +32,9 @@ from naiad_operations.deploy.autoscaling import (
     prometheus_rule,
     scaled_object,
 )
+from naiad_operations.deploy.compose import ComposeSettings, compose
+from naiad_operations.deploy.container_files import PATH_FLAGS
+from naiad_operations.deploy.dockerfile import default_base, default_package, dockerfile
 from naiad_operations.deploy.kserve import MODELS, inference_service, serving_runtime
 from naiad_operations.deploy.kubernetes import Pod, deployment, disruption_budget, network_policy, service
 from naiad_operations.deploy.server import DeployedServer, describe_server, is_label
@@ -39,21 +43,32 @@ from naiad_operations.deploy.yaml import documents
 
 __all__ = ["deploy", "with_absolute_path", "write_output"]
 
-_PROGRAM = "naiad deploy systemd|kubernetes|kserve"
+_PROGRAM = "naiad deploy systemd|compose|dockerfile|kubernetes|kserve"
 _DRAIN = next(flag for flag in SERVER_FLAGS if flag.name == "drain-seconds")
+_PRIVATE_FOLDERS = ("/tmp", "/var/tmp")  # noqa: S108 - compared with, not used
 _DRAIN_SECONDS = "15"
 """Three readiness probes of Kubernetes fail within 15 s (`kubernetes.container`)."""
 _GROUP = "Deployment (also takes all flags of the server; the server starts with them)"
-_NAME = Flag("name", Kind.STRING, "naiad", "Name of the unit or of the Kubernetes objects.")
+_NAME = Flag("name", Kind.STRING, "naiad", "Name of the unit, the service, the image or the Kubernetes objects.")
 _OUTPUT = Flag("output", Kind.STRING, "", "File to write; default: standard output.")
 _FORCE = Flag("force", Kind.NOTHING, "", "Replace an existing file.")
-_MEMORY = Flag("memory", Kind.STRING, "", "Memory limit: 8G (systemd), 8Gi.")
+_MEMORY = Flag("memory", Kind.STRING, "", "Memory limit: 8G (systemd, compose), 8Gi.")
 _CPUS = Flag("cpus", Kind.STRING, "", "CPU limit.")
 _GPUS = Flag("gpus", Kind.INTEGER, "0", "Number of GPUs; systemd: 1 makes devices visible.", low=0)
 _BUNDLE = Flag(
     "unpacked-bundle", Kind.STRING, "", "Start this bundle; systemd: its folder; else: what the image contains."
 )
-_IMAGE = Flag("image", Kind.STRING, "", "Container image; an image of `naiad bundle --oci` has its own flags.")
+_IMAGE = Flag(
+    "image",
+    Kind.STRING,
+    "",
+    "Container image; one of `naiad bundle --oci` has its own flags. compose: default is to build the Dockerfile.",
+)
+_BASE = Flag("base", Kind.STRING, "", "Image to build on; default: python:X.Y-slim of this Python (dockerfile).")
+_PACKAGE = Flag(
+    "package", Kind.STRING, "", "What pip installs: a requirement or a wheel; default: this version (dockerfile)."
+)
+_APT = Flag("apt", Kind.STRING, "", "Package of Debian to install, such as libgomp1 (dockerfile).", repeatable=True)
 _REPLICAS = Flag("replicas", Kind.INTEGER, "1", "Number of pods; with --max-replicas the smallest number.", low=0)
 _NAMESPACE = Flag(
     "namespace", Kind.STRING, "", "Namespace of the objects; also selects the pods in queries of Prometheus."
@@ -103,6 +118,7 @@ OWN_FLAGS = own_flags(
     *(_NAME, _OUTPUT, _FORCE, _MEMORY, _CPUS, _GPUS, _BUNDLE, _IMAGE, _NAMESPACE, _REPLICAS),
     *(_MAX_REPLICAS, _TARGET_QUEUE, _TARGET_PENDING, _KEDA, _PROMETHEUS, _MONITOR, _POLICY, _ALLOW, _NO_SURGE),
     *(_MODELS_CLAIM, _STORE_CLAIM, _UID, _CLUSTER, _STORAGE_URI, _STANDARD, _CANARY),
+    *(_BASE, _PACKAGE, _APT),
 )
 _SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 # The ports and the folder with which KServe's documentation starts Triton.
@@ -152,10 +168,58 @@ def _reject_unused(line: CommandLine, target: str) -> None:
 def _systemd(line: CommandLine) -> str:
     server = _server(line, line.server)
     server = replace(server, flags=tuple(with_absolute_path(flag) for flag in server.flags))
+    for flag in server.flags:
+        if (hidden := _hidden_folder(flag)) is not None:
+            print(
+                f"note: {flag} is below {hidden}, which PrivateTmp=yes hides from the service; move it elsewhere",
+                file=sys.stderr,
+            )
     command = [str(Path(sys.executable).with_name("naiad")), "serve"]
     if line.has(_BUNDLE):
         command = [str(Path(line.last(_BUNDLE)).absolute() / RUN)]
     return unit(server, command, memory=line.last(_MEMORY), cpus=line.last(_CPUS), gpus=int(line.last(_GPUS)) > 0)
+
+
+def _hidden_folder(flag: str) -> str | None:
+    """The folder for temporary files that has the file of a flag, and of which a service has one of its own."""
+    name, _, text = flag.removeprefix("--").partition("=")
+    if name not in PATH_FLAGS:
+        return None
+    return next((folder for folder in _PRIVATE_FOLDERS if Path(text).is_relative_to(folder)), None)
+
+
+def _dockerfile(line: CommandLine) -> str:
+    options, server = _described(line, line.server, drains=False)
+    package = line.last(_PACKAGE) or default_package(options)
+    if not line.last(_PACKAGE) and "dev" in naiad.__version__:
+        print(
+            f"note: naiad {naiad.__version__} is not a release, so pip does not find it; make a wheel with `pip wheel "
+            "--no-deps`, and name it with --package=FILE.whl",
+            file=sys.stderr,
+        )
+    return dockerfile(
+        server,
+        base=line.last(_BASE) or default_base(),
+        package=package,
+        system_packages=line.all(_APT),
+        context=Path.cwd(),
+    )
+
+
+def _compose(line: CommandLine) -> str:
+    _, server = _described(line, line.server, drains=False)
+    return compose(
+        server,
+        ComposeSettings(
+            image=line.last(_IMAGE),
+            context=Path.cwd(),
+            file=Path(line.last(_OUTPUT)) if line.has(_OUTPUT) else None,
+            memory=line.last(_MEMORY),
+            cpus=line.last(_CPUS),
+            gpus=int(line.last(_GPUS)),
+            uid=int(line.last(_UID)) if line.last(_UID) else None,
+        ),
+    )
 
 
 def _kubernetes(line: CommandLine) -> str:
@@ -234,6 +298,8 @@ def _require_max_replicas(pod: Pod) -> None:
 
 _WRITERS: dict[str, Callable[[CommandLine], str]] = {
     "systemd": _systemd,
+    "compose": _compose,
+    "dockerfile": _dockerfile,
     "kubernetes": _kubernetes,
     "kserve": _kserve,
 }
@@ -243,12 +309,15 @@ USED_FLAGS: dict[str, frozenset[str]] = {
     target: frozenset(flag.name for flag in flags)
     for target, flags in {
         "systemd": _OF_ALL,
+        "compose": (*_OF_ALL, _IMAGE, _UID),
+        "dockerfile": (_NAME, _OUTPUT, _FORCE, _BASE, _PACKAGE, _APT),
         "kubernetes": (*_OF_ALL, *_OF_PODS, _TARGET_QUEUE, _MONITOR, _POLICY, _ALLOW, _NO_SURGE, _MODELS_CLAIM),
         "kserve": (*_OF_ALL, *_OF_PODS, _CLUSTER, _STORAGE_URI, _STANDARD, _CANARY),
     }.items()
 }
 """The flags that each writer uses."""
 _NEEDED_FLAGS: dict[tuple[str, str], Flag] = {
+    ("compose", _BUNDLE.name): _IMAGE,
     ("kubernetes", _TARGET_QUEUE.name): _MAX_REPLICAS,
     ("kubernetes", _TARGET_PENDING.name): _MAX_REPLICAS,
     ("kubernetes", _PROMETHEUS.name): _KEDA,
@@ -268,13 +337,21 @@ def _server(line: CommandLine, flags: Sequence[tuple[Flag, str]]) -> DeployedSer
     A bundle starts with its own flags. They determine the ports, so they count as options here, but the deployment does
     not repeat them.
     """
+    return _described(line, flags, drains=True)[1]
+
+
+def _described(
+    line: CommandLine, flags: Sequence[tuple[Flag, str]], *, drains: bool
+) -> tuple[ServerOptions, DeployedServer]:
+    """The options of the server to deploy, and what its deployment needs; with a drain, unless the flags have one."""
     bundled: Sequence[tuple[Flag, str]] = ()
     if line.has(_BUNDLE):
         folder = Path(line.last(_BUNDLE)).absolute()
         bundled = split_arguments(read_manifest(folder).flags_in(folder), SERVER_FLAGS, _PROGRAM)[0]
-    if not any(flag.name == _DRAIN.name for flag, _ in (*bundled, *flags)):
+    if drains and not any(flag.name == _DRAIN.name for flag, _ in (*bundled, *flags)):
         flags = [*flags, (_DRAIN, _DRAIN_SECONDS)]
-    return describe_server(line.last(_NAME), read_options([*bundled, *flags], environ=os.environ), flags)
+    options = read_options([*bundled, *flags], environ=os.environ)
+    return options, describe_server(line.last(_NAME), options, flags)
 
 
 def _pod(line: CommandLine, server: DeployedServer) -> Pod:
@@ -301,15 +378,8 @@ def _pod(line: CommandLine, server: DeployedServer) -> Pod:
 def with_absolute_path(flag: str) -> str:
     """The flag with an absolute path; systemd starts services in the root folder."""
     name, _, text = flag.partition("=")
-    is_path = name.removeprefix("--") in _PATH_FLAGS and "://" not in text
+    is_path = name.removeprefix("--") in PATH_FLAGS and "://" not in text
     return f"{name}={Path(text).absolute()}" if is_path else flag
-
-
-_PATH_FLAGS = frozenset(
-    {"model-repository", "model-store", "backend-directory", "env-directory", "env-trust", "log-file"}
-    | {f"{where}-{what}" for where in ("http", "grpc") for what in ("server-cert", "server-key", "root-cert")}
-    | {"openai-api-keys-file"}
-)
 
 
 def write_output(text: str, output: str, *, replace: bool) -> None:

@@ -36,6 +36,8 @@ StateDirectory={name}
 Environment=NAIAD_STORE=%S/{name}
 ProtectSystem=strict
 ProtectHome=read-only
+# The service has a /tmp and a /var/tmp of its own: models, environments and keys in those of the machine are hidden
+# from it, and so are its files from others.
 PrivateTmp=yes
 PrivateDevices={private_devices}
 ProtectKernelTunables=yes

@@ -136,7 +136,8 @@ def test_the_command_prints_the_contents_of_the_bundle_and_how_to_start_it(made)
 
     assert "2 models, 1 environment, Python " in said
     assert "note: plain: no environment is named, so the bundle's own Python" in said
-    assert said.endswith("next, on the other machine:\n    tar -xf shop.tar.zst\n    shop/run\n")
+    copy = f"next, to a registry:\n    skopeo copy oci:{made[0] / 'image'} docker://REGISTRY/shop:TAG\n"
+    assert said.endswith(f"{copy}next, on the other machine:\n    tar -xf shop.tar.zst\n    shop/run\n")
 
 
 def test_the_page_works_as_typed(made, tmp_path):

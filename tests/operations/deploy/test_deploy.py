@@ -1,4 +1,4 @@
-"""`naiad deploy`: what it writes is what systemd, Kubernetes and KServe take, with the server's own ports and flags."""
+"""`naiad deploy`: what it writes is what systemd, Docker, Kubernetes and KServe take, with the server's own ports and flags."""
 
 from __future__ import annotations
 
@@ -402,9 +402,12 @@ def test_a_bundle_is_started_by_its_own_program_with_its_own_flags(written, tmp_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nomad",), "expected one of systemd, kubernetes, kserve"),
-        (("kubernets",), "expected one of systemd, kubernetes, kserve, got kubernets; did you mean kubernetes?"),
-        ((), "expected one of systemd, kubernetes, kserve"),
+        (("nomad",), "expected one of systemd, compose, dockerfile, kubernetes, kserve"),
+        (
+            ("kubernets",),
+            "expected one of systemd, compose, dockerfile, kubernetes, kserve, got kubernets; did you mean kubernetes?",
+        ),
+        ((), "expected one of systemd, compose, dockerfile, kubernetes, kserve"),
         (("kubernetes", "--model-repository=/m"), "no image is named; add --image=IMAGE"),
         (
             ("systemd", "--model-repository=/m", "--name=Naiad 1"),
@@ -419,6 +422,15 @@ def test_a_bundle_is_started_by_its_own_program_with_its_own_flags(written, tmp_
             "cannot deploy with --grpc-port=0: 0 means an arbitrary port",
         ),
         (("systemd", "--unpacked-bundle=nowhere"), "nowhere: "),
+        (("compose", "--model-repository=/m", "--cpus=many"), "cannot use --cpus=many: expected a number"),
+        (("compose", "--model-repository=/m", "--cpus=0"), "cannot use --cpus=0: expected a number"),
+        (
+            ("compose", "--model-repository=/m", "--memory=8Gi"),
+            "cannot use --memory=8Gi: expected a quantity of Docker",
+        ),
+        (("dockerfile", "--model-repository=/m"), "cannot copy /m into an image: it is outside of "),
+        (("dockerfile", "--model-repository=../m"), "the build context; run the command in a folder that contains it"),
+        (("dockerfile", "--model-repository=m", "--package=../x.whl"), "cannot copy ../x.whl into an image"),
         (("systemd", "--model-repository=/m", "--cpus=many"), "cannot use --cpus=many: expected a number"),
         (("systemd", "--model-repository=/m", "--cpus=0"), "cannot use --cpus=0: expected a number"),
         (
@@ -510,13 +522,19 @@ def test_flags_of_a_deployment_that_could_not_work_are_refused(refused, argument
         ("kubernetes", ["--storage-uri=x://y"], "with kubernetes: it is a flag of kserve"),
         ("kubernetes", ["--prometheus-url=http://p"], "with kubernetes: it has no effect without --keda; add that"),
         ("kubernetes", ["--target-pending=2"], "with kubernetes: it has no effect without --max-replicas"),
+        (
+            "dockerfile",
+            ["--memory=8G"],
+            "with dockerfile: it is a flag of systemd and compose and kubernetes and kserve",
+        ),
+        ("compose", ["--apt=libgomp1"], "cannot use --apt with compose: it is a flag of dockerfile; remove it"),
         ("systemd", ["--network-policy"], "with systemd: it is a flag of kubernetes; remove it"),
         ("systemd", ["--max-replicas=3"], "with systemd: it is a flag of kubernetes and kserve; remove it"),
         ("systemd", ["--keda"], "with systemd: it is a flag of kubernetes and kserve"),
     ],
 )
 def test_flags_without_effect_are_rejected(refused, target, flags, message):
-    image = [] if target == "systemd" else ["--image=i"]
+    image = [] if target in {"systemd", "dockerfile"} else ["--image=i"]
     assert message in refused(target, "--model-repository=/m", *image, *flags, code=2)
 
 
