@@ -44,4 +44,15 @@ def test_the_source_distribution_has_what_the_wheel_is_made_from_and_no_more(bui
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         top = {PurePosixPath(name).parts[1] for name in archive.getnames()}
 
-    assert top == {"platform", "stubs", "backends", "pyproject.toml", "README.md", "LICENSE", "PKG-INFO", ".gitignore"}
+    expected = {"platform", "stubs", "backends", "pyproject.toml", "README.md", "LICENSE", "PKG-INFO", ".gitignore"}
+    assert top == {*expected, "docs"}
+
+
+def test_the_handwritten_document_of_the_api_is_in_the_wheel_and_in_what_it_is_made_from(built: Path) -> None:
+    handwritten = (ROOT / "docs" / "reference" / "openapi.yaml").read_bytes()
+
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        assert wheel.read("naiad/frontends/api_page/openapi.yaml") == handwritten
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        (packed,) = (name for name in archive.getnames() if "/docs/" in name and PurePosixPath(name).suffix)
+        assert archive.extractfile(packed).read() == handwritten

@@ -135,6 +135,7 @@ def _owner_services(
     console = None if services.console is None else services.console(stack, roles)
     return {
         **({} if console is None else {"console_document": partial(_console_document, console, pool)}),
+        "api_document": services.api_document,
         "model_metrics": lambda: list(services.model_metrics),
         "adapters": services.adapters,
         "context": services.context,

@@ -182,6 +182,7 @@ async def _serve(sock: socket.socket) -> None:
                 regions=regions,
                 exit_seconds=lambda: commands.stop.result() if commands.stop.done() else 0.0,
                 model_metrics=_RemoteMetrics(engine),
+                api_document=partial(engine.call, "api_document"),
                 console=(lambda _stack, _roles: _RemoteState(engine)) if options.http.ui else None,
                 adapters=partial(engine.call, "adapters"),
                 context=partial(engine.call, "context"),

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -61,6 +62,8 @@ from naiad.server.http_api import ApiServices, HttpApi, MetricsPage, openai_pack
 if TYPE_CHECKING:
     from naiad.engine.engine import Engine
     from naiad.engine.loading.loader import Loader
+    from naiad.frontends.api_page.document import ApiDocument
+    from naiad.frontends.api_page.handler import ApiPage
     from naiad.frontends.console.page import StateSource
 
 __all__ = ["listen", "metrics_frontend"]
@@ -149,6 +152,7 @@ class ListenerServices:
         model_metrics: The models' own metrics; each iteration gives the current ones.
         adapters: Finds the names of the adapters of a model and version, for OpenAI's API.
         context: Finds the number of tokens that a model and version takes, for OpenAI's API; 0 if unknown.
+        api_document: Makes the OpenAPI document of the server, as JSON, for the page of the API.
         console: Makes the source of the page's documents, which is closed with the stack; None where the page is not
             served. The second argument returns the server's processes other than guests, with the role of each.
         metrics: Makes the metrics endpoint of these listeners; None where it is not served.
@@ -167,6 +171,7 @@ class ListenerServices:
     model_metrics: Iterable[ModelMetricFamily]
     adapters: Callable[[str, str], Awaitable[Sequence[str]]]
     context: Callable[[str, str], Awaitable[int]]
+    api_document: Callable[[], Awaitable[bytes]]
     console: ConsoleMaker | None = None
     metrics: Callable[[Listeners], MetricsFrontend] | None = None
     metrics_page: MetricsPage | None = None
@@ -188,6 +193,13 @@ def server_services(
         stack.push_async_callback(state.close)
         return state
 
+    @cache
+    def document() -> ApiDocument:
+        from naiad.frontends.api_page.document import ApiDocument, ServedApis
+
+        served = ServedApis(openai=options.openai_shares_http, openai_port=options.openai.port, console=options.http.ui)
+        return ApiDocument(engine, served)
+
     return ListenerServices(
         log=log,
         tracer=lambda: Tracer(options.trace.config),
@@ -196,6 +208,7 @@ def server_services(
         model_metrics=engine.metrics,
         adapters=lambda model, version: asyncio.to_thread(adapters_of, loader, model, version),
         context=lambda model, version: asyncio.to_thread(context_of, loader, model, version),
+        api_document=lambda: document().read(),
         console=console if options.http.ui else None,
         metrics=lambda listeners: metrics_frontend(
             engine,
@@ -441,7 +454,27 @@ def _fallback(
         )
         source = services.console(stack, lambda: {os.getpid(): "server"})
         handlers.append(Console(source, engine, settings, refusals).try_handle)
+    if options.http.is_enabled and options.http.api_page:
+        handlers.append(_api_page(services, options, refusals))
     return (lambda exchange: any(handle(exchange) for handle in handlers)) if handlers else None
+
+
+def _api_page(
+    services: ListenerServices, options: ServerOptions, refusals: RefusalLog
+) -> Callable[[HttpExchange], bool]:
+    """The handler of the page of the API; made when a path asks for it, which few do of most servers."""
+
+    @cache
+    def page() -> ApiPage:
+        from naiad.frontends.api_page.handler import ApiPage
+
+        return ApiPage(services.api_document, _http_restrictions(options), refusals)
+
+    def try_handle(exchange: HttpExchange) -> bool:
+        path = exchange.request.path
+        return path.rstrip(b"/").endswith((b"/docs", b"/openapi.json")) and page().try_handle(exchange)
+
+    return try_handle
 
 
 def _admit_fallback(options: ServerOptions, openai: HttpApi | None) -> Callable[[Head], bool]:

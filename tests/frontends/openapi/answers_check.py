@@ -21,6 +21,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from naiad.frontends.api_page.document import ApiDocument, ServedApis
+from naiad.frontends.api_page.handler import ApiPage
 from naiad.frontends.console.page import Console
 from naiad.frontends.console.state import ConsoleState, ServerProfile
 from naiad.frontends.extensions import Extensions
@@ -65,12 +67,13 @@ def served():
         profile = ServerProfile(version="9.8.7", total_memory=1 << 34)
         state = loop.run(make_state(engine, profile))
         ui = Console(state, engine)
+        api_page = ApiPage(ApiDocument(engine, ServedApis(openai=True, console=True)).read, {})
         frontend = HttpFrontend(
             engine,
             address="127.0.0.1",
             port=0,
             extensions=extensions,
-            fallback=lambda exchange: openai.try_handle(exchange) or ui.try_handle(exchange),
+            fallback=lambda exchange: any(each.try_handle(exchange) for each in (openai, ui, api_page)),
         )
         port = loop.run(frontend.start())
         yield SimpleNamespace(url=f"http://127.0.0.1:{port}", complaints=complaints)

@@ -7,13 +7,15 @@ import re
 
 import pytest
 
+from naiad.frontends.api_page.handler import DOCUMENT_PATHS, PAGE_PATHS
 from naiad.frontends.kserve_http import routes
 from naiad.frontends.kserve_http.routes import Endpoint, find_route
 from naiad_llm import api
 
 from .document import DOCUMENT, filled, methods
 
-V2 = [path for path in DOCUMENT["paths"] if path.startswith("/v2")]
+API_PAGE = {path.decode().rstrip("/") for path in (*PAGE_PATHS, *DOCUMENT_PATHS)}
+V2 = [path for path in DOCUMENT["paths"] if path.startswith("/v2") and path not in API_PAGE]
 STORED = ["/v1/responses/{response}", "/v1/responses/{response}/input_items"]
 OPENAI = [
     *STORED,
@@ -69,3 +71,7 @@ def test_openais_paths_are_those_of_the_api():
 
 def test_the_page_is_in_the_document():
     assert {path for path in DOCUMENT["paths"] if path.startswith("/ui")} == {"/ui", "/ui/data/state"}
+
+
+def test_the_page_of_the_api_is_in_the_document():
+    assert set(DOCUMENT["paths"]) >= API_PAGE == {"/docs", "/v2/docs", "/openapi.json", "/v2/openapi.json"}

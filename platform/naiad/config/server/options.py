@@ -346,6 +346,13 @@ class HttpOptions:
         own=True,
         read=parse_allowed_origins,
     )
+    api_page: bool = option(
+        "api-page",
+        _BOOL,
+        "true",
+        "Serve a page to read and try the API at /docs, and its OpenAPI document at /openapi.json.",
+        own=True,
+    )
     ui: bool = option("ui", _BOOL, "false", "Serve a page to look at models and try them at /ui.", own=True)
     ui_address: str = option(
         "ui-address",

@@ -30,8 +30,8 @@ from naiad.frontends.http1.messages import (
     json_response,
     response,
 )
+from naiad.frontends.http1.page_files import page_response
 from naiad.frontends.refusals import RefusalLog
-from naiad.protocol.inference import Buffer
 
 __all__ = ["Console", "ConsoleSettings", "StateSource"]
 
@@ -40,7 +40,7 @@ logger = logging.getLogger("naiad.ui")
 _PAGE = "/ui"
 _DATA = "/ui/data/"
 _CONTROL = "/ui/control/"
-_OK, _FOUND, _NOT_MODIFIED = 200, 302, 304
+_FOUND = 302
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _NOT_ALLOWED, _INTERNAL = 401, 403, 404, 405, 500
 _READ = ("GET", "HEAD")
 _CONTROL_HEADER = b"naiad-console"
@@ -113,7 +113,7 @@ class Console:
             name, *arguments = map(unquote, path.removeprefix(_DATA).split("/"))
             self._respond_later(exchange, self._source.document(name, *arguments))
         elif path.rstrip("/") == _PAGE:
-            exchange.respond(self._page_response(request))
+            exchange.respond(page_response(self._page, request))
         else:
             exchange.respond(error_text(_NOT_FOUND, "Not Found"))
         return True
@@ -127,19 +127,6 @@ class Console:
         except binascii.Error:
             return False
         return scheme.lower() == b"basic" and hmac.compare_digest(password, self._settings.password.encode())
-
-    def _page_response(self, request: HttpRequest) -> Sequence[Buffer]:
-        page = self._page
-        headers = f"Content-Security-Policy: {page.policy}\r\nX-Content-Type-Options: nosniff\r\n"
-        headers += (
-            f"Referrer-Policy: no-referrer\r\nCache-Control: no-cache\r\nETag: {page.tag}\r\nVary: Accept-Encoding\r\n"
-        )
-        if request.headers.get(b"if-none-match") == page.tag.encode():
-            return response(_NOT_MODIFIED, [], b"", headers.encode())
-        text = page.text
-        if b"gzip" in request.headers.get(b"accept-encoding", b""):
-            text, headers = page.compressed, f"{headers}Content-Encoding: gzip\r\n"
-        return response(_OK, [text], b"text/html; charset=utf-8", headers.encode())
 
     def _control(self, exchange: HttpExchange, parts: Sequence[str]) -> None:
         request = exchange.request

@@ -1,0 +1,94 @@
+"""The handler of the page of the API and of its document, on the HTTP port.
+
+/docs, /v2/docs                      the page; it reads the document below, with the headers that its user enters
+/openapi.json, /v2/openapi.json      the document, made from the models that are loaded now
+
+The page says nothing of this server, so it needs no secret. The document names models and their tensors: where these
+may be read with a header only (`--http-restricted-api`), it needs the same headers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import cached_property
+
+from naiad.config.server.access import Api, Restrictions
+from naiad.core.errors import NaiadError
+from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, HttpRequest, error, error_text, response
+from naiad.frontends.http1.page_files import Page, compose_page, page_response
+from naiad.frontends.kserve_http.restricted import api_denial
+from naiad.frontends.refusals import RefusalLog
+
+__all__ = ["DOCUMENT_PATHS", "PAGE_PATHS", "ApiPage"]
+
+logger = logging.getLogger("naiad.http")
+
+PAGE_PATHS = frozenset({b"/docs", b"/v2/docs", b"/docs/", b"/v2/docs/"})
+DOCUMENT_PATHS = frozenset({b"/openapi.json", b"/v2/openapi.json"})
+_NAMED = (Api.METADATA, Api.MODEL_REPOSITORY)
+"""What the document says, by the APIs that say the same: tensors, and which models there are."""
+_READ = ("GET", "HEAD")
+_OK, _FORBIDDEN, _NOT_ALLOWED, _INTERNAL = 200, 403, 405, 500
+_DOCUMENT_HEADERS = b"Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
+
+
+class ApiPage:
+    """Handles requests for the page and its document."""
+
+    def __init__(
+        self, read: Callable[[], Awaitable[bytes]], restrictions: Restrictions, refusals: RefusalLog | None = None
+    ) -> None:
+        """A handler.
+
+        Args:
+            read: Makes the document, as JSON.
+            restrictions: Header and value that each restricted API requires.
+            refusals: Logs wrong values of these headers.
+        """
+        self._read = read
+        required = {restrictions[api] for api in _NAMED if api in restrictions}
+        self._required = [(header.lower().encode(), value.encode()) for header, value in sorted(required)]
+        self._refusals = refusals or RefusalLog()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @cached_property
+    def _page(self) -> Page:
+        return compose_page("naiad.frontends.api_page", "page.html", ["style.css"], ["page.js"])
+
+    def try_handle(self, exchange: HttpExchange) -> bool:
+        """Handle a request for the page or its document; return False for any other path."""
+        request = exchange.request
+        is_page = request.path in PAGE_PATHS
+        if not is_page and request.path not in DOCUMENT_PATHS:
+            return False
+        if request.method not in _READ:
+            exchange.respond(error_text(_NOT_ALLOWED, "Method Not Allowed", extra=b"Allow: GET, HEAD\r\n"))
+        elif is_page:
+            exchange.respond(page_response(self._page, request))
+        elif reason := self._denial(request, exchange.client_address):
+            exchange.respond(error_text(_FORBIDDEN, reason))
+        else:
+            task = asyncio.get_running_loop().create_task(self._respond(exchange))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return True
+
+    def _denial(self, request: HttpRequest, client: str) -> str:
+        for header, value in self._required:
+            if reason := api_denial(request.headers, header, value):
+                if header in request.headers:
+                    self._refusals.add_wrong_secret(f"header '{header.decode()}'", client)
+                return reason
+        return ""
+
+    async def _respond(self, exchange: HttpExchange) -> None:
+        try:
+            parts = response(_OK, [await self._read()], extra=_DOCUMENT_HEADERS)
+        except NaiadError as problem:
+            parts = error(problem)
+        except Exception:
+            logger.exception("cannot make the document of the API")
+            parts = error_text(_INTERNAL, INTERNAL_ERROR)
+        exchange.respond(parts)
