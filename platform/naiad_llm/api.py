@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 from naiad.config.server.access import Api, Restrictions
 from naiad.core.errors import NaiadError
@@ -46,6 +46,15 @@ from naiad_llm.mcp.tools import ToolBox
 from naiad_llm.openai.completions import completion_writer
 from naiad_llm.openai.cors import LinesExchange, allowed_lines, is_preflight, preflight_response
 from naiad_llm.openai.embeddings import embedding_body, infer_request
+from naiad_llm.openai.engine_control import (
+    EngineRequest,
+    engine_infer_request,
+    has_engine_control,
+    no_body,
+    read_is_sleeping,
+    read_sleep,
+    read_wake_up,
+)
 from naiad_llm.openai.errors import (
     FORBIDDEN,
     NOT_ALLOWED,
@@ -64,6 +73,7 @@ from naiad_llm.openai.responses.endpoint import ResponsesApi
 from naiad_llm.openai.responses.request import ResponsesRequest, read_input_tokens_request
 from naiad_llm.openai.responses.store import ResponseStore, StoredResponses
 from naiad_llm.openai.served_models import AdapterNames, ContextLength, ServedModels, no_adapters, unknown_context
+from naiad_llm.openai.single_response import MakeBody
 from naiad_llm.openai.submission import INTERNAL, BodyReader, Submitter, TextProtocol, TextSubmission
 from naiad_llm.openai.template import ChatTemplate
 from naiad_llm.openai.tokenizer import (
@@ -71,6 +81,7 @@ from naiad_llm.openai.tokenizer import (
     count_body,
     counting_request,
     has_tokenizer,
+    info_request,
     input_tokens_body,
     read_detokenize,
     read_tokenize,
@@ -89,6 +100,8 @@ _VERSION = "/version"
 _REQUEST_ID = re.compile(rb"[!-~]{1,200}")
 _BASE = "/v1"
 _MODELS = f"{_BASE}/models"
+_TOKENIZER_INFO, _IS_SLEEPING = "/tokenizer_info", "/is_sleeping"
+_SLEEP, _WAKE_UP = "/sleep", "/wake_up"
 _METRICS = "/metrics"
 _MODEL = re.compile(r"/v1/models/([^/]+)(?:/(load|unload))?")
 _RESPONSE = re.compile(r"/v1/responses/([^/]+)(/input_items|/cancel)?")
@@ -199,6 +212,14 @@ class OpenAiApi:
             **({MCP_PATH: self._mcp().handle} if settings.mcp else {}),
             "/tokenize": lambda exchange: self._tokenize(exchange, read_tokenize),
             "/detokenize": lambda exchange: self._tokenize(exchange, read_detokenize),
+            _SLEEP: lambda exchange: self._control_engine(exchange, read_sleep(exchange.request.query), no_body),
+            _WAKE_UP: lambda exchange: self._control_engine(exchange, read_wake_up(exchange.request.query), no_body),
+        }
+        self._gets: dict[str, Callable[[HttpExchange], None]] = {
+            _TOKENIZER_INFO: self._show_tokenizer,
+            _IS_SLEEPING: lambda exchange: self._control_engine(
+                exchange, read_is_sleeping(exchange.request.query), tokenizer_body
+            ),
         }
 
     def _mcp(self) -> McpEndpoint:
@@ -220,10 +241,14 @@ class OpenAiApi:
             return False
         try:
             self._check_key(head.headers)
-            self._check_restriction(head.headers, Api.INFERENCE if path in self._posts else Api.MODEL_REPOSITORY)
+            self._check_restriction(head.headers, self._group_of(path))
         except ApiError:
             return False
         return True
+
+    def _group_of(self, path: str) -> Api:
+        """The group of endpoints that a path with POST belongs to."""
+        return Api.INFERENCE if path in self._posts and path not in {_SLEEP, _WAKE_UP} else Api.MODEL_REPOSITORY
 
     def try_handle(self, exchange: HttpExchange) -> bool:
         """Handle a request on a port shared with other APIs; return False if its path is not this API's."""
@@ -235,7 +260,7 @@ class OpenAiApi:
     def _has_path(self, given: bytes) -> bool:
         """Whether a path that is not below `/v1` is one of this API."""
         path = given.decode("latin-1").rstrip("/")
-        return path in self._posts or (path == _METRICS and self._settings.metrics is not None)
+        return path in self._posts or path in self._gets or (path == _METRICS and self._settings.metrics is not None)
 
     def handle(self, exchange: HttpExchange) -> None:
         """Handle a request on this API's own port; the response may follow later."""
@@ -274,8 +299,12 @@ class OpenAiApi:
         found = _MODEL.fullmatch(path)
         if path in self._posts:
             _expect(method, "POST")
-            self._check_restriction(exchange.request.headers, Api.INFERENCE)
+            self._check_restriction(exchange.request.headers, self._group_of(path))
             self._posts[path](exchange)
+        elif path in self._gets:
+            _expect(method, "GET")
+            self._check_restriction(exchange.request.headers, Api.METADATA)
+            self._gets[path](exchange)
         elif (stored := _RESPONSE.fullmatch(path)) is not None:
             self._check_restriction(exchange.request.headers, Api.INFERENCE)
             self._responses.handle(exchange, stored[1], stored[2] or "")
@@ -403,12 +432,22 @@ class OpenAiApi:
     # -- tokens -------------------------------------------------------------------------------------------------
 
     def _tokenize(self, exchange: HttpExchange, read: Callable[[dict[str, Any]], TokenizerRequest]) -> None:
-        def submit(request: TokenizerRequest) -> None:
-            metadata, _ = self._models.find(request.model)
-            inference = tokenizer_infer_request(request, metadata)
-            self._submitter.submit_single(exchange, inference, request.model, tokenizer_body)
+        self._bodies.read(exchange, read, partial(self._submit_tokenizer_request, exchange))
 
-        self._bodies.read(exchange, read, submit)
+    def _show_tokenizer(self, exchange: HttpExchange) -> None:
+        named = parse_qs(exchange.request.query.decode("latin-1")).get("model", [""])
+        self._submit_tokenizer_request(exchange, info_request(named[-1]))
+
+    def _submit_tokenizer_request(self, exchange: HttpExchange, request: TokenizerRequest) -> None:
+        model = request.model or self._models.only(has_tokenizer, "tokenize")
+        metadata, _ = self._models.find(model)
+        inference = tokenizer_infer_request(request, metadata)
+        self._submitter.submit_single(exchange, inference, model, tokenizer_body)
+
+    def _control_engine(self, exchange: HttpExchange, request: EngineRequest, make_body: MakeBody) -> None:
+        model = request.model or self._models.only(has_engine_control, "sleep")
+        metadata, _ = self._models.find(model)
+        self._submitter.submit_single(exchange, engine_infer_request(request, metadata), model, make_body)
 
     def _count_input_tokens(self, exchange: HttpExchange) -> None:
         """Count the tokens of a request for a response, by the model's tokenizer."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left
 from collections import deque
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from naiad_stub.exceptions import TritonModelException
 from naiad_stub.messages import Notification, pack
@@ -20,7 +20,7 @@ from naiad_stub.runtime import MetricStore
 
 _MAX_DELAY_SECONDS = 0.05
 _MAX_QUEUED = 4096
-_ADD, _SET, _OBSERVE, _DROP = range(4)
+_ADD, _SET, _OBSERVE, _OBSERVE_COUNTS, _DROP = range(5)
 
 
 class _Handle(NamedTuple):
@@ -39,7 +39,7 @@ class HostMetrics(MetricStore):
         self._channel = queries.channel
         self._last = 0
         self._lock = allocate_lock()
-        self._changes: deque[Tuple[int, Any, float]] = deque()
+        self._changes: deque[Tuple[int, Any, Any]] = deque()
         self._is_due = False
         self._wake = allocate_lock()  # unlocked while there is something to send
         self._wake.acquire()
@@ -83,6 +83,14 @@ class HostMetrics(MetricStore):
         """Count a value in a histogram."""
         self._change(_OBSERVE, metric, value)
 
+    def observe_counts(self, metric: _Handle, total: float, counts: Sequence[int]) -> None:
+        """Count values in a histogram that were counted elsewhere."""
+        if len(counts) != len(metric.buckets) + 1:
+            raise TritonModelException(
+                f"Failed to observe metric value: {len(counts)} counts for {len(metric.buckets) + 1} buckets"
+            )
+        self._change(_OBSERVE_COUNTS, metric, (total, *counts))
+
     def value(self, metric: _Handle) -> float:
         """The value now."""
         return float(self._query("metric.value", "Failed to get metric value", {"metric": str(metric.number)}))
@@ -101,7 +109,7 @@ class HostMetrics(MetricStore):
     # -- changes --------------------------------------------------------------------------------------------------
     # Nothing here waits for a lock: finalizers call it, at any moment and between any two of these lines.
 
-    def _change(self, action: int, metric: Any, value: float) -> None:
+    def _change(self, action: int, metric: Any, value: Any) -> None:
         self._changes.append((action, metric, value))
         if not self._is_due:
             self._is_due = True
@@ -153,8 +161,14 @@ def _merge_observation(changed: Dict[str, List[Any]], metric: _Handle, value: fl
     entry[1 + bisect_left(metric.buckets, value)] += 1
 
 
-_MERGE: Mapping[int, Callable[[Dict[str, List[Any]], _Handle, float], None]] = {
+def _merge_counts(changed: Dict[str, List[Any]], metric: _Handle, value: Sequence[Any]) -> None:
+    entry = changed.setdefault(f"observe {metric.number}", [0.0] + [0] * (len(metric.buckets) + 1))
+    entry[:] = [before + more for before, more in zip(entry, value)]
+
+
+_MERGE: Mapping[int, Callable[[Dict[str, List[Any]], _Handle, Any], None]] = {
     _ADD: _merge_add,
     _SET: _merge_set,
     _OBSERVE: _merge_observation,
+    _OBSERVE_COUNTS: _merge_counts,
 }

@@ -100,6 +100,17 @@ class Metric:
         self._check(_OBSERVE)
         self._family.store.observe(self._handle, number)
 
+    def observe_counts(self, total: float, counts: List[int], /) -> None:
+        """Count values in a histogram that were counted elsewhere, as by another library; not in the reference.
+
+        Args:
+            total: The sum of the values.
+            counts: How many values are in each bucket, and in a last one above all bounds.
+        """
+        number = _number("observe_counts", total)
+        self._check(_OBSERVE)
+        self._family.store.observe_counts(self._handle, number, [int(count) for count in counts])
+
     def value(self) -> float:
         """The value of a counter or gauge, including what other instances added to it."""
         self._check(_VALUE)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from naiad_stub.exceptions import TritonModelException
 
@@ -128,6 +128,9 @@ class MetricStore:
 
     def observe(self, metric: Any, value: float) -> None:
         """Count a value in a histogram."""
+
+    def observe_counts(self, metric: Any, total: float, counts: Sequence[int]) -> None:
+        """Count values in a histogram that were counted elsewhere: their sum, and how many are in each bucket."""
 
     def value(self, metric: Any) -> float:
         """The value of a counter or gauge."""

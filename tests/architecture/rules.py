@@ -89,6 +89,7 @@ SHARED_WITH_GUEST = {
     "naiad_stub.process_limits",
     "naiad_stub.process_title",
     "naiad_stub.segment",
+    "naiad_stub.template_rules",
     "naiad_stub.wire",
 }
 """What the host may import of the guest. `naiad_stub` alone: to find where it is installed."""

@@ -122,11 +122,14 @@ def check_changes_travel_merged_and_in_order():
     gauge.increment(-2)
     for value in (0, 1, 1.5, 3):
         histogram.observe(value)
+    histogram.observe_counts(10.5, [1, 0, 3])
+    wrong = error_of(lambda: histogram.observe_counts(1.0, [1]))
+    assert wrong == "Failed to observe metric value: 1 counts for 3 buckets", wrong
     assert counter.value() == 2.5  # a question takes changes along, ahead of it
     changes = {}
     for fields in host.wait_told(told + 1)[told:]:
         changes.update(fields)
-    assert changes == {"add 2": "6.5", "add 4": "3.0", "set 4": "5.0", "observe 6": "5.5 2 1 1"}, changes
+    assert changes == {"add 2": "6.5", "add 4": "3.0", "set 4": "5.0", "observe 6": "16.0 3 1 4"}, changes
     told = len(host.told)
     counter.increment(1)
     assert host.wait_told(told + 1)[-1] == {"add 2": "1.0"}  # where no message comes, a thread sends it

@@ -66,7 +66,7 @@ def _check_llama(given: Settings, add: Any) -> None:
     _checked(add, values.pooling, given.arguments, given.engine)
     length = _checked(add, given.number, "max_model_len", llama_defaults.MAX_MODEL_LEN)
     seqs = _checked(add, given.number, "max_num_seqs", llama_defaults.MAX_NUM_SEQS)
-    _checked(add, given.number, "max_num_batched_tokens", llama_defaults.BATCHED_TOKENS)
+    _checked(add, given.number, "max_num_batched_tokens", llama_defaults.BATCHED_TOKENS, llama_defaults.LEAST_BATCH)
     _checked(add, given.number, "max_logprobs", 20, 0)
     if seqs is not None and seqs > llama_defaults.MAX_SEQS:
         add(

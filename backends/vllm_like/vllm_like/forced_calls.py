@@ -13,9 +13,10 @@ import uuid
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional
 
+from naiad_stub.template_rules import TemplateRules
+
 from vllm_like import keys
 from vllm_like.engines.base import CallerError, Delta
-from vllm_like.template_rules import TemplateRules
 
 _CALL_HEAD = re.compile(r'\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*')
 _TOOL_KEYS = ("messages", "tools", "tool_choice", "parallel_tool_calls")

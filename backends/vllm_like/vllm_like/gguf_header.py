@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, NamedTuple, Optional
@@ -21,11 +22,15 @@ class Header(NamedTuple):
         size: Bytes of the file.
         context_length: Tokens that the model was trained with; None if the file does not say it.
         cache_numbers: Numbers that the cache has for each token; 0 if unknown.
+        vocabulary: Number of tokens that the model knows.
+        weights: Number of numbers in its tensors.
     """
 
     size: int
     context_length: Optional[int]
     cache_numbers: int
+    vocabulary: int = 0
+    weights: int = 0
 
 
 def read(path: Path) -> Header:
@@ -39,30 +44,31 @@ def read(path: Path) -> Header:
         if file.read(4) != MAGIC:
             raise ValueError(f"'{path}' is not a GGUF file, which the engine xllamacpp needs")
         try:
-            values, end = _read(file)
+            values, end, weights = _read(file)
         except (struct.error, ValueError, KeyError, UnicodeDecodeError):
             raise ValueError(f"'{path}' is damaged or incomplete: its GGUF header cannot be read") from None
     if size <= end:
         raise ValueError(f"'{path}' is incomplete: it has {size} bytes, and its last tensor begins at byte {end}")
-    return _header(values, size)
+    return _header(values, size, weights)
 
 
 def _read(file: BinaryIO) -> Any:
-    """The values of the header, without arrays, and where the last tensor begins."""
+    """The values of the header, with ranges in place of arrays, where the last tensor begins, and how many weights."""
     _version, tensors, count = _number(file, "<I"), _number(file, "<Q"), _number(file, "<Q")
     values: Dict[str, Any] = {}
     for _ in range(count):
         name = _string(file)
         values[name] = _value(file, _number(file, "<I"))
-    last = 0
+    last = weights = 0
     for _ in range(tensors):
         _string(file)
         dimensions = _number(file, "<I")
         if dimensions > _MAX_DIMENSIONS:
             raise ValueError
-        file.seek(8 * dimensions + 4, 1)
+        weights += math.prod(_number(file, "<Q") for _ in range(dimensions))
+        file.seek(4, 1)
         last = max(last, _number(file, "<Q"))
-    return values, file.tell() + last
+    return values, file.tell() + last, weights
 
 
 def _number(file: BinaryIO, form: str) -> Any:
@@ -78,7 +84,7 @@ def _string(file: BinaryIO) -> str:
 
 
 def _value(file: BinaryIO, kind: int) -> Any:
-    """A value; None for an array, which is skipped."""
+    """A value; of an array, whose elements are skipped, a range as long as it."""
     if kind == _STRING:
         length = _number(file, "<Q")
         if length > _MAX_LENGTH:
@@ -94,10 +100,10 @@ def _value(file: BinaryIO, kind: int) -> Any:
     else:
         for _ in range(count):
             _value(file, inner)
-    return None
+    return range(count)
 
 
-def _header(values: Dict[str, Any], size: int) -> Header:
+def _header(values: Dict[str, Any], size: int, weights: int) -> Header:
     kind = values.get("general.architecture")
     name = kind.decode("utf-8", "replace") if isinstance(kind, bytes) else ""
 
@@ -109,4 +115,6 @@ def _header(values: Dict[str, Any], size: int) -> Header:
     per_head = number("embedding_length") // heads if heads else 0
     width = number("attention.key_length", per_head) + number("attention.value_length", per_head)
     cache = number("block_count") * number("attention.head_count_kv", heads) * width
-    return Header(size, number("context_length") or None, cache)
+    tokens = values.get("tokenizer.ggml.tokens")
+    vocabulary = len(tokens) if isinstance(tokens, range) else 0
+    return Header(size, number("context_length") or None, cache, vocabulary, weights)

@@ -1,14 +1,14 @@
-"""Metrics with vLLM's names, measured by the backend itself and so available with every engine."""
+"""Metrics with vLLM's names and labels: those that an engine measures itself, and the backend's own for all engines."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import triton_python_backend_utils as pb_utils
 
-from vllm_like.engines.base import Engine
+from vllm_like.engines.base import Engine, EngineMetric
 
 _UNSUPPORTED = "metrics not supported"
 _COUNTERS = (
@@ -40,6 +40,75 @@ def token_buckets(most: int) -> List[float]:
         buckets += [float(power * step) for step in (1, 2, 5) if power * step <= most]
         power *= 10
     return buckets
+
+
+class _Unmeasured:
+    """In place of a metric that the engine measures itself."""
+
+    def increment(self, _: float) -> None:
+        """Do nothing, as the other methods."""
+
+    def set(self, _: float) -> None:
+        """Do nothing."""
+
+    def observe(self, _: float) -> None:
+        """Do nothing."""
+
+
+class _EngineMetrics:
+    """The metrics that an engine measures, on the server's page.
+
+    A real Triton's histograms cannot take values that were counted elsewhere; there they are left out.
+    """
+
+    def __init__(self, read: Callable[[], Sequence[EngineMetric]], labels: Mapping[str, str], new_family: Any) -> None:
+        """Show what *read* returns, with *labels* beside each metric's own."""
+        self._read = read
+        self._labels = labels
+        self._new_family = new_family
+        self._families: Dict[str, Any] = {}
+        self._shown: Dict[Tuple[str, Tuple[Tuple[str, str], ...]], Tuple[Any, EngineMetric]] = {}
+
+    def update(self) -> None:
+        """Read the metrics and pass on what has changed."""
+        for new in self._read():
+            key = (new.name, tuple(sorted(new.labels.items())))
+            found = self._shown.get(key)
+            if found is None:
+                metric, before = self._new_metric(new), None
+            else:
+                metric, before = found
+            self._shown[key] = (metric, new)
+            _ADVANCES[new.kind](metric, before, new)
+
+    def _new_metric(self, new: EngineMetric) -> Any:
+        if new.name not in self._families:
+            kind = getattr(pb_utils.MetricFamily, new.kind.upper())
+            self._families[new.name] = self._new_family(new.name, new.description, kind)
+        more = {"buckets": list(new.buckets)} if new.kind == "histogram" else {}
+        return self._families[new.name].Metric(labels={**new.labels, **self._labels}, **more)
+
+
+def _count_on(metric: Any, before: Optional[EngineMetric], new: EngineMetric) -> None:
+    start = before.value if before is not None and before.value <= new.value else 0.0
+    if new.value > start:
+        metric.increment(new.value - start)
+
+
+def _set(metric: Any, before: Optional[EngineMetric], new: EngineMetric) -> None:
+    if before is None or before.value != new.value:
+        metric.set(new.value)
+
+
+def _observe_on(metric: Any, before: Optional[EngineMetric], new: EngineMetric) -> None:
+    has_grown = before is not None and sum(before.counts) <= sum(new.counts)
+    counts = before.counts if before is not None and has_grown else (0,) * len(new.counts)
+    start = before.value if before is not None and has_grown else 0.0
+    if sum(new.counts) > sum(counts) and hasattr(metric, "observe_counts"):
+        metric.observe_counts(new.value - start, [now - then for now, then in zip(new.counts, counts)])
+
+
+_ADVANCES = {"counter": _count_on, "gauge": _set, "histogram": _observe_on}
 
 
 class RequestProgress:
@@ -97,6 +166,7 @@ class Metrics:
         self._families: List[Any] = []
         self._metrics: Dict[str, Any] = {}
         self._engine: Any = None
+        self._of_engine: Any = None
         self._lock = threading.Lock()
         self._running: Set[RequestProgress] = set()
         self._is_running = threading.Event()
@@ -104,8 +174,14 @@ class Metrics:
         self._new_tokens = 0
 
     def open(self, labels: Dict[str, str], engine: Engine) -> bool:
-        """Register the metrics of *engine*; return False if the server has metrics disabled."""
+        """Register the metrics of *engine*; return False if the server has metrics disabled.
+
+        *labels* are `model` and `version`, those of Triton's backend. vLLM's own, `model_name` and `engine`, join them.
+        """
         self._engine = engine
+        self._of_engine = _EngineMetrics(engine.metrics, labels, self._family)
+        measured = {metric.name for metric in engine.metrics()}
+        labels = {**labels, "model_name": labels["model"], "engine": "0"}
         tokens = token_buckets(engine.max_model_len or _UNKNOWN_LENGTH)
         histograms = (
             ("vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds.", _FIRST_TOKEN_SECONDS),
@@ -124,15 +200,12 @@ class Metrics:
             ("vllm:request_params_n", "Histogram of the n request parameter.", _CHOICES),
         )
         try:
-            for name, text in _COUNTERS:
-                family = self._family(name, text, pb_utils.MetricFamily.COUNTER)
-                self._metrics[name] = family.Metric(labels=labels)
-            for name, text in _GAUGES:
-                family = self._family(name, text, pb_utils.MetricFamily.GAUGE)
-                self._metrics[name] = family.Metric(labels=labels)
+            for kind, metrics in (("COUNTER", _COUNTERS), ("GAUGE", _GAUGES)):
+                for name, text in metrics:
+                    self._metrics[name] = self._metric(name, text, kind, measured, labels=labels)
             for name, text, buckets in histograms:
-                family = self._family(name, text, pb_utils.MetricFamily.HISTOGRAM)
-                self._metrics[name] = family.Metric(labels=labels, buckets=buckets)
+                self._metrics[name] = self._metric(name, text, "HISTOGRAM", measured, labels=labels, buckets=buckets)
+            self._of_engine.update()
         except pb_utils.TritonModelException as error:
             if _UNSUPPORTED not in str(error):
                 raise
@@ -171,7 +244,10 @@ class Metrics:
             self._new_tokens += count
 
     def _measure_rates(self) -> None:
-        """Measure throughput and the cache's usage each second while requests run, and once after the last one."""
+        """Measure throughput and the cache's usage, and read the engine's metrics, each second while requests run.
+
+        And once after the last one.
+        """
         while True:
             self._is_running.wait()
             if self._is_closed:
@@ -190,10 +266,17 @@ class Metrics:
             running = list(self._running)
             if not running:
                 self._is_running.clear()
+        self._of_engine.update()
         self._metrics[THROUGHPUT].set(count / (now - since) if running else 0.0)
         tokens = sum(each.prompt_tokens * each.choices + each.tokens for each in running)
         self._metrics[CACHE_USAGE].set(self._engine.kv_cache_usage(tokens) if running else 0.0)
         return not running, now
+
+    def _metric(self, name: str, text: str, kind: str, measured: Set[str], **options: Any) -> Any:
+        """The metric of this name, unless it is among those that are *measured* by the engine."""
+        if name in measured:
+            return _Unmeasured()
+        return self._family(name, text, getattr(pb_utils.MetricFamily, kind)).Metric(**options)
 
     def _family(self, name: str, text: str, kind: Any) -> Any:
         family = pb_utils.MetricFamily(name, text, kind)

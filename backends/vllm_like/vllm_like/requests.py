@@ -8,9 +8,10 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Union
 
-from vllm_like import chat, forced_calls, sampling, tokenizing
+from naiad_stub.template_rules import TemplateRules
+
+from vllm_like import chat, engine_control, forced_calls, sampling, tokenizing
 from vllm_like.engines.base import CallerError, EmbeddingRequest, Generation, RankRequest
-from vllm_like.template_rules import TemplateRules
 from vllm_like.tensors import Inputs
 
 _MAX_TOKEN_ID = (1 << 31) - 1
@@ -63,9 +64,16 @@ class TokenizerRequest:
     given: Dict[str, Any]
 
 
+@dataclass(frozen=True)
+class EngineRequest:
+    """A request to the engine; see `engine_control`."""
+
+    given: Dict[str, Any]
+
+
 def read_request(
     request: Any, request_id: str, template: TemplateRules
-) -> Union[TextRequest, EmbeddingRequest, RankRequest, TokenizerRequest]:
+) -> Union[TextRequest, EmbeddingRequest, RankRequest, TokenizerRequest, EngineRequest]:
     """The request in the input tensors of *request*.
 
     Args:
@@ -86,6 +94,9 @@ def read_request(
     tokenizing_request = inputs.text("tokenizer_request")
     if tokenizing_request is not None:
         return TokenizerRequest(tokenizing.read_request(tokenizing_request, template))
+    control = inputs.text("engine_request")
+    if control is not None:
+        return EngineRequest(engine_control.read_request(control))
     given = inputs.text("sampling_parameters")
     parameters = (
         sampling.parse(given, "'sampling_parameters'")
@@ -116,6 +127,7 @@ def read_request(
         wants_counts=options.stream and (options.num_input_tokens or options.num_output_tokens),
         is_stream=options.stream,
         wants_prompt=options.prompt,
+        wants_stop=options.stop_reason,
     )
     return TextRequest(generation, options)
 

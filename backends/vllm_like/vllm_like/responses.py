@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import triton_python_backend_utils as pb_utils
 
@@ -82,7 +82,8 @@ class ResponseSink(Sink):
         self._choices = [_Choice(options) for _ in range(options.choices)]
         self._prompt_tokens = 0
         self._cached_tokens = 0
-        self._prompt: Dict[str, Sequence[Any]] = {}  # outputs that the next response has
+        self._processed_tokens: Optional[int] = None  # of the prompt, while it is read
+        self._prompt: Dict[str, Sequence[Any]] = {}  # outputs that only the next response has
         self._arrived = time.monotonic()
         self._first = 0.0
         self._is_over = self._has_started = False
@@ -117,6 +118,14 @@ class ResponseSink(Sink):
             self._prompt["prompt_text"] = [text.encode("utf-8", "replace")]
         if self._options.prompt and logprobs is not None:
             self._prompt["prompt_logprobs"] = [tensors.to_json(logprobs)]
+
+    def on_progress(self, processed_tokens: int) -> None:
+        """Note how many tokens of the prompt were read so far."""
+        self._processed_tokens = processed_tokens
+
+    def on_transfer(self, parameters: Mapping[str, Any]) -> None:
+        """Send the parameters with the next response."""
+        self._prompt["kv_transfer_params"] = [tensors.to_json(dict(parameters))]
 
     def is_cancelled(self) -> bool:
         """Whether the client has cancelled the request or disconnected."""
@@ -163,7 +172,10 @@ class ResponseSink(Sink):
         self._progress.end()
         if self._sender.is_cancelled():
             self._is_over = True
-            self._metrics.count_tokens(self._prompt_tokens, sum(choice.total for choice in self._choices))
+            tokens = sum(choice.total for choice in self._choices)
+            # A prompt that was not read to its end counts as far as it was.
+            was_read = bool(self._first) or self._processed_tokens is None
+            self._metrics.count_tokens(self._prompt_tokens if was_read else self._processed_tokens or 0, tokens)
             self._sender.send(tensors.error_response(CANCELLED_TEXT, pb_utils.TritonError.CANCELLED), flags=FINAL)
         elif error is not None:
             self._is_over = True

@@ -77,7 +77,7 @@ _KINDS: Mapping[str, Tuple[Callable[[Any], Any], Tuple[str, ...]]] = {
     "an integer": (
         _integer,
         ("n", "best_of", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs",
-         "truncate_prompt_tokens", "thinking_token_budget", "stream_interval", "priority"),
+         "truncate_prompt_tokens", "thinking_token_budget", "stream_interval", "priority", "data_parallel_rank"),
     ),
     "a number": (
         _decimal,
@@ -114,6 +114,7 @@ RANGES: Mapping[str, Tuple[float, float]] = {
     "max_tokens": (1, float("inf")),
     "min_tokens": (0, float("inf")),
     "logprobs": (0, float("inf")),
+    "data_parallel_rank": (0, float("inf")),
 }
 
 

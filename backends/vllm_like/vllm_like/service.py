@@ -6,15 +6,15 @@ import itertools
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, Mapping
+from typing import Any, Callable, Dict, Mapping
 
 import triton_python_backend_utils as pb_utils
+from naiad_stub.template_rules import TemplateRules
 
-from vllm_like import engines, requests, settings, tensors, tokenizing
-from vllm_like.engines.base import CallerError, EmbeddingRequest, EngineDeadError, RankRequest
+from vllm_like import engine_control, engines, requests, settings, tensors, tokenizing
+from vllm_like.engines.base import CallerError, EmbeddingRequest, Engine, EngineDeadError, RankRequest
 from vllm_like.metrics import Metrics
 from vllm_like.responses import FINAL, ResponseSink, embedding_sink, rank_sink, send_document, send_error
-from vllm_like.template_rules import TemplateRules
 
 _DEAD_STATUS = 70
 """Exit status of a guest whose engine has died: EX_SOFTWARE of sysexits.h."""
@@ -41,12 +41,11 @@ class Service:
         self._settings = settings.read(directory, args, _parameter(config, "GPU_DEVICE_IDS"))
         self._checks_health = _is_set(config, "ENABLE_VLLM_HEALTH_CHECK")
         self._engine = engines.start(self._settings, _log, _exit_process)
-        self._template = TemplateRules(self._engine)
+        self._template = TemplateRules(self._engine.render, enforces_calls=self._engine.enforces_tool_calls)
         self._tokenizer = ThreadPoolExecutor(1, "tokenizer")  # its thread starts with the first request
         self._metrics = Metrics()
         if _is_set(config, "REPORT_CUSTOM_METRICS") and not self._settings.flag("disable_log_stats"):
-            # vLLM's own label is `model_name`; Triton's backend has the other two.
-            labels = {"model": self._name, "model_name": self._name, "version": args["model_version"]}
+            labels = {"model": self._name, "version": args["model_version"]}
             if not self._metrics.open(labels, self._engine):
                 _log("REPORT_CUSTOM_METRICS has no effect: the server has metrics disabled")
 
@@ -65,7 +64,10 @@ class Service:
                 self._engine.rank(given, rank_sink(sender, counts=given.wants_counts))
                 return
             if isinstance(given, requests.TokenizerRequest):
-                self._tokenizer.submit(self._tokenize, given.given, sender)
+                self._tokenizer.submit(self._respond, tokenizing.respond, given.given, sender)
+                return
+            if isinstance(given, requests.EngineRequest):
+                self._tokenizer.submit(self._respond, engine_control.respond, given.given, sender)
                 return
             self._check_lora(given.generation.lora)
             sink = ResponseSink(sender, given.options, self._metrics)
@@ -80,9 +82,11 @@ class Service:
         except Exception as error:  # noqa: BLE001 - sent to the client; other requests go on
             send_error(sender, error)
 
-    def _tokenize(self, given: Dict[str, Any], sender: Any) -> None:
+    def _respond(
+        self, respond: Callable[[Engine, Dict[str, Any]], Dict[str, Any]], given: Dict[str, Any], sender: Any
+    ) -> None:
         try:
-            send_document(sender, tokenizing.respond(self._engine, given))
+            send_document(sender, respond(self._engine, given))
         except Exception as error:  # noqa: BLE001 - sent to the client
             send_error(sender, error)
 

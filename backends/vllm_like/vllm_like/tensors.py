@@ -33,6 +33,7 @@ INPUTS: Tuple[Tuple[str, str, int], ...] = (
     ("return_num_cached_tokens", _BOOL, 1),
     ("return_prompt", _BOOL, 1),
     ("return_stop_reason", _BOOL, 1),
+    ("engine_request", _STRING, 1),
 )
 """Names, types and sizes; all are optional. Triton's vLLM backend defines those up to `embedding_request`, and this one
 the others."""
@@ -49,6 +50,7 @@ OUTPUTS: Tuple[Tuple[str, str, int], ...] = (
     ("prompt_text", _STRING, 1),
     ("prompt_logprobs", _STRING, 1),
     ("stop_reason", _STRING, -1),
+    ("kv_transfer_params", _STRING, 1),
 )
 
 _NUMPY = {_STRING: np.object_, "TYPE_FP32": np.float32, "TYPE_UINT32": np.uint32}

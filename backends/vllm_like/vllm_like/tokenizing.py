@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any, Dict
 
+from naiad_stub.template_rules import TemplateRules
+
 from vllm_like import chat, forced_calls, keys
 from vllm_like.engines.base import CallerError, Engine
-from vllm_like.template_rules import TemplateRules
 
-_KEYS = ("prompt", "chat", "tokens", "add_special_tokens", "return_token_strs", "return_tokens")
+_SUBJECTS = ("prompt", "chat", "tokens", "info")
+_KEYS = (*_SUBJECTS, "add_special_tokens", "return_token_strs", "return_tokens")
 
 
 def read_request(text: str, template: TemplateRules) -> Dict[str, Any]:
@@ -22,8 +24,8 @@ def read_request(text: str, template: TemplateRules) -> Dict[str, Any]:
         given = json.loads(text)
     except ValueError as error:
         raise CallerError(f"'tokenizer_request' is not valid JSON: {error}") from None
-    if not isinstance(given, dict) or len({"prompt", "chat", "tokens"} & set(given)) != 1:
-        raise CallerError("'tokenizer_request' must be a JSON object with one of 'prompt', 'chat' and 'tokens'")
+    if not isinstance(given, dict) or len(set(_SUBJECTS) & set(given)) != 1:
+        raise CallerError("'tokenizer_request' must be a JSON object with one of 'prompt', 'chat', 'tokens' and 'info'")
     try:
         keys.reject_unknown(given, _KEYS, "'tokenizer_request'")
     except ValueError as error:
@@ -46,6 +48,8 @@ def respond(engine: Engine, given: Dict[str, Any]) -> Dict[str, Any]:
     Raises:
         CallerError: If the engine cannot respond.
     """
+    if "info" in given:
+        return {**engine.tokenizer_info(), "model_max_length": engine.max_model_len}
     if "tokens" in given:
         return {"prompt": engine.decode(given["tokens"])}
     is_chat = "chat" in given

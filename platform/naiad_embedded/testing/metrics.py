@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from naiad_stub.exceptions import TritonModelException
@@ -105,6 +106,11 @@ class RecordedMetrics(MetricStore):
     def observe(self, metric: RecordedMetric, value: float) -> None:
         """Record a value."""
         metric.observed.append(value)
+
+    def observe_counts(self, metric: RecordedMetric, total: float, counts: Sequence[int]) -> None:  # noqa: ARG002 - each value counts
+        """Record values that were counted elsewhere, each as the upper bound of its bucket."""
+        for bound, count in zip((*metric.buckets, float("inf")), counts, strict=True):
+            metric.observed += [bound] * count
 
     def value(self, metric: RecordedMetric) -> float:
         """The value of a counter or gauge."""

@@ -1,30 +1,49 @@
-"""Tools of a chat, checked before a model gets them: functions, the choice among them, and calls in the history."""
+"""Tools of a chat, checked before a model gets them: functions, the choice among them, and calls in the history.
+
+Custom tools become functions with one string, and so do their calls.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from naiad_llm.openai.custom_tools import custom_arguments, custom_function
 from naiad_llm.openai.errors import ApiError
 
 _FUNCTION, _CUSTOM = "function", "custom"
 _CHOICES = ("auto", "none", "required")
 _CHOICE_FORMS = (
-    '`tool_choice` must be auto, none, required, {"type": "function", "function": {"name": ...}} or {"type": '
-    '"allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}'
+    '`tool_choice` must be auto, none, required, {"type": "function", "function": {"name": ...}}, {"type": "custom", '
+    '"custom": {"name": ...}} or {"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}'
 )
 
 
-def tool_options(given: Mapping[str, Any], ignored: list[str]) -> dict[str, Any]:
-    """The members `tools` and `tool_choice` of a conversation; types of tools that are left out are added to *ignored*.
+@dataclass(frozen=True, slots=True)
+class ChatTools:
+    """The tools of a chat.
+
+    Attributes:
+        options: The members `tools` and `tool_choice` of the conversation.
+        custom: Names of the custom tools among them.
+    """
+
+    options: Mapping[str, Any]
+    custom: frozenset[str]
+
+
+def read_tools(given: Mapping[str, Any], ignored: list[str]) -> ChatTools:
+    """The tools in the body of a chat; types of tools that are left out are added to *ignored*.
 
     Raises:
-        ApiError: If one of them is invalid.
+        ApiError: If a tool, or the choice among them, is invalid.
     """
     options: dict[str, Any] = {}
-    tools = [_tool(tool, f"tools[{number}]", ignored) for number, tool in enumerate(given.get("tools", ()))]
+    given_tools = given.get("tools", ())
+    tools = [_tool(tool, f"tools[{number}]", ignored) for number, tool in enumerate(given_tools)]
     functions = [tool for tool in tools if tool is not None]
     choice = given.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
@@ -33,7 +52,15 @@ def tool_options(given: Mapping[str, Any], ignored: list[str]) -> dict[str, Any]
         options["tool_choice"] = _choice(choice, [tool["function"]["name"] for tool in functions])
     if functions:
         options["tools"] = functions
-    return options
+    return ChatTools(options, frozenset(_named(tool) for tool in given_tools if tool.get("type") == _CUSTOM))
+
+
+def _named(tool: object) -> str:
+    """The name of a function or of a custom tool, in a tool, a choice or a call; "" if it has none."""
+    kind = tool.get("type", _FUNCTION) if isinstance(tool, dict) else None
+    named = tool.get(kind) if isinstance(tool, dict) and kind in {_FUNCTION, _CUSTOM} else None
+    name = named.get("name") if isinstance(named, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 def _tool(tool: object, where: str, ignored: list[str]) -> dict[str, Any] | None:
@@ -41,22 +68,25 @@ def _tool(tool: object, where: str, ignored: list[str]) -> dict[str, Any] | None
     if not isinstance(tool, dict) or not isinstance(kind, str):
         raise ApiError(f"`{where}` must be an object with a `type`", param=where, code="invalid_type")
     if kind == _CUSTOM:
-        raise ApiError(
-            f"`{where}.type` 'custom' is not supported in chats: use a function with one string, or /v1/responses",
-            param=f"{where}.type",
-            code="unsupported_parameter",
-        )
+        return _custom_tool(tool, where)
     if kind != _FUNCTION:
         ignored.append(f"tools of type '{kind}'")
         return None
-    function = tool.get("function")
-    if not isinstance(function, dict):
-        raise ApiError(f"`{where}.function` must be an object", param=f"{where}.function", code="invalid_type")
+    function = _object(tool, _FUNCTION, where)
     _name(function, f"{where}.function")
     if not isinstance(function.get("parameters") or {}, dict):
         param = f"{where}.function.parameters"
         raise ApiError(f"`{param}` must be an object", param=param, code="invalid_type")
     return {**tool, "type": _FUNCTION}
+
+
+def _custom_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
+    custom = _object(tool, _CUSTOM, where)
+    name = _name(custom, f"{where}.{_CUSTOM}")
+    form = custom.get("format")
+    grammar = form.get("grammar") if isinstance(form, dict) else None
+    function = custom_function(custom.get("description"), grammar if isinstance(grammar, dict) else None)
+    return {"type": _FUNCTION, "function": {"name": name, **function}}
 
 
 def _allowed(functions: list[dict[str, Any]], choice: Mapping[str, Any]) -> tuple[list[dict[str, Any]], object]:
@@ -65,8 +95,7 @@ def _allowed(functions: list[dict[str, Any]], choice: Mapping[str, Any]) -> tupl
     tools = allowed.get("tools") if isinstance(allowed, dict) else None
     if not isinstance(allowed, dict) or not isinstance(tools, list):
         raise ApiError(_CHOICE_FORMS, param="tool_choice")
-    named = [tool.get("function") for tool in tools if isinstance(tool, dict)]
-    names = {function.get("name") for function in named if isinstance(function, dict)}
+    names = set(map(_named, tools))
     return [tool for tool in functions if tool["function"]["name"] in names], allowed.get("mode", "auto")
 
 
@@ -75,12 +104,12 @@ def _choice(choice: object, names: list[str]) -> object:
         if choice == "required" and not names:
             raise ApiError("`tool_choice` requires a call, but `tools` has no function", param="tool_choice")
         return choice
-    function = choice.get("function") if isinstance(choice, dict) and choice.get("type") == _FUNCTION else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+    name = _named(choice) if isinstance(choice, dict) and "type" in choice else ""
+    if not name:
         raise ApiError(_CHOICE_FORMS, param="tool_choice")
-    if function["name"] not in names:
-        raise ApiError(f"Tool '{function['name']}' has not been passed in `tools`.", param="tool_choice")
-    return {"type": _FUNCTION, "function": {"name": function["name"]}}
+    if name not in names:
+        raise ApiError(f"Tool '{name}' has not been passed in `tools`.", param="tool_choice")
+    return {"type": _FUNCTION, "function": {"name": name}}
 
 
 def checked_calls(calls: object, where: str) -> list[dict[str, Any]]:
@@ -95,6 +124,8 @@ def checked_calls(calls: object, where: str) -> list[dict[str, Any]]:
 
 
 def _call(call: object, where: str) -> dict[str, Any]:
+    if isinstance(call, dict) and call.get("type") == _CUSTOM:
+        return _custom_call(call, where)
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(call, dict) or not isinstance(function, dict):
         raise ApiError(f"`{where}` must be an object with a `function`", param=where, code="invalid_type")
@@ -111,6 +142,24 @@ def _call(call: object, where: str) -> dict[str, Any]:
     elif not isinstance(arguments, dict):
         raise ApiError(f"`{param}` must be JSON in a string", param=param, code="invalid_type")
     return {**call, "type": _FUNCTION, "function": {**function, "arguments": arguments}}
+
+
+def _custom_call(call: Mapping[str, Any], where: str) -> dict[str, Any]:
+    custom = _object(call, _CUSTOM, where)
+    name = _name(custom, f"{where}.{_CUSTOM}")
+    text = custom.get("input", "")
+    if not isinstance(text, str):
+        param = f"{where}.{_CUSTOM}.input"
+        raise ApiError(f"`{param}` must be a string", param=param, code="invalid_type")
+    rest = {member: value for member, value in call.items() if member != _CUSTOM}
+    return {**rest, "type": _FUNCTION, "function": {"name": name, "arguments": custom_arguments(text)}}
+
+
+def _object(holder: Mapping[str, Any], member: str, where: str) -> dict[str, Any]:
+    value = holder.get(member)
+    if not isinstance(value, dict):
+        raise ApiError(f"`{where}.{member}` must be an object", param=f"{where}.{member}", code="invalid_type")
+    return value
 
 
 def _name(function: Mapping[str, Any], where: str) -> str:

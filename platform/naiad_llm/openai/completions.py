@@ -16,6 +16,7 @@ from naiad.frontends.http1.messages import HttpExchange, json_response
 from naiad.frontends.http1.server_sent_events import EventWriter, SentCount, event
 from naiad_llm.openai import logprobs
 from naiad_llm.openai.answer_blocks import REASONING_NAMES
+from naiad_llm.openai.custom_tools import CustomCalls
 from naiad_llm.openai.errors import ApiError
 from naiad_llm.openai.requests import TextRequest
 from naiad_llm.openai.text_response import Choice, ResponseWriter, Usage
@@ -69,6 +70,7 @@ class EventStreamWriter:
         self._exchange = exchange
         self._request = request
         self._documents = DocumentBuilder(request)
+        self._custom = CustomCalls(request.custom_tools)
         self._events = EventWriter(exchange)
         self._uncounted = SentCount(lambda _ticket, _count: None)  # of events that belong to no response of the model
 
@@ -88,8 +90,7 @@ class EventStreamWriter:
         chunks = []
         for choice in choices:
             if choice.finish_reason is None:  # the model has no output `finish_reason`
-                chunks += self._first_chunks(choice)
-                chunks.append(self._documents.delta_chunk(choice, ChoiceDelta(choice.index, ""), "stop"))
+                chunks += self._chunks(choice, ChoiceDelta(choice.index, "", "stop"))
         if self._request.include_usage:
             chunks.append(self._documents.usage_chunk(usage))
         self._end(b"".join(map(_event, chunks)))
@@ -106,6 +107,7 @@ class EventStreamWriter:
             return []  # this choice is finished; the response has new output for another one of the prompt
         chunks = self._first_chunks(choice)
         choice.finish_reason = delta.finish_reason
+        delta.message = self._custom.streamed(choice.index, delta.message, is_last=delta.finish_reason is not None)
         is_new = delta.text or delta.logprobs or delta.message
         if delta.finish_reason is not None and is_new and self._request.is_chat:
             # OpenAI sends a chat's finish reason in a separate chunk, with an empty delta.
@@ -141,6 +143,7 @@ class DocumentBuilder:
     def __init__(self, request: TextRequest) -> None:
         self._request = request
         self._is_chat = request.is_chat
+        self._custom = CustomCalls(request.custom_tools)
         prefix = "chatcmpl" if self._is_chat else "cmpl"
         kind = "chat.completion" if self._is_chat else "text_completion"
         self._head = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": request.model}
@@ -154,7 +157,8 @@ class DocumentBuilder:
         counts = usage.document()
         if counts is not None:
             document["usage"] = counts
-        return document
+        transfer = next((choice.transfer for choice in choices if choice.transfer is not None), None)
+        return document if transfer is None else {**document, "kv_transfer_params": transfer}
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
         document: dict[str, Any] = {"index": choice.index, "logprobs": None}
@@ -167,6 +171,8 @@ class DocumentBuilder:
             document["message"] = {"role": "assistant", "content": content, "refusal": None, **message}
             for call in document["message"].get("tool_calls", []):
                 call.pop("index", None)  # a member of streamed calls only
+            if "tool_calls" in message:
+                document["message"]["tool_calls"] = [self._custom.whole(call) for call in message["tool_calls"]]
             if count is not None:
                 choice.finder.add_text(choice.text)
                 content_logprobs = logprobs.for_chat(choice.finder, choice.logprobs, count)
@@ -174,7 +180,7 @@ class DocumentBuilder:
         else:
             document["text"] = choice.text
             if count is not None:
-                document["logprobs"] = logprobs.for_prompt(choice.prompt, choice.prompt_logprobs, count)
+                document["logprobs"] = logprobs.for_prompt(choice.prompt_logprobs, count)
                 offset = choice.length
                 choice.finder.add_text(choice.text[offset:])
                 generated = logprobs.for_completion(choice.finder, choice.logprobs, count, offset)
@@ -191,7 +197,7 @@ class DocumentBuilder:
         """The first chunk of a completion's choice with `echo`, which has the prompt."""
         choice.length += len(choice.prompt)
         count = self._request.top_logprobs
-        found = None if count is None else logprobs.for_prompt(choice.prompt, choice.prompt_logprobs, count)
+        found = None if count is None else logprobs.for_prompt(choice.prompt_logprobs, count)
         return self._chunk({"index": choice.index, "text": choice.prompt, "logprobs": found, "finish_reason": None})
 
     def delta_chunk(self, choice: Choice, delta: ChoiceDelta, finish_reason: str | None) -> dict[str, Any]:

@@ -53,40 +53,45 @@ def for_completion(
     finder: SampledTokenFinder, tokens: Sequence[Alternatives], count: int, offset: int
 ) -> dict[str, list[Any]]:
     """`logprobs` of a completion's choice; *offset* is the position of the first token in the choice's text."""
-    document: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    document = _empty_document()
     for alternatives in tokens:
-        if not alternatives:
-            continue
-        token = finder.find(alternatives)
-        document["tokens"].append(_text(token))
-        document["token_logprobs"].append(_logprob(token))
-        top: dict[str, float] = {}
-        for one in _most_likely(alternatives, count):
-            # Different tokens can have equal texts: parts of a character are all U+FFFD. The most likely one is kept.
-            top.setdefault(_text(one), _logprob(one))
-        # OpenAI: "there may be up to logprobs+1 elements", since the sampled token is always included.
-        top.setdefault(_text(token), _logprob(token))
-        document["top_logprobs"].append(top)
-        document["text_offset"].append(offset)
-        offset += len(_text(token))
+        if alternatives:
+            offset = _add_token(document, finder.find(alternatives), alternatives, count, offset)
     return document
 
 
-def for_prompt(text: str, tokens: Sequence[Alternatives | None], count: int) -> dict[str, list[Any]]:
-    """`logprobs` of an echoed prompt: its first token has none."""
-    document: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-    finder, offset = SampledTokenFinder(), 0
-    finder.add_text(text)
+def for_prompt(tokens: Sequence[Alternatives | None], count: int) -> dict[str, list[Any]]:
+    """`logprobs` of an echoed prompt: its first token has none. Each token is the last one of its alternatives."""
+    document, offset = _empty_document(), 0
     for alternatives in tokens:
         if not alternatives:
             continue
-        found = for_completion(finder, [alternatives], count, offset)
-        if next(iter(alternatives.values())).get("logprob") is None:
-            found["token_logprobs"], found["top_logprobs"] = [None], [None]
-        for name, values in found.items():
-            document[name] += values
-        offset += len(found["tokens"][0])
+        token = list(alternatives.values())[-1]
+        offset = _add_token(document, token, alternatives, count, offset)
+        if token.get("logprob") is None:
+            document["token_logprobs"][-1] = document["top_logprobs"][-1] = None
     return document
+
+
+def _empty_document() -> dict[str, list[Any]]:
+    return {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+
+
+def _add_token(
+    document: dict[str, list[Any]], token: Mapping[str, Any], alternatives: Alternatives, count: int, offset: int
+) -> int:
+    """Add a token at a place in the text; return the place after it."""
+    document["tokens"].append(_text(token))
+    document["token_logprobs"].append(_logprob(token))
+    top: dict[str, float] = {}
+    for one in _most_likely(alternatives, count):
+        # Different tokens can have equal texts: parts of a character are all U+FFFD. The most likely one is kept.
+        top.setdefault(_text(one), _logprob(one))
+    # OpenAI: "there may be up to logprobs+1 elements", since the sampled token is always included.
+    top.setdefault(_text(token), _logprob(token))
+    document["top_logprobs"].append(top)
+    document["text_offset"].append(offset)
+    return offset + len(_text(token))
 
 
 def _most_likely(alternatives: Alternatives, count: int) -> list[Mapping[str, Any]]:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from naiad.protocol.inference import Buffer
-from naiad_llm.openai.chat_tools import checked_calls, tool_options
+from naiad_llm.openai.chat_tools import checked_calls, read_tools
 from naiad_llm.openai.errors import TOO_LARGE, ApiError
 
 logger = logging.getLogger("naiad.openai")
@@ -340,6 +340,7 @@ class TextRequest:
         echo: Whether the text of each choice starts with its prompt.
         is_empty: Whether no text is wanted, only what is told of the prompt; the model generates one token.
         ignored: What was left out of the request, for the log.
+        custom_tools: Names of the functions whose calls are written as those of custom tools.
     """
 
     model: str
@@ -353,6 +354,7 @@ class TextRequest:
     echo: bool = False
     is_empty: bool = False
     ignored: tuple[str, ...] = ()
+    custom_tools: frozenset[str] = frozenset()
 
 
 def read_completion(document: Mapping[str, Any], default_tokens: int | None) -> TextRequest:
@@ -417,9 +419,10 @@ def read_chat(document: Mapping[str, Any], default_tokens: int | None) -> TextRe
     if top_logprobs is not None:
         sampling["logprobs"] = top_logprobs
     ignored: list[str] = []
+    tools = read_tools(given, ignored)
     conversation: dict[str, Any] = {
         "messages": check_messages(given["messages"], "messages"),
-        **tool_options(given, ignored),
+        **tools.options,
         **{name: given[name] for name in _CONVERSATION if name in given},
     }
     return TextRequest(
@@ -432,6 +435,7 @@ def read_chat(document: Mapping[str, Any], default_tokens: int | None) -> TextRe
         include_usage=_include_usage(given),
         top_logprobs=top_logprobs,
         ignored=tuple(ignored),
+        custom_tools=tools.custom,
     )
 
 

@@ -66,6 +66,20 @@ class ServedModels:
                 return self._engine.model_metadata(model), adapter
         raise to_api_error(first, name)
 
+    def only(self, can: Callable[[ModelMetadata], bool], what: str) -> str:
+        """The name of the only model that can do something, for requests that name none; *what* says what, for errors.
+
+        Raises:
+            ApiError: If there is none, or several.
+        """
+        names = [name for name in self._ready_names() if self._is(name, can)]
+        if len(names) == 1:
+            return names[0]
+        found = f"{len(names)} models here {what}: {', '.join(names)}" if names else f"no model here can {what}"
+        raise ApiError(
+            f"you must provide a `model` parameter: {found}", param="model", code="missing_required_parameter"
+        )
+
     async def names(self) -> list[str]:
         """The names of all models that are ready and can be served, those with adapters included."""
         return [name for model in self._models() for name in (model, *await self._adapter_models(model))]
@@ -88,11 +102,13 @@ class ServedModels:
         return False
 
     def _models(self) -> list[str]:
+        return [name for name in self._ready_names() if self._can_serve(name)]
+
+    def _ready_names(self) -> list[str]:
         index = self._engine.ready_index()
         found = {(entry.name, model_key(entry.namespace, entry.name)) for entry in index}
         keys = Counter(name for name, _ in found)  # equal names in several namespaces need their full key
-        names = sorted(name if keys[name] == 1 else key for name, key in found)
-        return [name for name in names if self._can_serve(name)]
+        return sorted(name if keys[name] == 1 else key for name, key in found)
 
     async def _adapter_models(self, model: str) -> list[str]:
         """The names that select a model with one of its adapters."""
@@ -105,11 +121,13 @@ class ServedModels:
         return [f"{model}{self._separator}{name}" for name in await self._adapters(model, version)]
 
     def _can_serve(self, name: str) -> bool:
+        return self._is(name, lambda metadata: can_generate_text(metadata) or can_embed(metadata))
+
+    def _is(self, name: str, can: Callable[[ModelMetadata], bool]) -> bool:
         try:
-            metadata = self._engine.model_metadata(name)
+            return can(self._engine.model_metadata(name))
         except NaiadError:
             return False  # unloaded since the index was read
-        return can_generate_text(metadata) or can_embed(metadata)
 
     def _split_adapter(self, name: str) -> Iterator[tuple[str, str]]:
         """All splits of *name* into model and adapter, the longest model first: either may contain the separator."""

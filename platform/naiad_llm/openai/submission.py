@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -33,6 +33,10 @@ from naiad_llm.openai.text_response import PromptSink, ResponseWriter, TextRespo
 from naiad_llm.openai.vllm_tensors import infer_requests
 
 logger = logging.getLogger("naiad.openai")
+
+_MAX_RANK_DIGITS = 9
+_RANK_HEADER = b"x-data-parallel-rank"
+"""Chooses one of the replicas of a model inside vLLM, as routers of vLLM's servers do."""
 
 INTERNAL = ApiError(INTERNAL_ERROR, status=SERVER_ERROR)
 
@@ -203,6 +207,9 @@ class TextSubmission:
         """
         for what in request.ignored:  # logged here: long requests are read in another process
             log_ignored(what)
+        rank = exchange.request.headers.get(_RANK_HEADER)
+        if rank is not None:
+            request = replace(request, sampling={**request.sampling, "data_parallel_rank": _rank(rank)})
         engine = self._submitter.engine
         metadata, lora = self._models.find(request.model)
         inferences = list(infer_requests(request, metadata, self._chat_template, lora))
@@ -222,6 +229,16 @@ class TextSubmission:
             sent.set_ticket(ticket)
             if response.is_over:  # an earlier prompt has failed already
                 return
+
+
+def _rank(given: bytes) -> int:
+    if not given.isdigit() or len(given) > _MAX_RANK_DIGITS:
+        raise ApiError(
+            f"the header X-data-parallel-rank must be an integer of 0 or more, not {given.decode('latin-1')!r}",
+            param="X-data-parallel-rank",
+            code="invalid_value",
+        )
+    return int(given)
 
 
 def _read(read: Callable[[dict[str, Any], int | None], R], default_tokens: int | None, document: dict[str, Any]) -> R:

@@ -7,6 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from naiad_stub.template_rules import TemplateRules
+
 from naiad.core.errors import OptionError
 from naiad_llm.openai.errors import ApiError
 
@@ -40,9 +42,10 @@ class ChatTemplate:
             raise OptionError(f"cannot read --openai-chat-template={path}: {problem}") from None
         except TemplateError as problem:
             raise OptionError(f"--openai-chat-template={path} is not a valid Jinja template: {problem}") from None
+        self._rules = TemplateRules(self._render)
 
     def prompt(self, conversation: dict[str, Any]) -> str:
-        """The prompt of a conversation.
+        """The prompt of a conversation, whose messages are adapted to what the template accepts.
 
         Raises:
             ApiError: If rendering fails.
@@ -53,16 +56,20 @@ class ChatTemplate:
             )
         if any(isinstance(message.get("content"), list) for message in conversation["messages"]):
             raise ApiError("images in chats need a model with the input 'messages'", param="messages")
+        return self._render(self._rules.adapted(conversation))
+
+    def _render(self, conversation: dict[str, Any]) -> str:
         add_generation_prompt = conversation.get("add_generation_prompt", True)
         extra = dict(conversation.get("chat_template_kwargs") or {})
         try:
-            return self._template.render(
+            rendered: str = self._template.render(
                 messages=conversation["messages"],
                 tools=conversation.get("tools"),
                 **{"add_generation_prompt": add_generation_prompt, "bos_token": "", "eos_token": "", **extra},
             )
         except Exception as problem:  # noqa: BLE001 - a template is code and can raise any exception
             raise ApiError(f"The chat template rejected the conversation: {problem}", param="messages") from None
+        return rendered
 
 
 def _raise_exception(message: str) -> None:

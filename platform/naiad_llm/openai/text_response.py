@@ -67,6 +67,7 @@ class Choice:
         finish_reason: Why the choice is finished; None while it is not.
         has_begun: Whether a chunk was sent.
         length: Characters of text before the next token, the prompt included.
+        transfer: What another server needs to continue with the model's cache (`kv_transfer_params`).
     """
 
     index: int
@@ -79,6 +80,7 @@ class Choice:
     finish_reason: str | None = None
     has_begun: bool = False
     length: int = 0
+    transfer: dict[str, Any] | None = None
 
 
 class ResponseWriter(Protocol):
@@ -207,6 +209,8 @@ class TextResponse:
             for choice in self._choices[first : first + count]:
                 choice.prompt = output.prompt_text or choice.prompt
                 choice.prompt_logprobs = output.prompt_logprobs or choice.prompt_logprobs
+        if output.transfer is not None:
+            self._choices[first].transfer = output.transfer
         if self.request.is_empty:
             for delta in output.deltas:
                 delta.text, delta.logprobs = "", []

@@ -1,4 +1,7 @@
-"""`/tokenize` and `/detokenize`, in the form of vLLM's server, for models with an input `tokenizer_request`."""
+"""`/tokenize`, `/detokenize` and `/tokenizer_info` of vLLM's server, for models with an input `tokenizer_request`.
+
+As there, requests need not name the model where only one has a tokenizer: lm-eval names none.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class TokenizerRequest:
     """A request to a model's tokenizer.
 
     Attributes:
-        model: Name of the model.
+        model: Name of the model; "" for the only one.
         document: The JSON that the model gets.
     """
 
@@ -62,7 +65,7 @@ def read_tokenize(document: Mapping[str, Any]) -> TokenizerRequest:
         ApiError: If a field is invalid.
     """
     given = validate_fields(
-        document, _TOKENIZE, ("model",), {"chat_template": "prompts are rendered by the model's own template"}
+        document, _TOKENIZE, (), {"chat_template": "prompts are rendered by the model's own template"}
     )
     if ("prompt" in given) == ("messages" in given):
         raise ApiError("you must provide either a `prompt` or `messages`", param="prompt")
@@ -70,10 +73,10 @@ def read_tokenize(document: Mapping[str, Any]) -> TokenizerRequest:
         name: given[name] for name in ("add_special_tokens", "return_token_strs") if name in given
     }
     if "prompt" in given:
-        return TokenizerRequest(given["model"], to_json({"prompt": given["prompt"], **options}))
+        return TokenizerRequest(given.get("model", ""), to_json({"prompt": given["prompt"], **options}))
     conversation = {"messages": check_messages(given["messages"], "messages")}
     conversation.update({name: given[name] for name in _CONVERSATION if name in given})
-    return TokenizerRequest(given["model"], to_json({"chat": conversation, **options}))
+    return TokenizerRequest(given.get("model", ""), to_json({"chat": conversation, **options}))
 
 
 def read_detokenize(document: Mapping[str, Any]) -> TokenizerRequest:
@@ -82,15 +85,20 @@ def read_detokenize(document: Mapping[str, Any]) -> TokenizerRequest:
     Raises:
         ApiError: If a field is invalid.
     """
-    given = validate_fields(document, _DETOKENIZE, ("model", "tokens"))
+    given = validate_fields(document, _DETOKENIZE, ("tokens",))
     if given["tokens"] and not are_token_ids(given["tokens"]):
         raise ApiError("`tokens` must be an array of token ids", param="tokens")
-    return TokenizerRequest(given["model"], to_json({"tokens": given["tokens"]}))
+    return TokenizerRequest(given.get("model", ""), to_json({"tokens": given["tokens"]}))
 
 
 def counting_request(model: str, conversation: str) -> TokenizerRequest:
     """A request for the number of tokens of a conversation, which is JSON."""
     return TokenizerRequest(model, to_json({"chat": orjson.Fragment(conversation), "return_tokens": False}))
+
+
+def info_request(model: str) -> TokenizerRequest:
+    """A request for what a client must know of a tokenizer to use it: its special tokens and the chat template."""
+    return TokenizerRequest(model, to_json({"info": True}))
 
 
 def has_tokenizer(metadata: ModelMetadata) -> bool:

@@ -37,6 +37,7 @@ MESSAGES = "messages"
 _PROMPT_IDS = "prompt_token_ids"
 _PROMPT_TEXT = "prompt_text"
 _PROMPT_LOGPROBS = "prompt_logprobs"
+_TRANSFER = "kv_transfer_params"
 _SAMPLING = "sampling_parameters"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _UNFINISHED = ("", "None")
@@ -193,6 +194,7 @@ class ModelOutput:
         cached_tokens: Tokens of the prompt that were in the model's cache; None if the model did not report them.
         prompt_text: Text of the prompt; None if it was not requested.
         prompt_logprobs: For each token of the prompt its alternatives, as those of the text; the first has none.
+        transfer: What another server needs to continue with the model's cache; None if the model did not report it.
     """
 
     deltas: list[ChoiceDelta]
@@ -201,6 +203,7 @@ class ModelOutput:
     cached_tokens: int | None = None
     prompt_text: str | None = None
     prompt_logprobs: list[Any] | None = None
+    transfer: dict[str, Any] | None = None
 
 
 def read_output(response: InferResponse) -> ModelOutput:
@@ -223,7 +226,9 @@ def read_output(response: InferResponse) -> ModelOutput:
             delta.logprobs = _json(logprobs) or []
         for delta, message in zip(deltas, strings(outputs.get("message")), strict=False):
             delta.message = _message(_json(message))
-        prompt_logprobs = next((_json(text) for text in strings(outputs.get(_PROMPT_LOGPROBS))), None)
+        prompt_logprobs, transfer = (
+            next((_json(text) for text in strings(outputs.get(name))), None) for name in (_PROMPT_LOGPROBS, _TRANSFER)
+        )
     except ValueError as problem:
         raise ApiError(f"The model returned invalid JSON: {problem}", status=SERVER_ERROR) from None
     return ModelOutput(
@@ -233,6 +238,7 @@ def read_output(response: InferResponse) -> ModelOutput:
         sum_of(outputs.get("num_cached_tokens")),
         next(iter(strings(outputs.get(_PROMPT_TEXT))), None),
         prompt_logprobs,
+        transfer,
     )
 
 

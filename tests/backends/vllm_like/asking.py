@@ -89,6 +89,7 @@ def metric(server: ServerProcess, name: str, model: str) -> float:
     connection.request("GET", "/metrics")
     page = connection.getresponse().read().decode()
     connection.close()
-    # The server's own metrics have no label `model_name`.
-    line = re.compile(rf'{re.escape(name)}\{{model="{model}",(?:model_name="{model}",)?version="1"\}} (.+)')
+    # The server's own metrics have none of vLLM's labels.
+    labels = rf'(?:engine="0",)?model="{model}",(?:model_name="{model}",)?version="1"'
+    line = re.compile(rf"{re.escape(name)}\{{{labels}\}} (.+)")
     return float(next(found[1] for found in map(line.fullmatch, page.splitlines()) if found))

@@ -12,7 +12,7 @@ from support.once import once
 from support.packages import install_packages
 
 HERE = Path(__file__).parent
-PACKAGES = ("numpy", "xllamacpp==2026.10.11549", "gguf==0.19.0")
+PACKAGES = ("numpy", "xllamacpp==2026.10.11549", "gguf==0.19.0", "prometheus-client==0.23.1")
 _SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 

@@ -316,6 +316,33 @@ def test_metrics_count_what_runs_and_what_waits_for_a_place(server: ServerProces
     assert queue_ns(server) - queued >= waited, "it waited in the queue of the engine"
 
 
+def test_a_request_is_cancelled_while_its_prompt_is_read_and_counts_as_far_as_it_was(tmp_path: Path, engines: Path):
+    settings = {"model": "tiny.gguf", "max_model_len": 4096, "max_num_seqs": 1, "max_num_batched_tokens": 2}
+    add_model(tmp_path / "models", engines, "reader", settings)
+    body = json.dumps({"text_input": "x " * 2000, "max_tokens": 1})
+
+    def is_running() -> bool:
+        return metric(server, "vllm:num_requests_running", "reader") == 1
+
+    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
+        whole = ask(server, "reader", text_input="x " * 2000, max_tokens=1, return_num_input_tokens=True)
+        length = whole["num_input_tokens"]
+        # On a busy machine the model may read all of it before it hears that the client has left.
+        for _ in range(10):
+            before = metric(server, "vllm:prompt_tokens_total", "reader")
+            ask(server, "reader", text_input="another", max_tokens=1)  # the prompt is not in the cache then
+            short = metric(server, "vllm:prompt_tokens_total", "reader") - before
+            connection = http.client.HTTPConnection(*server.http_url.split(":"), timeout=60)
+            connection.request("POST", "/v2/models/reader/generate", body)
+            until(is_running, "the prompt to be read")
+            connection.close()
+            until(lambda: not is_running(), "the request to end")
+            counted = metric(server, "vllm:prompt_tokens_total", "reader") - before - short
+            if 0 < counted < length:
+                break
+        assert 0 < counted < length
+
+
 def queue_ns(server: ServerProcess) -> int:
     """How many nanoseconds the requests of the model that have succeeded were queued together."""
     return server.get("/v2/models/llama/stats").json()["model_stats"][0]["inference_stats"]["queue"]["ns"]  # type: ignore[no-any-return] # fmt: skip
@@ -327,6 +354,7 @@ WRONG = {
     "broken": ({"model": "broken.gguf"}, "is damaged or incomplete: its GGUF header cannot be read"),
     "no_package": ({"model": "pkg:no_such_package/a.gguf"}, "there is no package 'no_such_package' in '"),
     "unknown_key": ({"model": "tiny.gguf", "max_model_length": 3}, "unknown key in model.json in '"),
+    "batch": ({"model": "tiny.gguf", "max_num_batched_tokens": 1}, "must be an integer of 2 or more, not 1"),
     "unknown_option": (
         {"model": "tiny.gguf", "engine_options": {"threads": 3}},
         "'threads' (did you mean 'n_threads'?)",

@@ -429,3 +429,21 @@ def test_the_reason_of_a_failed_load_is_the_first_line_that_names_it(lines: list
     from vllm_like.engines import llama_responses
 
     assert llama_responses.load_error(lines) == reason
+
+
+@pytest.mark.parametrize(
+    ("weights", "threads", "has_gpu", "tokens"),
+    [
+        (135_000_000, 1, False, 37),
+        (135_000_000, 8, False, 296),
+        (7_000_000_000, 1, False, 16),
+        (7_000_000_000, 64, False, 45),
+        (1_000_000, 1, False, 512),
+        (0, 1, False, 512),
+        (7_000_000_000, 1, True, 512),
+    ],
+)
+def test_a_batch_of_prompts_is_what_a_cpu_reads_in_half_a_second(weights, threads, has_gpu, tokens):
+    from vllm_like.engines import llama_defaults
+
+    assert llama_defaults.batched_tokens(weights, threads, has_gpu=has_gpu) == tokens

@@ -471,9 +471,45 @@ def test_names_of_other_servers_have_their_effect(client):
     assert complete(client, extra_body=neutral).choices[0].text == complete(client).choices[0].text
 
 
-def test_echo_with_logprobs_is_rejected_by_an_engine_that_cannot_compute_them(client):
-    with pytest.raises(openai.BadRequestError, match="does not compute log probabilities of the prompt"):
-        complete(client, echo=True, logprobs=1)
+def test_echo_with_logprobs_has_those_that_the_model_generates_with(client):
+    """As an evaluation harness asks: a text is scored by the probabilities that it is generated with."""
+    made = complete(client, max_tokens=12, logprobs=2, temperature=0)
+    ids = tokens_of(client, PROMPT + made.choices[0].text)
+    known = made.choices[0].logprobs
+    answer = complete(client, prompt=[ids], max_tokens=1, echo=True, logprobs=2)
+    found = answer.choices[0].logprobs
+    assert answer.choices[0].text.startswith("<|bos|>" + PROMPT)
+    assert answer.usage.prompt_tokens == len(ids)
+    assert len(found.tokens) == len(found.token_logprobs) == len(found.top_logprobs) == len(ids) + 1
+    assert (found.token_logprobs[0], found.top_logprobs[0]) == (None, None)
+    assert all(isinstance(one, float) for one in found.token_logprobs[1:])
+    begin = len(tokens_of(client, PROMPT))
+    # Until the first token that other tokens are made of when the text is read again.
+    same = [one == other for one, other in zip(known.tokens, found.tokens[begin:], strict=False)]
+    count = same.index(False) if False in same else len(same)
+    assert count > 1
+    assert found.token_logprobs[begin : begin + count] == pytest.approx(known.token_logprobs[:count], abs=1e-3)
+    assert [max(top.values()) for top in found.top_logprobs[begin : begin + count]] == pytest.approx(
+        known.token_logprobs[:count], abs=1e-3
+    )
+    assert found.text_offset[1] == len(found.tokens[0])
+
+
+def test_parts_of_characters_have_log_probabilities_too(client):
+    answer = complete(client, prompt="h\u00e9 \U0001f600", max_tokens=0, echo=True, logprobs=1)
+    found = answer.choices[0].logprobs
+    assert len(found.tokens) == answer.usage.prompt_tokens > 6
+    assert all(-20 < one < 0 for one in found.token_logprobs[1:])
+
+
+def test_a_prompt_that_exceeds_the_context_is_not_scored(client):
+    with pytest.raises(openai.BadRequestError, match="maximum context length is 2048 tokens"):
+        complete(client, prompt=[[70] * 2048], echo=True, logprobs=1)
+
+
+def tokens_of(client, text: str) -> list[int]:
+    base = str(client.base_url).removesuffix("v1/")
+    return client.post(f"{base}tokenize", body={"model": "llama", "prompt": text}, cast_to=object)["tokens"]  # type: ignore[index]
 
 
 def test_a_prompt_is_echoed_without_an_answer(client):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import re
 from collections.abc import Iterator
@@ -211,6 +213,55 @@ def test_an_answer_that_is_not_in_the_form_of_the_template_is_content(client, st
         else:
             text, reason = answer.choices[0].message.content, answer.choices[0].finish_reason
         assert (text, reason) == ("Neither a channel nor a call.", "stop")
+
+
+def messages(server: ServerProcess, **body: Any) -> Any:
+    """The answer of Anthropic's API."""
+    given = {"max_tokens": 50, "messages": [USER], **body}
+    connection = http.client.HTTPConnection("127.0.0.1", server.openai_port, timeout=30)  # type: ignore[attr-defined]
+    with contextlib.closing(connection):
+        connection.request("POST", "/v1/messages", json.dumps(given))
+        return connection.getresponse().read().decode()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("stops", "text", "reason", "sequence"),
+    [
+        (["tha", "x"], "Fine, ", "stop_sequence", "tha"),
+        ([", th"], "Fine", "stop_sequence", ", th"),
+        (["thanks!", "Fine. "], "Fine, thanks.", "end_turn", None),
+        (["anks."], "Fine, th", "stop_sequence", "anks."),
+    ],
+)
+def test_messages_name_the_stop_sequence_that_has_ended_them(server, stream, stops, text, reason, sequence):
+    got = messages(server, model="strict", stop_sequences=stops, stream=stream)
+    if not stream:
+        document = json.loads(got)
+        said = "".join(block["text"] for block in document["content"])
+        assert document["usage"]["input_tokens"] + document["usage"]["cache_read_input_tokens"] > 5
+        tokens = document["usage"]["output_tokens"]
+    else:
+        events = [json.loads(line[6:]) for line in got.splitlines() if line.startswith("data: ")]
+        said = "".join(event["delta"].get("text", "") for event in events if event["type"] == "content_block_delta")
+        last = next(event for event in events if event["type"] == "message_delta")
+        document, tokens = last["delta"], last["usage"]["output_tokens"]
+    assert (said, document["stop_reason"], document["stop_sequence"]) == (text, reason, sequence)
+    assert tokens in ((2, 3) if sequence else (3,))
+
+
+def test_a_stop_in_the_reasoning_does_not_end_the_answer(client):
+    message = talk(client, "thinker", tools=[RUN], stop=["list it"]).choices[0].message
+    assert message.reasoning_content.strip() == "I should list it."
+    assert len(message.tool_calls) == 1
+
+
+def test_a_stop_ends_chats_and_several_choices_as_well(client):
+    for count in (1, 2):
+        answer = talk(client, "strict", stop="thanks", n=count)
+        assert [(one.message.content, one.finish_reason) for one in answer.choices] == [("Fine, ", "stop")] * count
+    choice = talk(client, "strict", stop="thanks", logprobs=True).choices[0]
+    assert (choice.message.content, choice.finish_reason) == ("Fine, ", "stop")
 
 
 def test_a_draft_model_proposes_tokens(client):

@@ -10,6 +10,7 @@ import re
 import signal
 from pathlib import Path
 
+import openai
 import psutil
 import pytest
 from support.server import ServerProcess, free_ports
@@ -394,6 +395,103 @@ def test_vllm_gets_the_priority_the_salt_and_the_transfer_of_a_request(client):
     answer = client.completions.create(model="fake", prompt="PASSED on", max_tokens=3, extra_body=extra)
     assert answer.choices[0].text == (" priority=-3 salt=s extra={'kv_transfer_params': {'do_remote_decode': True}}")
     assert answer.usage.prompt_tokens_details.cached_tokens == 1
+    # What a router sends to the server that continues with the cache.
+    assert answer.model_extra["kv_transfer_params"] == {"remote_engine_id": "e1", "asked": {"do_remote_decode": True}}
+
+
+def test_the_header_of_routers_chooses_the_replica(client):
+    given = {"model": "fake", "prompt": "PASSED on", "max_tokens": 4}
+    for headers, rank in (({"X-data-parallel-rank": "2"}, 2), ({}, None)):
+        assert client.completions.create(**given, extra_headers=headers).choices[0].text.endswith(f" rank={rank}")
+    with pytest.raises(openai.BadRequestError, match="X-data-parallel-rank must be an integer of 0 or more, not 'two'"):
+        client.completions.create(**given, extra_headers={"X-data-parallel-rank": "two"})
+    with pytest.raises(openai.BadRequestError, match="does not support the sampling parameter 'data_parallel_rank'"):
+        client.completions.create(model="llama", prompt="x", extra_headers={"X-data-parallel-rank": "1"})
+
+
+def test_what_vllm_measures_has_its_names_and_labels(server, client):
+    """Dashboards and autoscalers for vLLM find every metric, also those that only its release knows."""
+    client.completions.create(model="fake", prompt="one two three", max_tokens=2)
+    own = 'engine="0",model="fake",model_name="fake"'
+
+    def value(name: str, more: str = "") -> float:
+        wanted = {*own.split(","), 'version="1"', *filter(None, [more])}
+        found = [re.fullmatch(rf"{re.escape(name)}\{{(.*)\}} (.*)", line) for line in _page(server)]
+        return next((float(one[2]) for one in found if one is not None and set(one[1].split(",")) == wanted), 0.0)
+
+    until(lambda: value("vllm:request_success_total", 'finished_reason="length"') > 0, "the request to be counted")
+    assert value("vllm:prefix_cache_queries_total") >= 3
+    until(lambda: value("vllm:kv_cache_usage_perc") == 0, "the cache to be free")
+    first = "vllm:time_to_first_token_seconds"
+    assert value(f"{first}_bucket", 'le="0.01"') == 0
+    # Each in a reading of its own, while requests of earlier tests may still be counted.
+    until(lambda: value(f"{first}_bucket", 'le="0.1"') == value(f"{first}_count") > 0, "the first tokens")
+
+    def tokens() -> float:
+        return value("vllm:generation_tokens_total") + value("vllm:prompt_tokens_total")
+
+    until(lambda: value("vllm:iteration_tokens_total_sum") == tokens() > 0, "the tokens of each step")
+    page = _page(server)
+    assert 'vllm:cache_config_info{block_size="16",engine="0",model="fake",version="1"} 1' in page
+    assert not any(line.startswith("other_info") for line in page)
+    # Each once: a sum over all of a name must not count requests twice.
+    families = [line for line in page if line.startswith("# TYPE vllm:")]
+    assert len(families) == len(set(families))
+    assert sum(line.startswith("vllm:prompt_tokens_total") and 'model="fake"' in line for line in page) == 1
+
+
+def test_what_a_tokenizer_is_like_is_told_without_paths(server):
+    info = json.loads(_got(server, "/tokenizer_info?model=fake"))
+    assert (info["tokenizer_class"], info["eos_token"], info["pad_token"]) == ("Tokenizer", "<unk>", None)
+    assert info["chat_template"] == "the template of the tokenizer"
+    assert (info["model_max_length"], "odd" in info) == (4096, True)
+    assert "/a/path" not in json.dumps(info)
+
+
+def test_a_model_sleeps_and_wakes_up(tmp_path, engines):
+    settings = {"model": "some/model", "enable_sleep_mode": "true"}
+    add_model(tmp_path / "models", engines, "sleepy", settings)
+    add_model(tmp_path / "models", engines, "awake", {"model": "some/model"})
+    port = free_ports(1)[0]
+    with ServerProcess(tmp_path / "models", f"--openai-port={port}", work=tmp_path) as server:
+        server.openai_port = port  # type: ignore[attr-defined]
+        body = {"model": "sleepy", "prompt": "one", "max_tokens": 1}
+        with Stream(server, "sleepy", text_input="hello", max_tokens=100000) as running:
+            reader = iter(running)
+            next(reader)
+            assert _posted(server, "/sleep?model=sleepy", {}) == b""
+            *_, last = reader
+            assert last.get("finish_reason", "abort") == "abort"
+        assert json.loads(_got(server, "/is_sleeping?model=sleepy")) == {"is_sleeping": True}
+        error = json.loads(_posted(server, "/v1/completions", body))["error"]
+        assert error["message"].endswith("the model is asleep; wake it up by POST /wake_up")
+        assert server.get("/v2/models/sleepy/ready").status == 200
+        assert _posted(server, "/wake_up?model=sleepy&tags=weights&tags=kv_cache", {}) == b""
+        assert json.loads(_got(server, "/is_sleeping?model=sleepy")) == {"is_sleeping": False}
+        assert json.loads(_posted(server, "/v1/completions", body))["choices"][0]["text"] == " one"
+        for path in ("/sleep?model=awake", "/wake_up?model=awake"):
+            error = json.loads(_posted(server, path, {}))["error"]
+            assert "needs the engine vllm and 'enable_sleep_mode' in its model.json" in error["message"]
+        assert json.loads(_got(server, "/is_sleeping?model=awake")) == {"is_sleeping": False}
+        error = json.loads(_posted(server, "/sleep", {}))["error"]
+        assert error["message"] == "you must provide a `model` parameter: 2 models here sleep: awake, sleepy"
+        assert refusal(server, "sleepy", engine_request='{"sleep": {"level": 7}}').startswith(
+            "Error generating stream: 'engine_request' must be one of"
+        )
+
+
+def _page(server: ServerProcess) -> list[str]:
+    connection = http.client.HTTPConnection(*server.metrics_url.split(":"), timeout=30)
+    with contextlib.closing(connection):
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().decode().splitlines()
+
+
+def _got(server: ServerProcess, path: str) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", server.openai_port, timeout=30)  # type: ignore[attr-defined]
+    with contextlib.closing(connection):
+        connection.request("GET", path)
+        return connection.getresponse().read()
 
 
 def test_an_adapter_is_chosen_by_a_field_too(client):

@@ -198,7 +198,6 @@ def called(function: Any) -> Any:
         ({"tools": [{"type": "function", "function": {}}]}, "`tools[0].function.name` must be a string", "tools[0].function.name"),
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "`tools[0].function.name` must be a string", "tools[0].function.name"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": "x"}}]}, "`tools[0].function.parameters` must be an object", "tools[0].function.parameters"),
-        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "'custom' is not supported in chats", "tools[0].type"),
         ({"tools": [FUNCTION], "tool_choice": "always"}, "`tool_choice` must be auto, none, required", "tool_choice"),
         ({"tools": [FUNCTION], "tool_choice": {"type": "function"}}, "`tool_choice` must be auto", "tool_choice"),
         ({"tools": [FUNCTION], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "Tool 'g' has not been passed in `tools`.", "tool_choice"),

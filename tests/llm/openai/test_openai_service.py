@@ -342,7 +342,8 @@ def test_a_template_makes_prompts_for_models_without_conversations(tmp_path):
 def test_templates_may_use_the_functions_of_hugging_face_and_may_fail(tmp_path, text, outcome):
     (tmp_path / "chat.jinja").write_text(text)
     template = ChatTemplate(tmp_path / "chat.jinja")
-    conversation = {"messages": [{"role": "user", "content": "\u00e9"}] * 2, "add_generation_prompt": False}
+    said = [{"role": role, "content": "\u00e9"} for role in ("user", "assistant")]
+    conversation = {"messages": said, "add_generation_prompt": False}
     if outcome is ApiError:
         with pytest.raises(ApiError, match="The chat template rejected the conversation: "):
             template.prompt(conversation)
@@ -350,6 +351,32 @@ def test_templates_may_use_the_functions_of_hugging_face_and_may_fail(tmp_path, 
         assert template.prompt(conversation) == outcome
     with pytest.raises(ApiError, match="needs a model with the input 'messages'"):
         template.prompt({**conversation, "continue_final_message": True})
+
+
+ONE_SYSTEM = """{% for m in messages %}
+{% if m.role == 'system' and not loop.first %}{{ raise_exception('System message must be at the beginning.') }}{% endif %}
+{{ m.role }}={{ m.content }};
+{% endfor %}"""
+ALTERNATING = """{% for m in messages %}
+{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Roles must alternate') }}{% endif %}
+{{ m.role }}={{ m.content }};
+{% endfor %}"""
+ANY = "{% for m in messages %}{{ m.role }}={{ m.content }};\n{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("text", "prompt"),
+    [
+        (ONE_SYSTEM, "system=one\n\ntwo;\nuser=three;\nuser=four;\n"),
+        (ALTERNATING, "user=one\n\ntwo\n\nthree\n\nfour;\n"),
+        (ANY, "system=one;\nuser=three;\nsystem=two;\nuser=four;\n"),
+    ],
+)
+def test_messages_are_adapted_to_what_the_template_accepts(tmp_path, text, prompt):
+    (tmp_path / "chat.jinja").write_text(text)
+    said = [("system", "one"), ("user", "three"), ("system", "two"), ("user", "four")]
+    messages = [{"role": role, "content": content} for role, content in said]
+    assert ChatTemplate(tmp_path / "chat.jinja").prompt({"messages": messages}) == prompt
 
 
 @pytest.mark.parametrize(

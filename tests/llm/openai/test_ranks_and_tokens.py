@@ -1,10 +1,11 @@
-"""`/v1/rerank`, `/tokenize` and `/detokenize`, and the counts of Anthropic's API that are made of them."""
+"""`/v1/rerank`, `/tokenize`, `/detokenize` and `/tokenizer_info`, the counts that are made of them, and `/sleep`."""
 
 from __future__ import annotations
 
 import json
 
 import anthropic
+import openai
 import pytest
 
 from .fake_models import given, said, served
@@ -21,8 +22,13 @@ def answer(_, request, sink):
         scores = [json.dumps(float(len(document))) for document in asked["documents"]]
         sink.send(said(*scores), True)
         return
+    if "engine_request" in names:
+        sink.send(said(json.dumps({"is_sleeping": True})), True)
+        return
     asked = json.loads(given(request, "tokenizer_request"))
-    if "tokens" in asked:
+    if "info" in asked:
+        document = {"tokenizer_class": "Letters", "eos_token": "."}
+    elif "tokens" in asked:
         document = {"prompt": bytes(asked["tokens"]).decode()}
     else:
         text = asked["prompt"] if "prompt" in asked else "".join(one["content"] for one in asked["chat"]["messages"])
@@ -36,7 +42,7 @@ def answer(_, request, sink):
 
 @pytest.fixture(scope="module")
 def api():
-    with served(answer, more=["tokenizer_request"], max_json=1 << 20) as each:
+    with served(answer, more=["tokenizer_request", "engine_request"], max_json=1 << 20) as each:
         yield each
 
 
@@ -140,3 +146,64 @@ def test_anthropics_counts_are_the_tokenizers(api):
         assert count.input_tokens == 5
     asked = json.loads(given(api.engine.requests[-1], "tokenizer_request"))
     assert asked["return_tokens"] is False
+
+
+def test_the_input_of_a_response_is_counted(api):
+    base = f"http://127.0.0.1:{api.port}/v1"
+    with openai.OpenAI(base_url=base, api_key="any", max_retries=0, timeout=20) as client:
+        count = client.responses.input_tokens.count(model="fake", instructions="abc", input="de")
+        assert (count.object, count.input_tokens) == ("response.input_tokens", 5)
+        with pytest.raises(openai.BadRequestError, match="`input` must hold at least one item"):
+            client.responses.input_tokens.count(model="fake", input=[])
+    asked = json.loads(given(api.engine.requests[-1], "tokenizer_request"))
+    assert asked["return_tokens"] is False
+
+
+def test_the_only_tokenizer_needs_no_name(api):
+    got = api.request("POST", "/tokenize", json.dumps({"prompt": "ab"})).json()
+    assert got["tokens"] == [97, 98]
+    assert api.request("POST", "/detokenize", json.dumps({"tokens": [97]})).json() == {"prompt": "a"}
+    with served(answer) as other:
+        got = other.request("POST", "/tokenize", json.dumps({"prompt": "ab"}))
+        assert (got.status, got.json()["error"]["message"]) == (
+            400,
+            "you must provide a `model` parameter: no model here can tokenize",
+        )
+
+
+@pytest.mark.parametrize("path", ["/tokenizer_info", "/tokenizer_info?model=fake"])
+def test_what_a_tokenizer_is_like_is_told(api, path):
+    got = api.request("GET", path)
+    assert (got.status, got.json()) == (200, {"tokenizer_class": "Letters", "eos_token": "."})
+    assert api.request("POST", path, "{}").status == 405
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "asked"),
+    [
+        ("POST", "/sleep", {"sleep": {"level": 1, "mode": "abort"}}),
+        ("POST", "/sleep?level=2&mode=wait&model=fake", {"sleep": {"level": 2, "mode": "wait"}}),
+        ("POST", "/wake_up", {"wake_up": {"tags": None}}),
+        ("POST", "/wake_up?tags=weights&tags=kv_cache", {"wake_up": {"tags": ["weights", "kv_cache"]}}),
+        ("GET", "/is_sleeping", {"is_sleeping": True}),
+    ],
+)
+def test_engines_are_told_to_sleep_and_to_wake_up(api, method, path, asked):
+    got = api.request(method, path)
+    assert got.status == 200
+    assert json.loads(given(api.engine.requests[-1], "engine_request")) == asked
+    assert got.body == (b"" if method == "POST" else b'{"is_sleeping": true}')
+
+
+def test_invalid_requests_to_engines_are_rejected(api):
+    for query, message in (
+        ("level=3", "`level` must be one of 1, 2, not '3'"),
+        ("mode=now", "`mode` must be one of abort, wait, keep, not 'now'"),
+    ):
+        got = api.request("POST", f"/sleep?{query}")
+        assert (got.status, got.json()["error"]["message"]) == (400, message)
+    with served(answer) as other:
+        got = other.request("POST", "/sleep?model=fake")
+        assert got.json()["error"]["message"] == (
+            "The model `fake` does not sleep: it has no string input 'engine_request'"
+        )

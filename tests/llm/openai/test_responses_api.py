@@ -11,8 +11,8 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from naiad_llm.openai.custom_tools import custom_input
 from naiad_llm.openai.responses.store import ResponseStore, StoredResponse
-from naiad_llm.openai.responses.tools import custom_input
 
 from .fake_models import Api, given, said, served
 
@@ -230,8 +230,8 @@ def test_a_call_of_a_custom_tool_is_streamed_as_its_text(client):
     with client.responses.stream(model="fake", input="patch", tools=[PATCH]) as stream:
         events = list(stream)
     kinds = [event.type for event in events if "custom" in event.type or "function" in event.type]
-    assert kinds == ["response.custom_tool_call_input.delta", "response.custom_tool_call_input.done"]
-    assert next(event for event in events if event.type.endswith("input.delta")).delta == "one\ntwo"
+    assert kinds == ["response.custom_tool_call_input.delta"] * 2 + ["response.custom_tool_call_input.done"]
+    assert [event.delta for event in events if event.type.endswith("input.delta")] == ["one\n", "two"]
     (done,) = [event.item for event in events if event.type == "response.output_item.done"]
     assert (done.type, done.input) == ("custom_tool_call", "one\ntwo")
 

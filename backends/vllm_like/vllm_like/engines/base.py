@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 _NO_TOKENIZER = "the engine of this model does not tokenize"
+_NO_SLEEP = (
+    "this model cannot sleep, which needs the engine vllm and 'enable_sleep_mode' in its model.json; unload it to free "
+    "its memory"
+)
 
 
 class CallerError(ValueError):
@@ -36,6 +40,7 @@ class Generation:
         wants_counts: Whether each delta needs its number of tokens; else the last one has the total.
         is_stream: Whether each delta is sent to the client at once.
         wants_prompt: Whether the text of the prompt is needed.
+        wants_stop: Whether the client is told which of the texts in `stop` has ended a choice.
     """
 
     request_id: str
@@ -48,6 +53,7 @@ class Generation:
     wants_counts: bool = False
     is_stream: bool = False
     wants_prompt: bool = False
+    wants_stop: bool = False
 
 
 @dataclass
@@ -116,6 +122,12 @@ class Sink:
         Engines that do not know it need not call it. *logprobs* has for each token what `Delta.logprobs` has.
         """
 
+    def on_progress(self, processed_tokens: int) -> None:
+        """Note how many tokens of the prompt were read so far, for a request that is cancelled meanwhile."""
+
+    def on_transfer(self, parameters: Mapping[str, Any]) -> None:
+        """Note what another server needs to continue with this request's cache (`kv_transfer_params` of vLLM)."""
+
     def is_cancelled(self) -> bool:
         """Whether the client has cancelled the request or disconnected."""
         raise NotImplementedError
@@ -127,6 +139,29 @@ class Sink:
     def end(self, error: Optional[BaseException] = None) -> None:
         """End the output, with *error* if it failed; called exactly once."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class EngineMetric:
+    """A metric that an engine measures itself, as it is now.
+
+    Attributes:
+        name: Its name on a page of metrics.
+        description: What it measures.
+        kind: `counter`, `gauge` or `histogram`.
+        labels: Its labels.
+        value: The value; of a histogram, the sum of its values.
+        buckets: A histogram's upper bounds.
+        counts: How many values are in each of its buckets, and in a last one above all bounds.
+    """
+
+    name: str
+    description: str
+    kind: str
+    labels: Mapping[str, str]
+    value: float
+    buckets: Tuple[float, ...] = ()
+    counts: Tuple[int, ...] = ()
 
 
 EmbeddingSink = Callable[[List[List[float]], int, Optional[BaseException]], None]
@@ -184,6 +219,31 @@ class Engine:
     def render(self, conversation: Dict[str, Any]) -> str:  # noqa: ARG002 - signature of engines that can
         """A conversation as the prompt that the chat template makes of it; blocks."""
         raise CallerError(_NO_TOKENIZER)
+
+    def tokenizer_info(self) -> Dict[str, Any]:
+        """What clients must know of the tokenizer to use it: its special tokens and the chat template; blocks."""
+        raise CallerError(_NO_TOKENIZER)
+
+    def metrics(self) -> List[EngineMetric]:
+        """The metrics that the engine measures itself, in place of those that the backend measures."""
+        return []
+
+    def sleep(self, level: int, mode: str) -> None:  # noqa: ARG002 - signature of engines that can
+        """Free the memory of the GPU; blocks.
+
+        Args:
+            level: 1 keeps the weights in the machine's memory, 2 discards them.
+            mode: `abort` ends the running requests, `wait` waits for them, `keep` freezes them.
+        """
+        raise CallerError(_NO_SLEEP)
+
+    def wake_up(self, tags: Optional[List[str]]) -> None:  # noqa: ARG002 - signature of engines that can
+        """Undo `sleep`, for the parts that *tags* name or for all; blocks."""
+        raise CallerError(_NO_SLEEP)
+
+    def is_sleeping(self) -> bool:
+        """Whether the engine sleeps; blocks."""
+        return False
 
     def check_health(self) -> None:
         """Raise an exception if the engine is unhealthy."""

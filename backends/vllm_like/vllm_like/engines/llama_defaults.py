@@ -11,6 +11,13 @@ from vllm_like import values
 MAX_MODEL_LEN = 4096
 MAX_NUM_SEQS = 4
 BATCHED_TOKENS = 512
+"""The most tokens of prompts in a batch by default: llama.cpp's own default of `n_ubatch`."""
+LEAST_BATCH = 2
+"""llama.cpp warms up with so many tokens, and aborts if they do not fit into a batch."""
+_LEAST_BATCHED_TOKENS = 16
+_BATCH_SECONDS = 0.5
+_OPERATIONS_PER_SECOND = 20e9
+"""Of one thread, multiplications and additions: what a 135M model in Q4_1 reached on a busy core."""
 OPTIONS: Mapping[str, Any] = {
     "n_threads": None,
     "n_threads_batch": None,
@@ -107,6 +114,22 @@ def option(given: Mapping[str, Any], key: str) -> Any:
 
 def _is_share(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+
+
+def batched_tokens(weights: int, threads: int, *, has_gpu: bool) -> int:
+    """How many tokens of prompts a CPU reads in about half a second; a GPU reads as many as there can be.
+
+    A request cannot be cancelled within a batch, and no other request gets a token meanwhile.
+
+    Args:
+        weights: Number of the model's weights; 0 if unknown.
+        threads: How many threads read a prompt.
+        has_gpu: Whether layers of the model are on a GPU.
+    """
+    if has_gpu or not weights:
+        return BATCHED_TOKENS
+    fast = int(_BATCH_SECONDS * _OPERATIONS_PER_SECOND * threads / (2 * weights))
+    return max(_LEAST_BATCHED_TOKENS, min(fast, BATCHED_TOKENS))
 
 
 def check_sizes(length: int, seqs: int) -> None:

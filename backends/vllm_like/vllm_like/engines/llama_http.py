@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from typing import Any, Dict, List, Mapping, Union
+from typing import Any, Dict, List, Mapping, Optional, Union
 from urllib.parse import urlsplit
 
 from vllm_like.engines import llama_responses
@@ -24,10 +24,19 @@ def post(address: str, key: str, path: str, body: Mapping[str, Any]) -> Dict[str
     Raises:
         CallerError: If llama.cpp rejects the request.
     """
+    return _ask(address, key, "POST", path, json.dumps(body))
+
+
+def get(address: str, key: str, path: str) -> Dict[str, Any]:
+    """The JSON object of a path that needs no body; *address* and *key* are as for `post`."""
+    return _ask(address, key, "GET", path, None)
+
+
+def _ask(address: str, key: str, method: str, path: str, body: Optional[str]) -> Dict[str, Any]:
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=_TIMEOUT_SECONDS)
     try:
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-        connection.request("POST", path, json.dumps(body), headers)
+        connection.request(method, path, body, headers)
         document: Dict[str, Any] = json.loads(connection.getresponse().read())
     finally:
         connection.close()

@@ -22,7 +22,17 @@ _SAME_NAMES: Mapping[str, Any] = {
     "stop": [],
 }
 _CONVERTED = frozenset(
-    ("repetition_penalty", "top_k", "seed", "logprobs", "structured_outputs", "logit_bias", "best_of", "detokenize")
+    (
+        "repetition_penalty",
+        "top_k",
+        "seed",
+        "logprobs",
+        "prompt_logprobs",
+        "structured_outputs",
+        "logit_bias",
+        "best_of",
+        "detokenize",
+    )
 )
 _NEUTRAL: Mapping[str, Any] = {
     "min_tokens": 0,
@@ -35,6 +45,7 @@ _NEUTRAL: Mapping[str, Any] = {
     "early_stopping": False,
     "length_penalty": 1.0,
     "priority": 0,
+    "data_parallel_rank": 0,
 }
 """Parameters that llama.cpp does not have, with the values that have no effect."""
 
@@ -42,6 +53,16 @@ _STRUCTURE_DETAILS = frozenset(
     ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern", "backend", "disable_fallback")
 )
 """Members of `structured_outputs` that only tune vLLM's implementation."""
+
+
+def finds_stops(generation: Generation) -> bool:
+    """Whether the backend finds the end of the text, since llama.cpp does not tell which stop has ended it.
+
+    llama.cpp ends one of several choices, and knows which log probabilities belong to the text that is left.
+    """
+    given = generation.sampling
+    is_one = given.get("n", 1) == 1 and not generation.wants_logprobs
+    return generation.wants_stop and is_one and bool(given.get("stop"))
 
 
 def body(generation: Generation, seed: Optional[int], max_logprobs: int) -> Dict[str, Any]:
@@ -70,7 +91,9 @@ def body(generation: Generation, seed: Optional[int], max_logprobs: int) -> Dict
         document["seed"] = seed & 0xFFFFFFFF
     if "logit_bias" in given:
         document["logit_bias"] = [[token, bias] for token, bias in given["logit_bias"].items()]
-    if generation.wants_counts:
+    if finds_stops(generation):
+        document["stop"] = []
+    if generation.wants_counts or finds_stops(generation):
         document["timings_per_token"] = True
     _add_logprobs(document, generation, max_logprobs)
     if "structured_outputs" in given:
@@ -92,11 +115,8 @@ def _reject_unsupported(generation: Generation) -> None:
         raise CallerError("the engine xllamacpp does not support images in 'messages'")
     if given.get("best_of", 1) not in (1, given.get("n", 1)):
         raise CallerError("the engine xllamacpp does not support the sampling parameter 'best_of'")
-    if "prompt_logprobs" in given:
-        raise CallerError(
-            "the engine xllamacpp does not compute log probabilities of the prompt ('prompt_logprobs', or 'echo' with "
-            "'logprobs'); use the engine vllm"
-        )
+    if "prompt_logprobs" in given and generation.chat is not None:
+        raise CallerError("the engine xllamacpp computes 'prompt_logprobs' of prompts only, not of 'messages'")
     for name, value in given.items():
         if name in _SAME_NAMES or name in _CONVERTED or (name in _NEUTRAL and value == _NEUTRAL[name]):
             continue
@@ -105,8 +125,11 @@ def _reject_unsupported(generation: Generation) -> None:
 
 def _add_logprobs(document: Dict[str, Any], generation: Generation, max_logprobs: int) -> None:
     count = generation.sampling.get("logprobs")
-    if count is not None and count > max_logprobs:
-        raise CallerError(f"Requested sample logprobs of {count}, which is greater than max allowed: {max_logprobs}")
+    for kind, wanted in (("sample", count), ("prompt", generation.sampling.get("prompt_logprobs"))):
+        if wanted is not None and wanted > max_logprobs:
+            raise CallerError(
+                f"Requested {kind} logprobs of {wanted}, which is greater than max allowed: {max_logprobs}"
+            )
     if not generation.wants_logprobs:
         return
     # `logprobs: 0` means the sampled token only. llama.cpp reports at least one alternative, which is dropped later.

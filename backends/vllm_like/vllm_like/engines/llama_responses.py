@@ -6,7 +6,9 @@ import json
 import re
 from typing import Any, Callable, Dict, Optional, Sequence
 
+from vllm_like.engines import llama_requests
 from vllm_like.engines.base import CallerError, Delta, Generation, Sink
+from vllm_like.stops import StopFinder
 
 _SERVER_ERROR = 500
 _TOO_LONG = re.compile(r"input \((?P<tokens>\d+) tokens\) is too large to process.*batch size: (?P<limit>\d+)")
@@ -80,6 +82,16 @@ def parse_error(document: Any) -> Optional[Exception]:
     return CallerError(text) if error.get("code", _SERVER_ERROR) < _SERVER_ERROR else RuntimeError(text)
 
 
+def check_length(tokens: int, limit: int) -> None:
+    """Check that a prompt fits into the context, with one token to generate.
+
+    Raises:
+        CallerError: If it does not.
+    """
+    if tokens >= limit:
+        raise _too_long("prompt", tokens, limit)
+
+
 def _too_long(what: str, tokens: Any, limit: Any) -> CallerError:
     """llama.cpp advises to increase sizes that `model.json` has under other names."""
     return CallerError(
@@ -117,7 +129,12 @@ class ChunkReader:
         self._is_chat = generation.chat is not None
         self._top_logprobs = generation.sampling.get("logprobs") or 0
         self._counted: Dict[int, int] = {}
-        self._needs_json = generation.wants_counts or generation.wants_logprobs
+        self._stops: Optional[StopFinder] = None
+        if llama_requests.finds_stops(generation):
+            self._stops = StopFinder(generation.sampling["stop"])
+        self._held_tokens = 0  # of text that `_stops` holds back
+        self._is_stopped = False
+        self._needs_json = generation.wants_counts or generation.wants_logprobs or self._stops is not None
 
     def on_chunk(self, text: str) -> bool:
         """Read one chunk, or a list of chunks; return True to stop llama.cpp, which frees its slot at once."""
@@ -156,10 +173,31 @@ class ChunkReader:
             prompt_tokens = timings["cache_n"] + timings["prompt_n"]
             self._sink.on_prompt(cached_tokens=timings["cache_n"])
         elif chunk.get("prompt_progress"):
-            prompt_tokens = chunk["prompt_progress"]["total"]
+            progress = chunk["prompt_progress"]
+            prompt_tokens = progress["total"]
+            self._sink.on_progress(progress.get("processed", 0))
         new = [delta for delta in deltas if delta is not None]
+        if self._stops is not None:
+            new = [delta for delta in new if self._end_at_stop(self._stops, delta)]
         self.has_output = self.has_output or bool(new)
-        return self._sink.push(new, prompt_tokens)
+        return self._sink.push(new, prompt_tokens) and not self._is_stopped
+
+    def _end_at_stop(self, stops: StopFinder, delta: Delta) -> bool:
+        """End the text of *delta* at a stop; return whether anything is left to send."""
+        is_content = delta.message is not None and "content" in delta.message
+        if delta.text:
+            delta.text, found = stops.add(delta.text)
+            if found is not None:
+                self._is_stopped = True
+                delta.finish_reason, delta.stop_reason = "stop", found
+        if not self._is_stopped and (delta.finish_reason is not None or "tool_calls" in (delta.message or {})):
+            delta.text += stops.end()
+        if delta.message is not None and (is_content or delta.text):
+            delta.message = {**delta.message, "content": delta.text}
+        delta.tokens += self._held_tokens
+        is_left = bool(delta.text) or delta.finish_reason is not None or bool(set(delta.message or {}) - {"content"})
+        self._held_tokens = 0 if is_left else delta.tokens
+        return is_left
 
     def _delta(self, choice: Dict[str, Any], timings: Dict[str, Any]) -> Optional[Delta]:
         index = choice["index"]
@@ -174,7 +212,7 @@ class ChunkReader:
         if choice.get("logprobs"):
             for entry in choice["logprobs"]["content"]:
                 delta.logprob += entry["logprob"]
-                delta.logprobs.append(self._alternatives(entry))
+                delta.logprobs.append(alternatives(entry, self._top_logprobs))
         if not delta.text and delta.finish_reason is None and delta.message is None and not delta.logprobs:
             return None  # progress in reading the prompt, or the start of a message
         before = self._counted.get(index, 0)
@@ -184,14 +222,15 @@ class ChunkReader:
         self._counted[index] = total
         return delta
 
-    def _alternatives(self, entry: Dict[str, Any]) -> Dict[int, Dict[str, Any]]:
-        """The most likely tokens by id; the sampled token is the last key."""
-        top = entry["top_logprobs"]
-        rank = next((place for place, other in enumerate(top, 1) if other["id"] == entry["id"]), len(top) + 1)
-        alternatives = {
-            other["id"]: {"logprob": other["logprob"], "rank": place, "decoded_token": other["token"]}
-            for place, other in enumerate(top[: self._top_logprobs], 1)
-            if other["id"] != entry["id"]
-        }
-        alternatives[entry["id"]] = {"logprob": entry["logprob"], "rank": rank, "decoded_token": entry["token"]}
-        return alternatives
+
+def alternatives(entry: Dict[str, Any], count: int) -> Dict[int, Dict[str, Any]]:
+    """The *count* most likely tokens in place of one by id; the sampled token is the last key."""
+    top = entry["top_logprobs"]
+    rank = next((place for place, other in enumerate(top, 1) if other["id"] == entry["id"]), len(top) + 1)
+    found = {
+        other["id"]: {"logprob": other["logprob"], "rank": place, "decoded_token": other["token"]}
+        for place, other in enumerate(top[:count], 1)
+        if other["id"] != entry["id"]
+    }
+    found[entry["id"]] = {"logprob": entry["logprob"], "rank": rank, "decoded_token": entry["token"]}
+    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import inspect
 import os
 import sys
 import threading
@@ -15,7 +16,7 @@ from http import HTTPStatus
 from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vllm_like import chat, keys, weights
-from vllm_like.engines import shared_segments, vllm_reasoning, vllm_requests, vllm_tools, watchdog
+from vllm_like.engines import shared_segments, vllm_metrics, vllm_reasoning, vllm_requests, vllm_tools, watchdog
 from vllm_like.engines.base import (
     BusyError,
     CallerError,
@@ -23,6 +24,7 @@ from vllm_like.engines.base import (
     EmbeddingRequest,
     EmbeddingSink,
     Engine,
+    EngineMetric,
     Generation,
     Sink,
 )
@@ -31,12 +33,14 @@ from vllm_like.settings import LORA_FILE, Settings
 _CANCEL_POLL_SECONDS = 0.05
 _HEALTH_TIMEOUT_SECONDS = 10.0
 _STOP_TIMEOUT_SECONDS = 30.0
+_DRAIN_POLL_SECONDS = 0.02
+_BESIDE_PARAMETERS = ("priority", "data_parallel_rank")
+"""Arguments of vLLM's `generate` that requests have among their parameters."""
 _KIND_GPU = "GPU"
 _KIND_MODEL = "MODEL"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_CACHE_USAGES = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
-"""Names of the gauge in releases of vLLM, which registers it in this process."""
-_FLAGS = ("enable_lora", "disable_log_stats", "enforce_eager")
+_ASLEEP = "the model is asleep; wake it up by POST /wake_up"
+_FLAGS = ("enable_lora", "disable_log_stats", "enforce_eager", "enable_sleep_mode")
 """Boolean keys that models for Triton's vLLM backend may write as strings: vLLM would treat "false" as true."""
 
 
@@ -129,6 +133,9 @@ def _arguments(settings: Settings, arguments_class: Any, log: Callable[[str], No
         name = arguments.get(key)
         if isinstance(name, str):
             arguments[key] = weights.file_or_name(name, settings.directory, key)
+    if "served_model_name" in known and settings.instance.get("model_name"):
+        # The label `model_name` of vLLM's metrics: that of the file it loads tells nothing to clients.
+        arguments.setdefault("served_model_name", settings.instance["model_name"])
     for key in _FLAGS:
         if key in arguments:
             arguments[key] = settings.flag(key)
@@ -150,6 +157,7 @@ class VllmEngine(Engine):
         self._reasoning_parser = vllm_reasoning.parser_class(reasoning) if reasoning else None
         self._lora_numbers = {name: number for number, name in enumerate(settings.loras, 1)}
         self._running: Dict[str, Sink] = {}
+        self._is_asleep = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="vllm", daemon=True)
         self._thread.start()
@@ -196,6 +204,9 @@ class VllmEngine(Engine):
         asyncio.run_coroutine_threadsafe(self._generate(generation, sink), self._loop)
 
     async def _generate(self, generation: Generation, sink: Sink) -> None:
+        if self._is_asleep:
+            sink.end(BusyError(_ASLEEP))
+            return
         self._running[generation.request_id] = sink
         error: Optional[Exception] = None
         try:
@@ -221,8 +232,7 @@ class VllmEngine(Engine):
             extra["lora_request"] = vllm_requests.lora_request(
                 generation.lora, self._lora_numbers[generation.lora], path
             )
-        if "priority" in generation.sampling:
-            extra["priority"] = generation.sampling["priority"]
+        extra.update({name: generation.sampling[name] for name in _BESIDE_PARAMETERS if name in generation.sampling})
         if "cache_salt" in generation.sampling:
             prompt = {**(prompt if isinstance(prompt, dict) else {"prompt": prompt})}
             prompt["cache_salt"] = generation.sampling["cache_salt"]
@@ -241,6 +251,9 @@ class VllmEngine(Engine):
                     extractors[delta.index].convert(delta, tokens)
             _report_prompt(sink, output, tokenizer)
             tokenizer = None  # the text of the prompt is reported once
+            transfer = getattr(output, "kv_transfer_params", None)
+            if transfer:
+                sink.on_transfer(transfer)
             if not sink.push(deltas, len(output.prompt_token_ids or ())):
                 await self._engine.abort(generation.request_id)
                 break
@@ -307,6 +320,8 @@ class VllmEngine(Engine):
 
     async def _embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
         try:
+            if self._is_asleep:
+                raise BusyError(_ASLEEP)
             each = [self._vector(request, number) for number in range(len(request.inputs))]
             found: List[Tuple[List[float], int]] = await asyncio.gather(*each)
         except Exception as error:  # noqa: BLE001 - sent to the client
@@ -334,7 +349,58 @@ class VllmEngine(Engine):
 
     def kv_cache_usage(self, tokens: int) -> float:  # noqa: ARG002 - vLLM knows better
         """The part of the key-value cache in use, as vLLM reports it; 0 with `disable_log_stats`."""
-        return _cache_usage()
+        return vllm_metrics.cache_usage()
+
+    def metrics(self) -> List[EngineMetric]:
+        """The metrics of vLLM; none with `disable_log_stats`."""
+        return vllm_metrics.read()
+
+    def tokenizer_info(self) -> Dict[str, Any]:
+        """The settings of the tokenizer, as vLLM's own server shows them."""
+        return vllm_requests.tokenizer_info(self._call(self._tokenizer()), self._settings.chat_template)
+
+    # -- its sleep -----------------------------------------------------------------------------------------------
+
+    def sleep(self, level: int, mode: str) -> None:
+        """Free the memory of the GPU; requests are rejected from now on."""
+        if not self._settings.flag("enable_sleep_mode"):
+            super().sleep(level, mode)
+        self._call(self._sleep(level, mode))
+
+    async def _sleep(self, level: int, mode: str) -> None:
+        self._is_asleep = True
+        try:
+            if "mode" in inspect.signature(self._engine.sleep).parameters:
+                await self._engine.sleep(level=level, mode=mode)
+            else:  # before vLLM did that itself
+                await self._end_running(mode)
+                await self._engine.sleep(level)
+        except BaseException:
+            self._is_asleep = False
+            raise
+
+    async def _end_running(self, mode: str) -> None:
+        """Wait for the running requests, which are aborted unless *mode* is `wait`."""
+        if mode == "keep":
+            raise CallerError("this release of vLLM cannot keep requests while it sleeps; use the mode abort or wait")
+        for request_id in list(self._running) if mode == "abort" else ():
+            await self._engine.abort(request_id)
+        while self._running:
+            await asyncio.sleep(_DRAIN_POLL_SECONDS)
+
+    def wake_up(self, tags: Optional[List[str]]) -> None:
+        """Undo `sleep`; requests are accepted once all parts are awake."""
+        if not self._settings.flag("enable_sleep_mode"):
+            super().wake_up(tags)
+        self._call(self._wake_up(tags))
+
+    async def _wake_up(self, tags: Optional[List[str]]) -> None:
+        await self._engine.wake_up(tags)
+        self._is_asleep = bool(await self._engine.is_sleeping())
+
+    def is_sleeping(self) -> bool:
+        """Whether vLLM sleeps."""
+        return bool(self._call(self._engine.is_sleeping())) if self._settings.flag("enable_sleep_mode") else False
 
     def check_health(self) -> None:
         """Raise an exception if vLLM reports that it is unhealthy."""
@@ -372,16 +438,6 @@ def _report_prompt(sink: Sink, output: Any, tokenizer: Any) -> None:
 def _scheduled(output: Any) -> float:
     """When vLLM scheduled the request of *output* first (`time.monotonic`); 0 if this release does not report it."""
     return float(getattr(getattr(output, "metrics", None), "scheduled_ts", 0.0) or 0.0)
-
-
-def _cache_usage() -> float:
-    """What vLLM has published last of its key-value cache; 0 where it publishes nothing."""
-    try:
-        from prometheus_client import REGISTRY
-    except ImportError:
-        return 0.0
-    samples = (sample for family in REGISTRY.collect() for sample in family.samples if sample.name in _CACHE_USAGES)
-    return max((sample.value for sample in samples), default=0.0)
 
 
 def _delta(output: Any) -> Delta:

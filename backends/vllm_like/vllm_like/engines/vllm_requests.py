@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import Any, Dict, List, Mapping, Sequence, Union
 
 from vllm_like.engines.base import CallerError, Generation
@@ -11,7 +12,8 @@ _REMOVED: Mapping[str, Any] = {"use_beam_search": False, "early_stopping": False
 """Parameters that later releases have removed, as they have `best_of`, with the values that have no effect."""
 
 
-NOT_PARAMETERS = ("priority", "cache_salt")
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+NOT_PARAMETERS = ("priority", "cache_salt", "data_parallel_rank")
 """What requests have among their parameters, and vLLM takes elsewhere."""
 
 
@@ -109,6 +111,23 @@ def chat_text(tokenizer: Any, conversation: Mapping[str, Any], template: str) ->
     except Exception as error:  # noqa: BLE001 - a template is code and can raise any exception
         raise CallerError(f"the chat template rejected the conversation: {error}") from None
     return text
+
+
+def tokenizer_info(tokenizer: Any, template: str) -> Dict[str, Any]:
+    """The settings of a tokenizer, without paths of files; *template* replaces its own chat template if not empty."""
+    given = dict(getattr(tokenizer, "init_kwargs", None) or {})
+    kept = {key: value for key, value in given.items() if not key.endswith("_file") and key != "name_or_path"}
+    info = {**kept, "tokenizer_class": type(tokenizer).__name__}
+    for name in _SPECIAL_TOKENS:
+        info.setdefault(name, getattr(tokenizer, name, None))
+    info["chat_template"] = template or getattr(tokenizer, "chat_template", None)
+    made: Dict[str, Any] = json.loads(json.dumps(info, default=_plain))
+    return made
+
+
+def _plain(value: Any) -> str:
+    """The text of a token that has flags, and of whatever else is not JSON."""
+    return str(getattr(value, "content", value))
 
 
 def prompt_with_images(prompt: Union[str, List[int]], images: Sequence[bytes]) -> Dict[str, Any]:

@@ -12,7 +12,7 @@ import secrets
 import sys
 import tempfile
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -30,6 +30,7 @@ from vllm_like.engines.base import (
     Sink,
     truncate_vectors,
 )
+from vllm_like.engines.llama_scores import PromptScorer
 from vllm_like.engines.slots import SlotQueue
 from vllm_like.settings import Settings
 
@@ -95,6 +96,7 @@ class LlamaEngine(Engine):
         llama_defaults.check_sizes(self.max_model_len, slots)
         _check_memory(settings, path, self.max_model_len, slots)
         parameters = self._parameters(settings, path, slots)
+        self._path = path
         self._server = _load(xllamacpp, parameters)
         self._queue = SlotQueue(slots, "llama")
         self._is_closed = False
@@ -111,10 +113,15 @@ class LlamaEngine(Engine):
         made.model.path = path
         made.n_parallel = slots
         made.n_ctx = self.max_model_len * slots
-        made.n_batch = settings.number("max_num_batched_tokens", max(llama_defaults.BATCHED_TOKENS, slots))
-        made.n_ubatch = min(made.n_ubatch, made.n_batch)
         made.cpuparams.n_threads = options["n_threads"] or threads.default_count()
         made.cpuparams_batch.n_threads = options["n_threads_batch"] or made.cpuparams.n_threads
+        batch = llama_defaults.batched_tokens(
+            gguf_header.read(Path(path)).weights,
+            made.cpuparams_batch.n_threads,
+            has_gpu=options["n_gpu_layers"] != 0 and _has_gpu(library),
+        )
+        made.n_batch = settings.number("max_num_batched_tokens", max(batch, slots), llama_defaults.LEAST_BATCH)
+        made.n_ubatch = min(made.n_ubatch, made.n_batch)
         # By default ggml's threads wait for each other by spinning, which on a busy machine costs more than it gains.
         made.cpuparams.poll = made.cpuparams_batch.poll = options["poll"]
         made.flash_attn_type = _member(library.llama_flash_attn_type, "LLAMA_FLASH_ATTN_TYPE_", options, "flash_attn")
@@ -222,9 +229,8 @@ class LlamaEngine(Engine):
         try:
             if not sink.is_cancelled():
                 sink.on_start()
-                if generation.wants_prompt and generation.chat is None:
-                    prompt = generation.prompt
-                    sink.on_prompt(text=prompt if isinstance(prompt, str) else self.decode(prompt))
+                if generation.wants_prompt and generation.chat is None and not first_choice:
+                    self._report_prompt(part, generation, sink)
                 reader = llama_responses.ChunkReader(generation, sink, self._queue.poll_cancelled, first_choice)
                 server = self._server
                 handle = server.handle_completions if generation.chat is None else server.handle_chat_completions
@@ -241,6 +247,30 @@ class LlamaEngine(Engine):
             self._submit(body, generation, sink, next_choice)
         else:
             sink.end(error)
+
+    def _report_prompt(self, part: Mapping[str, Any], generation: Generation, sink: Sink) -> None:
+        """Report the text of the prompt and, if they are wanted, the log probabilities of its tokens."""
+        prompt, count = generation.prompt, generation.sampling.get("prompt_logprobs")
+        text = prompt if isinstance(prompt, str) else self.decode(prompt)
+        if count is None:
+            sink.on_prompt(text=text)
+            return
+        tokens = prompt if isinstance(prompt, list) else self.encode(prompt, adds_special=True)[0]
+        llama_responses.check_length(len(tokens), self.max_model_len)
+
+        def on_token(place: int) -> bool:
+            self._queue.poll_cancelled()
+            sink.on_progress(place)
+            return sink.is_cancelled()
+
+        options = {"lora": part["lora"]} if "lora" in part else {}
+        first = {tokens[0]: {"logprob": None, "rank": None, "decoded_token": self.decode(tokens[:1])}}
+        sink.on_prompt(text=text, logprobs=[first, *self._scorer.score(tokens, count, options, on_token)])
+
+    @cached_property
+    def _scorer(self) -> PromptScorer:
+        (whole_token, *_), _ = self.encode("a", adds_special=False)
+        return PromptScorer(self._server.handle_completions, gguf_header.read(Path(self._path)).vocabulary, whole_token)
 
     def _complete_unparsed(
         self, part: Dict[str, Any], generation: Generation, sink: Sink, reader: llama_responses.ChunkReader
@@ -330,6 +360,12 @@ class LlamaEngine(Engine):
             llama_http.post(self._server.listening_address, self._key, "/apply-template", conversation)["prompt"]
         )
 
+    def tokenizer_info(self) -> Dict[str, Any]:
+        """The special tokens and the chat template of the GGUF file, or of `model.json`."""
+        given = llama_http.get(self._server.listening_address, self._key, "/props")
+        special = {name: given.get(name) or None for name in ("bos_token", "eos_token")}
+        return {"tokenizer_class": "llama.cpp", **special, "chat_template": given.get("chat_template") or None}
+
     def check_health(self) -> None:
         """Raise an exception after `shutdown`; llama.cpp runs in this process and cannot fail alone."""
         if self._is_closed:
@@ -340,6 +376,12 @@ class LlamaEngine(Engine):
         self._is_closed = True
         self._queue.close()
         self._server = None
+
+
+def _has_gpu(library: Any) -> bool:
+    """Whether llama.cpp, as it was built, finds a GPU."""
+    cpu = library.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
+    return any(device["type"] != cpu for device in library.get_device_info())
 
 
 def _end_if_cancelled(sink: Sink) -> bool:

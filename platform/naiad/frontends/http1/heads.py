@@ -127,6 +127,7 @@ class Head:
         body_size: Bytes of the body; 0 where only the parser knows it.
         keep_alive: Whether the connection may serve another request.
         can_chunk: Whether the client knows the chunked transfer coding, as of HTTP/1.1.
+        query: The query, without its question mark.
     """
 
     method: str
@@ -135,6 +136,7 @@ class Head:
     body_size: int
     keep_alive: bool
     can_chunk: bool
+    query: bytes = b""
 
 
 class HeadCache:
@@ -178,9 +180,14 @@ class HeadCache:
 
 def parsed_head(parser: httptools.HttpRequestParser, url: bytes, headers: Mapping[bytes, bytes], size: int) -> Head:
     """The head of the request that *parser* is reading, with a body of *size* bytes."""
-    method = parser.get_method().decode()
     return Head(
-        method, request_path(url), headers, size, parser.should_keep_alive(), parser.get_http_version() != "1.0"
+        parser.get_method().decode(),
+        request_path(url),
+        headers,
+        size,
+        parser.should_keep_alive(),
+        parser.get_http_version() != "1.0",
+        url.partition(b"?")[2],
     )
 
 

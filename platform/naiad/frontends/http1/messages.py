@@ -38,6 +38,7 @@ class HttpRequest:
         keep_alive: Whether the connection may serve another request.
         can_chunk: Whether the client knows the chunked transfer coding (HTTP/1.1).
         charge: What a decompressed body counts in the budget.
+        query: The query as sent, without its question mark. KServe's paths ignore it, as the reference does.
     """
 
     method: str
@@ -47,6 +48,7 @@ class HttpRequest:
     keep_alive: bool
     can_chunk: bool = True
     charge: Charge | None = None
+    query: bytes = b""
 
 
 class HttpExchange(Protocol):

@@ -227,7 +227,9 @@ class ResponseQueue(HttpExchange):
             return
         self.request_count += 1
         self._is_continue_due = False  # the client has sent the body without it
-        request = HttpRequest(head.method, head.path, head.headers, body, head.keep_alive, head.can_chunk)
+        request = HttpRequest(
+            head.method, head.path, head.headers, body, head.keep_alive, head.can_chunk, query=head.query
+        )
         if self._current is None and not self._pipelined and not self._is_blocked:
             self._begin(request)
             return

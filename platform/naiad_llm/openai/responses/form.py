@@ -12,8 +12,9 @@ import orjson
 from naiad.protocol.inference import Buffer
 from naiad_llm.openai.answer_blocks import Answer, Block, BlockEvent, BlockKind, Step
 from naiad_llm.openai.block_writer import Events
+from naiad_llm.openai.custom_tools import CustomInput, custom_input
 from naiad_llm.openai.errors import ApiError
-from naiad_llm.openai.responses.tools import CallForm, custom_input
+from naiad_llm.openai.responses.tools import CallForm
 from naiad_llm.openai.text_response import Usage
 
 _PREFIXES = {BlockKind.TEXT: "msg", BlockKind.REASONING: "rs", BlockKind.CALL: "fc"}
@@ -41,6 +42,7 @@ class ResponsesForm:
         self._on_answer = on_answer
         self._created = int(time.time())
         self._item_ids: list[str] = []
+        self._inputs: dict[int, CustomInput] = {}  # of calls of custom tools, by their index in the answer
         self._events = 0
 
     def begin(self, usage: Usage) -> Events:  # noqa: ARG002 - reported at the end
@@ -56,8 +58,9 @@ class ResponsesForm:
         block = event.block
         place = {"item_id": self._item_id(block), "output_index": block.index}
         if event.step is Step.GROW:
-            # The text of a custom tool is known at the end of the JSON that has it.
-            return [] if self._is_custom(block) else [self._grow(event, place)]
+            if not self._is_custom(block):
+                return [self._grow(event, place)]
+            return self._grow_custom(place, self._inputs.setdefault(block.index, CustomInput()).add(event.text))
         if event.step is Step.BEGIN:
             return self._begin_item(block, place)
         return self._end_item(block, place)
@@ -158,16 +161,17 @@ class ResponsesForm:
         logprobs = list(event.logprobs)
         return self._event("response.output_text.delta", **place, content_index=0, delta=event.text, logprobs=logprobs)
 
+    def _grow_custom(self, place: Mapping[str, Any], text: str) -> list[dict[str, Any]]:
+        return [self._event("response.custom_tool_call_input.delta", **place, delta=text)] if text else []
+
     def _end_item(self, block: Block, place: Mapping[str, Any]) -> Events:
         # The item of a stream is complete here even if the limit of tokens ended it: that is known at the end only, and
         # the response of the last event has it.
         done: dict[str, Any] = {"output_index": block.index, "item": self._item(block, "completed")}
         if self._is_custom(block):
-            text_given = done["item"]["input"]
-            events = [
-                self._event("response.custom_tool_call_input.delta", **place, delta=text_given),
-                self._event("response.custom_tool_call_input.done", **place, input=text_given),
-            ]
+            rest = self._inputs.setdefault(block.index, CustomInput()).end()
+            events = self._grow_custom(place, rest)
+            events.append(self._event("response.custom_tool_call_input.done", **place, input=done["item"]["input"]))
         elif block.kind is BlockKind.CALL:
             name = done["item"]["name"]
             events = [self._event("response.function_call_arguments.done", **place, name=name, arguments=block.text)]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from naiad_llm.openai.custom_tools import custom_arguments
 from naiad_llm.openai.errors import ApiError
 from naiad_llm.openai.requests import (
     ANYTHING,
@@ -30,7 +31,6 @@ from naiad_llm.openai.responses.tools import (
     CallForm,
     Tools,
     apply_choice,
-    custom_arguments,
     function_name,
     read_tools,
 )

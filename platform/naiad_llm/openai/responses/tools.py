@@ -6,18 +6,14 @@ become functions here, and their calls get their form back. Tools that OpenAI's 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import orjson
-
+from naiad_llm.openai.custom_tools import custom_function
 from naiad_llm.openai.errors import ApiError
-from naiad_llm.openai.requests import to_json
 
 FUNCTION, CUSTOM, NAMESPACE = "function", "custom", "namespace"
-_ARGUMENT = "input"
 _MEMBERS = ("name", "description", "parameters", "strict")
 _CHOICE_FORMS = (
     '`tool_choice` must be auto, none, required, {"type": "function", "name": ...}, {"type": "custom", "name": ...} or '
@@ -86,58 +82,18 @@ def _add(tools: Tools, tool: object, where: str, namespace: str) -> None:
     if not isinstance(function.get("parameters", {}), dict):
         raise ApiError(f"`{where}.parameters` must be an object", param=f"{where}.parameters", code="invalid_type")
     if kind == CUSTOM:
-        function = _custom_function(tool)
+        form = tool.get("format")
+        grammar = form if isinstance(form, dict) and form.get("type") == "grammar" else None
+        function = custom_function(tool.get("description"), grammar)
     function["name"] = function_name(name, namespace)
     if namespace or kind == CUSTOM:
         tools.forms[function["name"]] = CallForm(name, namespace, is_custom=kind == CUSTOM)
     tools.functions.append({"type": FUNCTION, "function": function})
 
 
-def _custom_function(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """A custom tool as a function with one text; a grammar for the text is a part of its description."""
-    description = str(tool.get("description") or "")
-    form = tool.get("format")
-    if isinstance(form, dict) and form.get("type") == "grammar":
-        syntax, definition = form.get("syntax", ""), form.get("definition", "")
-        description += f"\n\nThe input must match this {syntax} grammar:\n{definition}"
-    parameters = {
-        "type": "object",
-        "properties": {_ARGUMENT: {"type": "string"}},
-        "required": [_ARGUMENT],
-        "additionalProperties": False,
-    }
-    return {"description": description.strip(), "parameters": parameters}
-
-
 def function_name(name: str, namespace: object) -> str:
     """The name of the function for a tool; *namespace* is empty for a tool in none."""
     return f"{namespace}__{name}" if namespace else name
-
-
-def custom_arguments(text: str) -> str:
-    """The arguments of the function for a custom tool that is called with *text*."""
-    return to_json({_ARGUMENT: text})
-
-
-def custom_input(arguments: str) -> str:
-    """The text in the arguments of a function for a custom tool; the part that is there of arguments that are cut."""
-    try:
-        found = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        rest = arguments.partition(f'"{_ARGUMENT}"')[2]
-        return _cut_string(rest.partition('"')[2])
-    given = found.get(_ARGUMENT) if isinstance(found, dict) else None
-    return given if isinstance(given, str) else arguments
-
-
-def _cut_string(text: str) -> str:
-    """The value of a JSON string whose end is missing."""
-    for dropped in range(min(len(text), len("\\u1234")) + 1):  # an escape may be cut off too
-        try:
-            return str(json.loads(f'"{text[: len(text) - dropped]}"', strict=False))
-        except ValueError:
-            continue
-    return ""
 
 
 def apply_choice(tools: Tools, choice: object) -> object:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from vllm.exceptions import QueueOverflowError, VLLMValidationError
+from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 STEP_SECONDS = 0.002
 MAX_MODEL_LEN = 4096
@@ -54,6 +55,7 @@ class RequestOutput:
     finished: bool
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     num_cached_tokens: int | None = None
+    kv_transfer_params: dict[str, Any] | None = None
 
 
 class TemplateError(Exception):
@@ -61,7 +63,12 @@ class TemplateError(Exception):
 
 
 class Tokenizer:
+    bos_token = eos_token = "<unk>"
+    pad_token = unk_token = None
+    chat_template = "the template of the tokenizer"
+
     def __init__(self):
+        self.init_kwargs = {"vocab_file": "/a/path", "name_or_path": "/a/path", "model_max_length": 10, "odd": object()}
         self.words = ["<unk>", "</think>"]
 
     def encode(self, text, add_special_tokens=True):
@@ -94,6 +101,8 @@ class AsyncLLM:
         )
         self.tokenizer = Tokenizer()
         self.aborted = set()
+        self.sleeps = 0
+        self.stats = None if args.disable_log_stats else PrometheusStatLogger(args.served_model_name or args.model)
         # As the real one: the work is another process's.
         self.core = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         # And it talks with it through shared memory, which Python's resource tracker removes unless it is killed, too.
@@ -119,7 +128,18 @@ class AsyncLLM:
         if "FAIL" in words:
             raise EngineGenerateError from RuntimeError("out of blocks")
 
-    async def generate(self, prompt, params, request_id, lora_request=None, priority=0):
+    async def sleep(self, level=1):
+        self.sleeps = level
+
+    async def wake_up(self, tags=None):
+        assert tags is None or set(tags) <= {"weights", "kv_cache"}
+        self.sleeps = 0
+
+    async def is_sleeping(self):
+        return bool(self.sleeps)
+
+    async def generate(self, prompt, params, request_id, lora_request=None, priority=0, data_parallel_rank=None):
+        assert not self.sleeps, "no requests while it sleeps"
         text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
         ids = prompt["prompt_token_ids"] if text is None else self.tokenizer.encode(text)
         words = [self.tokenizer.words[i] for i in ids]
@@ -131,7 +151,7 @@ class AsyncLLM:
         words = ["</think>" if word == "ENOUGH" else word for word in words]
         if words[:1] == ["PASSED"]:  # says what it was given beside the prompt
             salt = prompt.get("cache_salt") if isinstance(prompt, dict) else None
-            words = [f"priority={priority}", f"salt={salt}", f"extra={params.extra_args}"]
+            words = [f"priority={priority}", f"salt={salt}", f"extra={params.extra_args}", f"rank={data_parallel_rank}"]
         stops = [params.stop] if isinstance(params.stop, str) else params.stop or []
         for count, word in enumerate(itertools.cycle(words), 1):
             await asyncio.sleep(STEP_SECONDS)
@@ -142,6 +162,8 @@ class AsyncLLM:
             text = f" {word}"
             if word in stops:
                 reason, text = "stop", ""
+            if self.stats is not None:
+                self.stats.record(ids if count == 1 else (), params.n, reason)
             for index in range(params.n):
                 yield self.output(request_id, ids, index, text, word, params, reason)
             if reason:
@@ -160,7 +182,9 @@ class AsyncLLM:
         if params.prompt_logprobs is not None:
             entries = [{i: Logprob(-0.25 * n, 1, self.tokenizer.words[i] + " ")} for n, i in enumerate(ids)]
             known = [None, *entries[1:]]
-        return RequestOutput(request_id, ids, [one], reason is not None, known, len(ids) // 2)
+        wanted = (params.extra_args or {}).get("kv_transfer_params")
+        transfer = {"remote_engine_id": "e1", "asked": wanted} if wanted and reason is not None else None
+        return RequestOutput(request_id, ids, [one], reason is not None, known, len(ids) // 2, transfer)
 
     async def encode(self, prompt, params, request_id):
         ids = prompt["prompt_token_ids"] if isinstance(prompt, dict) else self.tokenizer.encode(prompt)

@@ -1,15 +1,14 @@
 """What a model's chat template accepts, found by rendering small conversations, and conversations that it accepts.
 
 Clients put system messages anywhere, and several messages of the user in succession. Some templates raise an exception
-for these, others drop them: what they render is the only thing that tells.
+for these, others drop them: what they render is the only thing that tells. The backends of language models use this,
+and the host for its `--openai-chat-template`.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
 from typing import Any, Callable, Dict, List, Optional
-
-from vllm_like.engines.base import Engine
 
 _SYSTEM, _USER = "system", "user"
 _TOOL = {
@@ -26,10 +25,15 @@ _BETWEEN = "\n\n"
 class TemplateRules:
     """The rules of one template, each of which is found when a conversation needs it."""
 
-    def __init__(self, engine: Engine) -> None:
-        """The rules of the template of *engine*'s model."""
-        self._render: Callable[[Dict[str, Any]], str] = engine.render
-        self._enforces_calls = engine.enforces_tool_calls
+    def __init__(self, render: Callable[[Dict[str, Any]], str], *, enforces_calls: bool = False) -> None:
+        """The rules of the template that *render* applies to a conversation.
+
+        Args:
+            render: Returns the prompt; raises any exception for a conversation that the template rejects.
+            enforces_calls: Whether the engine makes the model call a tool where the template describes tools.
+        """
+        self._render = render
+        self._enforces_calls = enforces_calls
 
     @property
     def enforces_calls(self) -> bool:
