@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import email
+import os
+import re
 import subprocess
 import sys
 import tarfile
 import zipfile
+from email.message import Message
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -45,7 +49,7 @@ def test_the_source_distribution_has_what_the_wheel_is_made_from_and_no_more(bui
         top = {PurePosixPath(name).parts[1] for name in archive.getnames()}
 
     expected = {"platform", "stubs", "backends", "pyproject.toml", "README.md", "LICENSE", "PKG-INFO", ".gitignore"}
-    assert top == {*expected, "docs"}
+    assert top == {*expected, "docs", "hatch_build.py"}
 
 
 def test_the_handwritten_document_of_the_api_is_in_the_wheel_and_in_what_it_is_made_from(built: Path) -> None:
@@ -56,3 +60,53 @@ def test_the_handwritten_document_of_the_api_is_in_the_wheel_and_in_what_it_is_m
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         (packed,) = (name for name in archive.getnames() if "/docs/" in name and PurePosixPath(name).suffix)
         assert archive.extractfile(packed).read() == handwritten
+
+
+def metadata_of(folder: Path, site: str) -> Message:
+    """The metadata of a wheel that is built for a site at an address; empty for none."""
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NAIAD_SITE_URL": site},
+        check=True,
+        capture_output=True,
+        timeout=100,
+    )
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(wheel.read(name))
+
+
+def links(page: str) -> list[str]:
+    return re.findall(r"\]\(([^()\s]+)\)", page)
+
+
+def test_the_page_of_a_package_index_has_links_to_the_site_and_the_addresses_of_the_project(tmp_path: Path) -> None:
+    metadata = metadata_of(tmp_path, "https://docs.example/naiad/")
+
+    found = links(metadata.get_payload())
+    assert "https://docs.example/naiad/docs/benchmarks.html#requests" in found
+    assert "https://docs.example/naiad/backends/vllm_like/index.html" in found
+    assert [link for link in found if not link.startswith("https://")] == []
+    assert len(found) == len(links((ROOT / "README.md").read_text(encoding="utf-8")))
+    assert metadata.get_all("Project-URL") == [
+        "Homepage, https://docs.example/naiad/index.html",
+        "Documentation, https://docs.example/naiad/docs/index.html",
+        "Changelog, https://docs.example/naiad/CHANGELOG.html",
+    ]
+
+
+def test_the_page_of_a_package_index_has_no_dead_links_where_there_is_no_site(tmp_path: Path) -> None:
+    metadata = metadata_of(tmp_path, "")
+
+    page = metadata.get_payload()
+    assert links(page) == []
+    assert "| median latency of a small Python model, one client, HTTP | 151 us | 356 us | requests |" in page
+    assert metadata.get_all("Project-URL") is None
+
+
+def test_classifiers_name_the_pythons_that_the_tests_run_under(tmp_path: Path) -> None:
+    """`.ci/run` runs the fast tests under one of the others of its machine."""
+    named = metadata_of(tmp_path, "").get_all("Classifier")
+    versions = [name.rpartition(" ")[2] for name in named if re.search(r":: 3\.\d+$", name)]
+    assert versions == ["3.10", "3.11", "3.12", "3.13"]

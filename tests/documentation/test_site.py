@@ -100,3 +100,12 @@ def test_the_navigation_is_that_of_the_first_page():
     assert ("Start a model or a backend", "docs/how-to/start-a-model.md") in parts["How to"].entries[0].entries
     commands = parts["Reference"].entries[0]
     assert ("Flags of tritonserver and naiad serve", "docs/reference/flags.md") in commands.entries
+
+
+@pytest.mark.slow
+def test_links_of_the_page_of_a_package_index_lead_to_pages_of_the_site(site):
+    hook = runpy.run_path(str(ROOT / "hatch_build.py"))
+    page = hook["with_absolute_links"]((ROOT / "README.md").read_text(encoding="utf-8"), "https://docs.example")
+    found = re.findall(r"\]\(https://docs\.example/([^()\s#]+)", page)
+    assert len(found) > 30
+    assert [path for path in found if not (site / path).is_file()] == []
