@@ -58,6 +58,7 @@ def _index_required():
         "docs/how-to/share-environments.md",
         "docs/how-to/start-a-model.md",
         "docs/how-to/tune-performance.md",
+        "docs/reference/api-page.md",
         pytest.param(
             "docs/how-to/write-a-native-backend.md",
             marks=pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler: install gcc or clang"),
@@ -65,10 +66,7 @@ def _index_required():
     ],
 )
 def test_a_page_works_as_typed(page, tmp_path):
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    # A folder, since pages add files to it, with the sources that pages name.
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "native").symlink_to(ROOT / "tests" / "native")
+    assert list(tmp_path.iterdir()) == []  # a reader may have no checkout
     with _index_required():
         followed = list(follow(ROOT / page, tmp_path, {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}))
 

@@ -84,14 +84,18 @@ def _write_saved(origin: str, name: str, repository: str, root: Path, *, links: 
 @click.option(
     "--backend-directory", "backends", default="backends", show_default=True, help="Folder of backends in the project."
 )
+@click.option("--native", is_flag=True, help="Write a backend in C, and the header that it needs.")
 @_repository
 @_directory
 @json_option
-def _backend(name: str, backends: str, repository: str, root: Path, json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Write the shared backend NAME, and a model that uses it, with a client and a test."""
-    from naiad_operations.scaffold.templates import backend
+def _backend(name: str, backends: str, native: bool, repository: str, root: Path, json: bool) -> None:  # noqa: FBT001 - click passes options by name
+    """Write the shared backend NAME, and a model that uses it, with a client and a test.
 
-    _write(backend(name, repository, backends), root, json=json)
+    With --native, write a backend in C, the header with what it calls, and a model.
+    """
+    from naiad_operations.scaffold.templates import backend, native_backend
+
+    _write((native_backend if native else backend)(name, repository, backends), root, json=json)
 
 
 def _ask_rank(tensor: str) -> int:

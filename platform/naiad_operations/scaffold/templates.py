@@ -7,6 +7,7 @@ uses it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from importlib import resources
 from pathlib import Path
 
 from naiad.core.errors import ScaffoldError
@@ -16,7 +17,7 @@ from naiad_operations.scaffold.project import Scaffold, check_name, identifier
 from naiad_operations.scaffold.signature import Parameter, PythonForm, Result, Signature, TensorType, read_signature
 from naiad_operations.scaffold.source import FunctionSource, find_function
 
-__all__ = ["backend", "function_model", "plain_model", "saved_model"]
+__all__ = ["backend", "function_model", "native_backend", "plain_model", "saved_model"]
 
 _EXAMPLE_SIZE = 3
 """Size of an example input along a dimension of any size."""
@@ -54,6 +55,7 @@ if __name__ == "__main__":
 
 _TEST = '''"""Run {name} without a server: `python -m pytest {path}`."""
 
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -332,6 +334,7 @@ _CODE = '''# /// script
 """Adds a prefix to texts. All models of this backend share this file; each has a file with its prefix."""
 
 import json
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -393,3 +396,30 @@ def backend(name: str, repository: str, backends: str) -> Scaffold:
     }
     serve = f"naiad serve --model-repository={repository} --backend-directory={backends}"
     return Scaffold(files=files, commands=(serve, f"python clients/{module}.py"))
+
+
+def native_backend(name: str, repository: str, backends: str) -> Scaffold:
+    """The files of a backend in C, with the declarations of what it calls, and a model that uses it.
+
+    Raises:
+        ScaffoldError: If the name is invalid.
+    """
+    check_name(name, "backend")
+    folder = resources.files("naiad_operations.scaffold")
+    model = f"{name}_example"
+    numbers = TensorType(datatype=Datatype.FP32, dims=(-1,), form=PythonForm.ARRAY)
+    signature = Signature(
+        parameters=(Parameter(name="IN", tensor=numbers),), results=(Result(name="OUT", tensor=numbers),)
+    )
+    library = f"{backends}/{name}/libtriton_{name}.so"
+    files: dict[str, str | bytes | Path] = {
+        f"src/{name}.c": folder.joinpath("native_backend.c").read_bytes(),
+        "src/triton_api.h": folder.joinpath("triton_api.h").read_bytes(),
+        f"{repository}/{model}/config.pbtxt": config(model, signature, 8, backend=name),
+        f"{repository}/{model}/1/.gitkeep": "",  # the version needs a folder, and git keeps no empty one
+    }
+    commands = (
+        f"mkdir -p {backends}/{name} && cc -shared -fPIC -O2 -g -o {library} src/{name}.c",
+        f"naiad run {repository}/{model} --backend-directory={backends} --input 'IN=[[1, 2, 3]]'",
+    )
+    return Scaffold(files=files, commands=commands)

@@ -151,7 +151,7 @@ def test_the_page_works_as_typed(made, tmp_path):
 
     typed = [step.commands for step, _ in follow(PAGE, tmp_path, environ, done={step.commands for step in MAKING})]
 
-    assert [commands.split()[0] for commands in typed] == ["tar", "shop/run", "curl", "shop/run"]
+    assert [commands.split()[0] for commands in typed] == ["naiad", "tar", "shop/run", "curl", "shop/run"]
 
 
 def test_the_unpacked_bundle_serves_with_nothing_of_the_machine_it_was_made_on(made, tmp_path):

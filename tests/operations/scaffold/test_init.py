@@ -7,6 +7,7 @@ import contextlib
 import os
 import pty
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -352,3 +353,27 @@ def test_a_file_that_cannot_become_a_model_is_refused_with_the_reason(tmp_path, 
     assert code in {1, 2}
     assert message in printed
     assert sorted(path.name for path in (tmp_path / "models").iterdir()) == ["taken"]
+
+
+def test_a_backend_in_c_needs_no_other_header_than_the_one_it_comes_with_and_runs(tmp_path):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler: install gcc or clang")
+    made = subprocess.run(
+        [NAIAD, "init", "backend", "custom", "--native"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    compiling, running = [line.strip() for line in made.stdout.splitlines() if line.startswith("    ")]
+
+    compiling = compiling.replace("cc ", f"{compiler} -Wall -Wextra -Werror ", 1)
+    subprocess.run(["bash", "-e", "-c", compiling], cwd=tmp_path, check=True)
+    environ = {
+        **os.environ,
+        "NAIAD_STORE": str(tmp_path / "store"),
+        "PATH": f"{NAIAD.parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    done = subprocess.run(
+        ["bash", "-c", running], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "OUT  FP32 [1, 3]  [[1., 2., 3.]]" in done.stdout
