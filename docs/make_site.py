@@ -4,6 +4,9 @@ The pages link to files outside of `docs/`, because they are also read in a chec
 repository: every Markdown file, and every file that one of them links to, at its own path. The navigation is that of
 `docs/README.md`: its headings and the links below them, in their order. A diagram of states, which GitHub draws from
 its text, becomes a picture here: a reader's browser would fetch the program that draws it from another host.
+
+The first page is README with a picture in the reader's colors and three ways in. The index of the search is written
+again, because the search knows no other order than where a word is: pages to do things by come before decisions.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "build" / "site"
@@ -35,6 +39,7 @@ site_name = "naiad"
 site_description = "Serves models written in Python, each in its own Python"
 docs_dir = {source}
 site_dir = {site}
+extra_css = ["docs/site.css"]
 use_directory_urls = false
 nav = {navigation}
 
@@ -45,22 +50,40 @@ favicon = "docs/images/logo.svg"
 features = ["content.code.copy", "navigation.tabs", "navigation.top", "search.highlight", "toc.follow"]
 
 [[project.theme.palette]]
+media = "(prefers-color-scheme)"
+primary = "teal"
+accent = "teal"
+toggle.icon = "lucide/sun-moon"
+toggle.name = "Colors: those of the system. Switch to light"
+
+[[project.theme.palette]]
 media = "(prefers-color-scheme: light)"
 scheme = "default"
+primary = "teal"
+accent = "teal"
+toggle.icon = "lucide/sun"
+toggle.name = "Colors: light. Switch to dark"
 
 [[project.theme.palette]]
 media = "(prefers-color-scheme: dark)"
 scheme = "slate"
+primary = "teal"
+accent = "teal"
+toggle.icon = "lucide/moon"
+toggle.name = "Colors: dark. Switch to those of the system"
 
 [project.markdown_extensions.attr_list]
 [project.markdown_extensions.tables]
 [project.markdown_extensions.toc]
 permalink = true
 [project.markdown_extensions.pymdownx.highlight]
+pygments_lang_class = true
 [project.markdown_extensions.pymdownx.superfences]
 """
 _LOGO_PATH = "docs/images/logo.svg"
 LOGO = ROOT / _LOGO_PATH
+_STYLE_PATH = "docs/site.css"
+STYLE = ROOT / _STYLE_PATH
 # Fonts, emoji and diagrams would be fetched from other hosts by the reader's browser: none of them is enabled.
 
 
@@ -102,7 +125,11 @@ def build(site: Path = SITE) -> None:
     logo = source / _LOGO_PATH
     logo.parent.mkdir(parents=True)
     shutil.copyfile(LOGO, logo)
+    shutil.copyfile(STYLE, source / _STYLE_PATH)
     _mirror(source)
+    first = source / "README.md"
+    if first.is_file():
+        first.write_text(home(first.read_text(encoding="utf-8")), encoding="utf-8")
     settings = site.with_name(f"{site.name}.toml")
     settings.write_text(
         _SETTINGS.format(
@@ -122,6 +149,123 @@ def build(site: Path = SITE) -> None:
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     if built.returncode:
         raise SiteError(f"cannot build the site:\n{built.stdout}{built.stderr}")
+    index = site / "search.json"
+    found = json.loads(index.read_text(encoding="utf-8"))
+    found["items"] = ordered(found["items"])
+    index.write_text(json.dumps(found, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
+
+
+# -- the first page --------------------------------------------------------------------------------------------------
+
+_WAYS = (
+    (
+        "docs/tutorial/first-model.md",
+        "Write a model",
+        "In 30 minutes: a model with packages of its own, a test, batches, metrics and a page in the browser.",
+    ),
+    (
+        "docs/how-to/migrate-from-triton.md",
+        "Serve what Triton serves",
+        "The same repositories, clients and start lines. A checklist says what is left to do.",
+    ),
+    (
+        "backends/vllm_like/README.md",
+        "Serve language models",
+        "llama.cpp or vLLM behind OpenAI's API, for chats, agents and embeddings.",
+    ),
+)
+_PICTURE_OF_PAGE = re.compile(r"^!\[([^\]]*)\]\((docs/images/console)\.png\)$", re.MULTILINE)
+_FIRST_LIST = re.compile(r"^- ", re.MULTILINE)
+
+
+def home(text: str) -> str:
+    """README as the first page: three ways in after its first lines, then its picture, light or dark as the page.
+
+    Raises:
+        SiteError: If README has no list or picture to put them at.
+    """
+    picture, begin = _PICTURE_OF_PAGE.search(text), _FIRST_LIST.search(text)
+    if picture is None or begin is None:
+        raise SiteError("README.md: no picture docs/images/console.png or no list after its first lines")
+    ways = "".join(
+        f'<a href="{_page_address(page)}"><b>{title}</b><span>{what}</span></a>' for page, title, what in _WAYS
+    )
+    pictures = "\n".join(
+        f"![{picture[1]}]({picture[2]}{name}.png#only-{scheme})" for name, scheme in (("", "light"), ("-dark", "dark"))
+    )
+    whole = text[: picture.start()] + text[picture.end() :]
+    at = begin.start()
+    return (
+        f'---\nhide:\n  - navigation\n---\n\n{whole[:at]}<div class="ways">{ways}</div>\n\n{pictures}\n\n{whole[at:]}'
+    )
+
+
+def _page_address(page: str) -> str:
+    if not (ROOT / page).is_file():
+        raise SiteError(f"the first page leads to {page}, which does not exist")
+    return page.replace("README.md", "index.html").replace(".md", ".html")
+
+
+# -- the search ------------------------------------------------------------------------------------------------------
+
+_RANKS = (
+    "index.html",
+    "docs/tutorial/",
+    "docs/how-to/",
+    "docs/reference/",
+    "docs/explanation/",
+    "examples/",
+    "backends/",
+)
+"""Beginnings of addresses, in the order of pages whose matches are equal; all others follow."""
+_BACKGROUND = {"docs/decisions/": "Decision", "CHANGELOG.html": "Changelog"}
+"""Pages that are one entry each, without a title to be found by, so that they follow pages to do things by."""
+_DISTANCE = "\u00ad\ufeff" * 400
+"""Unseen words before those of background pages: of two matches in texts, the nearer to the start is first."""
+_LISTS = ("docs/index.html", "docs/decisions/index.html")
+"""Pages that only list others: their words are those of the pages."""
+_ERRORS = "docs/reference/errors.html#"
+_NUMBER = re.compile(r"(\d+)\. +")
+
+
+def ordered(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The entries of the index in another order, those of decisions joined.
+
+    The search sorts by the field with a match (title, breadcrumbs, text), then by the place of the match in it, and
+    keeps the order of the index otherwise.
+    """
+    kept: list[dict[str, Any]] = []
+    joined: dict[str, dict[str, Any]] = {}
+    for item in items:
+        page = item["location"].partition("#")[0]
+        if page in _LISTS:
+            continue
+        label = next((label for start, label in _BACKGROUND.items() if page.startswith(start)), "")
+        if not label:
+            kept.append(_without_class_name(item))
+        elif page in joined:
+            joined[page]["text"] += f" <p>{item['title']}</p> {item['text']}"
+        else:
+            number = _NUMBER.match(item["title"])
+            title = f"{label} {number[1]}" if number else label
+            text = f"{_DISTANCE}<p>{item['title']}</p> {item['text']}"
+            joined[page] = {**item, "title": title, "path": [label], "text": text}
+            kept.append(joined[page])
+    return sorted(kept, key=lambda item: _rank(item["location"]))
+
+
+def _rank(location: str) -> int:
+    return next((rank for rank, start in enumerate(_RANKS) if location.startswith(start)), len(_RANKS))
+
+
+def _without_class_name(item: dict[str, Any]) -> dict[str, Any]:
+    """An entry of the page of errors is found by its messages: the name of its class is not what readers look for."""
+    if not item["location"].startswith(_ERRORS):
+        return item
+    return {**item, "title": "Error messages", "text": f"<p>{item['title']}</p> {item['text']}"}
+
+
+# -- the navigation --------------------------------------------------------------------------------------------------
 
 
 def navigation() -> list[Section]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import html.parser
+import http.server
 import re
 import runpy
+import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -74,6 +78,118 @@ def test_the_states_of_a_model_are_a_picture_and_the_site_has_the_logo(site):
     assert picture.count("<rect") == len(TRANSITIONS)
     assert picture.count("<line") == 1 + sum(map(len, TRANSITIONS.values()))
     assert "images/logo.svg" in page
+
+
+@pytest.mark.slow
+def test_the_first_page_has_a_picture_in_the_readers_colors_and_three_ways_in(site):
+    page = (site / "index.html").read_text(encoding="utf-8")
+    ways = re.findall(r'<div class="ways">(.*?)</div>', page)[0]
+    assert re.findall(r'href="([^"]+)"', ways) == [
+        "docs/tutorial/first-model.html",
+        "docs/how-to/migrate-from-triton.html",
+        "backends/vllm_like/index.html",
+    ]
+    assert re.findall(r'src="docs/images/(console[^"]*)"', page) == [
+        "console.png#only-light",
+        "console-dark.png#only-dark",
+    ]
+    for name in ("docs/tutorial/first-model.html", "docs/images/console-dark.png"):
+        assert (site / name).is_file()
+
+
+@pytest.mark.slow
+def test_readers_choose_light_or_dark_and_output_looks_unlike_commands(site):
+    page = (site / "docs" / "how-to" / "bundle.html").read_text(encoding="utf-8")
+    assert [text.partition(".")[0] for text in re.findall(r'title="(Colors: [^"]+)"', page)] == [
+        "Colors: those of the system",
+        "Colors: light",
+        "Colors: dark",
+    ]
+    assert "docs/site.css" in page or "../site.css" in page
+    assert ".language-text.highlight" in (site / "docs" / "site.css").read_text(encoding="utf-8")
+    assert '<div class="language-text highlight">' in page
+    assert '<div class="language-sh highlight">' in page
+
+
+SEARCH = """
+const [worker, words, done] = arguments;
+const search = new Worker(worker);
+fetch("search.json").then(answer => answer.json()).then(index => {
+  const found = {};
+  search.onmessage = ({ data }) => {
+    if (data.type === 3) found[words[Object.keys(found).length]] = data.data.items.map(item => index.items[item.id].location);
+    const next = words[Object.keys(found).length];
+    if (next) search.postMessage({ type: 2, data: { input: next } }); else done(found);
+  };
+  search.postMessage({ type: 0, data: index });
+});
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("chromium") is None or shutil.which("chromedriver") is None,
+    reason="needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)",
+)
+def test_the_search_finds_pages_to_do_things_by_before_decisions(site, tmp_path):
+    """With the site's own search, in a real browser."""
+    browser = runpy.run_path(str(ROOT / "docs" / "make_screenshots.py"))["browser"]
+    (worker,) = (site / "assets" / "javascripts" / "workers").glob("search.*.js")
+    handler = functools.partial(_Silent, directory=str(site))
+    words = ["quickstart", "install", "restart", "bundle", "environment", "gpu", "metrics"]
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, browser(tmp_path) as page:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            page.get(f"http://127.0.0.1:{server.server_port}/index.html")
+            page.set_script_timeout(60)
+            found = page.execute_async_script(SEARCH, worker.relative_to(site).as_posix(), words)
+        finally:
+            page.get("about:blank")
+            server.shutdown()
+            thread.join()
+    assert found["quickstart"][0] == "index.html#quickstart-a-model-of-your-own"
+    assert found["install"][:2] == ["index.html#install-and-try-it", "docs/tutorial/first-model.html#1-install"]
+    for word in words[2:]:
+        assert len(found[word]) == 10
+        assert [location for location in found[word] if "decisions/" in location] == [], word
+
+
+class _Silent(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+def test_the_entries_of_a_decision_are_one_that_its_words_find_later():
+    def item(location, title, text):
+        return {"location": location, "level": 1, "title": title, "text": text, "path": ["Parts", title], "tags": []}
+
+    ordered = MAKE_SITE["ordered"](
+        [
+            item("docs/decisions/0007-restart.html", "7. Restarts", "<p>Why.</p>"),
+            item("docs/decisions/0007-restart.html#price", "Price", "<p>Much.</p>"),
+            item("docs/decisions/index.html", "Decisions", "<p>Restarts</p>"),
+            item("docs/reference/errors.html#restarterror", "RestartError", "<p>cannot restart</p>"),
+            item("docs/how-to/debug.html", "Debug", "<p>Restarts</p>"),
+            item("docs/tutorial/first.html", "First", "<p>Steps</p>"),
+        ]
+    )
+    assert [each["location"] for each in ordered] == [
+        "docs/tutorial/first.html",
+        "docs/how-to/debug.html",
+        "docs/reference/errors.html#restarterror",
+        "docs/decisions/0007-restart.html",
+    ]
+    error, decision = ordered[2:]
+    assert (error["title"], error["text"]) == ("Error messages", "<p>RestartError</p> <p>cannot restart</p>")
+    assert (decision["title"], decision["path"]) == ("Decision 7", ["Decision"])
+    assert decision["text"].endswith("<p>7. Restarts</p> <p>Why.</p> <p>Price</p> <p>Much.</p>")
+    assert len(decision["text"].split("\ufeff")) > 300
+
+
+def test_a_first_page_without_a_place_for_picture_and_ways_is_named():
+    with pytest.raises(MAKE_SITE["SiteError"], match=r"^README\.md: no picture docs/images/console\.png or no list"):
+        MAKE_SITE["home"]("# naiad\n\nServes models.\n")
 
 
 def test_a_state_without_a_place_in_the_picture_is_named():

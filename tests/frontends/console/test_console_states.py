@@ -6,8 +6,10 @@ import asyncio
 import http.client
 import json
 import re
+import struct
 import threading
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -21,7 +23,7 @@ from naiad.core.errors import InvalidRequestError
 from naiad.frontends.console.page import Console, ConsoleSettings
 from naiad.frontends.console.state import ConsoleState, ModelOrigin, ServerProfile
 from naiad.frontends.kserve_http.server import HttpFrontend
-from naiad.protocol.metadata import Duration, IndexEntry, InstanceStatus, ModelCondition, ModelState
+from naiad.protocol.metadata import Duration, IndexEntry, InstanceStatus, ModelCondition, ModelState, TensorMetadata
 
 LONG = "a-model-with-a-name-that-somebody-was-very-fond-of-" * 3
 MARKUP = "<img src=x onerror=document.title='owned'>"
@@ -430,6 +432,132 @@ def test_a_reason_keeps_what_was_probably_meant(page, site, size):
     page.open()
     page.until(lambda: page.text(".hint") == hint)
     assert "unknown field 'max_batch_siz'" in page.row("add_sub")
+
+
+PIXELS = bytes([255, 0, 0, 0, 255, 0, 0, 0, 255, 10, 20, 30, 40, 50, 60, 70, 80, 90])
+"""Two lines of three pixels."""
+
+
+def picture():
+    """The pixels as PNG."""
+    rows = b"".join(b"\0" + PIXELS[9 * row : 9 * row + 9] for row in range(2))
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", 3, 2, 8, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress(rows)),
+        (b"IEND", b""),
+    )
+    parts = [
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def offer(site, datatype, shape):
+    """Let the model `identity` take one tensor."""
+    model = site.engine.models["identity"]
+    tensor = TensorMetadata(name="INPUT0", datatype=datatype, shape=shape, required=True)
+    model.inputs, model.outputs = (tensor,), (replace(tensor, name="OUTPUT0"),)
+
+
+def upload(page, *files):
+    page.open("#/model/identity/1/request")
+    page.until(lambda: page.run("return document.querySelector('input[type=file]') !== null"))
+    page.browser.find_element("css selector", "input[type=file]").send_keys("\n".join(map(str, files)))
+    page.until(lambda: page.text(".files [role=status]"))
+    return page.text(".files [role=status]")
+
+
+def send(page, site):
+    before = len(site.engine.requests)
+    page.click("form button.main")
+    page.until(lambda: page.text("#took").startswith("200"))
+    (request,) = site.engine.requests[before:]
+    (tensor,) = request.inputs
+    return tuple(tensor.shape), bytes(tensor.data)
+
+
+CHANNELS_FIRST = PIXELS[0::3] + PIXELS[1::3] + PIXELS[2::3]
+
+
+@pytest.mark.parametrize(
+    ("shape", "sent", "pixels"),
+    [
+        ((-1, -1, 3), (2, 3, 3), PIXELS),
+        ((-1, -1, -1, 3), (1, 2, 3, 3), PIXELS),
+        ((3, -1, -1), (3, 2, 3), CHANNELS_FIRST),
+        ((-1, 2, 3, 3), (1, 2, 3, 3), PIXELS),
+    ],
+)
+def test_the_pixels_of_a_picture_are_sent_where_the_shape_has_them(page, site, tmp_path, shape, sent, pixels):
+    file = tmp_path / "cat.png"
+    file.write_bytes(picture())
+    offer(site, "UINT8", shape)
+    assert upload(page, file) == "cat.png: 3 \u00d7 2 pixels, RGB"
+    assert page.run("return document.querySelector('canvas.preview').width") == 3
+    assert send(page, site) == (sent, pixels)
+    page.click("summary", "The same request as a command")
+    page.until(lambda: page.texts(".copy pre"))
+    (python,) = page.texts(".copy pre")
+    assert "from PIL import Image" in python
+    assert 'np.asarray(Image.open("cat.png").convert("RGB"))' in python
+    compile(python, "sample", "exec")
+    page.click(".files button", "Remove")
+    page.until(lambda: page.text("fieldset textarea") is not None and not page.texts(".files canvas"))
+
+
+def test_a_picture_is_scaled_to_a_fixed_shape(page, site, tmp_path):
+    file = tmp_path / "cat.png"
+    file.write_bytes(picture())
+    offer(site, "UINT8", (-1, 4, 6, 3))
+    assert upload(page, file) == "cat.png: 3 \u00d7 2 pixels, scaled to 6 \u00d7 4, RGB"
+    shape, pixels = send(page, site)
+    assert (shape, len(pixels)) == ((1, 4, 6, 3), 72)
+
+
+def test_the_bytes_of_files_are_sent_as_strings_and_as_numbers(page, site, tmp_path):
+    first, second = tmp_path / "a.bin", tmp_path / "b.bin"
+    first.write_bytes(b"\xff\x00\xfe")
+    second.write_bytes(b"text")
+    offer(site, "BYTES", (-1,))
+    assert upload(page, first, second) == "a.bin, 3 B; b.bin, 4 B"
+    assert send(page, site) == ((2,), b"\x03\0\0\0\xff\x00\xfe\x04\0\0\0text")
+    offer(site, "UINT8", (-1,))
+    assert upload(page, first) == "a.bin, 3 B"
+    assert send(page, site) == ((3,), b"\xff\x00\xfe")
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape", "problem"),
+    [
+        ("UINT8", (4,), "INPUT0: a.bin has 3 bytes, which do not fill the shape [4]"),
+        ("BYTES", (2,), "INPUT0: the shape [2] has no place for 1 file"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_named_and_typed_values_stay(page, site, tmp_path, axe, datatype, shape, problem):
+    file = tmp_path / "a.bin"
+    file.write_bytes(b"abc")
+    offer(site, datatype, shape)
+    assert upload(page, file) == problem
+    assert page.run("return document.querySelector('fieldset textarea').offsetHeight") > 0
+    assert page.problems(axe) == []
+
+
+def test_other_inputs_take_no_files(page, site):
+    page.open("#/model/add_sub/1/request")
+    page.until(lambda: page.texts("legend"))
+    assert page.run("return document.querySelectorAll('input[type=file]').length") == 0
+
+
+def test_the_numbers_of_calls_are_beside_other_lines_and_each_other(page, site):
+    site.engine.calls = {(f"router_{a}", f"model_{b}"): 1000 * (a + 1) * (b + 3) for a in range(3) for b in range(4)}
+    page.open("#/graph")
+    page.until(lambda: len(page.texts(".graph .small")) >= 12)
+    overlaps = """
+        const boxes = [...document.querySelectorAll(".graph rect.label")].map(each => each.getBBox());
+        return boxes.flatMap((a, i) => boxes.slice(i + 1).filter(b => a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height)).length;
+    """
+    assert page.run(overlaps) == 0
+    assert page.run("return document.querySelectorAll('.graph rect.label').length") == 12
 
 
 def test_an_unknown_page_says_so(page, site):
