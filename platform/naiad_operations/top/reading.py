@@ -20,6 +20,10 @@ __all__ = ["TopReader"]
 
 _METRICS_PORT = 8002
 _NOT_FOUND, _UNAUTHORIZED, _FORBIDDEN = 404, 401, 403
+_OFF = "start the server with --ui=true for p50, p95, pid and CPU"
+_CLOSED = (
+    "the server's page is not served here: start it with --ui-password=FILE or --ui-address for p50, p95, pid and CPU"
+)
 _OTHER_SERVER = "it is not a server of naiad or Triton"
 
 
@@ -40,6 +44,7 @@ class TopReader:
         self._server = server
         self._metrics = ServerAddress(metrics or self._default_metrics())
         self._before: Scrape | None = None
+        self._advice = _OFF
         self.has_page = False
 
     def read(self) -> Snapshot:
@@ -54,6 +59,7 @@ class TopReader:
         except HttpStatusError as error:
             if error.status == _UNAUTHORIZED:
                 raise NaiadError(f"{self._server.url}: its page needs a password; add --ui-password=FILE") from error
+            self._advice = _CLOSED if error.status == _FORBIDDEN else _OFF
             return self._read_without_page()
         except ValueError:  # another program's page
             return self._read_without_page()
@@ -92,7 +98,7 @@ class TopReader:
             return None, (
                 f"no metrics at {self._metrics.url}, so only states are known; give their address with --metrics"
             )
-        return parse_metrics(text, time.monotonic()), "start the server with --ui=true for p50, p95, pid and CPU"
+        return parse_metrics(text, time.monotonic()), self._advice
 
     def _is_ready(self) -> bool:
         try:

@@ -160,7 +160,7 @@ def test_models_of_one_name_are_told_apart_by_their_namespaces(page, site):
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE])
-def test_three_hundred_models_with_failures_long_names_and_markup_fit_and_stay_text(page, site, size):
+def test_three_hundred_models_with_failures_long_names_and_markup_fit_and_stay_text(page, site, axe, size):
     entries = [site.engine.entry(f"model_{number}") for number in range(298)]
     entries += [site.engine.entry(name, ModelState.UNAVAILABLE, reason=TRACEBACK) for name in (LONG, MARKUP)]
     site.engine.entries = entries
@@ -179,9 +179,10 @@ def test_three_hundred_models_with_failures_long_names_and_markup_fit_and_stay_t
     page.until(lambda: "model.py(3)" in page.text("#models pre"))
     assert page.run("return document.title") == "naiad (2 failed)"
     assert not page.texts("td img")
+    assert page.problems(axe) == []
 
 
-def test_the_page_shows_a_server_that_stops_returns_or_drains(page, site):
+def test_the_page_shows_a_server_that_stops_returns_or_drains(page, site, axe):
     page.open()
     page.until(lambda: len(page.models()) == 2)
     site.stop()
@@ -190,6 +191,7 @@ def test_the_page_shows_a_server_that_stops_returns_or_drains(page, site):
     assert page.run("return document.getElementById('health').className") == "pill bad"
     shown = page.text("#health")
     assert len(page.models()) == 2
+    assert page.problems(axe) == []
     page.until(lambda: page.run("return app.answered < Date.now() - 3000"))
     assert page.text("#health") == shown, "the time of the last answer, not of the last try"
     site.engine.is_draining = True

@@ -125,6 +125,15 @@ def test_a_terminal_is_redrawn_and_sorted_by_a_key_until_the_user_ends_it(served
             os.close(controller)
 
 
+def test_a_page_that_is_not_served_here_is_told_and_metrics_are_read(tmp_path, capsys):
+    with ServerProcess(ADD_SUB, "--ui=true", work=tmp_path) as server:
+        arguments = (server.http_url, f"--metrics=http://{server.metrics_url}", "--once", "--interval=0.1")
+        code, out, _ = top(capsys, *arguments, "--header=X-Forwarded-For:10.0.0.7")
+        assert code == 0
+        assert "add_sub" in out
+        assert "the server's page is not served here: start it with --ui-password=FILE or --ui-address for p50" in out
+
+
 def test_rates_of_a_server_without_a_page_are_read_from_its_metrics(tmp_path, capsys):
     with ServerProcess(ADD_SUB, work=tmp_path) as server:
         assert server.post("/v2/models/add_sub/infer", REQUEST).status == 200
