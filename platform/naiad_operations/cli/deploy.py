@@ -20,6 +20,7 @@ from naiad.cli.command_line import (
     with_help,
 )
 from naiad.config.server.command_line import read_options
+from naiad.config.server.console_options import LOOPBACK
 from naiad.config.server.flag import Flag, Kind, UsageError
 from naiad.config.server.getopt import split_arguments
 from naiad.config.server.options import SERVER_FLAGS, ServerOptions
@@ -351,6 +352,12 @@ def _described(
     if drains and not any(flag.name == _DRAIN.name for flag, _ in (*bundled, *flags)):
         flags = [*flags, (_DRAIN, _DRAIN_SECONDS)]
     options = read_options([*bundled, *flags], environ=os.environ)
+    if options.http.ui and options.http.ui_address == LOOPBACK and line.positional != ["systemd"]:
+        print(
+            "note: in a container the page at /ui is served to programs of the container alone; add "
+            "--ui-password=FILE, or --ui-address=0.0.0.0 to serve it to every client",
+            file=sys.stderr,
+        )
     return options, describe_server(line.last(_NAME), options, flags)
 
 

@@ -113,6 +113,16 @@ def test_a_version_that_is_no_release_has_a_note(folder, capsys, monkeypatch):
     assert said.err == ""
 
 
+@pytest.mark.parametrize("target", ["dockerfile", "compose"])
+def test_a_page_that_only_the_container_reaches_has_a_note(folder, capsys, monkeypatch, target):
+    monkeypatch.setattr("naiad.__version__", "1.2")
+    assert deploy([target, "--model-repository=models", "--ui=true"]) == 0
+    note = "note: in a container the page at /ui is served to programs of the container alone; add --ui-password=FILE, or --ui"
+    assert capsys.readouterr().err.startswith(note)
+    assert deploy([target, "--model-repository=models", "--ui=true", "--ui-address=0.0.0.0"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_repository_elsewhere_is_read_at_the_start_with_its_driver(folder, capsys, monkeypatch):
     monkeypatch.setattr("naiad.__version__", "1.2")
     assert deploy(["dockerfile", "--model-repository=s3://bucket/models"]) == 0
