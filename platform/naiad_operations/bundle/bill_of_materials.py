@@ -9,20 +9,44 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from naiad import __version__
 from naiad.environments.archives.manifest import Package
-from naiad.environments.store.inspection import Inspection
 
-__all__ = ["bill_of_materials"]
+__all__ = ["EnvironmentFacts", "bill_of_materials"]
 
 _PURL_TYPES = {"python": "pypi", "conda": "conda"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentFacts:
+    """What the document says of an environment; texts are empty if unknown.
+
+    Attributes:
+        digest: SHA-256 of the archive.
+        python: Version of its interpreter.
+        platform: Platform that its interpreter is built for.
+        glibc: Minimum version of glibc for its compiled files.
+        packages: Installed packages.
+    """
+
+    digest: str
+    python: str
+    platform: str
+    glibc: str
+    packages: tuple[Package, ...]
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> EnvironmentFacts:
+        """The facts that `dataclasses.asdict` made a dictionary of."""
+        return cls(**{**value, "packages": tuple(Package(**each) for each in value["packages"])})
+
+
 def bill_of_materials(
-    models: Mapping[str, Sequence[int]], environments: Mapping[str, Inspection], uses: Mapping[str, Iterable[str]]
+    models: Mapping[str, Sequence[int]], environments: Mapping[str, EnvironmentFacts], uses: Mapping[str, Iterable[str]]
 ) -> bytes:
     """The document.
 
@@ -60,7 +84,7 @@ def _model(name: str, versions: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _environment(name: str, found: Inspection) -> dict[str, Any]:
+def _environment(name: str, found: EnvironmentFacts) -> dict[str, Any]:
     facts = {"python": found.python, "platform": found.platform, "glibc": found.glibc}
     return {
         "type": "platform",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -20,6 +22,7 @@ from naiad.environments.store.archive_digest import digest_of
 from naiad.environments.store.inspection import inspect_environment
 from naiad_building.declared.declaration import is_locked
 from naiad_building.pack import pack
+from naiad_operations.bundle.records import PushRecords, StaleRecordError, state_of_environment
 
 __all__ = ["ENVIRONMENTS_FOLDER", "BundledEnvironments"]
 
@@ -28,6 +31,15 @@ _SHOWN_DIGITS = 12
 _SYSTEM_FOLDERS = frozenset({"/", "/usr", "/usr/local"})
 _DECLARED_NAME = "packages.tar.zst"
 """Name of each archive of a declared environment: models that declare the same packages in other files share it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LaterArchive:
+    """An archive of a folder that is packed only if somebody reads it."""
+
+    prefix: Path
+    digest: str
+    manifest: Manifest
 
 
 class BundledEnvironments:
@@ -41,6 +53,7 @@ class BundledEnvironments:
         folder: Folder of the archives in the bundle.
         has_own_folders: Whether each archive is in its own folder, with its signature.
         is_for_any_platform: Whether environments for other platforms are accepted.
+        records: What earlier calls have found out; None for nothing.
 
     Attributes:
         members: Archives and signatures, by path in the bundle.
@@ -60,6 +73,7 @@ class BundledEnvironments:
         folder: str = ENVIRONMENTS_FOLDER,
         has_own_folders: bool = False,
         is_for_any_platform: bool = False,
+        records: PushRecords | None = None,
     ) -> None:
         self._folder = folder
         self._has_own_folders = has_own_folders
@@ -68,6 +82,9 @@ class BundledEnvironments:
         self._reporter = reporter
         self._manager = manager
         self._signed = signed
+        self._records = PushRecords(None) if records is None else records
+        self._index = (self._records.folder or scratch) / "index"
+        self._later: dict[Path, _LaterArchive] = {}
         self._paths: dict[str, str] = {}
         self._packed: dict[Path, Path] = {}
         self.members: dict[str, OutputMember] = {}
@@ -100,12 +117,13 @@ class BundledEnvironments:
 
     def _collect(self, named: EnvironmentSource, origin: str, python: SpecifierSet | None) -> str:
         archive, label = self._archive(named, origin, python)
-        digest = digest_of(archive, self._scratch / "index", reporter=self._reporter)
+        later = self._later.get(archive)
+        digest = digest_of(archive, self._index, reporter=self._reporter) if later is None else later.digest
         if named.digest and digest != named.digest:
             raise BundleError(
                 f"{origin}: cannot use {label}: its SHA-256 is {digest}, and the configuration requires {named.digest}"
             )
-        manifest = read_manifest(archive)
+        manifest = read_manifest(archive) if later is None else later.manifest
         if manifest is not None and manifest.platform != host_platform() and not self._is_for_any_platform:
             raise BundleError(
                 f"{origin}: cannot use the execution environment {label}: it is for {manifest.platform}, and the "
@@ -152,7 +170,7 @@ class BundledEnvironments:
         ready = self._manager.prepare(named, python=python)  # kept while it is packed: it has a lease on the entry
         if ready.prefix not in self._packed:
             archive = self._scratch / str(len(self._paths)) / _DECLARED_NAME
-            pack(ready.prefix, archive, reporter=self._reporter)
+            self._pack(ready.prefix, archive, is_checked=True)
             self._packed[ready.prefix] = archive
         if not is_locked(named.path, ready.version):
             self.notes.append(
@@ -179,8 +197,38 @@ class BundledEnvironments:
                 f"{origin}: cannot check the execution environment {named}: it is a directory, and only archives have "
                 "a digest and signatures; pack it with `naiad env pack`, and sign the archive"
             )
-        # Packing takes minutes; a directory without an interpreter fails here, before that.
-        inspect_environment(str(path), self._scratch / "store", self._reporter)
         archive = self._scratch / str(len(self._paths)) / f"{path.name}.tar.zst"
-        pack(path, archive, reporter=self._reporter)
+        self._pack(path, archive, is_checked=False)
         return archive, str(named.path)
+
+    def _pack(self, prefix: Path, archive: Path, *, is_checked: bool) -> None:
+        """Pack a folder, unless it is known what its archive will be: then `provide` packs it if it is needed."""
+        name, state = f"archive of {prefix}", state_of_environment(prefix) if self._records.folder else ""
+        known = self._records.find(name, state)
+        if known is not None:
+            self._later[archive] = _LaterArchive(
+                prefix=prefix, digest=known["digest"], manifest=Manifest.from_json(known["manifest"])
+            )
+            return
+        if not is_checked:  # packing takes minutes; a directory without an interpreter fails before that
+            inspect_environment(str(prefix), self._scratch / "store", self._reporter)
+        packed = pack(prefix, archive, reporter=self._reporter)
+        if state and state == state_of_environment(prefix):
+            self._records.remember(
+                name, state, {"digest": packed.digest, "manifest": json.loads(packed.manifest.as_bytes())}
+            )
+
+    def provide(self, archive: Path | None) -> None:
+        """Pack the archive now if that was left out.
+
+        Raises:
+            StaleRecordError: If it is another one than was known.
+            ExecutionEnvironmentError: If it cannot be packed.
+        """
+        later = None if archive is None else self._later.pop(archive, None)
+        if archive is not None and later is not None:
+            packed = pack(later.prefix, archive, reporter=self._reporter)
+            if packed.digest != later.digest:
+                raise StaleRecordError(
+                    f"cannot use what is known of {later.prefix}: its archive is {packed.digest}, not {later.digest}"
+                )

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from naiad.environments.archives.manifest import host_platform
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
 from naiad.environments.progress import ProgressReporter
-from naiad.environments.store.inspection import Inspection, inspect_environment
+from naiad.environments.store.inspection import inspect_environment
 from naiad.models.artifacts.manifest import (
     ARTIFACT_TYPE,
     CONFIG_TYPE,
@@ -35,14 +36,15 @@ from naiad.models.artifacts.manifest import (
 from naiad.models.artifacts.statements import make_statement, sign_statement
 from naiad.sources.registry.client import sha256_of
 from naiad.sources.registry.references import Reference
-from naiad_operations.bundle.bill_of_materials import bill_of_materials
+from naiad_operations.bundle.bill_of_materials import EnvironmentFacts, bill_of_materials
 from naiad_operations.bundle.environments import BundledEnvironments
 from naiad_operations.bundle.image import architecture_of, blob_path, read_base
 from naiad_operations.bundle.layers import ImageLayer, write_layer
 from naiad_operations.bundle.manifest import digests_of
 from naiad_operations.bundle.models import CollectedLayout, CollectedModels, collect_models
+from naiad_operations.bundle.records import PushRecords, StaleRecordError, state_of_members
 
-__all__ = ["RepositoryImage", "write_repository"]
+__all__ = ["Blob", "RepositoryImage", "write_repository"]
 
 _log = logging.getLogger("naiad.bundle")
 _LARGE_FILE = 16 << 20
@@ -55,6 +57,22 @@ _ENVIRONMENTS = f"{TOP_FOLDER}/{HIDDEN_FOLDER}/environments"
 _SBOM_NAME = "sbom.cdx.json"
 
 
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A blob of an image.
+
+    Attributes:
+        name: What it is.
+        size: Its bytes.
+        file: The file with its content, which the call writes if that was left out. Raises StaleRecordError if the
+            content is not what an earlier push had.
+    """
+
+    name: str
+    size: int
+    file: Callable[[], Path]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryImage:
     """A repository, ready to be sent.
@@ -63,16 +81,14 @@ class RepositoryImage:
         manifest: The image's manifest.
         config: The image's configuration.
         layers: The layers of the repository.
-        blobs: Files of all blobs but the configuration, by digest.
-        names: What each blob is, by digest.
+        blobs: All blobs but the configuration, by digest.
         notes: Sentences for the person who pushes.
     """
 
     manifest: bytes
     config: bytes
     layers: tuple[ArtifactLayer, ...]
-    blobs: Mapping[str, Path]
-    names: Mapping[str, str]
+    blobs: Mapping[str, Blob]
     notes: tuple[str, ...]
 
     @property
@@ -89,6 +105,7 @@ def write_repository(
     reference: Reference,
     keys: Sequence[Path] = (),
     base: Path | None = None,
+    records: PushRecords | None = None,
 ) -> RepositoryImage:
     """Write the layers of the repository that the options name.
 
@@ -99,6 +116,7 @@ def write_repository(
         reference: Where it is sent to, for the signed statement.
         keys: Private keys to sign with.
         base: OCI image layout to put the layers on, for engines that start a shell in the image; None for none.
+        records: What earlier pushes have found out: layers that they wrote are written only if they are sent.
 
     Raises:
         BundleError: If there are several repositories, a model would not load, or the base cannot be used.
@@ -107,6 +125,7 @@ def write_repository(
     """
     if len(options.models.repositories) != 1:
         raise BundleError("cannot push several repositories as one: push each under a name of its own")
+    records = PushRecords(None) if records is None else records
     # Signatures of archives are for the server that pulls; here nothing is run.
     policy = replace(store_policy(options), trust=None)
     environments = BundledEnvironments(
@@ -116,19 +135,22 @@ def write_repository(
         folder=_ENVIRONMENTS,
         has_own_folders=True,
         is_for_any_platform=True,
+        records=records,
     )
     layout = CollectedLayout(models=TOP_FOLDER, backends=_BACKENDS, has_one_backends_folder=True)
     collected = collect_models(options, environments, None, layout)
     members = {**collected.members, **environments.members}
-    sbom = _sbom(collected, environments, scratch, reporter)
+    sbom = _sbom(collected, environments, records, scratch, reporter)
     members[sbom.name] = sbom
-    writer = _ImageWriter(scratch / "blobs")
+    writer = _ImageWriter(scratch / "blobs", environments, records, str(options.models.repositories[0]))
     if base is not None:
         writer.add_base(base)
     for part, own in _parts(members).items():
         writer.add(replace(part, uses=_uses(collected, part)), own)
     if keys:
-        files = {path.partition("/")[2]: digest for path, digest in digests_of(members.values()).items()}
+        known = {path: str(facts["sha256"]) for path, facts in environments.facts.items()}
+        others = digests_of(member for path, member in members.items() if path not in known)
+        files = {path.partition("/")[2]: digest for path, digest in {**others, **known}.items()}
         statement = make_statement(reference, files, writer.descriptors())
         for key in keys:
             key_id, data = sign_statement(statement, key)
@@ -138,14 +160,17 @@ def write_repository(
 
 
 class _ImageWriter:
-    def __init__(self, blobs: Path) -> None:
-        self._blobs = blobs
-        blobs.mkdir(parents=True)
+    def __init__(self, folder: Path, environments: BundledEnvironments, records: PushRecords, repository: str) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True)
+        self._environments = environments
+        self._digests = {path: str(facts["sha256"]) for path, facts in environments.facts.items()}
+        self._records = records
+        self._repository = repository
         self._base: dict[str, Any] = {}
         self._base_layers: list[ImageLayer] = []
         self._layers: list[tuple[ArtifactLayer, ImageLayer]] = []
-        self._paths: dict[str, Path] = {}
-        self._names: dict[str, str] = {}
+        self._blobs: dict[str, Blob] = {}
 
     @property
     def count(self) -> int:
@@ -154,17 +179,39 @@ class _ImageWriter:
     def add_base(self, base: Path) -> None:
         self._base, self._base_layers = read_base(base, architecture_of(host_platform()))
         for layer in self._base_layers:
-            self._paths[layer.descriptor["digest"]] = blob_path(base, layer.descriptor["digest"])
-            self._names[layer.descriptor["digest"]] = "base image"
+            digest = layer.descriptor["digest"]
+            self._blobs[digest] = Blob("base image", layer.descriptor["size"], partial(blob_path, base, digest))
 
     def add(self, layer: ArtifactLayer, members: Sequence[OutputMember]) -> None:
-        is_packed = layer.kind is LayerKind.ENVIRONMENT
-        written = write_layer(self._blobs, members, made_by=f"naiad push: {layer}", is_packed=is_packed)
+        name = f"layer {layer} of {self._repository}"
+        state = state_of_members(members, self._digests)
+        known = self._records.find(name, state)
+        if known is not None:
+            written = ImageLayer(known["descriptor"], known["diff_id"], made_by=_made_by(layer))
+            file = partial(self._rewrite, layer, members, written)
+        else:
+            written = self._write(layer, members)
+            file = partial(self._path, written)
+            if state == state_of_members(members, self._digests):
+                self._records.remember(name, state, {"descriptor": written.descriptor, "diff_id": written.diff_id})
         found = written.descriptor
         described = replace(layer, digest=found["digest"], size=found["size"], media_type=found["mediaType"])
         self._layers.append((described, written))
-        self._paths[described.digest] = self._blobs / described.digest.removeprefix("sha256:")
-        self._names.setdefault(described.digest, str(described))
+        self._blobs.setdefault(described.digest, Blob(str(described), described.size, file))
+
+    def _write(self, layer: ArtifactLayer, members: Sequence[OutputMember]) -> ImageLayer:
+        for member in members:
+            self._environments.provide(member.source)
+        is_packed = layer.kind is LayerKind.ENVIRONMENT
+        return write_layer(self._folder, members, made_by=_made_by(layer), is_packed=is_packed)
+
+    def _path(self, written: ImageLayer) -> Path:
+        return self._folder / str(written.descriptor["digest"]).removeprefix("sha256:")
+
+    def _rewrite(self, layer: ArtifactLayer, members: Sequence[OutputMember], known: ImageLayer) -> Path:
+        if self._write(layer, members).descriptor["digest"] != known.descriptor["digest"]:
+            raise StaleRecordError(f"cannot use what is known of the layer {layer}: it has other content now")
+        return self._path(known)
 
     def descriptors(self) -> list[dict[str, Any]]:
         """The descriptors of the repository's layers so far."""
@@ -194,17 +241,22 @@ class _ImageWriter:
             manifest=_json(manifest),
             config=config,
             layers=tuple(layer for layer, _ in self._layers),
-            blobs=self._paths,
-            names=self._names,
+            blobs=self._blobs,
             notes=notes,
         )
+
+
+def _made_by(layer: ArtifactLayer) -> str:
+    return f"naiad push: {layer}"
 
 
 def _parts(members: Mapping[str, OutputMember]) -> dict[ArtifactLayer, list[OutputMember]]:
     """The members of each layer. Environments precede models: they change less often."""
     parts: dict[ArtifactLayer, list[OutputMember]] = {}
     for name in sorted(members):
-        parts.setdefault(_layer_of(name, members[name].size), []).append(members[name])
+        # The archive of an environment may not be written yet, and has a layer of its own whatever its size.
+        size = 0 if name.startswith(_ENVIRONMENTS) else members[name].size
+        parts.setdefault(_layer_of(name, size), []).append(members[name])
     order = (LayerKind.ENVIRONMENT, LayerKind.BACKEND, LayerKind.MODEL, LayerKind.BILL_OF_MATERIALS)
     keys = sorted(parts, key=lambda part: (order.index(part.kind), part.name, part.file))
     return {part: parts[part] for part in keys}
@@ -231,13 +283,25 @@ def _uses(collected: CollectedModels, part: ArtifactLayer) -> tuple[str, ...]:
 
 
 def _sbom(
-    collected: CollectedModels, environments: BundledEnvironments, scratch: Path, reporter: ProgressReporter
+    collected: CollectedModels,
+    environments: BundledEnvironments,
+    records: PushRecords,
+    scratch: Path,
+    reporter: ProgressReporter,
 ) -> OutputMember:
-    facts: dict[str, Inspection] = {}
+    facts: dict[str, EnvironmentFacts] = {}
     for path, member in environments.members.items():
-        if not path.endswith(SIGNATURE_SUFFIX):
+        if path.endswith(SIGNATURE_SUFFIX):
+            continue
+        digest = str(environments.facts[path]["sha256"])
+        known = records.find(f"facts of {path}", digest)
+        if known is None:
+            environments.provide(member.source)
             found = inspect_environment(str(member.source), scratch / "store", reporter)
-            facts[_layer_of(path, 0).name] = found
+            known = {each.name: getattr(found, each.name) for each in fields(EnvironmentFacts)}
+            known["packages"] = [asdict(package) for package in found.packages]
+            records.remember(f"facts of {path}", digest, known)
+        facts[_layer_of(path, 0).name] = EnvironmentFacts.from_json(known)
     uses = {
         folder.rpartition("/")[2]: [_layer_of(path, 0).name for path in paths if path.startswith(_ENVIRONMENTS)]
         for folder, paths in collected.uses.items()

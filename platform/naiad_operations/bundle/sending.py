@@ -38,7 +38,7 @@ def send_image(
     reporter: ProgressReporter,
     report: Callable[[str, int, Transfer], None],
 ) -> str:
-    """Send an image and move the tag to it; returns the digest of the manifest.
+    """Send an image and move the tag to it, unless the tag is there already; returns the digest of the manifest.
 
     Args:
         client: A client for the repository.
@@ -49,31 +49,36 @@ def send_image(
 
     Raises:
         RegistryError: If the registry cannot be reached or rejects something.
+        StaleRecordError: If files are not as an earlier push found them.
         OSError: If a blob cannot be read.
     """
     places = _BlobPlaces(store, client)
 
     def send(digest: str) -> tuple[str, int, Transfer]:
-        path = image.blobs[digest]
-        size = path.stat().st_size
+        blob = image.blobs[digest]
         if client.has_blob(digest):
             transfer = Transfer.PRESENT
         elif client.mount_blob(digest, places.others(digest)):
             transfer = Transfer.MOUNTED
         else:
-            name = Path(image.names[digest])
-            with ProgressMeter(reporter, step="sending", label="", path=name, total=size) as meter:
+            path = blob.file()
+            with ProgressMeter(reporter, step="sending", label="", path=Path(blob.name), total=blob.size) as meter:
                 client.send_blob(path, digest, meter.advance)
             transfer = Transfer.SENT
-        return image.names[digest], size, transfer
+        return blob.name, blob.size, transfer
 
+    target = client.reference.tag or image.digest
+    if client.has_manifest(target, image.digest):
+        for blob in image.blobs.values():
+            report(blob.name, blob.size, Transfer.PRESENT)
+        return image.digest
     with ThreadPoolExecutor(_UPLOAD_THREADS, thread_name_prefix="naiad-push") as pool:
         for name, size, transfer in pool.map(send, image.blobs):
             report(name, size, transfer)
     config = sha256_of(image.config)
     if not client.has_blob(config):
         client.send_blob(image.config, config, lambda _: None)
-    client.put_manifest(client.reference.tag or image.digest, image.manifest, MANIFEST_TYPE)
+    client.put_manifest(target, image.manifest, MANIFEST_TYPE)
     places.remember(image.blobs)
     return image.digest
 

@@ -27,11 +27,13 @@ from naiad.environments.store.placement import spread
 from naiad.sources.registry.client import open_registry
 from naiad.sources.registry.references import parse_reference
 from naiad_operations.bundle.image import check_base
+from naiad_operations.bundle.records import PushRecords, StaleRecordError
 from naiad_operations.bundle.repository_image import write_repository
 from naiad_operations.bundle.sending import Transfer, send_image
 
 __all__ = ["push"]
 
+_log = logging.getLogger("naiad.bundle")
 _PROGRAM = "naiad push oci://REGISTRY/NAME:TAG MODEL_REPOSITORY"
 _GROUP = "Push (also takes all flags of the server; give those that name backends and environments)"
 _KEY = Flag("key", Kind.STRING, "", "Private key to sign with (`naiad env keygen`).", repeatable=True)
@@ -61,23 +63,34 @@ def _push(line: CommandLine) -> int:
     logging.getLogger("naiad").setLevel(logging.WARNING)
     store = open_store(options.environments.store.expanduser().absolute())
     client = open_registry(reference)
-    with _scratch_folder(store / "artifacts" / "pushes") as scratch:
-        keys = [Path(text) for text in line.all(_KEY)]
-        image = write_repository(options, scratch, reporter, reference=reference, keys=keys, base=base)
-        transfers: list[tuple[str, int, Transfer]] = []
+    folder = store / "artifacts" / "records"
+    keys = [Path(text) for text in line.all(_KEY)]
+    transfers: list[tuple[str, int, Transfer]] = []
 
-        def report(name: str, size: int, transfer: Transfer) -> None:
-            transfers.append((name, size, transfer))
-            if not line.has(JSON_FLAG):
-                print(f"{name}: {size_text(size)}, {transfer.value}")
+    def report(name: str, size: int, transfer: Transfer) -> None:
+        transfers.append((name, size, transfer))
+        if not line.has(JSON_FLAG):
+            print(f"{name}: {size_text(size)}, {transfer.value}")
 
-        digest = send_image(client, image, store, reporter, report)
+    def send(records: PushRecords) -> tuple[str, Sequence[str]]:
+        with _scratch_folder(store / "artifacts" / "pushes") as scratch:
+            image = write_repository(
+                options, scratch, reporter, reference=reference, keys=keys, base=base, records=records
+            )
+            return send_image(client, image, store, reporter, report), image.notes
+
+    try:
+        digest, notes = send(PushRecords(folder))
+    except StaleRecordError as error:
+        _log.warning("%s; everything is packed again", error)
+        transfers.clear()
+        digest, notes = send(PushRecords(folder, is_read=False))
     if line.has(JSON_FLAG):
         blobs = [{"name": name, "size": size, "transfer": transfer.value} for name, size, transfer in transfers]
         pushed = str(reference.pinned(digest))
-        print_json({"reference": pushed, "digest": digest, "blobs": blobs, "notes": image.notes})
+        print_json({"reference": pushed, "digest": digest, "blobs": blobs, "notes": notes})
         return 0
-    for note in image.notes:
+    for note in notes:
         print(f"note: {note}")
     print(f"pushed {reference.pinned(digest)}")
     return 0

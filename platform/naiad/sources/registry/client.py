@@ -104,6 +104,17 @@ class RegistryClient:
             )
         return digest, data
 
+    def has_manifest(self, target: str, digest: str) -> bool:
+        """Whether a tag, or a digest, is the manifest with that digest; False if the registry does not say.
+
+        Raises:
+            RegistryError: If the registry cannot be reached.
+        """
+        url = self._transport.url(f"manifests/{target}")
+        headers = {"Accept": ", ".join(_ACCEPTED)}
+        with self._transport.send("HEAD", url, headers=headers, expected=(_OK, _NOT_FOUND)) as reply:
+            return reply.status == _OK and reply.headers.get("Docker-Content-Digest") == digest
+
     def put_manifest(self, target: str, data: bytes, media_type: str) -> None:
         """Store a manifest under a tag or its digest; its blobs must be there.
 
