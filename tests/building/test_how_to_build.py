@@ -48,16 +48,23 @@ def _commands(*sections: str) -> list[str]:
 def test_the_commands_of_the_page_do_what_the_page_says(tmp_path: Path) -> None:
     """Needs whatever index pip is configured for."""
     commands = _commands("From a recipe", "Without a network")
-    assert len(commands) == 5
+    assert len(commands) == 7
 
-    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environ = {
+        **os.environ,
+        "NAIAD_STORE": str(tmp_path / "store"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    printed = {}
     for command in commands:
         done = subprocess.run(
             ["/bin/sh", "-e", "-c", command], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        printed[" ".join(command.split()[:2])] = done.stdout
 
-    manifest = read_manifest(tmp_path / "tables.tar.zst")
+    assert re.search(rf"^ *interpreter +{tmp_path}/store/", printed["naiad explain"], re.MULTILINE)
+    manifest = read_manifest(tmp_path / "models" / "tables.tar.zst")
     assert manifest is not None
     assert manifest.name == "tables"
     assert {"numpy", "orjson"} <= {package.name for package in manifest.packages}
