@@ -30,10 +30,16 @@ SENTENCES = {
 
 DAYS = {"4 July 2026": "2026-07-04", "Mon, 23 Nov 2026": "2026-11-23"}
 
+FLOWERS = {"setosa": (5.1, 3.5, 1.4, 0.2), "versicolor": (5.9, 2.8, 4.2, 1.3), "virginica": (6.9, 3.1, 5.7, 2.2)}
+"""Length and width of sepals and petals in centimetres, by species."""
+
 
 @dataclass(frozen=True)
 class Answer:
-    """Descriptions of one request and its response."""
+    """Descriptions of one request and its response.
+
+    `python` is the version of the interpreter that answered; empty if the response does not tell.
+    """
 
     model: str
     asked: list[str]
@@ -87,6 +93,22 @@ def ask_days(client: Any, api: ModuleType, model: str) -> Answer:
         python=_python(result),
         milliseconds=milliseconds,
         is_right=days == list(DAYS.values()),
+    )
+
+
+def ask_species(client: Any, api: ModuleType, model: str) -> Answer:
+    """Tell the species of flowers by their measures; each must be the expected one."""
+    given = np.array(list(FLOWERS.values()), dtype=np.float32)
+    result, milliseconds = _infer(client, model, [_input(api, "CENTIMETRES", given, "FP32")])
+    species = [name.decode() for name in result.as_numpy("SPECIES").reshape(-1)]
+    chances = result.as_numpy("CHANCES").max(axis=1)
+    return Answer(
+        model=model,
+        asked=[_numbers(measures) for measures in given],
+        came_back=[f"{name} {chance:.0%}" for name, chance in zip(species, chances)],
+        python="",
+        milliseconds=milliseconds,
+        is_right=species == list(FLOWERS),
     )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import tritonclient.grpc
 import tritonclient.http
-from calls import Answer, ask_add_sub, ask_days, ask_labels
+from calls import Answer, ask_add_sub, ask_days, ask_labels, ask_species
 from environment import packed_environment
 from filelock import FileLock
 from rich.box import SIMPLE_HEAD
@@ -67,6 +67,8 @@ def show() -> list[Answer]:
         f"--env-store={WORK / 'store'}",
         # The model `when` names its packages in its own file, without a lock.
         "--env-build=allowed",
+        # The model `iris` is a file of ONNX alone; its backend is run in the environment above, which has the library.
+        f"--backend-config=onnxruntime,execution-env-path={archive}",
     ]
     with contextlib.ExitStack() as stack:
         with step("tritonserver, until all models are ready"):
@@ -102,6 +104,7 @@ def ask(server: Server) -> list[Answer]:
             answered = [ask_add_sub(client, api, model) for model in ("add_sub", "add_sub_packed")]
             answered += [ask_labels(client, api, model) for model in ("sentiment", "topic")]
             answered.append(ask_days(client, api, "when"))
+            answered.append(ask_species(client, api, "iris"))
         console.print(f"\n[bold]Asked over {name}[/] at {url}")
         console.print(table(answered))
         answers += answered

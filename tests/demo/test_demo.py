@@ -18,6 +18,7 @@ def test_the_demo_answers_rightly_under_two_pythons_over_both_protocols(tmp_path
     assert said.count("difference -9 -18 -27 -36") == 4
     assert len(re.findall(r"waiter was rude\. +negative \d\d%  positive \d+%", said)) == 2, said
     assert len(re.findall(r"central bank .* +finance \d\d%", said)) == 2, said
+    assert len(re.findall(r"5\.9 2\.8 4\.2 1\.3 +versicolor \d\d%", said)) == 2, said
     packed = re.search(r"Python (\S+), packed in", said)
     assert packed is not None, said
     assert re.search(rf"^ ?add_sub_packed .* {re.escape(packed[1])} ", said, re.MULTILINE), said
