@@ -98,6 +98,9 @@ class FakeEngine:
     def model_config(self, name: str, version: int = LATEST) -> Mapping[str, Any]:
         return self._find(name, version).config
 
+    async def gather_counts(self) -> None:
+        pass
+
     def statistics(self, name: str = "", version: int = LATEST) -> Sequence[ModelStatistics]:
         if not name:
             return self.all_statistics

@@ -41,6 +41,9 @@ class EngineDoor(Protocol):
     def model_config(self, name: str, version: int = LATEST) -> Mapping[str, Any]:
         """The effective configuration as the reference prints it (int64 as numbers, defaults present)."""
 
+    async def gather_counts(self) -> None:
+        """Bring `statistics` up to date, where several processes count requests."""
+
     def statistics(self, name: str = "", version: int = LATEST) -> Sequence[ModelStatistics]:
         """Statistics of one version, of all versions of a model, or (no name) of all models."""
 

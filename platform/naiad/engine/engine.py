@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import naiad
@@ -82,6 +82,7 @@ class Engine:
         response_cache: The response cache; None if it is disabled.
         is_reachable: Whether clients should connect: False while a port for clients is not open yet, and when the
             server is about to stop. The server is not ready then.
+        count_elsewhere: Has other processes report what they have counted; None if this process counts all.
         exit_time: How long requests and models are waited for when the server stops.
         has_overrun: Whether that time was over, when the engine was stopped, before requests and models had ended.
     """
@@ -103,6 +104,7 @@ class Engine:
         self._polling: asyncio.Task[None] | None = None
         self._state = _EngineState.STARTING
         self.is_reachable = True
+        self.count_elsewhere: Callable[[], Awaitable[None]] | None = None
         self.exit_time = ExitTime(settings.exit_timeout, asyncio.get_running_loop().time)
         self.has_overrun = False
         self._refusals = {"exiting": 0, "not_loaded": 0, "unknown_model": 0}
@@ -293,6 +295,11 @@ class Engine:
         """The effective configuration as the reference prints it."""
         return self._registry.find_loaded(name, version).config_json
 
+    async def gather_counts(self) -> None:
+        """See `EngineDoor.gather_counts`."""
+        if self.count_elsewhere is not None:
+            await self.count_elsewhere()
+
     def statistics(self, name: str = "", version: int = LATEST) -> Sequence[ModelStatistics]:
         """Statistics of one version, of all versions of a model, or (no name) of all models."""
         serving = sorted(
@@ -343,12 +350,12 @@ class Engine:
 
     def instances(self) -> list[InstanceStatus]:
         """The status of all instances for metrics; ensembles themselves have no instances."""
-        return [
-            instance.status(loaded.config.name, loaded.version, loaded.totals.namespace)
-            for loaded in self._registry.ready_versions()
-            if not loaded.config.message.HasField("ensemble_scheduling")
-            for instance in loaded.instances
-        ]
+        found: list[InstanceStatus] = []
+        for loaded in self._registry.ready_versions():
+            if isinstance(loaded, ModelVersion):
+                found += loaded.statuses()
+                found += () if loaded.branches is None else loaded.branches.statuses()
+        return found
 
     def demand_status(self) -> DemandStatus | None:
         """The models that are loaded on demand, for metrics; None if no model is."""

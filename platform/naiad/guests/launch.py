@@ -30,7 +30,7 @@ logger = logging.getLogger("naiad.workers")
 
 
 @functools.cache
-def _server_id() -> str:
+def server_id() -> str:
     """Identifies this server among all: host names repeat, and so do process ids in containers.
 
     Made when it is first needed, so that servers that are forked from one process have different ones.
@@ -81,6 +81,8 @@ class LaunchSpec:
         prewarm: Forks the guest; None if an interpreter is started for it.
         frontends: The memory that frontend processes share with guests; None without such processes.
         inputs: The part of it that all guests of the version map.
+        server_id: Identifies the server, where another of its processes starts the guest; "" for this process's own.
+        load_number: Number of the version's load, for such a guest; 0 for others.
     """
 
     name: str
@@ -102,6 +104,8 @@ class LaunchSpec:
     prewarm: GuestForker | None = field(default=None, compare=False, repr=False)
     frontends: FrontendMemory | None = field(default=None, compare=False, repr=False)
     inputs: SharedInputs | None = field(default=None, compare=False, repr=False)
+    server_id: str = ""
+    load_number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +234,7 @@ def start_stub(
                 **spec.environ,
                 "NAIAD_STUB_LIBRARY": str(spec.library),
                 "NAIAD_GUEST_ID": guest_id,
-                "NAIAD_SERVER_ID": _server_id(),
+                "NAIAD_SERVER_ID": spec.server_id or server_id(),
             },
             stdin=None if spec.at_terminal else subprocess.DEVNULL,
             stdout=None if spec.at_terminal else subprocess.PIPE,

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -47,7 +48,11 @@ from naiad.server.processes.spawned import SpawnedProcesses
 from naiad.server.signals import call_on_hangup, stop_on_signals
 
 if TYPE_CHECKING:
+    from naiad.engine.serving.branches import BranchMaker
+    from naiad.frontends.tracing.tracer import Tracer
     from naiad.server.listeners import Listeners
+    from naiad.server.processes.branches import BranchProcesses
+    from naiad.server.processes.pool import FrontendPool
 
 logger = logging.getLogger("naiad.app")
 
@@ -82,6 +87,18 @@ class OpenPorts(NamedTuple):
     reopen: Callable[[], None]
 
 
+class StartedProcesses(NamedTuple):
+    """The other processes of the server, before they listen.
+
+    Attributes:
+        pool: The processes.
+        tracer: Traces requests of all of them.
+    """
+
+    pool: FrontendPool
+    tracer: Tracer
+
+
 def serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor | None = None) -> int:
     """Run a server until SIGINT or SIGTERM; returns the exit code.
 
@@ -104,18 +121,21 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
     require_free_ports(options)
     _require_valid_tls(options)
     recent = log.keep_recent() if options.http.ui else None  # before the models load: the page shows why they failed
-    loader = build_loader(options, with_frontends=True)
+    branches = make_branches(options)
+    loader = build_loader(options, branches=branches)
     engine = build_engine(options, loader)
     async with AsyncExitStack() as stack:
+        if branches is not None:
+            stack.callback(branches.close)
         stack.push_async_callback(engine.stop)
         if supervisor is not None:
             supervising = asyncio.ensure_future(supervisor.run(engine))
             stack.callback(supervising.cancel)
+        processes = None
+        if branches is not None:
+            processes = start_processes(engine, loader.frontend_memory, branches, options, log, stack)
         starting = asyncio.ensure_future(engine.start())
-        spawned = SpawnedProcesses()
-        stack.push_async_callback(spawned.close)
-        frontends = 0 if loader.frontend_memory is None else options.general.frontends
-        importing = asyncio.ensure_future(_import_listeners(starting, loader.launching, spawned, frontends))
+        importing = asyncio.ensure_future(_import_listeners(starting, loader.launching))
         await asyncio.wait([starting, asyncio.ensure_future(stopping.wait())], return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
@@ -130,7 +150,7 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
             logger.error("error: creating server: Internal - failed to load all models")
             return _FAILED
         await importing
-        ports = await listen(engine, loader, options, log, stack, spawned, recent)
+        ports = await listen(engine, loader, options, log, stack, processes, recent)
         if supervisor is not None:
             supervisor.on_listening(ports.listeners.ports)
         if options.log.file is not None or options.trace.config.file:
@@ -144,6 +164,8 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
             stopping.clear()
             await _drain(ports.drain, options.general.drain_seconds, stopping)
         logger.info("Waiting for in-flight requests to complete.")
+        if branches is not None:
+            branches.close_branches()
         await engine.finish_sequences()
     return 0
 
@@ -168,10 +190,10 @@ async def listen(
     options: ServerOptions,
     log: ActiveLog,
     stack: AsyncExitStack,
-    spawned: SpawnedProcesses,
+    processes: StartedProcesses | None,
     recent: RecentLines | None = None,
 ) -> OpenPorts:
-    """Serve on all ports until *stack* is closed.
+    """Serve on all ports until *stack* is closed, in *processes* where the server has several.
 
     The server is not ready before the last port is open: a client that waits for readiness on one port may then use any
     other.
@@ -183,15 +205,15 @@ async def listen(
 
     engine.is_reachable = False
     services = ports.server_services(engine, loader, options, log, recent)
-    if loader.frontend_memory is None:
+    if processes is None:
         listeners = await ports.listen(engine, services, options, stack)
         await listeners.open_metrics(options.metrics.address)
         opened = OpenPorts(listeners, listeners.drain, listeners.tracer.reopen)
     else:
         from naiad.server.frontend_owner import listen_in_processes
 
-        memory = loader.frontend_memory
-        pool, listeners = await listen_in_processes(engine, memory, services, options, log, stack, spawned)
+        pool, tracer = processes
+        listeners = await listen_in_processes(engine, pool, tracer, services, options, log, stack)
 
         def reopen() -> None:
             listeners.tracer.reopen()
@@ -204,6 +226,42 @@ async def listen(
     return opened
 
 
+def make_branches(options: ServerOptions) -> BranchProcesses | None:
+    """What runs instances in other processes of the server; None if the options ask for one process."""
+    if not options.general.frontends:
+        return None
+    from naiad.server.processes.branches import BranchProcesses  # imported late: the usual server has one process
+
+    return BranchProcesses(1 + options.general.frontends)
+
+
+def start_processes(
+    engine: Engine,
+    memory: FrontendMemory | None,
+    branches: BranchProcesses,
+    options: ServerOptions,
+    log: ActiveLog,
+    stack: AsyncExitStack,
+) -> StartedProcesses:
+    """Start the processes of a server that has several: they run instances of the models that are loaded now."""
+    from naiad.frontends.tracing.tracer import Tracer  # imported late: the usual server has one process
+    from naiad.server.processes.messages import FrontendConfiguration
+    from naiad.server.processes.pool import FrontendPool
+
+    assert memory is not None
+    count = options.general.frontends
+    branches.services = engine.services
+    engine.count_elsewhere = branches.gather
+    spawned = SpawnedProcesses()
+    stack.push_async_callback(spawned.close)
+    tracer = Tracer(options.trace.config)
+    configuration = FrontendConfiguration(options, log.settings, count, int(time.time()))
+    pool = FrontendPool(engine, memory, tracer, count, configuration, spawned, branches)
+    stack.push_async_callback(lambda: pool.stop(0.0))  # if the server ends before it listens
+    pool.connect()
+    return StartedProcesses(pool, tracer)
+
+
 async def _drain(drain: Callable[[], None], seconds: int, stopping: asyncio.Event) -> None:
     """Serve on for *seconds*, or until the next signal, while clients connect to other servers."""
     logger.info("Not ready any more, and serving for %d more seconds; a second signal ends this.", seconds)
@@ -214,14 +272,17 @@ async def _drain(drain: Callable[[], None], seconds: int, stopping: asyncio.Even
 
 
 def build_loader(
-    options: ServerOptions, debugged: tuple[str, str] | None = None, *, with_frontends: bool = False
+    options: ServerOptions,
+    debugged: tuple[str, str] | None = None,
+    *,
+    branches: BranchMaker | None = None,
 ) -> Loader:
     """The loader of models, with the environments and the settings it uses; logs the warnings about the options.
 
     Args:
         options: The server's options.
         debugged: Name of a model to run under a debugger, and the debugger; None for no debugger.
-        with_frontends: Whether guests share memory with frontend processes, if the options ask for such.
+        branches: The other processes of the server, which run instances and share memory with guests; None without any.
 
     Raises:
         UnsupportedRequestError: If /proc is missing.
@@ -257,7 +318,9 @@ def build_loader(
         guest_user=options.guests.user,
         gpu_pools=_gpu_pools(options),
         busy_poll_us=default_busy_poll_us() if options.guests.busy_poll_us < 0 else options.guests.busy_poll_us,
-        frontends=FrontendMemory(options.general.frontends) if with_frontends and options.general.frontends else None,
+        frontends=None if branches is None else FrontendMemory(options.general.frontends),
+        branches=branches,
+        is_caching=bool(options.cache.size),
     )
     return Loader(settings, EnvironmentManager(options.environments.store, policy=store_policy(options)))
 
@@ -312,16 +375,13 @@ def build_engine(options: ServerOptions, loader: Loader) -> Engine:
     return engine
 
 
-async def _import_listeners(
-    starting: asyncio.Task[Any], launching: asyncio.Event, spawned: SpawnedProcesses, frontends: int
-) -> None:
-    """Import the modules of the listeners while guests start, here and in the frontend processes.
+async def _import_listeners(starting: asyncio.Task[Any], launching: asyncio.Event) -> None:
+    """Import the modules of the listeners while guests start.
 
     The import begins when the guests are launched: earlier, it would compete with the loop that launches them.
     """
     launched = asyncio.ensure_future(launching.wait())
     await asyncio.wait([starting, launched], return_when=asyncio.FIRST_COMPLETED)
     launched.cancel()  # it is never set if no guest starts
-    spawned.spawn(frontends)
     await import_in_background("naiad.server.listeners")
     garbage_collection.resume()

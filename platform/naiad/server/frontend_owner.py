@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -17,8 +18,6 @@ from naiad.frontends.console.page import StateSource
 from naiad.frontends.metrics.server import MetricsFrontend
 from naiad.frontends.regions import ClientRegions
 from naiad.frontends.tracing.tracer import Tracer
-from naiad.guests.memory.frontend_memory import FrontendMemory
-from naiad.server.frontend_process import FrontendConfiguration
 from naiad.server.http_api import openai_package
 from naiad.server.listeners import Listeners, ListenerServices, listen, metrics_frontend
 from naiad.server.processes.messages import FrameKind
@@ -26,51 +25,51 @@ from naiad.server.processes.pool import FrontendPool
 from naiad.server.processes.ports import reserved_ports, shared_ports, without_frontends
 from naiad.server.processes.shared_log import SharedLog
 from naiad.server.processes.shared_regions import SharedRegions
-from naiad.server.processes.spawned import SpawnedProcesses
 
 __all__ = ["listen_in_processes"]
 
 
 async def listen_in_processes(
     engine: Engine,
-    memory: FrontendMemory,
+    pool: FrontendPool,
+    tracer: Tracer,
     services: ListenerServices,
     options: ServerOptions,
     log: ActiveLog,
     stack: AsyncExitStack,
-    spawned: SpawnedProcesses,
-) -> tuple[FrontendPool, Listeners]:
+) -> Listeners:
     """Serve on all ports that the options name until *stack* is closed: metrics in this process, the others in theirs.
 
     Args:
         engine: The engine.
-        memory: The memory that the processes share with guests.
+        pool: The processes, which are connected.
+        tracer: Traces requests of all processes.
         services: What the listeners need.
         options: The server's options.
         log: The log.
         stack: Ends the processes.
-        spawned: Processes that were started before.
 
     Raises:
         NaiadError: If a port is not available, or a process cannot serve.
     """
     shared = stack.enter_context(reserved_ports(options))
-    configuration = FrontendConfiguration(shared, log.settings, options.general.frontends, services.created)
-    tracer = Tracer(options.trace.config)
-    pool = FrontendPool(engine, memory, tracer, options.general.frontends, configuration, spawned)
+
+    async def collect() -> None:
+        await asyncio.gather(pool.collect(), engine.gather_counts())
+
     services = replace(
         services,
         tracer=lambda: tracer,
-        metrics=lambda _: metrics_frontend(engine, options, pool.families, prepare=pool.collect),
+        metrics=lambda _: metrics_frontend(engine, options, pool.families, prepare=collect),
     )
     own = await listen(engine, services, without_frontends(options), stack)
     pool.services.update(_owner_services(engine, services, options, log, pool, stack), **_traces(tracer, pool))
     pool.services.update(_openai_services(options, own.metrics))
-    stack.push_async_callback(lambda: pool.stop(engine.exit_time.for_requests()))
-    own.started += await pool.start()
+    stack.push_async_callback(lambda: pool.stop(engine.exit_time.for_requests(), engine.exit_time.for_models()))
+    own.started += await pool.start(shared)
     await own.open_metrics(options.metrics.address)
     own.ports |= shared_ports(shared)
-    return pool, own
+    return own
 
 
 async def _console_document(console: StateSource, pool: FrontendPool, name: str, *arguments: str) -> Any:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import uvloop
 from naiad_stub.process_title import name_process, rewrite_arguments
@@ -25,37 +25,22 @@ from naiad.config.server.options import ServerOptions
 from naiad.core import garbage_collection, heap
 from naiad.core.background_imports import import_in_background
 from naiad.core.errors import NaiadError
-from naiad.core.logs import LogSettings, configure
+from naiad.core.logs import ActiveLog, configure
 from naiad.frontends.metrics.naiad_families import connection_families, request_memory_families
 from naiad.protocol.model_metrics import ModelMetricFamily
 from naiad.server.listeners import Listeners, ListenerServices, listen
 from naiad.server.processes.link import Link
-from naiad.server.processes.messages import FrameKind, ProcessReport, error_fields, pack
+from naiad.server.processes.messages import FrameKind, FrontendConfiguration, ProcessReport, error_fields, pack
+from naiad.server.processes.own_branches import OwnBranches
 from naiad.server.processes.process_metrics import process_families
 from naiad.server.processes.remote_engine import REGION_KINDS, RemoteEngine
 from naiad.server.processes.shared_log import RemoteLog
 from naiad.server.processes.shared_regions import RemoteRegions
 from naiad.server.processes.shared_tracer import RemoteTracer
 
-__all__ = ["FrontendConfiguration", "main"]
+__all__ = ["main"]
 
 _TRIM_PERIOD = 2.0
-
-
-class FrontendConfiguration(NamedTuple):
-    """The first message to a frontend process.
-
-    Attributes:
-        options: The server's options, with the ports that the processes share.
-        log: The settings of the log.
-        processes: Number of frontend processes.
-        created: See `ListenerServices.created`.
-    """
-
-    options: ServerOptions
-    log: LogSettings
-    processes: int
-    created: int
 
 
 class _RemoteMetrics:
@@ -82,9 +67,11 @@ class _RemoteState:
 class _Commands:
     """The owner's commands, as events of the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, branches: OwnBranches) -> None:
         self.configuration: asyncio.Future[tuple[int, FrontendConfiguration]] = loop.create_future()
-        self.stop: asyncio.Future[float] = loop.create_future()
+        self.listen: asyncio.Future[ServerOptions] = loop.create_future()
+        self.stop: asyncio.Future[tuple[float, float]] = loop.create_future()
+        self._branches = branches
         self.listeners: Listeners | None = None
         self.report: Callable[[], None] = lambda: None
         self.log: RemoteLog | None = None
@@ -95,7 +82,14 @@ class _Commands:
     def on_command(self, kind: int, content: Any) -> None:
         """Carry out a command."""
         if kind == FrameKind.CONFIGURATION:
+            self._branches.options = content[1].options
             self.configuration.set_result(content)
+        elif kind == FrameKind.LISTEN:
+            self.listen.set_result(content)
+        elif kind == FrameKind.ORDER:
+            self._branches.on_order(content)
+        elif kind == FrameKind.TELL_PROCESS:
+            self._branches.on_told(*content)
         elif kind == FrameKind.STOP:
             if not self.stop.done():
                 self.stop.set_result(content)
@@ -144,6 +138,8 @@ async def _trim_periodically(engine: RemoteEngine) -> None:
         await asyncio.sleep(_TRIM_PERIOD)
         while engine.trim():
             await asyncio.sleep(0)
+        if engine.branches is not None:
+            engine.branches.maintain()
 
 
 def main(descriptor: int) -> None:
@@ -153,59 +149,74 @@ def main(descriptor: int) -> None:
         descriptor: This process's end of the socket pair.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # service managers send them to all processes: this one follows the owner
+        # Service managers send them to all processes: this one follows the owner. They are not ignored, which guests
+        # that it starts would inherit.
+        signal.signal(number, lambda *_: None)
     heap.fix_thresholds()
     uvloop.run(_serve(socket.socket(fileno=descriptor)))
 
 
 async def _serve(sock: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    commands = _Commands(loop)
     engine = RemoteEngine(lambda: os._exit(1))  # the owner is gone, and with it every request
+    branches = engine.branches = OwnBranches(engine.send, engine.on_branch_opened)
+    commands = _Commands(loop, branches)
     engine.on_command = commands.on_command
     link = Link(sock, loop, engine.on_frame, engine.on_link_end, engine.on_received)
     engine.connect(link)
     slot, configuration = await commands.configuration
-    options = configuration.options
     role = f"frontend {slot}"  # as metrics and the page call it
     name_process(role)
     rewrite_arguments(1, [b"naiad-frontend", str(slot).encode()])
     with configure(configuration.log, is_queued=True) as log:
-        async with AsyncExitStack() as stack:
-            commands.log = RemoteLog(log, engine)
-            regions = RemoteRegions(engine, is_allowed=options.general.allow_client_shm)
-            commands.use_regions(regions)
-            tracer = commands.tracer = RemoteTracer(engine)
-            services = ListenerServices(
-                log=commands.log,
-                tracer=lambda: tracer,
-                regions=regions,
-                exit_seconds=lambda: commands.stop.result() if commands.stop.done() else 0.0,
-                model_metrics=_RemoteMetrics(engine),
-                api_document=partial(engine.call, "api_document"),
-                console=(lambda _stack, _roles: _RemoteState(engine)) if options.http.ui else None,
-                adapters=partial(engine.call, "adapters"),
-                context=partial(engine.call, "context"),
-                metrics_page=(lambda: engine.call("metrics_page")) if options.metrics.is_enabled else None,
-                ask_owner=engine.ask,
-                created=configuration.created,
-                share=configuration.processes,
-                shares_ports=True,
-            )
-            try:
-                commands.listeners = await listen(engine, services, options, stack)
-            except NaiadError as error:
-                engine.send(pack(FrameKind.REPORT, ProcessReport(error=error_fields(error))))
-                link.flush()
-                return
-            commands.report = partial(_report, engine, commands.listeners, role)
-            engine.send(pack(FrameKind.REPORT, ProcessReport(started=commands.listeners.started)))
-            await import_in_background("naiad.protocol.numpy_types")
-            gc.collect()
-            garbage_collection.settle()
-            trimming = loop.create_task(_trim_periodically(engine))
-            await commands.stop
-            trimming.cancel()
+        first: list[asyncio.Future[Any]] = [commands.listen, commands.stop]
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        if not commands.stop.done() and not await _serve_ports(engine, commands, configuration, log, role):
+            link.flush()
+            return
+        await branches.stop(commands.stop.result()[1])
         link.flush()
     with contextlib.suppress(OSError):
         sys.stderr.flush()
+
+
+async def _serve_ports(
+    engine: RemoteEngine, commands: _Commands, configuration: FrontendConfiguration, log: ActiveLog, role: str
+) -> bool:
+    """Serve the ports until the command to stop; whether they could be opened."""
+    options = await commands.listen
+    async with AsyncExitStack() as stack:
+        commands.log = RemoteLog(log, engine)
+        regions = RemoteRegions(engine, is_allowed=options.general.allow_client_shm)
+        commands.use_regions(regions)
+        tracer = commands.tracer = RemoteTracer(engine)
+        services = ListenerServices(
+            log=commands.log,
+            tracer=lambda: tracer,
+            regions=regions,
+            exit_seconds=lambda: commands.stop.result()[0] if commands.stop.done() else 0.0,
+            model_metrics=_RemoteMetrics(engine),
+            api_document=partial(engine.call, "api_document"),
+            console=(lambda _stack, _roles: _RemoteState(engine)) if options.http.ui else None,
+            adapters=partial(engine.call, "adapters"),
+            context=partial(engine.call, "context"),
+            metrics_page=(lambda: engine.call("metrics_page")) if options.metrics.is_enabled else None,
+            ask_owner=engine.ask,
+            created=configuration.created,
+            share=configuration.processes,
+            shares_ports=True,
+        )
+        try:
+            commands.listeners = await listen(engine, services, options, stack)
+        except NaiadError as error:
+            engine.send(pack(FrameKind.REPORT, ProcessReport(error=error_fields(error))))
+            return False
+        commands.report = partial(_report, engine, commands.listeners, role)
+        engine.send(pack(FrameKind.REPORT, ProcessReport(started=commands.listeners.started)))
+        await import_in_background("naiad.protocol.numpy_types")
+        gc.collect()
+        garbage_collection.settle()
+        trimming = asyncio.get_running_loop().create_task(_trim_periodically(engine))
+        await commands.stop
+        trimming.cancel()
+    return True

@@ -15,9 +15,8 @@ from serving.repositories import repository
 from support.server import free_ports
 
 from naiad.cli.serve import log_settings, open_log
-from naiad.server.app import build_engine, build_loader, listen
+from naiad.server.app import build_engine, build_loader, listen, make_branches, start_processes
 from naiad.server.processes import pool as pools
-from naiad.server.processes.spawned import SpawnedProcesses
 
 
 def frontends() -> list[int]:
@@ -43,13 +42,17 @@ def test_a_stopped_process_is_killed_and_another_one_serves(tmp_path: Path, monk
     )
 
     async def serve() -> None:
-        loader = build_loader(options, with_frontends=True)
+        branches = make_branches(options)
+        assert branches is not None
+        loader = build_loader(options, branches=branches)
         engine = build_engine(options, loader)
         async with AsyncExitStack() as stack:
+            stack.callback(branches.close)
             stack.push_async_callback(engine.stop)
-            await engine.start()
             log = stack.enter_context(open_log(log_settings(options)))
-            ports = await listen(engine, loader, options, log, stack, SpawnedProcesses())
+            processes = start_processes(engine, loader.frontend_memory, branches, options, log, stack)
+            await engine.start()
+            ports = await listen(engine, loader, options, log, stack, processes)
             before = set(frontends())
             assert len(before) == 2
             stopped = min(before)

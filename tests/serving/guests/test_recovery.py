@@ -65,7 +65,8 @@ def trials(server: ServerProcess) -> list[tuple[str, float]]:
 
 @pytest.mark.slow
 def test_of_several_instances_one_process_is_tried_at_a_time(tmp_path):
-    repo, broken = breakable(tmp_path, "instance_group { count: 3 kind: KIND_CPU }")
+    together = 'parameters { key: "ONE_PROCESS" value { string_value: "true" } }'  # each process would try one
+    repo, broken = breakable(tmp_path, f"instance_group {{ count: 3 kind: KIND_CPU }} {together}")
     with ServerProcess(repo, *RECOVERS, work=tmp_path) as server:
         pids = [child.pid for child in server.children()]
         broken.touch()

@@ -32,6 +32,7 @@ IDLE_SECONDS = "idle_seconds"
 HANG_SECONDS = "HANG_SECONDS"
 NATIVE_SHARED_MODEL = "native_shared_model"
 CPU_ONLY = "FORCE_CPU_ONLY_INPUT_TENSORS"
+ONE_PROCESS = "ONE_PROCESS"
 _OWN = (
     DEMAND,
     IDLE_SECONDS,
@@ -44,6 +45,7 @@ _OWN = (
     SCALE_WAIT,
     SCALE_IDLE,
     CPU_ONLY,
+    ONE_PROCESS,
 )
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _DEMANDS = {**_FLAGS, "pinned": False}
@@ -64,6 +66,7 @@ class ModelParameters:
         prewarmed_modules: `PREWARM`: the modules that are imported once for all instances; empty for none.
         scaling: `min_instances`, `max_instances` and what belongs to them; None if the number of instances is fixed.
         takes_device_inputs: `FORCE_CPU_ONLY_INPUT_TENSORS` is "no": it takes inputs in GPU memory.
+        is_in_one_process: `ONE_PROCESS`: whether one process of the server has all its instances.
     """
 
     is_on_demand: bool | None = None
@@ -74,6 +77,7 @@ class ModelParameters:
     prewarmed_modules: tuple[str, ...] | None = None
     scaling: ScalingPolicy | None = None
     takes_device_inputs: bool = False
+    is_in_one_process: bool = False
 
 
 NO_PARAMETERS_GIVEN = ModelParameters()
@@ -109,6 +113,7 @@ def parse_parameters(message: pb.ModelConfig) -> ModelParameters:
         prewarmed_modules=parse_prewarmed_modules(model, given.get(PREWARM, "")),
         scaling=parse_scaling(message, given),
         takes_device_inputs=_takes_device_inputs(message, given),
+        is_in_one_process=bool(_choice(model, ONE_PROCESS, given, _FLAGS, "true or false")),
     )
 
 

@@ -192,6 +192,13 @@ class ModelCalls:
                 if is_waiting:
                     self._reject_cycle(pending)
 
+    def on_call_waiting(self) -> None:
+        """A call waits that was sent to an idle instance of another process, which was not idle any more."""
+        for calls in list(self._calls.values()):
+            for pending in list(calls.values()):
+                if pending.key and pending.version.is_waiting(pending.key):
+                    self._reject_cycle(pending)
+
     def _reject_cycle(self, last: _PendingCall) -> None:
         """Reject the call *last* if it closes a cycle of instances that wait for each other."""
         cycle = deadlock_cycle(last.worker, self._waits()) if last.is_blocking_instance else ()

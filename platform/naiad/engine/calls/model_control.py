@@ -106,8 +106,13 @@ class ModelControl:
         worker.reply(number, text=_json(metadata_document(metadata)))
 
     def _statistics(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:
-        statistics = self._engine.statistics(fields.get("name", ""), version_number(fields.get("version", "")))
-        worker.reply(number, text=_json(statistics_document(statistics)))
+        name, version = fields.get("name", ""), version_number(fields.get("version", ""))
+
+        async def respond() -> str:
+            await self._engine.gather_counts()
+            return _json(statistics_document(self._engine.statistics(name, version)))
+
+        self._start(worker, number, respond())
 
     def _server_metadata(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:  # noqa: ARG002 - as all handlers
         worker.reply(number, text=_json(server_document(self._engine.server_metadata())))

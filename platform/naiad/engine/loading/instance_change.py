@@ -34,6 +34,8 @@ def changed_config(loaded: ModelVersion, before: pb.ModelConfig, now: pb.ModelCo
         return None
     if loaded.reason or any(instance.reason for instance in loaded.instances):
         return None  # a load is also how an instance that was given up is tried again at once
+    if loaded.branches is not None:
+        return None  # its instances are started again, spread over the processes as the new configuration asks
     if loaded.resolution is None or loaded.resolution.library is not None:
         return None  # the instances of a native model may share one process
     message = pb.ModelConfig()

@@ -32,10 +32,12 @@ from naiad.config.server.guest_user import GuestUser, GuestUserRange
 from naiad.core.errors import ModelError, ResolutionError
 from naiad.core.file_content import find_unfetched
 from naiad.core.logs import logged_levels
+from naiad.engine.lifecycle.placement import COORDINATOR, LoadFacts, Placement, place_instances
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.loading.introspect import may_auto_complete
 from naiad.engine.loading.missing_package import missing_package
 from naiad.engine.loading.thread_counts import THREAD_VARIABLES, threads_each
+from naiad.engine.serving.branches import BranchMaker, BranchOrder
 from naiad.engine.serving.compile_plan import input_names, state_outputs
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.sequence_states import read_states
@@ -115,6 +117,8 @@ class LoadSettings:
         gpu_pools: See `LoadSpec.gpu_pools`.
         guest_user: The user of all guests, or users of which each model gets one; None for the server's own.
         frontends: See `LaunchSpec.frontends`.
+        branches: The other processes that may run instances; None if there are none.
+        is_caching: Whether the server caches responses.
     """
 
     resolution: ResolutionSettings
@@ -132,6 +136,8 @@ class LoadSettings:
     guest_user: GuestUser | GuestUserRange | None = None
     gpu_pools: Mapping[str, int] = field(default_factory=dict)
     frontends: FrontendMemory | None = None
+    branches: BranchMaker | None = None
+    is_caching: bool = False
 
 
 class Loader:
@@ -139,6 +145,7 @@ class Loader:
 
     Attributes:
         resolutions: The last resolution of each version, by the model's key and the version.
+        placements: Where the instances of each version run, by the same.
         steps: The decisions before the failure of versions that could not be resolved at their last load.
         frontend_memory: See `LaunchSpec.frontends`.
         launching: Set as soon as the first guest is being started.
@@ -151,13 +158,20 @@ class Loader:
         self._fork_servers = ForkServerPool()
         self._users = GuestUsers(settings.guest_user)
         self.resolutions: dict[tuple[str, int], Resolution] = {}
+        self.placements: dict[tuple[str, int], Placement] = {}
         self.steps: dict[tuple[str, int], Sequence[Decision]] = {}
         self.launching = asyncio.Event()
         self._noticed: set[str] = set()
         self._has_warned_of_activated = False
 
     async def load(
-        self, files: ModelFiles, message: pb.ModelConfig, version: int, services: GuestServices
+        self,
+        files: ModelFiles,
+        message: pb.ModelConfig,
+        version: int,
+        services: GuestServices,
+        *,
+        is_on_demand: bool = False,
     ) -> ModelVersion:
         """Load one version.
 
@@ -166,6 +180,7 @@ class Loader:
             message: Its configuration as read.
             version: The version, a directory of the model.
             services: What the model can use of the server.
+            is_on_demand: Whether its first request loads it.
 
         Raises:
             NaiadError: If it cannot be loaded.
@@ -180,7 +195,9 @@ class Loader:
         self._warn_of_activated(config.name, resolution, environment)
         prewarmed = self._prewarmed(config, resolution)
         try:
-            return await self._start(files, config, resolution, environment, services, prewarmed)
+            return await self._start(
+                files, config, resolution, environment, services, prewarmed, is_on_demand=is_on_demand
+            )
         except BaseException as error:
             if prewarmed is not None:
                 prewarmed.release()
@@ -319,6 +336,8 @@ class Loader:
         environment: GuestEnvironment,
         services: GuestServices,
         prewarmed: PrewarmedGuests | None,
+        *,
+        is_on_demand: bool,
     ) -> ModelVersion:
         message = pb.ModelConfig()
         message.CopyFrom(config.message)
@@ -348,12 +367,41 @@ class Loader:
         if settings.frontends is not None:
             inputs = settings.frontends.add_inputs(config.name)
             specs = [replace(spec, frontends=settings.frontends, inputs=inputs) for spec in specs]
-        loaded = ModelVersion(config, version, specs, settings.restart, services, samples, settings.limiter, states)
+        facts = self._load_facts(config, resolution, prewarmed, is_on_demand=is_on_demand)
+        placement = place_instances(config, facts, 1 if settings.branches is None else settings.branches.processes)
+        self.placements[files.key, version] = placement
+        shares = shares_of(specs, placement)
+        own = shares.pop(COORDINATOR)
+        loaded = ModelVersion(config, version, own, settings.restart, services, samples, settings.limiter, states)
+        if shares and settings.branches is not None:
+            order = BranchOrder(
+                loaded.number,
+                version,
+                files.namespace,
+                config.message.SerializeToString(),
+                (),
+                settings.restart,
+                samples,
+            )
+            loaded.spread_over(settings.branches.make(order, config.name, shares))
         loaded.metadata, loaded.resolution = with_labels(loaded.metadata, labels), resolution
         loaded.log.advise = partial(missing_package, resolution=resolution)
         self.launching.set()
         await loaded.start()
         return loaded
+
+    def _load_facts(
+        self, config: ModelConfig, resolution: Resolution, prewarmed: PrewarmedGuests | None, *, is_on_demand: bool
+    ) -> LoadFacts:
+        debugged = self._settings.debugged
+        return LoadFacts(
+            is_native=resolution.library is not None,
+            is_forked=prewarmed is not None,
+            is_debugged=debugged is not None and debugged[0] == config.name,
+            is_on_demand=is_on_demand,
+            is_cached=self._settings.is_caching,
+            is_rate_limited=self._settings.limiter is not None,
+        )
 
     def _is_model_shared(self, config: ModelConfig, resolution: Resolution) -> bool:
         """Whether all instances run in one guest. Not with sequences, whose slots belong to guests."""
@@ -471,6 +519,17 @@ class Loader:
             user=user,
             device=instance.device_id,
         )
+
+
+def shares_of(specs: Sequence[LaunchSpec], placement: Placement) -> dict[int, list[LaunchSpec]]:
+    """How to start the guests of each process that has any, and of the coordinator.
+
+    Where instances share a guest, they are in one process, which has fewer guests than instances.
+    """
+    shares: dict[int, list[LaunchSpec]] = {COORDINATOR: []}
+    for spec, process in zip(specs, placement.processes):  # noqa: B905 - see above
+        shares.setdefault(process, []).append(spec)
+    return shares
 
 
 def _origin_of(resolution: Resolution, environment: GuestEnvironment) -> str:

@@ -366,7 +366,8 @@ class ModelLoads:
             if isinstance(before, ModelVersion) and await self._change_instances(before, origin):
                 logger.info("successfully loaded '%s' in %.2f s", files.key, time.monotonic() - started)
                 return
-            loaded = await self._try_to_load(files, origin.message, number)
+            is_on_demand = self._registry.record(files.key).is_on_demand
+            loaded = await self._try_to_load(files, origin.message, number, is_on_demand=is_on_demand)
         logger.info("successfully loaded '%s' in %.2f s", files.key, time.monotonic() - started)
         loaded.totals.namespace = files.namespace
         loaded.totals.load_ns = int((time.monotonic() - started) * 1e9)
@@ -436,16 +437,16 @@ class ModelLoads:
         return True
 
     async def _try_to_load(
-        self, files: ModelFiles, message: pb.ModelConfig, number: int
+        self, files: ModelFiles, message: pb.ModelConfig, number: int, *, is_on_demand: bool
     ) -> ModelVersion | EnsembleVersion:
         if message.HasField("ensemble_scheduling"):
             return make_ensemble(message, number, self._registry, self._services)
         for attempt in range(self._settings.load_retries):
             try:
-                return await self._loader.load(files, message, number, self._services)
+                return await self._loader.load(files, message, number, self._services, is_on_demand=is_on_demand)
             except NaiadError as error:
                 logger.warning("loading '%s' failed (attempt %d): %s", files.key, attempt + 1, error.message)
-        return await self._loader.load(files, message, number, self._services)
+        return await self._loader.load(files, message, number, self._services, is_on_demand=is_on_demand)
 
 
 @contextlib.contextmanager

@@ -45,6 +45,15 @@ class FifoScheduler(Generic[Instance, Item]):
         """Number of queued requests."""
         return len(self.waiting)
 
+    @property
+    def instance_count(self) -> int:
+        """Number of instances that take requests."""
+        return len(self._instances)
+
+    def next_instance(self) -> tuple[Instance, int] | None:
+        """The instance that would get a request that arrives now, with its load; None if the request would wait."""
+        return None if self.waiting else self._instances.least_loaded()
+
     def add_instance(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - `Scheduler` has it
         """An instance became ready."""
         self._instances.add(instance)

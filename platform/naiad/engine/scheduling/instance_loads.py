@@ -22,6 +22,10 @@ class InstanceLoads(Generic[Instance]):
     def __repr__(self) -> str:
         return f"<InstanceLoads load={list(self._load.values())}>"
 
+    def __len__(self) -> int:
+        """Number of instances."""
+        return len(self._load)
+
     def add(self, instance: Instance) -> None:
         """Add an idle instance, of depth 1."""
         self._load[instance] = 0

@@ -90,6 +90,30 @@ class Admission:
         self._fatal = fatal
         self._is_guarded = True
 
+    def require_valid(self, request: InferRequest) -> None:
+        """Check a request that another process is to execute, as if it were submitted.
+
+        Raises:
+            InvalidRequestError: If it does not fit the model.
+        """
+        try:
+            if self._layouts.get(request.layout_key) is None:
+                self._check(request)
+        except NaiadError as error:
+            self._statistics.on_refusal(error)
+            raise
+
+    def start(self, key: int, request: InferRequest, sink: Sink) -> None:
+        """Start a request under the key that it has, for an idle instance; it was sent to another process in vain.
+
+        Raises:
+            NaiadError: As `submit`.
+        """
+        if self._reason:
+            raise NotReadyError(f"{error_prefix(request)}model '{self.plan.model_name}' cannot serve: {self._reason}")
+        request, layout = self._check(request)
+        self._start(key, request, sink, layout, True)
+
     def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
         """Admit a request and start it; its key.
 

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
+from typing import Protocol, runtime_checkable
 
 from naiad.core.errors import NotReadyError, fresh
 from naiad.engine.served import LoadedVersion
+from naiad.engine.serving.branches import Branches
 
 logger = logging.getLogger("naiad.engine")
+
+
+@runtime_checkable
+class HasBranches(Protocol):
+    """A version that may have instances in other processes."""
+
+    branches: Branches | None
 
 
 async def are_ready(versions: Iterable[LoadedVersion]) -> bool:
@@ -17,9 +26,15 @@ async def are_ready(versions: Iterable[LoadedVersion]) -> bool:
 
     Returns without waiting if no model has the method.
     """
+    versions = list(versions)
     # As a dict: an ensemble's instances are those of its members, so a worker may come up more than once.
     workers = dict.fromkeys(instance.worker for version in versions for instance in version.instances)
-    queries = [worker.readiness.ask() for worker in workers if worker is not None and worker.readiness is not None]
+    queries: list[Awaitable[object]] = [
+        worker.readiness.ask() for worker in workers if worker is not None and worker.readiness is not None
+    ]
+    for version in versions:
+        if isinstance(version, HasBranches) and version.branches is not None:
+            queries += version.branches.queries()
     if not queries:
         return True
     answers = await asyncio.gather(*queries, return_exceptions=True)

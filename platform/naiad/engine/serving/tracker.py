@@ -52,6 +52,11 @@ _REFILL_NS = 2_500_000
 """Where `execute` takes longer, the guest gets its next batch before the responses of the last one are passed on. Where
 it is shorter, the guest would take the processor from the clients that the responses wake, and get smaller batches."""
 
+_SOON_NS = 1_000_000
+"""A request that waits no longer for an instance of its process does not go to another one."""
+_STUCK_NS = 10_000_000
+"""Where the oldest request has been in flight for so long, requests are not what they usually are."""
+_INITIAL_TYPICAL_NS = 2_000_000
 _UNLIMITED_CREDIT = 1 << 40
 _TRIM_COUNT = 2
 """How often both sides free pages after a pause: the second time frees what the first made the guest give back."""
@@ -67,6 +72,7 @@ class RequestTracker:
         fatal: The requests that are refused because they end guests.
         lanes: How many batches a guest executes at once.
         reported: Counts what a native backend reports; None for models in Python, whose requests are counted here.
+        typical: How long `execute` usually takes, in nanoseconds; see `follow_execution`.
         trims_due: How often both sides are still to free pages in the pause after the last request.
     """
 
@@ -97,6 +103,7 @@ class RequestTracker:
         self._queued_inside: set[int] = set()
         # The longest recent `execute`: rises at once, falls by an eighth per batch. A new version counts as slow.
         self._pace = _INITIAL_PACE_NS
+        self.typical = _INITIAL_TYPICAL_NS
         # What it has dispatched to a worker and has not been told the end of is what that worker's `batches` has.
         self._scheduler: WorkerScheduler = scheduler_for(config, states)
         self._sequences = self._scheduler if isinstance(self._scheduler, SequenceScheduler) else None
@@ -122,6 +129,44 @@ class RequestTracker:
         """The scheduler, if each request is one batch, and its response needs no change; None otherwise."""
         is_plain = self._gate is None and self.reported is None and not self._is_prepared
         return self._scheduler if is_plain and isinstance(self._scheduler, FifoScheduler) else None
+
+    def takes_at_once(self, typical_elsewhere: int = 0) -> bool:
+        """Whether a request that arrives now is better off here than in another process, however idle that is.
+
+        An instance executes it at once, or soon: the way to another process and back takes both of them about 0.1 ms of
+        CPU. `follow_execution` has to be called for that.
+
+        Args:
+            typical_elsewhere: How long `execute` usually takes in other processes, in nanoseconds.
+        """
+        scheduler = self._scheduler
+        if self.has_idle():
+            return True
+        if not isinstance(scheduler, FifoScheduler) or not self._pending:
+            return False
+        if max(self.typical, typical_elsewhere) * len(self._pending) > _SOON_NS * scheduler.instance_count:
+            return False
+        return time.monotonic_ns() - next(iter(self._pending.values())).queued < _STUCK_NS
+
+    def follow_execution(self, took_ns: int) -> None:
+        """Learn how long `execute` usually takes: rises or falls by a sixteenth, so that few long ones do not count."""
+        typical = self.typical
+        self.typical = typical + (typical >> 4) if took_ns > typical else typical - (typical >> 4)
+
+    def has_idle(self) -> bool:
+        """Whether an instance holds no request, and none waits."""
+        found = self._scheduler.next_instance() if isinstance(self._scheduler, FifoScheduler) else None
+        return found is not None and not found[1]
+
+    def oldest_waiting(self) -> PendingRequest | None:
+        """The request that waits longest for an instance."""
+        waiting = self._scheduler.waiting if isinstance(self._scheduler, FifoScheduler) else ()
+        return waiting[0] if waiting else None
+
+    def give_away(self, pending: PendingRequest) -> None:
+        """Forget a request that waits: another process executes it."""
+        del self._pending[pending.key]
+        self.dispatcher.withdraw(pending)
 
     # -- from the client ----------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from naiad_stub.load_spec import NativeCode
 
@@ -26,6 +26,7 @@ from naiad.engine.response_cache import CachedResponses, ResponseCache
 from naiad.engine.scheduling.sequences.states import StateTensor
 from naiad.engine.served import metadata_of, version_numbers
 from naiad.engine.serving.admission import Admission
+from naiad.engine.serving.branches import BranchCounts, Branches, Spreading, is_movable
 from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.device_use import device_use, usable_by_all
 from naiad.engine.serving.forwarding import Forwarding
@@ -35,11 +36,11 @@ from naiad.engine.serving.tracker import RequestTracker
 from naiad.engine.serving.version_log import VersionLog
 from naiad.engine.serving.warmup import WarmUp, WarmupSample
 from naiad.engine.statistics.counters import Statistics
-from naiad.guests.exchange import ModelInterface
+from naiad.guests.exchange import ExecutingBatch, GuestResponse, ModelInterface, SingleResponse
 from naiad.guests.launch import LaunchSpec
 from naiad.guests.worker import GuestServices, Worker
 from naiad.models.resolution.decision import Resolution
-from naiad.protocol.metadata import MemoryUse, ModelCondition, ModelStatistics
+from naiad.protocol.metadata import InstanceStatus, MemoryUse, ModelCondition, ModelStatistics
 
 logger = logging.getLogger("naiad.engine")
 
@@ -75,12 +76,16 @@ class ModelVersion:
         log: Logs what its guests log and print.
         submit: See `Target.submit`.
         forwarding: See `DirectAccess`.
+        branches: Its instances in other processes; None if this process has all.
+        takes_at_once: See `RequestTracker.takes_at_once`.
+        on_change: Called when one of its instances can serve again, or cannot any more.
         on_response: See `WorkerDelegate`, also for `on_forwarded_response`, `on_batch_done`,
             `on_batch_unsent`, `on_progress`,
             `is_refill_urgent`, `request_of` and `is_held_back`.
     """
 
     resolution: Resolution | None = None
+    branches: Branches | None = None
 
     def __init__(
         self,
@@ -92,6 +97,7 @@ class ModelVersion:
         samples: Sequence[WarmupSample] = (),
         limiter: SharedRateLimiter | None = None,
         states: Sequence[StateTensor] = (),
+        number: int | None = None,
     ) -> None:
         """Make a version whose guests are not started yet.
 
@@ -104,11 +110,12 @@ class ModelVersion:
             samples: Warm-up samples.
             limiter: The server's rate limiter; None for none.
             states: States that its sequences keep.
+            number: Number of its load; None for a new one.
         """
         self.config = config
         self.version = version
         self._services = services
-        self.number = next(version_numbers)
+        self.number = next(version_numbers) if number is None else number
         self.config_json = to_json(config.message)
         self.metadata = metadata_of(config, version)
         keys = itertools.count(1)
@@ -157,6 +164,8 @@ class ModelVersion:
         self._trials = RecoveryTrials(policy.window)
         self._was_busy = False
         self._is_started = self._is_stopping = False
+        self.takes_at_once = tracker.takes_at_once
+        self.on_change: Callable[[], None] = lambda: None
 
     def __repr__(self) -> str:
         return (
@@ -166,10 +175,55 @@ class ModelVersion:
 
     # -- life ---------------------------------------------------------------------------------------------------
 
+    def spread_over(self, branches: Branches) -> None:
+        """Have *branches* run the other instances of the version; to be called before `start`."""
+        self.branches = branches
+        spreading = Spreading(self._admission, self._tracker, branches, lambda: self.serving_count)
+        self.submit = spreading.submit
+        self.observe_load(branches.note_load)
+        self.on_change = lambda: branches.note_instances(self.serving_count)
+
+    def observe_load(self, note: Callable[[int], None]) -> None:
+        """Call *note* with the number of requests in flight whenever one has been answered."""
+        tracker = self._tracker
+        on_response, on_forwarded_response = tracker.on_response, tracker.on_forwarded_response
+
+        def noting_response(worker: Worker, answer: GuestResponse, started: int, ended: int) -> None:
+            on_response(worker, answer, started, ended)
+            tracker.follow_execution(ended - started)
+            note(len(tracker))
+
+        def noting_forwarded(worker: Worker, response: SingleResponse, batch: ExecutingBatch) -> None:
+            on_forwarded_response(worker, response, batch)
+            tracker.follow_execution(response.ended - response.started)
+            note(len(tracker))
+
+        self.on_response, self.on_forwarded_response = noting_response, noting_forwarded
+
+    @property
+    def serving_count(self) -> int:
+        """Number of instances of this process that can serve now."""
+        return sum(instance.is_serving for instance in self._active)
+
+    @property
+    def typical(self) -> int:
+        """How long `execute` usually takes, in nanoseconds, if it has branches or is one."""
+        return self._tracker.typical
+
+    @property
+    def in_flight(self) -> int:
+        """Number of requests that this process has."""
+        return len(self._tracker)
+
     @property
     def reason(self) -> str:
         """Why it cannot serve now; empty while it can."""
-        return self._admission.reason
+        reason = self._admission.reason
+        return "" if reason and self._is_elsewhere else reason
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        return self.branches is not None and not self._is_stopping and self.branches.is_serving()
 
     @property
     def is_lost(self) -> bool:
@@ -183,26 +237,41 @@ class ModelVersion:
             NaiadError: The first failure.
         """
         try:
-            await self._start_all(self.instances)
+            await self._start_everywhere()
             self._is_started = True
             for instance in self._active:
                 if instance.worker is not None:  # else it exited while others started, and is being restarted
                     self._tracker.add_guest(instance.worker)
+            self.on_change()
         except BaseException:
             self._tracker.dispatcher.close()
             await asyncio.gather(*(instance.stop(0) for instance in self.instances))
+            if self.branches is not None:
+                await self.branches.stop(0)
             self._release_environment()
             raise
+
+    async def _start_everywhere(self) -> None:
+        if self.branches is None:
+            await self._start_all(self.instances)
+            return
+        starts = (self._start_all(self.instances), self.branches.start())
+        for result in await asyncio.gather(*starts, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise fresh(result)
 
     async def stop(self, timeout: float) -> None:
         """Let requests in flight finish within *timeout* seconds, cancelled ones within five; then end all guests."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
+        elsewhere = None if self.branches is None else asyncio.ensure_future(self.branches.stop(timeout))
         while self._tracker.has_uncancelled() and loop.time() < deadline and self.is_ready():
             await asyncio.sleep(_STOP_POLL_SECONDS)
         self._is_stopping = True
         self._admission.reason = self.reason or "it is being unloaded"
         await asyncio.gather(*(self._stop_instance(instance, deadline) for instance in self.instances))
+        if elsewhere is not None:
+            await elsewhere
         self._release_environment()
         self._tracker.dispatcher.close()
         self._tracker.fail_all(NotReadyError(f"model '{self.config.name}' is being unloaded"))
@@ -321,7 +390,8 @@ class ModelVersion:
         """See `LoadedVersion`."""
         if self._changing:
             return any(each.worker is not None and self._tracker.is_busy(each.worker) for each in self._changing)
-        return self._tracker.has_uncancelled() or self._tracker.open_sequences > 0
+        is_busy_elsewhere = self.branches is not None and self.branches.in_flight > 0
+        return is_busy_elsewhere or self._tracker.has_uncancelled() or self._tracker.open_sequences > 0
 
     def _release_environment(self) -> None:
         """Release the reader locks: no guest will start in the environment any more, so it may be evicted.
@@ -336,11 +406,12 @@ class ModelVersion:
 
     def is_ready(self) -> bool:
         """Whether an instance can serve now."""
-        return any(instance.is_serving for instance in self._active)
+        return any(instance.is_serving for instance in self._active) or self._is_elsewhere
 
     def are_all_ready(self) -> bool:
         """Whether every instance can serve now: what strict readiness asks (CORE src/backend_model.cc)."""
-        return all(instance.is_serving for instance in self.instances)
+        is_whole_here = all(instance.is_serving for instance in self.instances)
+        return is_whole_here and (self.branches is None or self.branches.are_all_serving())
 
     # -- statistics ---------------------------------------------------------------------------------------------
 
@@ -351,18 +422,28 @@ class ModelVersion:
 
     def statistics(self) -> ModelStatistics:
         """Its statistics as they are now."""
+        counts = self.counts() if self.branches is None else _sum_of(self.counts(), self.branches.counts())
+        return counts.statistics.value(
+            self.config.name,
+            str(self.version),
+            counts.pending,
+            counts.memory,
+            counts.running,
+            self._condition(is_refusing=bool(counts.refused)),
+            counts.refused,
+        )
+
+    def counts(self) -> BranchCounts:
+        """What this process has counted of its requests."""
         pending = self.pending_count
         running = max(len(self._tracker) - pending, 0)
         refused = self._tracker.fatal.explain() if self._tracker.fatal else ""
-        return self.totals.value(
-            self.config.name,
-            str(self.version),
-            pending,
-            self._memory_usage(),
-            running,
-            self._condition(is_refusing=bool(refused)),
-            refused,
-        )
+        return BranchCounts(self.totals, pending, running, self._memory_usage(), refused)
+
+    def statuses(self) -> list[InstanceStatus]:
+        """The status of each instance of this process."""
+        of = self.config.name, self.version, self.totals.namespace
+        return [instance.status(*of) for instance in self.instances]
 
     def _condition(self, *, is_refusing: bool) -> ModelCondition:
         if not self.is_ready():
@@ -424,7 +505,10 @@ class ModelVersion:
 
     def cancel(self, key: int) -> None:
         """See `Target`."""
-        self._tracker.cancel(key)
+        if self.branches is not None and self.branches.has(key):
+            self.branches.cancel(key)
+        else:
+            self._tracker.cancel(key)
 
     def reject_waiting(self, key: int, error: NaiadError) -> None:
         """See `Target`."""
@@ -432,11 +516,17 @@ class ModelVersion:
 
     def confirm_sent(self, key: int, count: int) -> None:
         """See `Target`."""
-        self._tracker.confirm_sent(key, count)
+        if self.branches is not None and self.branches.has(key):
+            self.branches.confirm_sent(key, count)
+        else:
+            self._tracker.confirm_sent(key, count)
 
     def drop_responses(self, key: int) -> None:
         """See `Target`."""
-        self._tracker.drop_responses(key)
+        if self.branches is not None and self.branches.has(key):
+            self.branches.drop_responses(key)
+        else:
+            self._tracker.drop_responses(key)
 
     @property
     def open_sequences(self) -> int:
@@ -460,12 +550,26 @@ class ModelVersion:
         """See `Target`. A request waits for its guest, or for any guest while it is queued."""
         pending = self._tracker.find(key)
         if pending is None:
-            return ()
+            return () if self.branches is None else self.branches.waits_of(key)
         if pending.worker is not None:
             return ((pending.worker,),)
         workers = [instance.worker for instance in self._active if not instance.reason]
         # A guest that is being started will take the request: then no set of guests blocks it.
-        return ([] if None in workers else [worker for worker in workers if worker is not None],)
+        elsewhere: Collection[Worker] | None = ()
+        if self.branches is not None and is_movable(pending.request):
+            elsewhere = self.branches.workers()
+        if None in workers or elsewhere is None:
+            return ([],)
+        return ([*(worker for worker in workers if worker is not None), *elsewhere],)
+
+    def has_idle(self) -> bool:
+        """Whether an instance of this process is idle."""
+        return self._tracker.has_idle()
+
+    def instance_of(self, key: int) -> str:
+        """The name of the instance that has a request; empty for none."""
+        pending = self._tracker.find(key)
+        return "" if pending is None or pending.worker is None else pending.worker.spec.name
 
     # -- callbacks of instances and workers -----------------------------------------------------------------------
 
@@ -480,6 +584,7 @@ class ModelVersion:
         for instance in (*self.instances, *self._changing):
             if instance.worker is worker:
                 instance.on_exit(error, now, is_forgotten=now in blamed)
+        self.on_change()
 
     def recovery_delay(self) -> float:
         """How many seconds an instance that was given up still has to wait before it tries a guest.
@@ -490,11 +595,12 @@ class ModelVersion:
 
     def on_restart(self, instance: Instance) -> None:
         """Let the new guest take work."""
-        if self.reason and instance in self._active and not self._is_stopping:
+        if self._admission.reason and instance in self._active and not self._is_stopping:
             self._admission.reason = ""
             self._trials.on_serving(time.monotonic())
         if instance.worker is not None and self._is_started and instance in self._active:
             self._tracker.add_guest(instance.worker)
+        self.on_change()
 
     async def warm_up(self, worker: Worker) -> None:
         """Have a new guest execute the samples; guests of passive instances serve no requests and need none."""
@@ -505,9 +611,23 @@ class ModelVersion:
         """After the last active instance was given up, reject everything that waits."""
         if all(other.reason for other in self._active):
             # `reason` is set from the time that no instance served until one serves again.
-            self._trials.on_given_up(time.monotonic(), pause, has_served=not self.reason)
+            self._trials.on_given_up(time.monotonic(), pause, has_served=not self._admission.reason)
             self._admission.reason = instance.reason
             self._tracker.fail_waiting(NotReadyError(instance.reason))
+        self.on_change()
+
+
+def _sum_of(own: BranchCounts, others: Sequence[BranchCounts]) -> BranchCounts:
+    memory: dict[tuple[str, int], int] = {}
+    for use in (use for each in (own, *others) for use in each.memory):
+        memory[use.type, use.id] = memory.get((use.type, use.id), 0) + use.byte_size
+    return BranchCounts(
+        own.statistics.with_counts_of(each.statistics for each in others),
+        own.pending + sum(each.pending for each in others),
+        own.running + sum(each.running for each in others),
+        tuple(MemoryUse(*kind, size) for kind, size in sorted(memory.items())),
+        own.refused or next((each.refused for each in others if each.refused), ""),
+    )
 
 
 def _passive_names(config: ModelConfig) -> frozenset[str]:

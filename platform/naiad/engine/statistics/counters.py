@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,6 +33,10 @@ _FIRST_RESPONSE_MS = (100, 500, 2000, 5000)
 _SUMS = (
     *("last", "_inferences", "_executions", "_success", "_success_ns", "_queue_ns", "_input_ns", "_infer_ns"),
     *("_output_ns", "_fail", "_errors", "_hit", "_miss", "_failures", "_refusals", "_batches"),
+)
+_NUMBERS = (
+    *("_inferences", "_executions", "_success", "_success_ns", "_queue_ns", "_input_ns", "_infer_ns", "_output_ns"),
+    "_errors",
 )
 NO_TAGS: Mapping[str, str] = MappingProxyType({})
 
@@ -88,6 +93,12 @@ class _Batches:
 
     def __init__(self) -> None:
         self.count = self.input = self.infer = self.output = 0
+
+    def add(self, other: _Batches) -> None:
+        self.count += other.count
+        self.input += other.input
+        self.infer += other.infer
+        self.output += other.output
 
 
 class Statistics:
@@ -162,6 +173,36 @@ class Statistics:
         for name in ("durations", "first_responses", "latencies", "first_latencies"):
             if getattr(self, name) is not None and getattr(before, name) is not None:
                 setattr(self, name, getattr(before, name))
+
+    def with_counts_of(self, others: Iterable[Statistics]) -> Statistics:
+        """The sums of these and *others*, which count requests of the same version in other processes."""
+        total = copy.deepcopy(self)
+        for other in others:
+            total.add(other)
+        return total
+
+    def add(self, other: Statistics) -> None:
+        """Count what *other* has counted."""
+        self.last = max(self.last, other.last)
+        for name in _NUMBERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for sum_, more in ((self._fail, other._fail), (self._hit, other._hit), (self._miss, other._miss)):
+            sum_.count += more.count
+            sum_.ns += more.ns
+        for failure, count in other._failures.items():
+            self._failures[failure] += count
+        for refusal, count in other._refusals.items():
+            self._refusals[refusal] += count
+        for size, batches in other._batches.items():
+            self._batches.setdefault(size, _Batches()).add(batches)
+        if self.durations is not None and other.durations is not None:
+            self.durations.add(other.durations)
+        if self.first_responses is not None and other.first_responses is not None:
+            self.first_responses.add(other.first_responses)
+        if self.latencies is not None and other.latencies is not None:
+            self.latencies.add(other.latencies)
+        if self.first_latencies is not None and other.first_latencies is not None:
+            self.first_latencies.add(other.first_latencies)
 
     def on_execution(self, batch_size: int, laid_out: int, started: int, ended: int, sent: int) -> None:
         """Count one call of `execute`: inputs laid out, started, ended, responses sent (monotonic ns)."""

@@ -42,6 +42,15 @@ class Summary:
         value = rounded_value(value, _EXACT_BITS)
         slot[value] = slot.get(value, 0) + 1
 
+    def add(self, other: Summary, now: int) -> None:
+        """Count what *other* has counted."""
+        self._slot(now)
+        other._slot(now)
+        self._count += other._count
+        self._sum += other._sum
+        for slot, more in zip(self._slots, other._slots, strict=True):
+            _add_counts(slot, more)
+
     def value(self, quantiles: Sequence[float], now: int) -> SummaryValue:
         """Count, sum and quantiles as they are now; a quantile of no values is NaN."""
         self._slot(now)
@@ -77,6 +86,10 @@ class DurationCounts:
         counts = self._counts
         counts[value] = counts.get(value, 0) + 1
 
+    def add(self, other: DurationCounts) -> None:
+        """Count what *other* has counted."""
+        _add_counts(self._counts, other._counts)
+
     def value(self) -> Mapping[int, int]:
         """The counts as they are now."""
         return dict(self._counts)
@@ -96,6 +109,11 @@ class Histogram:
         """Count a value."""
         self._counts[bisect_left(self._buckets, value)] += 1
         self._sum += value
+
+    def add(self, other: Histogram) -> None:
+        """Count what *other*, of the same bounds, has counted."""
+        self._counts = [own + more for own, more in zip(self._counts, other._counts, strict=True)]
+        self._sum += other._sum
 
     def value(self) -> HistogramValue:
         """The histogram as it is now."""
@@ -132,6 +150,13 @@ class Durations:
         """Count a cache miss."""
         self._miss.observe(ns // 1000, time.monotonic_ns())
 
+    def add(self, other: Durations) -> None:
+        """Count what *other* has counted."""
+        now = time.monotonic_ns()
+        pairs = zip((*self._parts, self._hit, self._miss), (*other._parts, other._hit, other._miss), strict=True)
+        for own, more in pairs:
+            own.add(more, now)
+
     def value(self) -> dict[str, SummaryValue]:
         """The summaries by the part of the duration."""
         named = dict(zip(_PARTS, self._parts, strict=True))
@@ -140,3 +165,8 @@ class Durations:
             named.update(cache_hit=self._hit, cache_miss=self._miss)
         now = time.monotonic_ns()
         return {name: summary.value(self.quantiles, now) for name, summary in named.items()}
+
+
+def _add_counts(counts: dict[int, int], more: Mapping[int, int]) -> None:
+    for value, count in more.items():
+        counts[value] = counts.get(value, 0) + count

@@ -218,6 +218,7 @@ class InferenceService:
     async def model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
         """Statistics of one version, of all versions of a model, or of all models."""
         version = request_codec.parse_version(request.version)
+        await self._engine.gather_counts()
         statistics = self._engine.statistics(request.name, version)
         return from_document(statistics_document(statistics), pb.ModelStatisticsResponse())
 

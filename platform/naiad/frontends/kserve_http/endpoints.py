@@ -105,7 +105,6 @@ class Endpoints:
             Endpoint.LIVE: self._live,
             Endpoint.MODEL_METADATA: self._model_metadata,
             Endpoint.MODEL_CONFIG: self._model_config,
-            Endpoint.MODEL_STATS: self._model_stats,
             Endpoint.NAMED_REPOSITORY: self._named_repository,
             Endpoint.SYSTEM_SHARED_MEMORY: self._shared_memory,
             Endpoint.CUDA_SHARED_MEMORY: self._shared_memory,
@@ -119,6 +118,7 @@ class Endpoints:
             Endpoint.INDEX: self._index,
             Endpoint.READY: self._ready,
             Endpoint.MODEL_READY: self._model_ready,
+            Endpoint.MODEL_STATS: self._model_stats,
             Endpoint.LOAD: self._load,
             Endpoint.UNLOAD: self._unload,
         }
@@ -325,7 +325,8 @@ class Endpoints:
     def _model_config(self, _: HttpRequest, route: Route) -> Sequence[Buffer]:
         return json_response(self._engine.model_config(route.name, route.version))
 
-    def _model_stats(self, _: HttpRequest, route: Route) -> Sequence[Buffer]:
+    async def _model_stats(self, _: HttpRequest, route: Route) -> Sequence[Buffer]:
+        await self._engine.gather_counts()
         return json_response(statistics_document(self._engine.statistics(route.name, route.version)))
 
     async def _index(self, request: HttpRequest, _: Route) -> Sequence[Buffer]:

@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 
 from naiad_stub import wire
 
+from naiad.config.server.options import ServerOptions
 from naiad.core import errors
 from naiad.core.errors import Code, ModelError, NaiadError, is_model_response
+from naiad.core.logs import LogSettings
 from naiad.frontends.metrics.families import Family
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import Parameter, StringScan
@@ -57,6 +59,8 @@ class FrameKind:
     CONFIRM = 11
     PONG = 12
     USED_REGIONS = 13
+    ORDERED = 14
+    TELL_OWNER = 15
     # owner to frontend process
     LAYOUT = 20
     RESPONSE = 21
@@ -80,6 +84,10 @@ class FrameKind:
     FORGET_SEGMENT = 39
     TAKE_REGIONS = 40
     RETURN_REGIONS = 41
+    ORDER = 42
+    TELL_PROCESS = 43
+    BOARD = 44
+    LISTEN = 45
 
 
 SHORT_REQUEST = struct.Struct("<IIqHH")
@@ -103,6 +111,22 @@ FINAL = 1
 PLACED = 2
 NO_RESPONSE = 4  # an end without a response
 NO_PLACE = -1
+
+
+class FrontendConfiguration(NamedTuple):
+    """The first message to a frontend process.
+
+    Attributes:
+        options: The server's options.
+        log: The settings of the log.
+        processes: Number of frontend processes.
+        created: See `ListenerServices.created`.
+    """
+
+    options: ServerOptions
+    log: LogSettings
+    processes: int
+    created: int
 
 
 class VersionRoute(NamedTuple):
@@ -264,7 +288,7 @@ class ResponseLayout(NamedTuple):
 
 
 class OwnerCall(NamedTuple):
-    """A call of a method of the engine's door, or of another service of the owner."""
+    """A call of a method of the engine's door, or of another service of the owner; as ORDER, one of the process."""
 
     number: int
     method: str
@@ -278,6 +302,13 @@ class CallResult(NamedTuple):
     number: int
     value: Any
     error: ErrorFields | None
+
+
+class Told(NamedTuple):
+    """Something about branches that has no result: the name of what it is, and what belongs to it."""
+
+    name: str
+    arguments: tuple[Any, ...]
 
 
 class SegmentAnnouncement(NamedTuple):
@@ -294,6 +325,7 @@ class ErrorFields(NamedTuple):
     message: str
     code: Code
     is_model_response: bool
+    traceback_text: str = ""
 
 
 class ProcessReport(NamedTuple):
@@ -312,13 +344,19 @@ class ProcessReport(NamedTuple):
 
 def error_fields(error: NaiadError) -> ErrorFields:
     """The fields of an error."""
-    return ErrorFields(type(error).__name__, error.message, error.code, is_model_response(error))
+    traceback_text = error.traceback_text if isinstance(error, ModelError) else ""
+    return ErrorFields(type(error).__name__, error.message, error.code, is_model_response(error), traceback_text)
 
 
 def error_of(fields: ErrorFields) -> NaiadError:
     """The error that *fields* describe, of the same class."""
     if fields.kind == ModelError.__name__:
-        return ModelError(fields.message, code=fields.code, is_model_response=fields.is_model_response)
+        return ModelError(
+            fields.message,
+            code=fields.code,
+            traceback_text=fields.traceback_text,
+            is_model_response=fields.is_model_response,
+        )
     kind: type[NaiadError] = getattr(errors, fields.kind, NaiadError)
     error = kind(fields.message)
     error.code = fields.code

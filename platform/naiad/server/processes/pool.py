@@ -16,6 +16,7 @@ from naiad.engine.engine import Engine
 from naiad.frontends.metrics.families import Family, MetricType, Sample
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.server.processes.branches import BranchProcesses
 from naiad.server.processes.link import Link
 from naiad.server.processes.messages import FrameKind, ProcessReport, error_of
 from naiad.server.processes.process_metrics import OWNER, FamilySum, process_families, received_family
@@ -76,6 +77,7 @@ class FrontendPool:
         count: int,
         configuration: Any,
         spawned: SpawnedProcesses,
+        branches: BranchProcesses | None = None,
     ) -> None:
         """No processes yet.
 
@@ -86,12 +88,15 @@ class FrontendPool:
             count: How many processes.
             configuration: The first message to each of them.
             spawned: Processes that were started before, to take first.
+            branches: What the processes run of models; None if they run none.
         """
         self._engine = engine
         self._memory = memory
         self._tracer = tracer
         self._configuration = configuration
         self._spawned = spawned
+        self._branches = branches
+        self._listening: Any = None  # what a process gets to open the ports; None until it may
         self.services: dict[str, Service] = {}
         self._loop = asyncio.get_running_loop()
         self._processes: list[_FrontendProcess | None] = [None] * count
@@ -112,13 +117,29 @@ class FrontendPool:
         """The ids of the processes that run."""
         return [each.process.pid for each in self._processes if each is not None]
 
-    async def start(self) -> Sequence[str]:
-        """Start all processes and wait until they serve; the lines for the log about their services.
+    def connect(self) -> None:
+        """Start all processes. They run branches from now on, and wait for `start` to open the ports."""
+        for slot in range(len(self._processes)):
+            self._start(slot).ready.add_done_callback(_log_failure)
+
+    async def start(self, listening: Any = None) -> Sequence[str]:
+        """Have all processes open the ports, and wait until they serve; the lines for the log about their services.
+
+        Args:
+            listening: What they need to know for that.
 
         Raises:
             NaiadError: If one of them cannot serve.
         """
-        waiting = [self._start(slot).ready for slot in range(len(self._processes))]
+        self._listening = listening
+        waiting = []
+        for slot, each in enumerate(self._processes):
+            if each is None and slot in self._restarts:
+                raise NaiadError("cannot start a frontend process: it exited while the models were loaded")
+            started = self._start(slot) if each is None else each
+            if started is each and listening is not None:
+                self._listen(started)
+            waiting.append(started.ready)
         lines = await asyncio.gather(*waiting)
         self._watch_later()
         return lines[0]
@@ -132,24 +153,27 @@ class FrontendPool:
         """Have all processes open the log file again by its name, after it was renamed."""
         self.broadcast(FrameKind.REOPEN, None)
 
-    async def stop(self, grace: float) -> None:
-        """Stop all processes; requests in flight have *grace* seconds."""
+    async def stop(self, grace: float, for_models: float = 0.0) -> None:
+        """Stop all processes; requests in flight have *grace* seconds, and models then *for_models*."""
         self._is_stopping = True
         if self._watching is not None:
             self._watching.cancel()
         for restart in self._restarts.values():
             restart.cancel()
-        self.broadcast(FrameKind.STOP, grace)
+        self.broadcast(FrameKind.STOP, (grace, for_models))
         running = [each for each in self._processes if each is not None]
         exits = [self._exit_of(each) for each in running]
         if exits:
-            await asyncio.wait(exits, timeout=grace + _EXIT_SECONDS)
+            await asyncio.wait(exits, timeout=grace + for_models + _EXIT_SECONDS)
         for each in running:
             with contextlib.suppress(ProcessLookupError):
                 each.process.kill()
             each.session.close()
         if exits:
             await asyncio.wait(exits)
+        if self._branches is not None:
+            for slot in range(len(self._processes)):
+                self._branches.disconnect(slot + 1)
 
     def broadcast(self, kind: int, message: Any, but: FrontendSession | None = None) -> None:
         """Send a message to all processes, except that of one session."""
@@ -228,7 +252,7 @@ class FrontendPool:
         )
         received = {OWNER: 0}
         for slot, each in enumerate(self._processes):
-            current = 0 if each is None else each.session.received_count
+            current = 0 if each is None else each.session.received_count + each.session.answered_count
             received[f"frontend {slot}"] = self._received[slot] + current
         restarts = Family(
             "naiad_frontend_restarts_total",
@@ -248,7 +272,7 @@ class FrontendPool:
                 sums = {family.name: sum(sample.value for sample in family.samples) for family in each.families}
                 found[each.process.pid] = {
                     "connections": int(sums.get("naiad_process_connections", 0)),
-                    "requests": each.session.received_count,
+                    "requests": each.session.received_count + each.session.answered_count,
                 }
         return found
 
@@ -261,9 +285,16 @@ class FrontendPool:
         started = self._processes[slot] = _FrontendProcess(process, session, link)
         session.connect(link)
         session.send(FrameKind.CONFIGURATION, (slot, self._configuration))
+        if self._branches is not None:
+            self._branches.connect(slot + 1, session)
         for kind, message in self.first_messages():
             session.send(kind, message)
+        if self._listening is not None:
+            self._listen(started)
         return started
+
+    def _listen(self, each: _FrontendProcess) -> None:
+        each.session.send(FrameKind.LISTEN, self._listening)
 
     def _on_report(self, session: FrontendSession, report: ProcessReport) -> None:
         each = next(each for each in self._processes if each is not None and each.session is session)
@@ -284,7 +315,9 @@ class FrontendPool:
         """A process has closed its end of the link: it exits, or has exited."""
         each.session.close()
         self._sum.retire(each.families)
-        self._received[slot] += each.session.received_count
+        self._received[slot] += each.session.received_count + each.session.answered_count
+        if self._branches is not None:
+            self._branches.disconnect(slot + 1)
         if each.collecting is not None and not each.collecting.done():
             each.collecting.set_result(None)
         exited = self._exit_of(each)

@@ -77,6 +77,7 @@ from naiad.server.processes.messages import (
     pack,
     unpack,
 )
+from naiad.server.processes.own_branches import OwnBranch, OwnBranches
 from naiad.server.processes.region_use import split_regions
 
 logger = logging.getLogger("naiad.frontends")
@@ -85,6 +86,8 @@ _MAX_TEMPLATES = 4096
 _MAX_TEMPLATE_BYTES = 1 << 20
 """Bytes of the names in templates, of tensors that the model may not have."""
 _NO_TOKEN = 0
+_LARGEST_NUMBER = 0xFFFFFFFF
+"""Of requests that the owner gets; tickets of those that a branch of this process gets are larger."""
 REGION_KINDS = frozenset({FrameKind.REGION, FrameKind.TAKE_REGIONS, FrameKind.RETURN_REGIONS})
 """Commands about regions of clients' shared memory, which are carried out while a call blocks, too."""
 
@@ -163,13 +166,14 @@ class _CopiedRequest:
 
 
 class _KnownRoute:
-    """A route, its part of the segment, and the templates of its requests by layout key."""
+    """A route, its part of the segment, the templates of its requests by layout key, and the branch in this process."""
 
-    __slots__ = ("part", "route", "templates")
+    __slots__ = ("branch", "part", "route", "templates")
 
-    def __init__(self, route: VersionRoute, part: InputPart | None) -> None:
+    def __init__(self, route: VersionRoute, part: InputPart | None, branch: OwnBranch | None) -> None:
         self.route = route
         self.part = part
+        self.branch = branch
         self.templates: dict[Hashable, _KnownTemplate] = {}
 
 
@@ -178,11 +182,13 @@ class RemoteEngine:
 
     Attributes:
         on_command: Called with the kind and the content of commands of the owner that do not concern requests.
+        branches: The branches of models that this process runs; None where it runs none.
     """
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         """An engine without a link; see `connect`. *on_end* is called when the owner has exited."""
         self.on_command: Callable[[int, Any], None] = lambda *_: None
+        self.branches: OwnBranches | None = None
         self._submitted = self._submitted_before = 0  # requests, until now and until `trim` was called last
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
@@ -215,7 +221,7 @@ class RemoteEngine:
     @property
     def request_count(self) -> int:
         """Number of requests without their last response."""
-        return len(self._pending)
+        return len(self._pending) + (0 if self.branches is None else self.branches.request_count)
 
     @property
     def held(self) -> HeldCounts:
@@ -342,6 +348,10 @@ class RemoteEngine:
         """See `EngineDoor`."""
         await self.call("unload", name, unload_dependents=unload_dependents)
 
+    async def gather_counts(self) -> None:
+        """See `EngineDoor`."""
+        await self.call("gather_counts")
+
     def is_decoupled(self, name: str, version: int = LATEST) -> bool:
         """See `EngineDoor`. A request is checked against the answer when it reaches the owner."""
         known = self._routes.get((name, version)) or self._find_route(name, version)
@@ -350,11 +360,16 @@ class RemoteEngine:
     def reserve_input(self, name: str, version: int, size: int, ahead: int) -> memoryview | None:
         """See `EngineDoor`."""
         known = self._routes.get((name, version)) or self._find_route(name, version)
+        if known.branch is not None:
+            return known.branch.version.reserve_input(size, ahead)
         return None if known.part is None else known.part.reserve(size, ahead)
 
     def cancel(self, ticket: int) -> None:
         """See `EngineDoor`. Responses that are on their way are dropped here, as those after them are by the owner."""
-        if ticket in self._copied:
+        if ticket > _LARGEST_NUMBER:
+            if self.branches is not None:
+                self.branches.cancel(ticket)
+        elif ticket in self._copied:
             self._copied[ticket].is_cancelled = True
         elif ticket in self._pending:
             self._abandoned.add(ticket)
@@ -362,12 +377,20 @@ class RemoteEngine:
 
     def confirm_sent(self, ticket: int, count: int = 1) -> None:
         """See `EngineDoor`."""
-        if ticket in self._pending:
+        if ticket > _LARGEST_NUMBER:
+            if self.branches is not None:
+                self.branches.confirm_sent(ticket, count)
+        elif ticket in self._pending:
             self.send(wire.frame(FrameKind.CONFIRM_SENT, CONFIRM_SENT.pack(ticket, count)))
 
     def submit(self, request: InferRequest, sink: Sink, arrival: TracedArrival | None = None) -> int:
         """See `EngineDoor`. What only the owner can reject is answered to the sink. With *arrival* it may be traced."""
-        number = next(self._numbers) & 0xFFFFFFFF
+        if arrival is None and self.branches is not None and request.device is None:
+            key = request.model_name, request.model_version
+            branch = (self._routes.get(key) or self._find_route(*key)).branch
+            if branch is not None and (ticket := branch.submit(request, sink)):
+                return ticket
+        number = next(self._numbers) & _LARGEST_NUMBER
         self._submitted += 1
         try:
             self._submit(number, request, sink, arrival)
@@ -529,7 +552,8 @@ class RemoteEngine:
             changes = self._route_changes
             route: VersionRoute = self.ask("route", name, version)
         part = None if route.inputs is None else self._parts.get(route.inputs)
-        known = self._routes[name, version] = _KnownRoute(route, part)
+        branch = None if self.branches is None else self.branches.find(route.number)
+        known = self._routes[name, version] = _KnownRoute(route, part, branch)
         return known
 
     def _template(self, known: _KnownRoute, request: InferRequest, sizes: list[int]) -> _KnownTemplate:
@@ -627,6 +651,10 @@ class RemoteEngine:
         elif kind == FrameKind.TRACING:
             self.on_command(kind, unpack(payload))
             self.send(wire.frame(FrameKind.CONFIRM, b""))
+        elif kind == FrameKind.BOARD:
+            assert self._link is not None
+            assert self.branches is not None
+            self.branches.use_board(self._link.descriptors.popleft(), *unpack(payload))
         elif kind == FrameKind.PING:
             self.send(wire.frame(FrameKind.PONG, b""))
         elif self._blocking or self._deferred:
@@ -705,6 +733,12 @@ class RemoteEngine:
         descriptor = self._link.descriptors.popleft()
         self._parts[announced.number] = InputPart(descriptor, announced.start, announced.size)
         os.close(descriptor)
+
+    def on_branch_opened(self) -> None:
+        """A branch of this process takes requests from now on: look for it at the next one."""
+        if self._template_count:
+            self._forget_templates()
+        self._routes.clear()
 
     def _on_routes_changed(self, inputs: frozenset[int]) -> None:
         if self._template_count:

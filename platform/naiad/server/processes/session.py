@@ -84,6 +84,7 @@ _DOOR = (
     "check_server_ready",
     "check_ready",
     "is_model_ready",
+    "gather_counts",
     "statistics",
     "ready_index",
     "repository_index",
@@ -195,8 +196,10 @@ class FrontendSession:
     """One frontend process, as the owner sees it.
 
     Attributes:
-        received_count: Number of requests that it has received. It is counted here, so that a process that is killed
+        received_count: Number of requests that it has sent here. It is counted here, so that a process that is killed
             takes none of them along.
+        answered_count: Number of requests that it has answered by its own branches, as it reported last.
+        on_branch_message: Called with the kind and content of what it sends about its branches.
     """
 
     def __init__(
@@ -213,10 +216,13 @@ class FrontendSession:
             engine: The engine.
             memory: The memory that frontend processes share with guests.
             tracer: Traces requests of all processes.
-            services: What the process may call beside the engine's door, by name; "find_part" is for its requests.
+            services: What the process may call beside the engine's door, or in place of it, by name; "find_part" is for
+                its requests. It may be completed until the process listens.
             on_report: Called with what the process reports of itself.
         """
         self.received_count = 0
+        self.answered_count = 0
+        self.on_branch_message: Callable[[int, Any], None] = lambda *_: None
         self._engine = engine
         self._memory = memory
         self._tracer = tracer
@@ -228,9 +234,9 @@ class FrontendSession:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._link: Link | None = None
-        self._services: dict[str, Service] = {name: getattr(engine, name) for name in _DOOR}
-        self._services.update(services)
-        self._services["route"] = self._route
+        self._services = services
+        self._door: dict[str, Service] = {name: getattr(engine, name) for name in _DOOR}
+        self._door["route"] = self._route
         self._parts: dict[int, int] = {}  # by the number of the segment of inputs
         self._templates: dict[int, _OwnedTemplate] = {}
         self._open: dict[int, int] = {}  # tickets of the engine by the numbers of requests; 0 while they are submitted
@@ -254,6 +260,8 @@ class FrontendSession:
             FrameKind.CONFIRM: self._on_confirm,
             FrameKind.PONG: self._on_pong,
             FrameKind.USED_REGIONS: self._on_used_regions,
+            FrameKind.ORDERED: lambda payload: self.on_branch_message(FrameKind.ORDERED, unpack(payload)),
+            FrameKind.TELL_OWNER: lambda payload: self.on_branch_message(FrameKind.TELL_OWNER, unpack(payload)),
         }
 
     def connect(self, link: Link) -> None:
@@ -321,6 +329,16 @@ class FrontendSession:
         if self._link is not None:
             self._link.send(pack(kind, message))
             self._link.flush()
+
+    def send_soon(self, kind: int, message: Any) -> None:
+        """Send a pickled message at the end of the loop's turn."""
+        if self._link is not None:
+            self._link.send(pack(kind, message))
+
+    def send_board(self, descriptor: int, processes: int, number: int) -> None:
+        """Send the memory of the load board, with what the process needs to know of it."""
+        if self._link is not None:
+            self._link.send_descriptor(pack(FrameKind.BOARD, (processes, number)), descriptor)
 
     def announce(self, kind: int, message: Any) -> asyncio.Future[None]:
         """Send a message that the process confirms; done once it has, or has exited."""
@@ -702,7 +720,8 @@ class FrontendSession:
     def _on_call(self, payload: bytes) -> None:
         call: OwnerCall = unpack(payload)
         try:
-            value = self._services[call.method](*call.arguments, **call.keywords)
+            service = self._services.get(call.method) or self._door[call.method]
+            value = service(*call.arguments, **call.keywords)
         except NaiadError as error:
             self._reply(call.number, None, error)
             return

@@ -1,0 +1,119 @@
+"""In which process of the server each instance of a model runs, and why. Pure: everything that it depends on is given.
+
+Process 0 is the one that loads models, the coordinator. It has an instance of every model: calls between models go to
+that, and so does every request that needs what only the coordinator has. The other instances are spread evenly over the
+other processes, which have the clients' connections.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from naiad.config.model.model_config import InstanceKind, ModelConfig, instance_groups, instance_names
+
+__all__ = ["COORDINATOR", "LoadFacts", "Placement", "place_instances"]
+
+COORDINATOR = 0
+
+
+class LoadFacts(NamedTuple):
+    """What a load knows of a model beside its configuration.
+
+    Attributes:
+        is_native: Whether a native backend runs it.
+        is_forked: Whether its guests are forked from a process that has done their imports.
+        is_debugged: Whether its guests run at the terminal of the coordinator.
+        is_on_demand: Whether its first request loads it.
+        is_cached: Whether the server caches responses.
+        is_rate_limited: Whether the server limits resources.
+    """
+
+    is_native: bool = False
+    is_forked: bool = False
+    is_debugged: bool = False
+    is_on_demand: bool = False
+    is_cached: bool = False
+    is_rate_limited: bool = False
+
+
+class Placement(NamedTuple):
+    """Where the instances of a model run.
+
+    Attributes:
+        processes: The number of the process of each instance, in the order of the configuration.
+        reason: Why they are there, as the rest of a sentence.
+    """
+
+    processes: tuple[int, ...]
+    reason: str
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether processes other than the coordinator have instances."""
+        return any(self.processes)
+
+
+def place_instances(
+    config: ModelConfig, facts: LoadFacts, processes: int, before: Mapping[str, int] | None = None
+) -> Placement:
+    """Where the instances of a model run.
+
+    Args:
+        config: Its configuration.
+        facts: What else is known of it.
+        processes: Number of the server's processes, the coordinator included.
+        before: The processes of the instances that stay where they are, by name.
+    """
+    names = [instance.name for instance in instance_names(config)]
+    reason = "the server has one process" if processes <= 1 else _why_together(config, facts)
+    if reason or len(names) <= 1:
+        return Placement((COORDINATOR,) * len(names), reason or "it has one instance")
+    return Placement(_spread(names, processes, before or {}), "its instances share nothing")
+
+
+def _spread(names: Sequence[str], processes: int, before: Mapping[str, int]) -> tuple[int, ...]:
+    """The process with the fewest instances for each new one, of those with connections; the coordinator has one."""
+    counts = Counter(before[name] for name in names if name in before)
+    chosen = []
+    for name in names:
+        number = before.get(name)
+        if number is None:
+            number = COORDINATOR
+            if counts[COORDINATOR]:
+                number = min(range(1, processes), key=lambda each: (counts[each], each))
+            counts[number] += 1
+        chosen.append(number)
+    return tuple(chosen)
+
+
+def _why_together(config: ModelConfig, facts: LoadFacts) -> str:
+    """Why one process must have all instances; empty if none must."""
+    message = config.message
+    if config.settings.is_in_one_process:
+        return "its parameter ONE_PROCESS asks for one process"
+    if message.HasField("sequence_batching"):
+        return "a sequence stays with its instance, and one scheduler knows all of them"
+    if message.HasField("dynamic_batching"):
+        return "one queue fills the batches of all instances"
+    if config.settings.scaling is not None:
+        return "the number of its instances follows their load"
+    if facts.is_native:
+        return "instances of a native backend may share memory"
+    if facts.is_forked:
+        return "its instances are forked from one process"
+    if facts.is_debugged:
+        return "it runs under a debugger"
+    if facts.is_on_demand:
+        return "it is loaded on demand"
+    if facts.is_cached and message.response_cache.enable:
+        return "one cache has its responses"
+    groups = instance_groups(config).values()
+    if facts.is_rate_limited and any(group.HasField("rate_limiter") for group in groups):
+        return "one rate limiter grants the resources of its instances"
+    if any(group.passive for group in groups):
+        return "it has passive instances"
+    if any(instance.kind in {InstanceKind.GPU, InstanceKind.MODEL} for instance in instance_names(config)):
+        return "tensors in GPU memory pass through one process"
+    return ""

@@ -1,0 +1,27 @@
+"""Whether a request is better off in another process of the server than where it arrived. Pure."""
+
+from __future__ import annotations
+
+__all__ = ["is_better_elsewhere"]
+
+_MARGIN = 2
+"""A difference of so many requests for each instance is worth the way to another process and back."""
+
+
+def is_better_elsewhere(own: int, own_instances: int, other: int, other_instances: int) -> bool:
+    """Whether a request that finds all instances of its process busy is to go to another one.
+
+    It goes to an idle instance. Where none is idle, it goes where the queue is much shorter: what passes between
+    processes for nothing costs both of them more than a short wait.
+
+    Args:
+        own: Requests that its process has, for the model.
+        own_instances: Instances there that can serve.
+        other: Requests of the other process.
+        other_instances: Instances of the other process.
+    """
+    if not other_instances:
+        return False
+    if not own_instances or other < other_instances:
+        return True
+    return own / own_instances > 1.5 * other / other_instances + _MARGIN

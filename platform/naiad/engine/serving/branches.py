@@ -1,0 +1,253 @@
+"""Branches: the instances of a loaded version that run in other processes of the server.
+
+The version itself is in the coordinator, with its share of the instances. Each other process that has some of them runs
+a branch: a version of its own, of the same number, with its own queue. A request is answered where it arrives, or goes
+once to where there is less to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from naiad.core.errors import NaiadError, without_frames
+from naiad.engine.lifecycle.restart import RestartPolicy
+from naiad.engine.serving.admission import Admission
+from naiad.engine.serving.tracker import RequestTracker
+from naiad.engine.serving.warmup import WarmupSample
+from naiad.engine.statistics.counters import Statistics
+from naiad.guests.launch import LaunchSpec
+from naiad.guests.worker import Worker
+from naiad.protocol.delivery import send_safely
+from naiad.protocol.inference import InferRequest, InferResponse, Sink
+from naiad.protocol.metadata import InstanceStatus, MemoryUse
+
+__all__ = ["BranchCounts", "BranchMaker", "BranchOrder", "BranchReport", "Branches", "Spreading"]
+
+_MOVE_SECONDS = 0.002
+"""How often requests that wait are looked at: an instance of a branch may be idle."""
+
+
+class BranchOrder(NamedTuple):
+    """What a process needs to run a branch; plain values that can be pickled.
+
+    Attributes:
+        number: Number of the version's load.
+        version: The version.
+        namespace: The model's namespace.
+        config: Its effective configuration, as bytes of the message.
+        specs: How to start the guest of each of the branch's instances.
+        policy: How often guests are restarted.
+        samples: Warm-up samples.
+        row: Where the loads of the version are on the board (`server.processes.load_board`).
+    """
+
+    number: int
+    version: int
+    namespace: str
+    config: bytes
+    specs: tuple[LaunchSpec, ...]
+    policy: RestartPolicy
+    samples: tuple[WarmupSample, ...]
+    row: int = 0
+
+
+class BranchCounts(NamedTuple):
+    """What a branch reports of itself.
+
+    Attributes:
+        statistics: What it has counted.
+        pending: Requests that wait for an instance.
+        running: Requests that instances have.
+        memory: Memory that its guests reported.
+        refused: Which requests it refuses now, as a sentence; empty for none.
+    """
+
+    statistics: Statistics
+    pending: int = 0
+    running: int = 0
+    memory: tuple[MemoryUse, ...] = ()
+    refused: str = ""
+
+
+class BranchReport(NamedTuple):
+    """What a process reports of one of its branches.
+
+    Attributes:
+        counts: What it has counted.
+        statuses: Its instances.
+        is_asked: Whether its model defines `is_ready`.
+        typical: How long `execute` usually takes there, in nanoseconds.
+    """
+
+    counts: BranchCounts
+    statuses: Sequence[InstanceStatus]
+    is_asked: bool
+    typical: int
+
+
+class Branches(Protocol):
+    """All branches of one version, as the coordinator sees them.
+
+    Attributes:
+        take_back: Called with a request that its branch did not take: its key, the request, its sink.
+        typical: How long `execute` usually takes in the slowest of them, as they reported last, in nanoseconds.
+    """
+
+    typical: int
+    take_back: Callable[[int, InferRequest, Sink], None]
+
+    async def start(self) -> None:
+        """Start the branches in all processes; raises the first failure when all have started or failed."""
+
+    async def stop(self, timeout: float) -> None:
+        """Let requests in flight finish within *timeout* seconds, then end all guests."""
+
+    @property
+    def in_flight(self) -> int:
+        """Number of requests that the other processes have."""
+
+    def is_serving(self) -> bool:
+        """Whether an instance of a branch can serve now."""
+
+    def are_all_serving(self) -> bool:
+        """Whether every instance of every branch can."""
+
+    def statuses(self) -> Sequence[InstanceStatus]:
+        """The status of each of their instances."""
+
+    def counts(self) -> Sequence[BranchCounts]:
+        """What the branches had counted when they reported last, those of processes that have exited included."""
+
+    def queries(self) -> Sequence[Awaitable[bool]]:
+        """Asks the models, where they define `is_ready`, whether one of them is *not* ready."""
+
+    def note_load(self, in_flight: int) -> None:
+        """Tell other processes how many requests the coordinator's instances have."""
+
+    def note_instances(self, count: int) -> None:
+        """Tell other processes how many of the coordinator's instances can serve."""
+
+    def least_loaded(self, in_flight: int, instances: int) -> int | None:
+        """The process whose branch has less to do than *instances* with *in_flight* requests; None without one."""
+
+    def idle_process(self) -> int | None:
+        """A process whose branch has an idle instance; None without one."""
+
+    def send(self, process: int, key: int, request: InferRequest, sink: Sink, *, needs_idle: bool) -> None:
+        """Send a request to a branch; its responses go to *sink*.
+
+        With *needs_idle*, a branch without an idle instance does not take it, and it comes back by `take_back`.
+        """
+
+    def waits_of(self, key: int) -> Sequence[Sequence[Worker]]:
+        """See `Target.waits_of`, for a request that was sent to a branch."""
+
+    def workers(self) -> Collection[Worker] | None:
+        """The guests of all branches, for the detection of deadlocks; None while one is being started."""
+
+    def has(self, key: int) -> bool:
+        """Whether a request with that key was sent to a branch, and does not have its last response."""
+
+    def cancel(self, key: int) -> None:
+        """See `Target.cancel`, for such a request; also for the following methods."""
+
+    def confirm_sent(self, key: int, count: int) -> None:
+        """See `Target.confirm_sent`."""
+
+    def drop_responses(self, key: int) -> None:
+        """See `Target.drop_responses`."""
+
+
+class BranchMaker(Protocol):
+    """The other processes of the server."""
+
+    @property
+    def processes(self) -> int:
+        """Number of processes, the coordinator included."""
+
+    def make(self, order: BranchOrder, model: str, specs: Mapping[int, Sequence[LaunchSpec]]) -> Branches:
+        """The branches of a version, not started.
+
+        Args:
+            order: What all branches have in common; without instances, and without a row.
+            model: The model's name.
+            specs: How to start the guests of each process, by its number.
+        """
+
+
+class Spreading:
+    """Takes the requests of a version that has branches: submits each here, or sends it to a branch with less to do.
+
+    A call of a model goes to an idle instance alone, here or there. Where none is idle it waits here, and moves as soon
+    as one is: a call that waits in a branch would be missing where deadlocks are looked for.
+    """
+
+    def __init__(
+        self, admission: Admission, tracker: RequestTracker, branches: Branches, count_serving: Callable[[], int]
+    ) -> None:
+        """Spread the requests of one version.
+
+        Args:
+            admission: Of the version.
+            tracker: Of the version, whose requests are dispatched one by one.
+            branches: The branches.
+            count_serving: How many instances of this process can serve now.
+        """
+        self._admission = admission
+        self._tracker = tracker
+        self._branches = branches
+        self._count_serving = count_serving
+        self._loop = asyncio.get_running_loop()
+        self._moving: asyncio.TimerHandle | None = None
+        branches.take_back = self._take_back
+
+    def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
+        """See `Admission.submit`."""
+        is_taken = self._tracker.has_idle() if needs_idle else self._tracker.takes_at_once(self._branches.typical)
+        if (not is_taken or self._admission.reason) and is_movable(request):
+            process = self._branches.idle_process() if needs_idle else self._better_process()
+            if process is not None:
+                self._admission.require_valid(request)
+                key = next(self._admission.keys)
+                self._branches.send(process, key, request, sink, needs_idle=needs_idle)
+                return key
+        key = self._admission.submit(request, sink, needs_idle=needs_idle)
+        self._branches.note_load(len(self._tracker))
+        self._move_later()
+        return key
+
+    def _better_process(self) -> int | None:
+        instances = 0 if self._admission.reason else self._count_serving()
+        return self._branches.least_loaded(len(self._tracker), instances)
+
+    def _move_later(self) -> None:
+        if self._moving is None and self._tracker.oldest_waiting() is not None:
+            self._moving = self._loop.call_later(_MOVE_SECONDS, self._move)
+
+    def _move(self) -> None:
+        """Send requests that wait to branches that idle."""
+        self._moving = None
+        while (oldest := self._tracker.oldest_waiting()) is not None and is_movable(oldest.request):
+            process = self._branches.idle_process()
+            if process is None:
+                break
+            self._tracker.give_away(oldest)
+            self._branches.send(process, oldest.key, oldest.request, oldest.sink, needs_idle=True)
+        self._move_later()
+
+    def _take_back(self, key: int, request: InferRequest, sink: Sink) -> None:
+        """A branch is not idle any more: the request waits here."""
+        try:
+            self._admission.start(key, request, sink)
+        except NaiadError as error:
+            of = request.model_name, request.model_version, request.request_id
+            send_safely(sink, InferResponse(*of, error=without_frames(error)), True, of)
+        else:
+            self._move_later()
+
+
+def is_movable(request: InferRequest) -> bool:
+    """Whether a request may go to another process: its trace and tensors in GPU memory belong to this one."""
+    return request.trace is None and request.device is None

@@ -1,0 +1,504 @@
+"""The branches of all versions, as the coordinator sees them: started, counted and ended in the other processes.
+
+A process that has exited is replaced by another one, which gets all branches of the one before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from naiad.core.errors import Code, NaiadError, fresh, without_frames
+from naiad.engine.calls.services import ModelServices
+from naiad.engine.lifecycle.placement import COORDINATOR
+from naiad.engine.serving.branches import BranchCounts, BranchOrder, BranchReport
+from naiad.guests.launch import LaunchSpec, server_id
+from naiad.guests.worker import Worker
+from naiad.protocol.delivery import send_safely
+from naiad.protocol.inference import InferRequest, InferResponse, Sink
+from naiad.protocol.metadata import InstanceStatus
+from naiad.server.processes.far_guests import FarGuests
+from naiad.server.processes.load_board import LoadBoard
+from naiad.server.processes.messages import CallResult, FrameKind, OwnerCall, Told, error_of
+from naiad.server.processes.plain_messages import PlainResponse, plain_request, response_of
+from naiad.server.processes.session import FrontendSession
+
+__all__ = ["BranchProcesses"]
+
+logger = logging.getLogger("naiad.engine")
+
+_GATHER_SECONDS = 1.0
+_FIRST_PAUSE = 1.0
+_LONGEST_PAUSE = 30.0
+_PROCESS_EXIT = "process exit"
+"""Why an instance was restarted, where its process has exited."""
+
+
+class _ProcessEndedError(Exception):
+    """The process has exited before it did what it was to do."""
+
+
+class _BranchProcess:
+    """A process that runs.
+
+    Attributes:
+        session: The link to it.
+        guests: Its guests.
+        orders: What it was ordered to do, and has not done yet.
+        gathering: Set once it has reported what it has counted.
+    """
+
+    def __init__(self, session: FrontendSession, services: ModelServices) -> None:
+        self.session = session
+        self.guests = FarGuests(services, self.tell)
+        self.orders: dict[int, asyncio.Future[Any]] = {}
+        self.gathering: asyncio.Future[Any] | None = None
+
+    def tell(self, name: str, *arguments: Any) -> None:
+        self.session.send_soon(FrameKind.TELL_PROCESS, Told(name, arguments))
+
+
+class _Branch:
+    """One branch.
+
+    Attributes:
+        specs: How to start its guests.
+        report: Its last report; None before the first one, and after its process has exited.
+        before: What it had counted in processes that have exited.
+        restarts: How often each of its instances was restarted in those.
+        starting: Starts it again in the next process; None while it runs.
+    """
+
+    def __init__(self, specs: Sequence[LaunchSpec], number: int) -> None:
+        plain = [replace(spec, lease=None, restore=None, prewarm=None, frontends=None, inputs=None) for spec in specs]
+        self.specs = [replace(spec, server_id=server_id(), load_number=number) for spec in plain]
+        self.report: BranchReport | None = None
+        self.before: list[BranchCounts] = []
+        self.restarts: dict[str, Counter[str]] = {spec.name: Counter() for spec in specs}
+        self.starting: asyncio.Task[None] | None = None
+
+
+class _SentRequest:
+    """A request that was sent to a branch.
+
+    Attributes:
+        process: The process.
+        request: The request.
+        sink: Gets its responses.
+        instance: The instance that has taken it; empty while that is not known.
+        is_cancelled: Whether its client has given it up.
+    """
+
+    __slots__ = ("instance", "is_cancelled", "process", "request", "sink")
+
+    def __init__(self, process: int, request: InferRequest, sink: Sink) -> None:
+        self.process = process
+        self.request = request
+        self.sink = sink
+        self.instance = ""
+        self.is_cancelled = False
+
+
+class VersionBranches:
+    """Implements `naiad.engine.serving.branches.Branches`."""
+
+    take_back: Callable[[int, InferRequest, Sink], None]
+
+    def __init__(
+        self, processes: BranchProcesses, order: BranchOrder, model: str, specs: Mapping[int, Sequence[LaunchSpec]]
+    ) -> None:
+        self._processes = processes
+        self._order = order
+        self._of = model, order.version
+        self._board = processes.board
+        self._branches = {number: _Branch(own, order.number) for number, own in specs.items()}
+        self._sent: dict[int, _SentRequest] = {}  # by key
+        self._counts: Counter[int] = Counter()  # of `_sent`, by process
+        self.is_open = False
+        self.typical = 0
+
+    async def start(self) -> None:
+        """See `Branches`."""
+        self.is_open = True
+        starts = [self._start_in(number) for number in self._branches]
+        for result in await asyncio.gather(*starts, return_exceptions=True):
+            if isinstance(result, BaseException) and not isinstance(result, _ProcessEndedError):
+                raise fresh(result)
+
+    async def _start_in(self, number: int) -> None:
+        order = self._order._replace(specs=tuple(self._branches[number].specs))
+        report: BranchReport = await self._processes.order(number, "start", order)
+        self._branches[number].report = report
+
+    def on_process(self, number: int) -> None:
+        """A process serves in place of one that has exited: have it run the branch."""
+        branch = self._branches.get(number)
+        if branch is not None and self.is_open and branch.starting is None:
+            branch.starting = asyncio.get_running_loop().create_task(self._start_again(number, branch))
+
+    async def _start_again(self, number: int, branch: _Branch) -> None:
+        pause = _FIRST_PAUSE
+        try:
+            while self.is_open:
+                try:
+                    await self._start_in(number)
+                except _ProcessEndedError:
+                    return
+                except NaiadError as error:
+                    logger.error("cannot start instances of '%s' again: %s", self._of[0], error.message)  # noqa: TRY400 - the model's error
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                else:
+                    return
+        finally:
+            branch.starting = None
+
+    def on_process_end(self, number: int) -> None:
+        """A process has exited, and the branch with it."""
+        branch = self._branches.get(number)
+        if branch is None:
+            return
+        self._board.clear(self._order.row, number)
+        report, branch.report = branch.report, None
+        if report is not None:
+            branch.before.append(report.counts._replace(pending=0, running=0, memory=(), refused=""))
+            for status in report.statuses:
+                branch.restarts[status.name].update(status.restarts)
+                branch.restarts[status.name][_PROCESS_EXIT] += 1
+        lost = [key for key, sent in self._sent.items() if sent.process == number]
+        for key in lost:
+            error = NaiadError(
+                f"cannot finish the request: process {number} of the server, which had it, has exited; send it again"
+            )
+            request_id = self._sent[key].request.request_id
+            self._pass_on(key, InferResponse(*self._of, request_id, error=without_frames(error)), final=True)
+
+    async def stop(self, timeout: float) -> None:
+        """See `Branches`."""
+        self.is_open = False
+        for branch in self._branches.values():
+            if branch.starting is not None:
+                branch.starting.cancel()
+        stops = [self._stop_in(number, timeout) for number in self._branches]
+        await asyncio.gather(*stops)
+        self._processes.forget(self._order.number, self._order.row)
+
+    async def _stop_in(self, number: int, timeout: float) -> None:
+        try:
+            await self._processes.order(number, "stop", self._order.number, timeout)
+        except _ProcessEndedError:
+            pass
+        except NaiadError as error:
+            logger.error("cannot end instances of '%s': %s", self._of[0], error.message)  # noqa: TRY400 - the cause is there
+
+    # -- state ----------------------------------------------------------------------------------------------------
+
+    def on_report(self, number: int, report: BranchReport) -> None:
+        """A process has reported its branch."""
+        branch = self._branches.get(number)
+        if branch is not None:
+            branch.report = report
+            self.typical = max(each.report.typical for each in self._branches.values() if each.report is not None)
+
+    @property
+    def in_flight(self) -> int:
+        """See `Branches`."""
+        return self._board.requests_elsewhere(self._order.row)
+
+    def is_serving(self) -> bool:
+        """See `Branches`."""
+        return any(status.state == "ready" for status in self._known())
+
+    def are_all_serving(self) -> bool:
+        """See `Branches`."""
+        return all(status.state == "ready" for status in self.statuses())
+
+    def _known(self) -> list[InstanceStatus]:
+        reports = [branch.report for branch in self._branches.values() if branch.report is not None]
+        return [status for report in reports for status in report.statuses]
+
+    def statuses(self) -> Sequence[InstanceStatus]:
+        """See `Branches`."""
+        found = []
+        for branch in self._branches.values():
+            if branch.report is not None:
+                for status in branch.report.statuses:
+                    restarts = branch.restarts[status.name] + Counter(status.restarts)
+                    found.append(replace(status, restarts=dict(restarts)))
+                continue
+            found += [self._missing(spec.name, branch) for spec in branch.specs]
+        return found
+
+    def _missing(self, name: str, branch: _Branch) -> InstanceStatus:
+        return InstanceStatus(
+            model=self._of[0],
+            namespace=self._order.namespace,
+            version=str(self._of[1]),
+            name=name,
+            pid=0,
+            state="restarting",
+            restarts=dict(branch.restarts[name]),
+            input_byte_size=0,
+            borrowed_outputs=0,
+        )
+
+    def counts(self) -> Sequence[BranchCounts]:
+        """See `Branches`."""
+        return [
+            counts
+            for branch in self._branches.values()
+            for counts in (*branch.before, *(() if branch.report is None else (branch.report.counts,)))
+        ]
+
+    def queries(self) -> Sequence[Awaitable[bool]]:
+        """See `Branches`."""
+        return [
+            self._is_not_ready(number)
+            for number, branch in self._branches.items()
+            if branch.report is not None and branch.report.is_asked
+        ]
+
+    async def _is_not_ready(self, number: int) -> bool:
+        try:
+            return not await self._processes.order(number, "check", self._order.number)
+        except _ProcessEndedError:
+            return False  # as for an instance that is being started again
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def note_load(self, in_flight: int) -> None:
+        """See `Branches`."""
+        self._board.note_requests(self._order.row, in_flight)
+
+    def note_instances(self, count: int) -> None:
+        """See `Branches`."""
+        self._board.note_instances(self._order.row, count)
+
+    def least_loaded(self, in_flight: int, instances: int) -> int | None:
+        """See `Branches`."""
+        return self._board.better_process(self._order.row, in_flight, instances, self._counts)
+
+    def idle_process(self) -> int | None:
+        """See `Branches`."""
+        return self._board.idle_process(self._order.row, self._counts)
+
+    def send(self, process: int, key: int, request: InferRequest, sink: Sink, *, needs_idle: bool) -> None:
+        """See `Branches`."""
+        plain = plain_request(request)
+        self._sent[key] = _SentRequest(process, request, sink)
+        self._counts[process] += 1
+        self._processes.tell(process, "infer", self._order.number, key, plain, needs_idle)
+
+    def on_taken(self, key: int, instance: str) -> None:
+        """An idle instance of a branch has taken a request."""
+        if key in self._sent:
+            self._sent[key].instance = instance
+
+    def on_refused(self, key: int) -> None:
+        """A branch has no idle instance any more for a request."""
+        sent = self._sent.pop(key, None)
+        if sent is None:
+            return
+        self._counts[sent.process] -= 1
+        if sent.is_cancelled:
+            error = NaiadError("Request was cancelled", code=Code.CANCELLED)
+            response = InferResponse(*self._of, sent.request.request_id, error=error)
+            send_safely(sent.sink, response, True, (*self._of, sent.request.request_id))
+            return
+        self.take_back(key, sent.request, sent.sink)
+        self._processes.services.calls.on_call_waiting()
+
+    def waits_of(self, key: int) -> Sequence[Sequence[Worker]]:
+        """See `Branches`. A request whose branch has not told yet which instance has it is not looked at."""
+        sent = self._sent.get(key)
+        if sent is None or not sent.instance:
+            return ()
+        guest = self._processes.guest_of(sent.process, self._order.number, sent.instance)
+        return () if guest is None else ((guest,),)
+
+    def workers(self) -> Collection[Worker] | None:
+        """See `Branches`."""
+        found = []
+        for number, branch in self._branches.items():
+            for spec in branch.specs:
+                guest = self._processes.guest_of(number, self._order.number, spec.name)
+                if guest is None or branch.report is None:
+                    return None
+                found.append(guest)
+        return found
+
+    def on_answer(self, key: int, plain: PlainResponse | None, *, final: bool) -> None:
+        """A branch has answered a request."""
+        if key in self._sent:  # else its process was taken for lost
+            self._pass_on(key, response_of(plain), final=final)
+
+    def _pass_on(self, key: int, response: InferResponse | None, *, final: bool) -> None:
+        sent = self._sent[key]
+        if final:
+            del self._sent[key]
+            self._counts[sent.process] -= 1
+        send_safely(sent.sink, response, final, (*self._of, sent.request.request_id))
+
+    def has(self, key: int) -> bool:
+        """See `Branches`."""
+        return key in self._sent
+
+    def cancel(self, key: int) -> None:
+        """See `Branches`."""
+        sent = self._sent[key]
+        sent.is_cancelled = True
+        self._processes.tell(sent.process, "cancel", self._order.number, key)
+
+    def confirm_sent(self, key: int, count: int) -> None:
+        """See `Branches`."""
+        self._processes.tell(self._sent[key].process, "confirm", self._order.number, key, count)
+
+    def drop_responses(self, key: int) -> None:
+        """See `Branches`."""
+        self._processes.tell(self._sent[key].process, "drop", self._order.number, key)
+
+
+class BranchProcesses:
+    """The processes that run branches; implements `naiad.engine.serving.branches.BranchMaker`.
+
+    Attributes:
+        processes: See `BranchMaker`.
+        board: The loads of all versions in all processes.
+        services: What models may use of the server; set before the first process is connected.
+    """
+
+    services: ModelServices
+
+    def __init__(self, processes: int) -> None:
+        """No processes yet; *processes* is their number, the coordinator included."""
+        self.processes = processes
+        self.board = LoadBoard.create(processes)
+        self._running: dict[int, _BranchProcess] = {}
+        self._versions: dict[int, VersionBranches] = {}
+        self._numbers = itertools.count(1)
+
+    def make(self, order: BranchOrder, model: str, specs: Mapping[int, Sequence[LaunchSpec]]) -> VersionBranches:
+        """See `BranchMaker`."""
+        assert COORDINATOR not in specs
+        order = order._replace(row=self.board.take_row())
+        made = self._versions[order.number] = VersionBranches(self, order, model, specs)
+        return made
+
+    def forget(self, number: int, row: int) -> None:
+        """A version has ended in all processes."""
+        if self._versions.pop(number, None) is not None:
+            self.board.free_row(row)
+
+    # -- processes ------------------------------------------------------------------------------------------------
+
+    def connect(self, number: int, session: FrontendSession) -> None:
+        """A process runs; it has its configuration."""
+        process = self._running[number] = _BranchProcess(session, self.services)
+        session.on_branch_message = lambda kind, message: self._on_message(number, process, kind, message)
+        session.send_board(self.board.descriptor, self.processes, number)
+        for version in list(self._versions.values()):
+            version.on_process(number)
+
+    def disconnect(self, number: int) -> None:
+        """A process exits, or has exited."""
+        process = self._running.pop(number, None)
+        if process is None:
+            return
+        for order in process.orders.values():
+            if not order.done():
+                order.set_exception(_ProcessEndedError("it has exited"))
+        process.guests.close()
+        for version in list(self._versions.values()):
+            version.on_process_end(number)
+
+    async def order(self, number: int, method: str, *arguments: Any) -> Any:
+        """Have a process do something, and wait until it is done.
+
+        Raises:
+            _ProcessEndedError: If the process does not run, or exits meanwhile.
+            NaiadError: If it fails.
+        """
+        process = self._running.get(number)
+        if process is None:
+            raise _ProcessEndedError("it does not run")
+        order = next(self._numbers)
+        done: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
+        process.orders[order] = done
+        process.session.send(FrameKind.ORDER, OwnerCall(order, method, arguments, {}))
+        try:
+            result = await done
+        finally:
+            process.orders.pop(order, None)
+        if result.error is not None:
+            raise error_of(result.error)
+        return result.value
+
+    def tell(self, number: int, name: str, *arguments: Any) -> None:
+        """Send something to a process, if it runs."""
+        process = self._running.get(number)
+        if process is not None:
+            process.tell(name, *arguments)
+
+    def guest_of(self, number: int, load: int, instance: str) -> Worker | None:
+        """The guest of an instance in a process; None if the process does not run."""
+        process = self._running.get(number)
+        return None if process is None else process.guests.of(load, instance)
+
+    def close_branches(self) -> None:
+        """Have branches take no further requests: the server exits, and rejects them."""
+        for process in self._running.values():
+            process.tell("exiting")
+
+    async def gather(self) -> None:
+        """Have all processes report what they have counted; slow ones keep what they reported last."""
+        if self._versions and self._running:
+            await asyncio.gather(*(self._gather_from(*each) for each in list(self._running.items())))
+
+    async def _gather_from(self, number: int, process: _BranchProcess) -> None:
+        if process.gathering is None or process.gathering.done():
+            process.gathering = asyncio.ensure_future(self.order(number, "report"))
+        gathering = process.gathering
+        done, _ = await asyncio.wait([gathering], timeout=_GATHER_SECONDS)
+        if done and gathering.exception() is None:
+            self._on_reports(number, process, *gathering.result())
+
+    def _on_reports(
+        self, number: int, process: _BranchProcess, received: int, reports: Mapping[int, BranchReport]
+    ) -> None:
+        process.session.answered_count = received
+        for version, report in reports.items():
+            if version in self._versions:
+                self._versions[version].on_report(number, report)
+
+    def _on_message(self, number: int, process: _BranchProcess, kind: int, message: Any) -> None:
+        if kind == FrameKind.ORDERED:
+            order = process.orders.get(message.number)
+            if order is not None and not order.done():
+                order.set_result(message)
+            return
+        name, arguments = message
+        if name == "answer":
+            version, key, plain, final = arguments
+            if version in self._versions:
+                self._versions[version].on_answer(key, plain, final=final)
+        elif name == "taken":
+            version, key, instance = arguments
+            if version in self._versions:
+                self._versions[version].on_taken(key, instance)
+        elif name == "refused":
+            version, key = arguments
+            if version in self._versions:
+                self._versions[version].on_refused(key)
+        elif name == "reports":
+            self._on_reports(number, process, *arguments)
+        else:
+            process.guests.on_told(name, arguments)
+
+    def close(self) -> None:
+        """No process runs any more."""
+        self.board.close()

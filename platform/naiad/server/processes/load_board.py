@@ -1,0 +1,126 @@
+"""How much each process of the server has to do for each model, where all of them can read it.
+
+A row is one loaded version, a column one process: how many requests it has, and how many instances can serve them. Each
+process writes its own column. What is read may be a moment old, which costs one request a little time.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping
+from math import inf
+from types import MappingProxyType
+
+from naiad.engine.lifecycle.sharing import is_better_elsewhere
+
+__all__ = ["LoadBoard"]
+
+_ROWS = 1 << 16
+_NUMBER = 4
+NOTHING_SENT: Mapping[int, int] = MappingProxyType({})
+
+
+class LoadBoard:
+    """The loads of all versions in all processes.
+
+    Attributes:
+        descriptor: The memory, for the other processes.
+        processes: Number of columns.
+    """
+
+    def __init__(self, descriptor: int, processes: int, own: int) -> None:
+        """Map a board.
+
+        Args:
+            descriptor: See `create`; it is owned from now on.
+            processes: Number of processes.
+            own: Number of this process.
+        """
+        self.descriptor = descriptor
+        self.processes = processes
+        self._own = own
+        self._memory = memoryview(mmap.mmap(descriptor, 2 * _NUMBER * _ROWS * processes)).cast("I")
+        self._instances = _ROWS * processes  # where the second table begins
+        self._free = list(range(_ROWS - 1, -1, -1))
+
+    @classmethod
+    def create(cls, processes: int) -> LoadBoard:
+        """A new board, of the coordinator. Rows that are not in use take no memory."""
+        descriptor = os.memfd_create("naiad-loads")
+        os.ftruncate(descriptor, 2 * _NUMBER * _ROWS * processes)
+        return cls(descriptor, processes, 0)
+
+    def take_row(self) -> int:
+        """A row for a version."""
+        row = self._free.pop()
+        self._clear(row)
+        return row
+
+    def free_row(self, row: int) -> None:
+        """The version has ended in all processes."""
+        self._clear(row)
+        self._free.append(row)
+
+    def _clear(self, row: int) -> None:
+        for process in range(self.processes):
+            self.clear(row, process)
+
+    def clear(self, row: int, process: int) -> None:
+        """A process has neither requests nor instances of a version."""
+        cell = row * self.processes + process
+        self._memory[cell] = self._memory[self._instances + cell] = 0
+
+    def note_requests(self, row: int, count: int) -> None:
+        """This process has *count* requests now."""
+        self._memory[row * self.processes + self._own] = count
+
+    def note_instances(self, row: int, count: int) -> None:
+        """*count* instances of this process can serve now."""
+        self._memory[self._instances + row * self.processes + self._own] = count
+
+    def requests_elsewhere(self, row: int) -> int:
+        """Number of requests that the other processes have."""
+        first = row * self.processes
+        return sum(self._memory[first : first + self.processes]) - self._memory[first + self._own]
+
+    def better_process(
+        self, row: int, requests: int, instances: int, sent: Mapping[int, int] = NOTHING_SENT
+    ) -> int | None:
+        """The process that a request is better off in than in this one; None for none.
+
+        Args:
+            row: The version.
+            requests: Requests that this process has.
+            instances: Instances of this process that can serve.
+            sent: How many requests this process has sent to each other one: it may not have read them yet.
+        """
+        first, memory, shift = row * self.processes, self._memory, self._instances
+        found: tuple[float, int, int, int] | None = None
+        for process in range(self.processes):
+            count = memory[shift + first + process]
+            if count and process != self._own:
+                waiting = max(memory[first + process], sent.get(process, 0))
+                found = min(found or (inf, 0, 0, 0), (waiting / count, process, waiting, count))
+        if found is None or not is_better_elsewhere(requests, instances, *found[2:]):
+            return None
+        return found[1]
+
+    def idle_process(self, row: int, sent: Mapping[int, int] = NOTHING_SENT) -> int | None:
+        """A process other than this one with an idle instance; None without one."""
+        first, memory, shift = row * self.processes, self._memory, self._instances
+        for process in range(self.processes):
+            count = memory[shift + first + process]
+            if process != self._own and count > max(memory[first + process], sent.get(process, 0)):
+                return process
+        return None
+
+    def close(self) -> None:
+        """Unmap it."""
+        if self.descriptor >= 0:
+            mapped = self._memory.obj
+            self._memory.release()
+            assert isinstance(mapped, mmap.mmap)
+            mapped.close()
+            os.close(self.descriptor)
+            self.descriptor = -1

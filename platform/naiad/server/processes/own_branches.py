@@ -1,0 +1,335 @@
+"""The branches that this process runs by order of the coordinator, and the requests to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.model_config import freeze
+from naiad.config.server.options import ServerOptions
+from naiad.core.errors import NaiadError, NotReadyError, unexpected_error
+from naiad.engine.serving.branches import BranchOrder, BranchReport
+from naiad.engine.serving.readiness import are_ready
+from naiad.engine.serving.version import ModelVersion
+from naiad.protocol.inference import InferRequest, InferResponse, Sink
+from naiad.server.processes.far_guests import GuestRelay
+from naiad.server.processes.load_board import LoadBoard
+from naiad.server.processes.messages import CallResult, FrameKind, OwnerCall, Told, error_fields, pack
+from naiad.server.processes.plain_messages import plain_response
+
+__all__ = ["OwnBranch", "OwnBranches"]
+
+logger = logging.getLogger("naiad.engine")
+
+_KEY_BITS = 40
+_KEY_MASK = (1 << _KEY_BITS) - 1
+_REPORT_SECONDS = 1.0
+
+
+class OwnBranch:
+    """One branch, and the way of this process's requests to it.
+
+    Attributes:
+        version: The version that runs it.
+        received: How many requests this process's clients have sent to it.
+    """
+
+    def __init__(self, version: ModelVersion, row: int, board: LoadBoard) -> None:
+        self.version = version
+        self.received = 0
+        self._row = row
+        self._board = board
+        self._is_open = False
+        self._instances = 0  # that can serve now
+        version.observe_load(self.note_load)
+
+    def open(self) -> None:
+        """Take requests from now on."""
+        self._is_open = True
+        self.on_change()
+
+    def close(self) -> None:
+        """Take none any more; those in flight go on."""
+        self._is_open = False
+        self.on_change()
+
+    def on_change(self) -> None:
+        """An instance can serve again, or cannot any more."""
+        self._instances = self.version.serving_count if self._is_open else 0
+        self._board.note_instances(self._row, self._instances)
+
+    def note_load(self, in_flight: int) -> None:
+        """Have other processes know how many requests it has."""
+        self._board.note_requests(self._row, in_flight)
+
+    def submit(self, request: InferRequest, sink: Sink) -> int:
+        """Submit a request; its ticket, or 0 if it is better off in another process.
+
+        Raises:
+            NaiadError: See `EngineDoor.submit`.
+        """
+        version = self.version
+        if not self._instances or version.reason:
+            return 0
+        if (
+            not version.takes_at_once()
+            and self._board.better_process(self._row, version.in_flight, self._instances) is not None
+        ):
+            return 0
+        key = version.submit(request, sink)
+        self.received += 1
+        self._board.note_requests(self._row, version.in_flight)
+        return version.number << _KEY_BITS | key
+
+
+class _AnswerSink:
+    """Sends the responses to a request that the coordinator has sent."""
+
+    __slots__ = ("_key", "_send")
+
+    def __init__(self, key: int, send: Callable[[int, InferResponse | None, bool], None]) -> None:
+        self._key = key
+        self._send = send
+
+    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
+        """See `Sink.send`."""
+        self._send(self._key, response, final)
+
+
+class OwnBranches:
+    """All branches of this process.
+
+    Attributes:
+        options: The server's options; set before the first order.
+    """
+
+    options: ServerOptions
+
+    def __init__(self, send: Callable[[bytes], None], on_opened: Callable[[], None]) -> None:
+        """No branches yet.
+
+        Args:
+            send: Sends a frame to the coordinator.
+            on_opened: Called when a branch takes requests.
+        """
+        self._send = send
+        self._on_opened = on_opened
+        self._loop = asyncio.get_running_loop()
+        self._board: LoadBoard | None = None
+        self._branches: dict[int, OwnBranch] = {}
+        self._starts: dict[int, asyncio.Task[Any]] = {}
+        self._given: dict[tuple[int, int], int] = {}  # keys here, by version and the coordinator's key
+        self._received = 0  # by branches that have ended
+        self._relay = GuestRelay(self._tell)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._orders: Mapping[str, Callable[..., Any]] = {
+            "start": self._start,
+            "stop": self._stop,
+            "check": self._check,
+            "report": self._report,
+        }
+        self._told: Mapping[str, Callable[..., None]] = {
+            "infer": self._infer,
+            "cancel": self._cancel,
+            "confirm": self._confirm,
+            "drop": self._drop,
+            "exiting": self._close,
+        }
+        self._reporting = self._loop.create_task(self._report_periodically())
+
+    def use_board(self, descriptor: int, processes: int, own: int) -> None:
+        """Tell other processes on that board how much there is to do here."""
+        self._board = LoadBoard(descriptor, processes, own)
+
+    def find(self, number: int) -> OwnBranch | None:
+        """The branch of the version with that number of its load, if this process has one that takes requests."""
+        return self._branches.get(number)
+
+    @property
+    def request_count(self) -> int:
+        """Number of requests of this process's branches without their last response."""
+        return sum(branch.version.in_flight for branch in self._branches.values())
+
+    def cancel(self, ticket: int) -> None:
+        """See `EngineDoor.cancel`."""
+        branch = self._branches.get(ticket >> _KEY_BITS)
+        if branch is not None:
+            branch.version.cancel(ticket & _KEY_MASK)
+            branch.version.drop_responses(ticket & _KEY_MASK)
+
+    def confirm_sent(self, ticket: int, count: int) -> None:
+        """See `EngineDoor.confirm_sent`."""
+        branch = self._branches.get(ticket >> _KEY_BITS)
+        if branch is not None:
+            branch.version.confirm_sent(ticket & _KEY_MASK, count)
+
+    def maintain(self) -> None:
+        """Return idle memory; called periodically."""
+        for branch in self._branches.values():
+            branch.version.maintain()
+            branch.note_load(branch.version.in_flight)
+            branch.on_change()
+
+    async def stop(self, timeout: float) -> None:
+        """End all branches within *timeout* seconds."""
+        self._reporting.cancel()
+        await asyncio.gather(*(self._stop(number, timeout) for number in {*self._branches, *self._starts}))
+
+    # -- orders ---------------------------------------------------------------------------------------------------
+
+    def on_order(self, order: OwnerCall) -> None:
+        """Carry out an order, and report that to the coordinator."""
+        task = self._loop.create_task(self._carry_out(order))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _carry_out(self, order: OwnerCall) -> None:
+        value, error = None, None
+        try:
+            value = await self._orders[order.method](*order.arguments)
+        except NaiadError as problem:
+            error = error_fields(problem)
+        except asyncio.CancelledError:
+            error = error_fields(NotReadyError("the model is being unloaded"))
+        except Exception as problem:
+            logger.exception("cannot carry out '%s'", order.method)
+            error = error_fields(unexpected_error(f"carry out '{order.method}'", problem))
+        self._send(pack(FrameKind.ORDERED, CallResult(order.number, value, error)))
+
+    async def _start(self, order: BranchOrder) -> BranchReport:
+        starting = self._loop.create_task(self._start_version(order))
+        self._starts[order.number] = starting
+        try:
+            return await starting
+        finally:
+            self._starts.pop(order.number, None)
+
+    async def _start_version(self, order: BranchOrder) -> BranchReport:
+        message = pb.ModelConfig()
+        message.ParseFromString(order.config)
+        config = freeze(message)
+        version = ModelVersion(
+            config, order.version, order.specs, order.policy, self._relay, order.samples, number=order.number
+        )
+        totals = version.totals
+        totals.namespace = order.namespace
+        totals.measure(self.options.metrics.config, config)
+        if self.options.http.ui:
+            totals.count_latencies(config)
+        assert self._board is not None
+        branch = OwnBranch(version, order.row, self._board)
+        await version.start()
+        self._branches[order.number] = branch
+        branch.open()
+        version.on_change = lambda: self._on_change(branch)
+        self._on_opened()
+        return _report_of(branch)
+
+    def _on_change(self, branch: OwnBranch) -> None:
+        branch.on_change()
+        self._send_reports()
+
+    async def _stop(self, number: int, timeout: float) -> None:
+        starting = self._starts.get(number)
+        if starting is not None:
+            starting.cancel()
+            await asyncio.wait([starting])
+        branch = self._branches.get(number)
+        if branch is None:
+            return
+        branch.close()
+        await branch.version.stop(timeout)
+        self._send_reports()
+        self._received += branch.received
+        self._branches.pop(number, None)
+
+    async def _check(self, number: int) -> bool:
+        branch = self._branches.get(number)
+        return branch is None or await are_ready([branch.version])
+
+    async def _report(self) -> tuple[int, Mapping[int, BranchReport]]:
+        return self._reports()
+
+    def _reports(self) -> tuple[int, Mapping[int, BranchReport]]:
+        received = self._received + sum(branch.received for branch in self._branches.values())
+        return received, {number: _report_of(branch) for number, branch in self._branches.items()}
+
+    def _send_reports(self) -> None:
+        self._tell("reports", *self._reports())
+
+    async def _report_periodically(self) -> None:
+        """Report what was counted, so that little is lost where this process is killed."""
+        before: object = None
+        while True:
+            await asyncio.sleep(_REPORT_SECONDS)
+            marks = [(each.version.totals.last, each.version.in_flight) for each in self._branches.values()]
+            if marks != before:
+                before = marks
+                self._send_reports()
+
+    def _tell(self, name: str, *arguments: Any) -> None:
+        self._send(pack(FrameKind.TELL_OWNER, Told(name, arguments)))
+
+    # -- requests of the coordinator ------------------------------------------------------------------------------
+
+    def on_told(self, name: str, arguments: Sequence[Any]) -> None:
+        """Handle what the coordinator has sent."""
+        handler = self._told.get(name)
+        if handler is not None:
+            handler(*arguments)
+        else:
+            self._relay.on_told(name, arguments)
+
+    def _infer(self, number: int, key: int, request: InferRequest, needs_idle: bool) -> None:  # noqa: FBT001 - a message
+        branch = self._branches.get(number)
+        if needs_idle and (branch is None or not branch.version.has_idle()):
+            self._tell("refused", number, key)
+            return
+
+        def answer(key: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
+            if final:
+                self._given.pop((number, key), None)
+            self._tell("answer", number, key, plain_response(response), final)
+
+        sink = _AnswerSink(key, answer)
+        self._given[number, key] = 0
+        try:
+            if branch is None:
+                raise NotReadyError(f"model '{request.model_name}' is being unloaded")
+            own = branch.version.submit(request, sink, needs_idle=needs_idle)
+        except NaiadError as error:
+            of = request.model_name, request.model_version, request.request_id
+            sink.send(InferResponse(*of, error=error), True)
+            return
+        branch.note_load(branch.version.in_flight)
+        if (number, key) in self._given:
+            self._given[number, key] = own
+            if needs_idle:
+                self._tell("taken", number, key, branch.version.instance_of(own))
+
+    def _cancel(self, number: int, key: int) -> None:
+        self._on_given(number, key, lambda version, own: version.cancel(own))
+
+    def _confirm(self, number: int, key: int, count: int) -> None:
+        self._on_given(number, key, lambda version, own: version.confirm_sent(own, count))
+
+    def _drop(self, number: int, key: int) -> None:
+        self._on_given(number, key, lambda version, own: version.drop_responses(own))
+
+    def _on_given(self, number: int, key: int, act: Callable[[ModelVersion, int], None]) -> None:
+        own, branch = self._given.get((number, key)), self._branches.get(number)
+        if own and branch is not None:
+            act(branch.version, own)
+
+    def _close(self) -> None:
+        for branch in self._branches.values():
+            branch.close()
+
+
+def _report_of(branch: OwnBranch) -> BranchReport:
+    version = branch.version
+    is_asked = any(each.worker is not None and each.worker.readiness is not None for each in version.instances)
+    return BranchReport(version.counts(), version.statuses(), is_asked, version.typical)

@@ -1,0 +1,119 @@
+"""Where the instances of a model run, and whether a request goes to another process."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf import text_format
+
+from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.model_config import ModelConfig, freeze
+from naiad.engine.lifecycle.placement import LoadFacts, place_instances
+from naiad.engine.lifecycle.sharing import is_better_elsewhere
+
+FOUR = 'instance_group { name: "m_0" count: 4 kind: KIND_CPU }'
+
+
+def config(text: str) -> ModelConfig:
+    return freeze(text_format.Parse(f'name: "m" {text}', pb.ModelConfig()))
+
+
+@pytest.mark.parametrize(
+    ("processes", "expected"),
+    [(1, (0, 0, 0, 0)), (2, (0, 1, 1, 1)), (3, (0, 1, 2, 1)), (4, (0, 1, 2, 3)), (8, (0, 1, 2, 3))],
+)
+def test_the_coordinator_has_one_instance_and_the_others_are_spread_evenly(
+    processes: int, expected: tuple[int, ...]
+) -> None:
+    placement = place_instances(config(FOUR), LoadFacts(), processes)
+
+    assert placement.processes == expected
+    assert placement.is_spread == (processes > 1)
+
+
+def test_instances_that_stay_keep_their_process_and_new_ones_fill_up() -> None:
+    before = {"m_0_0": 0, "m_0_1": 2, "m_0_2": 2}
+
+    assert place_instances(config(FOUR), LoadFacts(), 3, before).processes == (0, 2, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "facts", "reason"),
+    [
+        (
+            "sequence_batching {}",
+            LoadFacts(),
+            "a sequence stays with its instance, and one scheduler knows all of them",
+        ),
+        ("dynamic_batching {}", LoadFacts(), "one queue fills the batches of all instances"),
+        ("", LoadFacts(is_native=True), "instances of a native backend may share memory"),
+        ("", LoadFacts(is_forked=True), "its instances are forked from one process"),
+        ("", LoadFacts(is_debugged=True), "it runs under a debugger"),
+        ("", LoadFacts(is_on_demand=True), "it is loaded on demand"),
+        ("response_cache { enable: true }", LoadFacts(is_cached=True), "one cache has its responses"),
+        (
+            'parameters { key: "ONE_PROCESS" value { string_value: "true" } }',
+            LoadFacts(),
+            "its parameter ONE_PROCESS asks for one process",
+        ),
+        (
+            'parameters { key: "max_instances" value { string_value: "4" } }',
+            LoadFacts(),
+            "the number of its instances follows their load",
+        ),
+    ],
+)
+def test_what_belongs_together_is_in_the_coordinator(text: str, facts: LoadFacts, reason: str) -> None:
+    placement = place_instances(config(f"{FOUR} {text}"), facts, 4)
+
+    assert set(placement.processes) == {0}
+    assert placement.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("group", "facts", "reason"),
+    [
+        ("passive: true", LoadFacts(), "it has passive instances"),
+        (
+            'rate_limiter { resources { name: "R" count: 1 } }',
+            LoadFacts(is_rate_limited=True),
+            "one rate limiter grants the resources of its instances",
+        ),
+    ],
+)
+def test_groups_that_need_one_place_are_in_the_coordinator(group: str, facts: LoadFacts, reason: str) -> None:
+    placement = place_instances(config(f'instance_group {{ name: "m_0" count: 4 kind: KIND_CPU {group} }}'), facts, 4)
+
+    assert (set(placement.processes), placement.reason) == ({0}, reason)
+
+
+def test_instances_with_a_gpu_are_in_the_coordinator() -> None:
+    group = 'instance_group { name: "m_0" count: 2 kind: KIND_GPU gpus: [0, 1] }'
+
+    assert place_instances(config(group), LoadFacts(), 4).processes == (0, 0, 0, 0)
+
+
+def test_a_cache_and_a_rate_limiter_that_the_server_does_not_have_keep_nothing_together() -> None:
+    group = 'instance_group { name: "m_0" count: 2 kind: KIND_CPU rate_limiter { resources { name: "R" count: 1 } } }'
+
+    assert place_instances(config(f"{group} response_cache {{ enable: true }}"), LoadFacts(), 2).processes == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("own", "own_instances", "other", "other_instances", "expected"),
+    [
+        (1, 1, 0, 0, False),  # it has no instance that serves
+        (0, 0, 5, 1, True),  # this process has none
+        (1, 1, 0, 1, True),  # idle
+        (4, 2, 1, 2, True),  # one of two is idle
+        (1, 1, 1, 1, False),
+        (3, 1, 1, 1, False),  # not worth the way
+        (4, 1, 1, 1, True),
+        (20, 1, 14, 1, False),
+        (24, 1, 14, 1, True),
+        (8, 4, 2, 1, False),
+    ],
+)
+def test_a_request_moves_to_an_idle_instance_or_a_much_shorter_queue(
+    own: int, own_instances: int, other: int, other_instances: int, expected: bool
+) -> None:
+    assert is_better_elsewhere(own, own_instances, other, other_instances) is expected

@@ -1,0 +1,335 @@
+"""Models whose instances are in several processes of the server: what clients and models see of it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import threading
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.grpc
+from serving.written import evaluate, write_model
+from support.server import HOST, ServerProcess
+from support.waiting import until
+
+FRONTENDS = 2
+CONNECTIONS = 24
+INSTANCES = 4
+GROUP = f"instance_group [{{ count: {INSTANCES} kind: KIND_CPU }}]\n"
+PARENT = "__import__('os').getppid()"
+PID = "__import__('os').getpid()"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("branches") / "models"
+
+
+@pytest.fixture(scope="module")
+def server(models: Path) -> Iterator[ServerProcess]:
+    folder = models.parent
+    write_model(models, "spread", config=GROUP)
+    write_model(models, "single")
+    options = (f"--frontends={FRONTENDS}", "--model-control-mode=explicit", "--load-model=*")
+    with ServerProcess(models, *options, work=folder) as process:
+        yield process
+
+
+def ask(connection: http.client.HTTPConnection, code: str, model: str = "spread") -> str:
+    document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
+    connection.request("POST", f"/v2/models/{model}/infer", json.dumps(document))
+    response = connection.getresponse()
+    body = response.read()
+    assert response.status == 200, body
+    return str(json.loads(body)["outputs"][0]["data"][0])
+
+
+def connections(stack: ExitStack, server: ServerProcess, count: int = CONNECTIONS) -> list[http.client.HTTPConnection]:
+    made = [http.client.HTTPConnection(HOST, server.http_port, timeout=60) for _ in range(count)]
+    return [stack.enter_context(closing(connection)) for connection in made]
+
+
+def statistics(server: ServerProcess, model: str) -> dict[str, int]:
+    (found,) = server.get(f"/v2/models/{model}/stats").json()["model_stats"]
+    return {
+        "inferences": found["inference_count"],
+        "executions": found["execution_count"],
+        "successes": found["inference_stats"]["success"]["count"],
+        "failures": found["inference_stats"]["fail"]["count"],
+    }
+
+
+def scrape(server: ServerProcess) -> str:
+    with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=30) as response:
+        return str(response.read(), "utf-8")
+
+
+def make_slow(server: ServerProcess) -> None:
+    """Have all processes know that requests take long: short ones wait where they are."""
+    with ExitStack() as stack:
+        made = connections(stack, server)
+        for _ in range(6):
+            for connection in made:
+                ask(connection, "time.sleep(0.003)")
+    statistics(server, "spread")
+
+
+def guests(server: ServerProcess, name: str) -> list[psutil.Process]:
+    """The guests of a model's instances."""
+    found = []
+    for each in server.children():
+        with suppress(psutil.Error):  # it has exited since
+            if any(word.startswith(f"{name}_0_") for word in each.cmdline()):
+                found.append(each)
+    return found
+
+
+def test_instances_run_in_all_processes_of_the_server(server: ServerProcess) -> None:
+    parents = Counter(each.ppid() for each in guests(server, "spread"))
+
+    assert set(parents) == {server.pid, *(each.pid for each in server.frontends())}
+    assert sum(parents.values()) == INSTANCES
+
+
+def test_a_single_client_is_answered_by_the_process_that_it_is_connected_to(server: ServerProcess) -> None:
+    with ExitStack() as stack:
+        for connection in connections(stack, server):
+            assert len({ask(connection, PID) for _ in range(20)}) == 1
+
+        parents = {ask(connection, PARENT) for connection in connections(stack, server)}
+    assert parents == {str(each.pid) for each in server.frontends()}
+
+
+def test_requests_on_one_connection_use_the_instances_of_all_processes(server: ServerProcess) -> None:
+    """Each waits until all of them are being executed: they end only if no instance idles."""
+    folder = server.work / "met"
+    folder.mkdir()
+    make_slow(server)
+    code = (
+        f"open('{folder}/' + str({PID}), 'w').close(); deadline = time.monotonic() + 30\n"
+        f"while len(os.listdir('{folder}')) < {INSTANCES} and time.monotonic() < deadline: time.sleep(0.001)"
+    )
+    with tritonclient.grpc.InferenceServerClient(f"{HOST}:{server.grpc_port}") as client:
+        value = tritonclient.grpc.InferInput("CODE", [1], "BYTES")
+        value.set_data_from_numpy(np.array([code.encode()], object))
+        calls = [
+            client.async_infer("spread", [value], lambda result, error: None, client_timeout=60)
+            for _ in range(INSTANCES)
+        ]
+        until(lambda: len(list(folder.iterdir())) == INSTANCES, "all instances at work")
+        del calls
+
+
+def test_statistics_count_the_requests_of_all_processes_at_once(server: ServerProcess) -> None:
+    before = statistics(server, "spread")
+    with ExitStack() as stack:
+        for count, connection in enumerate(connections(stack, server), 1):
+            ask(connection, "1")
+            found = statistics(server, "spread")
+            assert {name: found[name] - before[name] for name in found} == {
+                "inferences": count,
+                "executions": count,
+                "successes": count,
+                "failures": 0,
+            }
+
+
+def test_metrics_have_the_counts_and_the_guests_of_all_processes(server: ServerProcess) -> None:
+    evaluate(server, "spread", "1")
+    text = scrape(server)
+    successes = statistics(server, "spread")["successes"]
+
+    assert f'nv_inference_request_success{{model="spread",version="1"}} {successes}' in text
+    assert f'naiad_guests_alive{{model="spread",version="1"}} {INSTANCES}' in text
+
+
+def test_calls_of_models_in_any_process_are_answered(server: ServerProcess) -> None:
+    call = (
+        "pb_utils.InferenceRequest(model_name={model!r}, requested_output_names=['OUT'], inputs=[pb_utils.Tensor("
+        "'CODE', np.array([{code!r}], object))]).exec().output_tensors()[0].as_numpy()[0].decode()"
+    )
+    with ExitStack() as stack:
+        for connection in connections(stack, server):
+            assert ask(connection, call.format(model="single", code="6 * 7")) == "'42'"
+            parent = ask(connection, call.format(model="spread", code=PARENT))
+            assert parent == repr(str(server.pid))  # calls between models go to the coordinator
+            missing = ask(connection, call.format(model="missing", code="1"))
+            assert "Request for unknown model: 'missing' is not found" in missing or "IndexError" in missing
+
+
+def test_calls_use_the_instances_of_all_processes_at_once(server: ServerProcess) -> None:
+    """Each called instance waits until all of them are called."""
+    folder = server.work / "called"
+    folder.mkdir()
+    met = (
+        f"open('{folder}/' + str({PID}), 'w').close() or [time.sleep(0.001) for _ in iter("
+        f"lambda: len(os.listdir('{folder}')) < {INSTANCES}, False)]"
+    )
+    code = (
+        "import asyncio\n"
+        "async def run():\n"
+        "    requests = [pb_utils.InferenceRequest(model_name='spread', requested_output_names=['OUT'], "
+        f"inputs=[pb_utils.Tensor('CODE', np.array([{met!r}], object))]) for _ in range({INSTANCES})]\n"
+        "    return await asyncio.gather(*[each.async_exec() for each in requests])\n"
+        "asyncio.run(run())"
+    )
+    assert evaluate(server, "single", code) == "done"
+
+
+def test_a_cycle_of_calls_through_all_instances_of_all_processes_is_found(server: ServerProcess) -> None:
+    """Each instance of `spread` calls `spread` while all of them execute such a request."""
+    folder = server.work / "ring"
+    folder.mkdir()
+    code = (
+        f"open('{folder}/' + str({PID}), 'w').close()\n"
+        f"while len(os.listdir('{folder}')) < {INSTANCES}: time.sleep(0.001)\n"
+        "response = pb_utils.InferenceRequest(model_name='spread', requested_output_names=['OUT'], "
+        "inputs=[pb_utils.Tensor('CODE', np.array([b'1'], object))]).exec()\n"
+        f"if response.has_error(): open('{folder}/error', 'w').write(response.error().message())"
+    )
+    with tritonclient.grpc.InferenceServerClient(f"{HOST}:{server.grpc_port}") as client:
+        make_slow(server)
+        value = tritonclient.grpc.InferInput("CODE", [1], "BYTES")
+        value.set_data_from_numpy(np.array([code.encode()], object))
+        ended: list[object] = []
+        for _ in range(INSTANCES):
+            client.async_infer(
+                "spread", [value], lambda result, error: ended.append(error or result), client_timeout=60
+            )
+        until(lambda: len(ended) == INSTANCES, "an answer to each request")
+    assert (
+        "the call can never be answered, as all instances that could wait on each other"
+        in (folder / "error").read_text()
+    )
+
+
+def test_metrics_of_models_in_several_processes_are_one(server: ServerProcess) -> None:
+    code = (
+        "globals().setdefault('kept', []).append(pb_utils.MetricFamily('spread_total', 'Counts', pb_utils.MetricFamily"
+        ".COUNTER)) or kept.append(kept[-1].Metric({})) or kept[-1].increment(1)"
+    )
+    with ExitStack() as stack:
+        made = connections(stack, server)
+        for connection in made:
+            ask(connection, code)
+        until(lambda: f"spread_total {len(made)}" in scrape(server), "the sum of all instances' counts")
+
+
+def test_models_in_any_process_can_ask_for_statistics_and_control_models(server: ServerProcess) -> None:
+    with ExitStack() as stack:
+        for connection in connections(stack, server, 12):
+            assert ask(connection, "pb_utils.is_model_ready('single')") == "True"
+            assert ask(connection, "pb_utils.load_model('single')") == "None"
+
+
+def test_a_load_ends_when_all_processes_serve_the_new_version(server: ServerProcess, models: Path) -> None:
+    for number in range(3):
+        write_model(models, "changing", f"def execute(self, requests):\n    number = {number}\n" + ANSWER, config=GROUP)
+        assert server.post("/v2/repository/models/changing/load").status == 200
+        with ExitStack() as stack:
+            assert {ask(each, "", "changing") for each in connections(stack, server)} == {str(number)}
+    assert server.post("/v2/repository/models/changing/unload").status == 200
+    until(lambda: not guests(server, "changing"), "no guest of a model that was unloaded")
+    with ExitStack() as stack:
+        for connection in connections(stack, server, 8):
+            connection.request("POST", "/v2/models/changing/infer", b"{}")
+            response = connection.getresponse()
+            assert (response.status, json.loads(response.read())["error"]) == (
+                404,
+                "Request for unknown model: 'changing' has no available versions",
+            )
+
+
+ANSWER = """\
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([str(number).encode()], object))])
+            for _ in requests]
+"""
+
+
+def test_an_instance_that_fails_in_another_process_fails_the_load(server: ServerProcess, models: Path) -> None:
+    text = """
+        def initialize(self, args):
+            if args["model_instance_name"].endswith("_2"):
+                raise ValueError("not this one")
+    """
+    write_model(models, "failing", text, config=GROUP)
+
+    reply = server.post("/v2/repository/models/failing/load")
+
+    assert reply.status == 400
+    assert "ValueError: not this one" in reply.json()["error"]
+    assert "raise ValueError" in server.log  # the traceback
+    until(lambda: not guests(server, "failing"), "no guest of a model that failed to load")
+
+
+def test_guests_of_other_processes_ignore_the_same_signals_as_others(server: ServerProcess) -> None:
+    code = "[line for line in open('/proc/self/status') if line.startswith('SigIgn')][0]"
+    with ExitStack() as stack:
+        found = {ask(each, code) for each in connections(stack, server)}
+        found |= {evaluate(server, "single", code)}
+
+    assert len(found) == 1
+
+
+def test_a_killed_process_is_replaced_with_its_instances_and_its_counts_stay(server: ServerProcess) -> None:
+    with ExitStack() as stack:
+        for connection in connections(stack, server):
+            ask(connection, "1")
+    before = statistics(server, "spread")
+    victim = server.frontends()[0]
+    os.kill(victim.pid, signal.SIGKILL)
+    with ExitStack() as stack:  # siblings serve on; the kernel may still give connections to the one that exits
+        answered = 0
+        while answered < 5:
+            try:
+                answered += ask(connections(stack, server, 1)[0], "1") == "1"
+            except (ConnectionError, http.client.HTTPException):
+                continue
+    assert statistics(server, "spread")["successes"] >= before["successes"] + 5
+    until(lambda: len(guests(server, "spread")) == INSTANCES, "all instances again")
+    until(lambda: server.get("/v2/health/ready").status == 200, "a server that is ready again")
+    parents = {each.ppid() for each in guests(server, "spread")}
+    assert parents == {server.pid, *(each.pid for each in server.frontends())}
+    assert victim.pid not in parents
+    assert 'reason="process exit"' in scrape(server)
+
+
+def test_a_guest_that_is_killed_is_restarted_by_its_process(server: ServerProcess) -> None:
+    frontend = server.frontends()[0].pid
+    (victim,) = [each for each in guests(server, "spread") if each.ppid() == frontend]
+    victim.kill()
+    until(
+        lambda: [each for each in guests(server, "spread") if each.ppid() == frontend and each.pid != victim.pid],
+        "another guest",
+    )
+    with ExitStack() as stack:
+        for connection in connections(stack, server):
+            assert ask(connection, "1") == "1"
+
+
+def test_requests_of_threads_get_their_own_answers(server: ServerProcess) -> None:
+    wrong: list[str] = []
+
+    def run(seed: int) -> None:
+        with ExitStack() as stack:
+            (connection,) = connections(stack, server, 1)
+            for number in range(50):
+                answer = ask(connection, f"time.sleep(0.001) or {seed * 1000 + number}")
+                if answer != str(seed * 1000 + number):
+                    wrong.append(answer)
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert wrong == []
