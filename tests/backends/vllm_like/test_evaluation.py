@@ -20,6 +20,8 @@ from .conftest import add_model
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 LM_EVAL = "lm-eval[api]==0.4.13"
+SOURCES = ("sqlitedict", "word2number", "rouge-score")
+"""Packages that it needs and that have no wheels."""
 QUESTIONS = ("hello the other world", "in an hour", "the church and the hall", "one two three")
 TASK = """
 task: {name}
@@ -51,7 +53,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def install(folder: Path) -> None:
         folder.mkdir()
-        (folder / "failure").write_text(install_packages(sys.executable, folder, LM_EVAL))
+        (folder / "failure").write_text(install_packages(sys.executable, folder, LM_EVAL, sources=SOURCES))
 
     folder = once(tmp_path_factory, "lm-eval", install)
     failure = (folder / "failure").read_text()
