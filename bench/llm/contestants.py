@@ -112,6 +112,8 @@ class Servers:
             shutil.copytree(self.reference.root / "backends", backends, symlinks=True)
             ignored = shutil.ignore_patterns("__pycache__", "backend.toml")
             shutil.copytree(ROOT / "backends" / _BACKEND, backends / _BACKEND, ignore=ignored)
+            # Of the package that naiad's guests have, the backend imports what needs no guest.
+            shutil.copytree(ROOT / "stubs" / "naiad_stub", backends / _BACKEND / "naiad_stub", ignore=ignored)
         command = [
             each if not each.startswith("--backend-directory") else f"--backend-directory={backends}"
             for each in self.reference.server_command()

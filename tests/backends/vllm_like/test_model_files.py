@@ -225,6 +225,29 @@ def test_models_over_several_gpus_may_be_given_them(
 
 
 @pytest.mark.parametrize(
+    ("sizes", "needed"),
+    [
+        ({"data_parallel_size": 2, "tensor_parallel_size": 2}, 4),
+        ({"data_parallel_size": 8, "data_parallel_size_local": 2}, 2),
+        ({"data_parallel_size": 8, "data_parallel_rank": 3, "tensor_parallel_size": 2}, 2),
+    ],
+)
+def test_replicas_of_a_model_have_gpus_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: dict, needed: int
+):
+    from vllm_like.engines import vllm_engine
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "before")
+    devices = ",".join(map(str, range(needed)))
+    vllm_engine.choose_devices(vllm_settings(tmp_path, "MODEL", devices, **sizes))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == devices
+    with pytest.raises(ValueError, match=f"which has {needed + 1} GPUs; .* needs {needed}"):
+        vllm_engine.choose_devices(vllm_settings(tmp_path, "MODEL", f"{devices},9", **sizes))
+    with pytest.raises(ValueError, match=r"KIND_GPU is for models on one GPU; .* use KIND_MODEL"):
+        vllm_engine.choose_devices(vllm_settings(tmp_path, "GPU", "", **sizes))
+
+
+@pytest.mark.parametrize(
     ("kind", "devices", "visible"), [("MODEL", "", "before"), ("CPU", "1", "before"), ("GPU", "1", "3")]
 )
 def test_devices_are_chosen_for_models_of_kind_model_alone(

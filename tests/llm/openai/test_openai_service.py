@@ -207,8 +207,8 @@ def test_the_main_port_serves_the_api_if_enabled_and_requires_the_keys(tmp_path)
         assert raw(server.http_port, "POST", "/v1/models/upper/unload", **authorization)[1]["status"] == "success"
         assert raw(server.http_port, "GET", "/v2")[0] == 200
         assert KEY not in server.log
-        for what, path in (("the page", "/ui"), ("OpenAI's API", "")):
-            assert f"Started {what} at {server.http_url}{path}" in server.log
+        assert f"Started the page at http://localhost:{server.http_port}/ui" in server.log
+        assert f"Started OpenAI's API at {server.http_url}" in server.log
 
 
 def test_a_file_without_keys_is_refused(tmp_path):

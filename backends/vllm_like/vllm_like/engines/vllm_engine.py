@@ -86,12 +86,12 @@ def choose_devices(settings: Settings) -> None:
     if kind == _KIND_GPU:
         if _devices_needed(settings) > 1:
             raise ValueError(
-                "KIND_GPU is for models on one GPU; with tensor_parallel_size or pipeline_parallel_size above 1, use "
-                "KIND_MODEL in the model's config.pbtxt"
+                "KIND_GPU is for models on one GPU; with tensor_parallel_size, pipeline_parallel_size or "
+                "data_parallel_size above 1, use KIND_MODEL in the model's config.pbtxt"
             )
         os.environ[_VISIBLE] = _visible_name(settings.instance.get("model_instance_device_id", "0"))
     elif kind == _KIND_MODEL and settings.devices:
-        os.environ[_VISIBLE] = ",".join(map(str, _device_ids(settings.devices, _devices_needed(settings))))
+        os.environ[_VISIBLE] = ",".join(map(str, _device_ids(settings)))
 
 
 def _visible_name(device: str) -> str:
@@ -102,11 +102,21 @@ def _visible_name(device: str) -> str:
 
 
 def _devices_needed(settings: Settings) -> int:
-    return settings.number("tensor_parallel_size", 1) * settings.number("pipeline_parallel_size", 1)
+    """How many GPUs of this machine a model takes."""
+    one = settings.number("tensor_parallel_size", 1) * settings.number("pipeline_parallel_size", 1)
+    return one * _replicas(settings)
 
 
-def _device_ids(text: str, needed: int) -> List[int]:
+def _replicas(settings: Settings) -> int:
+    """How many replicas of the model vLLM runs on this machine; with a rank, this engine is one of them."""
+    if settings.arguments.get("data_parallel_rank") is not None:
+        return 1
+    return settings.number("data_parallel_size_local", settings.number("data_parallel_size", 1))
+
+
+def _device_ids(settings: Settings) -> List[int]:
     """The GPUs listed in `GPU_DEVICE_IDS`; a model that is distributed needs as many as it has parts."""
+    text, needed = settings.devices, _devices_needed(settings)
     listed = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in listed):
         raise ValueError(f"GPU_DEVICE_IDS is '{text}'; it must list GPU numbers, such as '0,2'")
@@ -117,7 +127,8 @@ def _device_ids(text: str, needed: int) -> List[int]:
     if needed > 1 and len(ids) != needed:
         raise ValueError(
             f"GPU_DEVICE_IDS is '{text}', which has {len(ids)} GPUs; tensor_parallel_size times "
-            f"pipeline_parallel_size in model.json needs {needed}"
+            f"pipeline_parallel_size{' times data_parallel_size' * (_replicas(settings) > 1)} in model.json needs "
+            f"{needed}"
         )
     return ids
 
