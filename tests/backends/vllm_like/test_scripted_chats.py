@@ -29,6 +29,7 @@ RUN: Any = {
     },
 }
 STOP: Any = {"type": "function", "function": {"name": "stop", "parameters": {"type": "object", "properties": {}}}}
+PATCH: Any = {"type": "custom", "custom": {"name": "apply_patch", "description": "Change files"}}
 LIST = call_of("run", '"command": "ls -l /tmp"}')
 PLAIN = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
@@ -56,6 +57,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, engines: Path) -> Iterator[
     folder = tmp_path_factory.mktemp("scripted")
     models = folder / "models"
     add_scripted(models, engines, "caller", LIST, ["It is ", "listed."])
+    add_scripted(
+        models, engines, "patcher", call_of("apply_patch", r'"input": "one\n\"two\""}'), ["It is ", "changed."]
+    )
     add_scripted(models, engines, "twice", [*LIST, "\n", *call_of("stop", "}")])
     add_scripted(models, engines, "thinker", ["I should ", "list it.\n</think>\n\n", *LIST], template=THINKING)
     add_scripted(models, engines, "strict", ["Fine, ", "thanks."])
@@ -144,6 +148,28 @@ def test_a_tool_call_and_the_answer_to_its_result(client, stream):
         {"role": "tool", "tool_call_id": "a", "content": "x"},
     ]
     assert talk(client, "caller", *history, tools=[RUN]).choices[0].message.content == "It is listed."
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "custom", "custom": {"name": "apply_patch"}}])
+def test_a_call_of_a_custom_tool_and_the_answer_to_its_result(client, stream, choice):
+    answer = talk(client, "patcher", tools=[PATCH, STOP], tool_choice=choice, stream=stream)
+    if stream:
+        parts = [call for part in answer for call in part.choices[0].delta.tool_calls or ()]
+        assert parts[0].type == "custom"
+        text = "".join(part.custom["input"] for part in parts)
+    else:
+        (call,) = answer.choices[0].message.tool_calls
+        assert (call.type, call.custom.name, answer.choices[0].finish_reason) == ("custom", "apply_patch", "tool_calls")
+        text = call.custom.input
+    assert text == 'one\n"two"'
+    called = {"id": "a", "type": "custom", "custom": {"name": "apply_patch", "input": text}}
+    history = [
+        USER,
+        {"role": "assistant", "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "a", "content": "x"},
+    ]
+    assert talk(client, "patcher", *history, tools=[PATCH]).choices[0].message.content == "It is changed."
 
 
 @pytest.mark.parametrize("arguments", ["", None])

@@ -227,8 +227,9 @@ class ResponseQueue(HttpExchange):
             return
         self.request_count += 1
         self._is_continue_due = False  # the client has sent the body without it
+        # Positional: names cost 0.2 microseconds.
         request = HttpRequest(
-            head.method, head.path, head.headers, body, head.keep_alive, head.can_chunk, query=head.query
+            head.method, head.path, head.headers, body, head.keep_alive, head.can_chunk, None, head.query
         )
         if self._current is None and not self._pipelined and not self._is_blocked:
             self._begin(request)
