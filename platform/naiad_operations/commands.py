@@ -24,6 +24,11 @@ FLAG_COMMANDS = {
         "Send a load to a model, and print its rates and latencies.",
         takes_served_model=True,
     ),
+    "tune": FlagCommand(
+        "naiad_operations.tune.command:tune",
+        "MODEL [FLAGS]...",
+        "Find instances, batches and delays of a model under a load.",
+    ),
     "bundle": FlagCommand(
         "naiad_operations.cli.bundle:bundle", "[FLAGS]...", "Write a server and its models into one archive or image."
     ),

@@ -160,6 +160,7 @@ FAILURES = {
     "explain": ["broken", "--model-repository={work}/models"],
     "doctor": ["{work}/models", "--model=broken", "--http-port={closed}", "--allow-grpc=0", "--allow-metrics=0"],
     "bench": ["m", "--url=http://127.0.0.1:{closed}"],
+    "tune": ["{work}/models/broken", "--output={work}/tuned"],
     "bundle": ["--output={work}/file.txt", "--model-repository={work}/models"],
     "push": ["oci://127.0.0.1:{closed}/x:1", "{work}/models"],
     "pull": ["oci://127.0.0.1:{closed}/x:1"],

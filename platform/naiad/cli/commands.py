@@ -18,7 +18,7 @@ __all__ = ["naiad_group", "run"]
 
 _ORDER = (
     *("init", "env"),
-    *("serve", "run", "explain", "doctor", "bench", "bundle", "push", "pull", "verify", "deploy", "ray"),
+    *("serve", "run", "explain", "doctor", "bench", "tune", "bundle", "push", "pull", "verify", "deploy", "ray"),
     *("add", "lock", "top", "completion"),
 )
 """The order of the overview, whichever packages bring the commands."""

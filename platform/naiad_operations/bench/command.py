@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,17 +17,21 @@ from naiad.cli.run_input import read_request
 from naiad.config.server.flag import Flag, Kind, parse_value
 from naiad.core.errors import NaiadError, OptionError
 from naiad.protocol.inference import InferRequest
-from naiad_operations.bench.load import LoadResult, LoadTarget, run_load
-from naiad_operations.bench.report import HEADER, as_json, row
+from naiad_operations.bench.load import LoadResult, LoadTarget, run_load, run_paced_load
+from naiad_operations.bench.report import as_csv, as_json, header, row
 from naiad_operations.bench.requests import BenchModel, generated_request, model_of_config, parse_shapes
 
-__all__ = ["OWN_FLAGS", "bench"]
+__all__ = ["OWN_FLAGS", "bench", "parse_numbers"]
 
 _PROGRAM = "naiad bench MODEL"
 _GROUP = "Bench"
 _URL = Flag("url", Kind.STRING, "", f"The server; default: {DEFAULT_URL}, with --grpc localhost:8001.")
 _GRPC = Flag("grpc", Kind.NOTHING, "", "Use gRPC; needs grpcio (naiad[remote]).")
 _CONCURRENCY = Flag("concurrency", Kind.STRING, "1,4,16", "Requests in flight, one load for each number.")
+_RATE = Flag(
+    "rate", Kind.STRING, "", "Requests per second to send, one load for each number, instead of --concurrency."
+)
+_CSV = Flag("csv", Kind.STRING, "", "File to write the figures of all loads into, as CSV.")
 _SECONDS = Flag("seconds", Kind.NUMBER, "5", "Length of each load.", low=0.1)
 _WARM_UP = Flag("warm-up", Kind.NUMBER, "1", "Seconds of requests before the first load, which are not counted.", low=0)
 _TIMEOUT = Flag("timeout", Kind.NUMBER, "60", "Seconds that requests have after the end of a load.", low=0.1)
@@ -43,12 +48,13 @@ _VERSION = Flag("version", Kind.INTEGER, "", "Version of the model; default: the
 _HEADER = Flag("header", Kind.STRING, "", "Header of HTTP requests: NAME:VALUE.", repeatable=True)
 OWN_FLAGS = own_flags(
     _GROUP,
-    *(_URL, _GRPC, _CONCURRENCY, _SECONDS, _WARM_UP, _TIMEOUT),
-    *(_INPUT, _SHAPE, _BATCH, _VERSION, _HEADER, JSON_FLAG),
+    *(_URL, _GRPC, _CONCURRENCY, _RATE, _SECONDS, _WARM_UP, _TIMEOUT),
+    *(_INPUT, _SHAPE, _BATCH, _VERSION, _HEADER, _CSV, JSON_FLAG),
 )
 _SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 _GRPC_URL = "localhost:8001"
-_LARGEST_CONCURRENCY = 10_000
+_LARGEST_NUMBER = 10_000
+_LARGEST_RATE = 1_000_000
 _UNAUTHORIZED = (401, 403)
 """Statuses of requests without the key of a restricted API."""
 
@@ -58,7 +64,8 @@ class _BenchPlan:
     """What the command line asks for.
 
     Attributes:
-        concurrencies: Number of requests in flight of each load.
+        concurrencies: Number of requests in flight of each load; empty for loads with a rate.
+        rates: Requests per second of each load; empty for loads with a number of requests in flight.
         seconds: Length of each load.
         warm_up: Length of the load before the first.
         timeout: Seconds that requests have after the end of a load.
@@ -66,10 +73,12 @@ class _BenchPlan:
         shapes: Shapes of generated inputs.
         batch: Rows of a generated request.
         version: Version of the model; empty for the highest.
+        csv: File for the figures as CSV; None for no file.
         is_json: Whether to print JSON.
     """
 
     concurrencies: tuple[int, ...]
+    rates: tuple[int, ...]
     seconds: float
     warm_up: float
     timeout: float
@@ -77,6 +86,7 @@ class _BenchPlan:
     shapes: dict[str, tuple[int, ...]]
     batch: int
     version: str
+    csv: Path | None
     is_json: bool
 
 
@@ -117,8 +127,13 @@ def _bench(line: CommandLine) -> int:
 
 
 def _plan(line: CommandLine) -> _BenchPlan:
+    if line.has(_RATE) and line.has(_CONCURRENCY):
+        raise OptionError("--rate and --concurrency are two kinds of loads; leave one of them out")
+    rates = parse_numbers(_RATE, line.last(_RATE), _LARGEST_RATE) if line.has(_RATE) else ()
     return _BenchPlan(
-        concurrencies=_concurrencies(line.last(_CONCURRENCY)),
+        concurrencies=() if rates else parse_numbers(_CONCURRENCY, line.last(_CONCURRENCY)),
+        rates=rates,
+        csv=Path(line.last(_CSV)) if line.has(_CSV) else None,
         seconds=float(parse_value(_SECONDS, line.last(_SECONDS))),
         warm_up=float(parse_value(_WARM_UP, line.last(_WARM_UP))),
         timeout=float(parse_value(_TIMEOUT, line.last(_TIMEOUT))),
@@ -130,10 +145,15 @@ def _plan(line: CommandLine) -> _BenchPlan:
     )
 
 
-def _concurrencies(text: str) -> tuple[int, ...]:
+def parse_numbers(flag: Flag, text: str, largest: int = _LARGEST_NUMBER) -> tuple[int, ...]:
+    """The numbers of a flag such as `--concurrency=1,4,16`.
+
+    Raises:
+        OptionError: If one is not a number from 1 to *largest*.
+    """
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and 1 <= int(part) <= _LARGEST_CONCURRENCY for part in parts):
-        raise OptionError(f"--concurrency={text}: not numbers from 1 to {_LARGEST_CONCURRENCY}, such as 1,4,16")
+    if not all(part.isdecimal() and 1 <= int(part) <= largest for part in parts):
+        raise OptionError(f"--{flag.name}={text}: not numbers from 1 to {largest}, such as 1,4,16")
     return tuple(map(int, parts))
 
 
@@ -153,10 +173,6 @@ async def _measure_over_http(name: str, server: ServerAddress, plan: _BenchPlan)
             f"cannot measure model '{name}': the server at {server.url} responded: {error.detail}; {advice}"
         ) from error
     model = model_of_config(config, plan.version)
-    if model.is_decoupled:
-        raise NaiadError(
-            f"cannot measure model '{name}' over HTTP: it is decoupled, so its responses need a stream; add --grpc"
-        )
     request, notes = _request(model, plan)
     target = HttpTarget(server, model, request, plan.version)
     report = _BenchReport(model=model, request=request, notes=notes, place=server.url, protocol="HTTP")
@@ -195,13 +211,19 @@ async def _measure(target: LoadTarget, plan: _BenchPlan, report: _BenchReport) -
     """Run all loads; print their figures as they are known."""
     if not plan.is_json:
         _print_head(plan, report)
+    loads = [
+        *(partial(run_load, target, concurrency) for concurrency in plan.concurrencies),
+        *(partial(run_paced_load, target, rate) for rate in plan.rates),
+    ]
     if plan.warm_up:
-        await run_load(target, plan.concurrencies[0], plan.warm_up, timeout=plan.timeout)
-    results = []
-    for concurrency in plan.concurrencies:
-        results.append(await run_load(target, concurrency, plan.seconds, timeout=plan.timeout))
+        await loads[0](plan.warm_up, timeout=plan.timeout)
+    results: list[LoadResult] = []
+    for load in loads:
+        results.append(await load(plan.seconds, timeout=plan.timeout))
         if not plan.is_json:
             print(row(results[-1]), flush=True)
+    if plan.csv is not None:
+        _write_csv(plan.csv, report, results)
     if plan.is_json:
         _print_json(report, results)
     else:
@@ -215,18 +237,28 @@ def _print_head(plan: _BenchPlan, report: _BenchReport) -> None:
     print(f"request: {inputs or 'no inputs'}")
     for note in report.notes:
         print(f"note: {note}", file=sys.stderr)
-    print(f"\n{HEADER}", flush=True)
+    print(f"\n{header(is_paced=bool(plan.rates))}", flush=True)
 
 
 def _print_rest(results: Sequence[LoadResult]) -> None:
     for result in results:
         if result.first_ms:
             median = as_json(result)["first_response_p50_ms"]
-            print(f"\nfirst response, {result.concurrency} in flight: p50 {median:.3g} ms")
+            load = f"{result.rate:g} sent/s" if result.rate else f"{result.concurrency} in flight"
+            print(f"\nfirst response, {load}: p50 {median:.3g} ms")
     failed = next((result for result in results if result.errors), None)
     if failed is not None:
         count = sum(result.errors for result in results)
         print(f"{count} requests failed; the first: {failed.first_error}", file=sys.stderr)
+
+
+def _write_csv(file: Path, report: _BenchReport, results: Sequence[LoadResult]) -> None:
+    model, version = report.model.metadata.name, report.model.metadata.versions[0]
+    fixed = {"model": model, "version": version, "place": report.place, "protocol": report.protocol}
+    try:
+        file.write_text(as_csv([{**fixed, **as_json(result)} for result in results]), encoding="utf-8")
+    except OSError as error:
+        raise NaiadError(f"cannot write {file}: {error.strerror or error}; name another file with --csv") from None
 
 
 def _print_json(report: _BenchReport, results: Sequence[LoadResult]) -> None:

@@ -1,5 +1,7 @@
 """Requests over HTTP: one connection for each worker, and the same bytes for each request.
 
+A decoupled model is asked by `generate_stream`, with the inputs as JSON: its responses are events of a stream.
+
 The parser is httptools', which the server uses, too. A client library spends more time on a request than the server, so
 that the figures would be those of the client.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -20,7 +23,7 @@ import orjson
 from naiad.cli.http_reading import ServerAddress
 from naiad.core.errors import Code, NaiadError
 from naiad.protocol.inference import InferRequest
-from naiad_operations.bench.requests import BenchModel
+from naiad_operations.bench.requests import BenchModel, flat_json
 
 __all__ = ["HttpTarget"]
 
@@ -43,6 +46,7 @@ class HttpTarget:
         self._port = server.port or (443 if server.is_secure else 80)
         self._ssl = ssl.create_default_context() if server.is_secure else None
         self._messages = _messages(server, model, request, version)
+        self._is_stream = model.is_decoupled
         self._connections: list[_Connection | None] = []
 
     async def open(self, workers: int) -> None:
@@ -50,7 +54,8 @@ class HttpTarget:
         self._connections += [None] * (workers - len(self._connections))
 
     async def send(self, worker: int) -> int:
-        """Send the request on the worker's connection."""
+        """Send the request on the worker's connection; for a decoupled model, return the time to its first response."""
+        started = time.monotonic_ns()
         try:
             connection = self._connections[worker]
             if connection is None or connection.is_closed:
@@ -60,7 +65,11 @@ class HttpTarget:
             raise NaiadError(f"{self._server.url}: {error.strerror or error}", code=Code.UNAVAILABLE) from None
         if status != _OK:
             raise NaiadError(_error_text(status, body))
-        return 0
+        if not self._is_stream:
+            return 0
+        if problem := _event_error(body):
+            raise NaiadError(problem)
+        return connection.first_ns - started if connection.first_ns else 0
 
     def close(self) -> None:
         """Close the connections."""
@@ -77,12 +86,19 @@ class HttpTarget:
 def _messages(server: ServerAddress, model: BenchModel, request: InferRequest, version: str) -> Iterator[bytes]:
     """The bytes of each request: the same, but for the ids of sequences."""
     versioned = f"/versions/{quote(version, safe='')}" if version else ""
-    path = f"/v2/models/{quote(model.metadata.name, safe='')}{versioned}/infer"
+    path = f"/v2/models/{quote(model.metadata.name, safe='')}{versioned}"
+    encode = _stream_message if model.is_decoupled else _message
     if not model.has_sequences:
-        return itertools.repeat(_message(server, path, request, {}))
+        return itertools.repeat(encode(server, path, request, {}))
     # Each request is a separate sequence.
     numbers = ({"sequence_id": number, "sequence_start": True, "sequence_end": True} for number in itertools.count(1))
-    return (_message(server, path, request, parameters) for parameters in numbers)
+    return (encode(server, path, request, parameters) for parameters in numbers)
+
+
+def _stream_message(server: ServerAddress, path: str, request: InferRequest, parameters: dict[str, Any]) -> bytes:
+    """The bytes of a request whose responses are a stream."""
+    body = orjson.dumps({**flat_json(request), "parameters": {**request.parameters, **parameters}})
+    return _post(server, f"{path}/generate_stream", body, {"Content-Type": "application/json"})
 
 
 def _message(server: ServerAddress, path: str, request: InferRequest, parameters: dict[str, Any]) -> bytes:
@@ -101,17 +117,20 @@ def _message(server: ServerAddress, path: str, request: InferRequest, parameters
         ],
     }
     head = orjson.dumps(document)
-    length = len(head) + sum(map(len, tensors))
+    headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}
+    return _post(server, f"{path}/infer", b"".join((head, *tensors)), headers)
+
+
+def _post(server: ServerAddress, path: str, body: bytes, more: dict[str, str]) -> bytes:
     host = f"[{server.host}]" if ":" in server.host else server.host
     headers = {
         "Host": host if server.port is None else f"{host}:{server.port}",
-        "Inference-Header-Content-Length": str(len(head)),
-        "Content-Length": str(length),
-        "Content-Type": "application/octet-stream",
+        "Content-Length": str(len(body)),
+        **more,
         **server.headers,
     }
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return b"".join((f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode(), head, *tensors))
+    return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
 
 
 class _Connection(asyncio.Protocol):
@@ -119,10 +138,12 @@ class _Connection(asyncio.Protocol):
 
     Attributes:
         is_closed: Whether no further request can be sent.
+        first_ns: When the first part of the last response's body arrived, by `time.monotonic_ns`; 0 without one.
     """
 
     def __init__(self) -> None:
         self.is_closed = False
+        self.first_ns = 0
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[tuple[int, bytes]] | None = None
         self._parser: Any = None
@@ -134,6 +155,7 @@ class _Connection(asyncio.Protocol):
         self._answer = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
         self._body = []
+        self.first_ns = 0
         self._transport.write(message)
         return self._answer
 
@@ -167,6 +189,7 @@ class _Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Keep a part of the body."""
+        self.first_ns = self.first_ns or time.monotonic_ns()
         self._body.append(body)
 
     def on_message_complete(self) -> None:
@@ -184,6 +207,18 @@ class _Connection(asyncio.Protocol):
         answer, self._answer = self._answer, None
         if answer is not None and not answer.done():
             finish(answer)
+
+
+def _event_error(body: bytes) -> str:
+    """The message of the first event that is an error; empty if none is."""
+    if b'"error"' not in body:
+        return ""
+    for line in body.splitlines():
+        with suppress(ValueError, KeyError, TypeError):
+            event = orjson.loads(line.partition(b":")[2])
+            if event.keys() == {"error"}:
+                return str(event["error"])
+    return ""
 
 
 def _error_text(status: int, body: bytes) -> str:

@@ -1,4 +1,8 @@
-"""A closed loop: each of several workers sends its next request when the response to its last one has arrived."""
+"""Two kinds of loads: a number of requests in flight, or a rate at which requests are sent.
+
+Closed loop: each of several workers sends its next request when the response to its last one has arrived. Open loop:
+requests are sent when they are due, whether or not earlier ones have their responses, as independent clients do.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,18 @@ from typing import Protocol
 
 from naiad.core.errors import NaiadError
 
-__all__ = ["LoadResult", "LoadTarget", "percentile", "run_load"]
+__all__ = ["MOST_IN_FLIGHT", "LoadResult", "LoadTarget", "percentile", "run_load", "run_paced_load"]
 
 _NS_PER_MS = 1e6
 _NS_PER_SECOND = 1e9
+_YIELD_EVERY = 16
+"""Requests of an open loop that are sent before the event loop turns."""
 _PAUSE_SECONDS = 0.05
 """Pause of a worker after an error: a server that refuses connections answers thousands of times a second."""
+
+
+MOST_IN_FLIGHT = 1000
+"""Requests of an open loop that may be in flight; further ones are not sent, and count as errors."""
 
 
 class LoadTarget(Protocol):
@@ -42,7 +52,8 @@ class LoadResult:
     """What one load measured.
 
     Attributes:
-        concurrency: Number of workers.
+        concurrency: Number of workers; of an open loop, the most requests that were in flight.
+        rate: Requests per second that were to be sent; 0 for a closed loop.
         seconds: From the first request to the last response.
         latencies_ms: Milliseconds of each successful request, in the order of their ends.
         first_ms: Milliseconds until the first response, for models with any number of responses.
@@ -51,6 +62,7 @@ class LoadResult:
     """
 
     concurrency: int
+    rate: float = 0.0
     seconds: float = 0.0
     latencies_ms: array[float] = field(default_factory=lambda: array("d"))
     first_ms: array[float] = field(default_factory=lambda: array("d"))
@@ -113,6 +125,75 @@ async def _work(target: LoadTarget, number: int, first: int, deadline: int, resu
             if first_ns:
                 result.first_ms.append(first_ns / _NS_PER_MS)
         result.seconds = (now - first) / _NS_PER_SECOND
+
+
+async def run_paced_load(
+    target: LoadTarget, rate: float, seconds: float, *, timeout: float, most: int = MOST_IN_FLIGHT
+) -> LoadResult:
+    """Send requests at a fixed rate for some seconds; those that are in flight then are waited for, and count.
+
+    The latency of a request begins when it was due. So it also has the time by which the load generator or its
+    connections were late: without that, a server that stops for a second would have one slow request.
+
+    Args:
+        target: Where to send them.
+        rate: Requests per second.
+        seconds: How long requests are sent.
+        timeout: Seconds that requests in flight have afterwards; those that take longer are errors.
+        most: Requests that may be in flight; further ones are not sent, and are errors.
+    """
+    result = LoadResult(concurrency=0, rate=rate)
+    free = list(range(most))[::-1]
+    await target.open(1)
+    running: set[asyncio.Task[None]] = set()
+    first = time.monotonic_ns()
+    total = max(int(rate * seconds), 1)
+
+    async def send(worker: int, due: int) -> None:
+        try:
+            first_ns = await target.send(worker)
+        except NaiadError as error:
+            result.add_error(error.message)
+        else:
+            now = time.monotonic_ns()
+            result.latencies_ms.append((now - due) / _NS_PER_MS)
+            if first_ns:
+                result.first_ms.append(first_ns / _NS_PER_MS)
+            result.seconds = (now - first) / _NS_PER_SECOND
+        finally:
+            free.append(worker)
+
+    try:
+        for number in range(total):
+            due = first + int(number / rate * _NS_PER_SECOND)
+            while (wait := due - time.monotonic_ns()) > 0:
+                await asyncio.sleep(wait / _NS_PER_SECOND)
+            if not number % _YIELD_EVERY:
+                await asyncio.sleep(0)  # responses are read also where requests are late
+            if not free:
+                result.add_error(f"not sent: {most} requests were in flight")
+                continue
+            worker = free.pop()
+            await target.open(worker + 1)
+            task = asyncio.ensure_future(send(worker, due))
+            running.add(task)
+            task.add_done_callback(running.discard)
+            result.concurrency = max(result.concurrency, most - len(free))
+        pending: set[asyncio.Task[None]] = set()
+        if running:
+            _, pending = await asyncio.wait(set(running), timeout=timeout)
+    finally:
+        left = list(running)
+        for task in left:
+            task.cancel()
+        ends = await asyncio.gather(*left, return_exceptions=True)
+    for _ in pending:
+        result.add_error(f"no response within {timeout:g} s")
+    for end in ends:
+        if isinstance(end, Exception):
+            raise end
+    result.seconds = max(result.seconds, seconds, 1e-9)
+    return result
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:

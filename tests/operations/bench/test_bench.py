@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,12 +80,36 @@ def test_each_request_is_a_sequence_of_its_own(served, capsys, flag):
 
 
 def test_a_decoupled_model_is_measured_to_its_last_response(served, capsys):
-    code, _, err = bench(capsys, "squares", f"--url={served.http_url}")
+    for where in ([f"--url={served.grpc_url}", "--grpc"], [f"--url={served.http_url}"]):
+        before = succeeded(served, "squares")
+        document = measured(capsys, "squares", *where, "--input=COUNT=3")
+        for load in document["loads"]:
+            assert 0 < load["first_response_p50_ms"] <= load["p50_ms"]
+        assert succeeded(served, "squares") - before == sum(load["requests"] for load in document["loads"])
+
+
+def test_an_error_of_a_stream_is_an_error_of_its_request(served, capsys):
+    code, _, err = bench(capsys, "squares", f"--url={served.http_url}", "--input=COUNT=[1, 2, 3]")
     assert code == 1
-    assert "it is decoupled, so its responses need a stream; add --grpc" in err
-    document = measured(capsys, "squares", f"--url={served.grpc_url}", "--grpc", "--input=COUNT=3")
-    for load in document["loads"]:
-        assert 0 < load["first_response_p50_ms"] <= load["p50_ms"]
+    assert "requests failed; the first: " in err
+
+
+@pytest.mark.parametrize("flag", ["--grpc", ""])
+def test_a_fixed_rate_is_sent_and_its_figures_are_written(served, capsys, tmp_path, flag):
+    file = tmp_path / "figures.csv"
+    where = [f"--url={served.grpc_url}", flag] if flag else [f"--url={served.http_url}"]
+    code = main(["bench", "add_sub", *where, "--rate=50,100", "--seconds=0.4", "--warm-up=0", f"--csv={file}"])
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    lines = out.splitlines()
+    assert lines[3].split()[0] == "sent/s"
+    assert [line.split()[0] for line in lines[4:6]] == ["50", "100"]
+    rows = list(csv.DictReader(file.read_text().splitlines()))
+    assert [(row["model"], row["rate"], row["requests"], row["errors"]) for row in rows] == [
+        ("add_sub", "50", "20", "0"),
+        ("add_sub", "100", "40", "0"),
+    ]
+    assert float(rows[0]["p95_ms"]) > 0
 
 
 @pytest.mark.parametrize("flag", ["--grpc", ""])
@@ -112,6 +137,13 @@ def test_failed_requests_are_counted_with_the_first_message(served, capsys, flag
         (["add_sub", "--version=7"], 1, "'add_sub'"),
         (["add_sub", "--batch=2"], 2, "--batch=2: too large for model 'add_sub': it has no batches"),
         (["add_sub", "--concurrency=0"], 2, "--concurrency=0: not numbers from 1 to 10000, such as 1,4,16"),
+        (["add_sub", "--rate=0"], 2, "--rate=0: not numbers from 1 to 1000000"),
+        (
+            ["add_sub", "--rate=5", "--concurrency=1"],
+            2,
+            "--rate and --concurrency are two kinds of loads; leave one of them out",
+        ),
+        (["add_sub", "--csv=/nowhere/x.csv"], 1, "cannot write /nowhere/x.csv: No such file or directory"),
         (["add_sub", "--input=LEFT=1", "--batch=2"], 2, "--shape and --batch are for generated requests"),
         (["add_sub", "--env-store=/x"], 2, "--env-store: a flag of `naiad serve`; start the server with it"),
         (["add_sub", "--header=x"], 2, "--header=x: not of the form NAME:VALUE"),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from array import array
 
 import numpy as np
 import pytest
 
 from naiad.core.errors import ConfigError, NaiadError, OptionError
-from naiad_operations.bench.load import LoadResult, percentile, run_load
-from naiad_operations.bench.report import HEADER, as_json, row
-from naiad_operations.bench.requests import generated_request, model_of_config, parse_shapes
+from naiad_operations.bench.load import LoadResult, percentile, run_load, run_paced_load
+from naiad_operations.bench.report import as_csv, as_json, header, row
+from naiad_operations.bench.requests import flat_json, generated_request, model_of_config, parse_shapes
 
 CONFIG = {
     "name": "m",
@@ -69,6 +70,74 @@ def test_as_many_requests_are_in_flight_as_there_are_workers():
     assert set(result.first_ms) == {1.0}
 
 
+def paced(target, rate=200.0, seconds=0.2, timeout=5.0, **more):
+    return asyncio.run(run_paced_load(target, rate, seconds, timeout=timeout, **more))
+
+
+def test_requests_of_a_rate_are_sent_whether_or_not_earlier_ones_have_responses():
+    class Slow(Counting):
+        async def send(self, worker):
+            self.sent += 1
+            self.in_flight += 1
+            self.most = max(self.most, self.in_flight)
+            while self.sent < 40:  # until the last one was sent
+                await asyncio.sleep(0.001)
+            self.in_flight -= 1
+            return 0
+
+    target = Slow()
+    result = paced(target)
+    assert (target.sent, target.most, result.concurrency, target.workers) == (40, 40, 40, 40)
+    assert (len(result.latencies_ms), result.errors, result.rate) == (40, 0, 200)
+    assert max(result.latencies_ms) > 150  # the first one waited for the last, 195 ms later
+    assert result.seconds >= 0.2
+
+
+def test_latencies_of_a_rate_begin_when_requests_were_due():
+    class Stopping(Counting):
+        async def send(self, worker):
+            self.sent += 1
+            if self.sent == 1:
+                time.sleep(0.1)  # noqa: ASYNC251 - the load generator itself is late
+            return 0
+
+    result = paced(Stopping(), rate=100, seconds=0.2)
+    assert sum(latency > 20 for latency in result.latencies_ms) >= 5
+
+
+def test_requests_beyond_the_bound_are_not_sent_and_are_errors():
+    target = Counting(hangs=range(1, 100))
+    result = paced(target, most=3, timeout=0.05)
+    assert target.sent == 3
+    assert result.errors == 40
+    assert result.first_error == "not sent: 3 requests were in flight"
+
+
+def test_failures_of_a_rate_are_counted_and_its_first_responses_measured():
+    result = paced(Counting(fails=(2,)))
+    assert (result.errors, result.first_error, len(result.latencies_ms)) == (1, "no luck 2", 39)
+    assert set(result.first_ms) == {1.0}
+
+
+def test_tables_and_files_say_which_rate_was_sent():
+    result = LoadResult(concurrency=7, rate=1500.0, seconds=1.0)
+    assert header(is_paced=True).split()[0] == "sent/s"
+    assert row(result).split()[0] == "1,500"
+    lines = as_csv([{"model": "m", **as_json(result)}]).splitlines()
+    values = dict(zip(lines[0].split(","), lines[1].split(","), strict=True))
+    assert (values["model"], values["rate"], values["concurrency"], values["p95_ms"]) == ("m", "1500.0", "7", "")
+
+
+def test_inputs_of_a_stream_are_flat_lists_of_elements():
+    request, _ = generated_request(model_of_config(CONFIG, ""), 2, {})
+    flat = flat_json(request)
+    assert {name: len(values) for name, values in flat.items()} == {"IMAGE": 6, "TEXT": 2, "MASK": 8}
+    assert set(map(type, flat["IMAGE"] + flat["TEXT"] + flat["MASK"])) == {float, str, bool}
+    half = {**CONFIG, "input": [{"name": "HALF", "data_type": "TYPE_FP16", "dims": [1]}]}
+    with pytest.raises(OptionError, match="cannot send input 'HALF' over HTTP: JSON has no form of FP16"):
+        flat_json(generated_request(model_of_config(half, ""), 1, {})[0])
+
+
 def test_failed_requests_are_counted_with_their_first_message():
     target = Counting(fails=(2, 3))
     result = load(target)
@@ -105,7 +174,7 @@ def result_of(values, **fields):
 def test_figures_are_printed_below_their_headings():
     text = row(result_of([float(number) for number in range(1, 1001)], errors=3))
     assert text.split() == ["4", "500", "500", "900", "950", "990", "1,000", "3"]
-    assert len(text) == len(HEADER)
+    assert len(text) == len(header(is_paced=False))
     assert row(result_of([])).split() == ["4", "0.0", "-", "-", "-", "-", "-", "0"]
     assert as_json(result_of([2.0, 4.0]))["mean_ms"] == 3.0
     assert as_json(result_of([]))["p99_ms"] is None

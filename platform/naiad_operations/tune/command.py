@@ -1,0 +1,330 @@
+"""The command `naiad tune`: serves one model here, tries configurations of it under a load, and writes the best one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from naiad.cli.command_line import CommandLine, own_flags, run_command, with_help, wrong_arguments
+from naiad.cli.http_reading import HttpStatusError, ServerAddress
+from naiad.cli.json_output import JSON_FLAG, print_json
+from naiad.cli.run_input import read_request
+from naiad.config.model.text import parse_mapping, parse_text
+from naiad.config.server.flag import Flag, Kind, format_flag, parse_value
+from naiad.core.errors import NaiadError, OptionError
+from naiad.protocol.inference import InferRequest
+from naiad_operations.bench.command import parse_numbers
+from naiad_operations.bench.http_target import HttpTarget
+from naiad_operations.bench.load import run_load
+from naiad_operations.bench.requests import BenchModel, generated_request, model_of_config, parse_shapes
+from naiad_operations.ray.supervised_server import SupervisedServer
+from naiad_operations.tune.configuration import candidate_of, check_tunable, with_candidate, with_candidate_text
+from naiad_operations.tune.objective import Limit, Measured, measured_of, parse_objective
+from naiad_operations.tune.report import as_csv, as_markdown, as_svg, candidate_text
+from naiad_operations.tune.search import Candidate, Space, best_load, score, search
+
+__all__ = ["OWN_FLAGS", "tune"]
+
+_PROGRAM = "naiad tune MODEL"
+_GROUP = "Tune (also takes all flags of the server; the model is served with them)"
+_OBJECTIVE = Flag(
+    "objective", Kind.STRING, "", "Limits of latency, such as p95<20ms; the highest rate within them is sought."
+)
+_OUTPUT = Flag("output", Kind.STRING, "", "Folder to write; default: tune-MODEL.")
+_FORCE = Flag("force", Kind.NOTHING, "", "Write into a folder that exists.")
+_CONCURRENCY = Flag("concurrency", Kind.STRING, "1,2,4,8,16,32,64", "Requests in flight, one load for each number.")
+_SECONDS = Flag("seconds", Kind.NUMBER, "2", "Length of each load.", low=0.1)
+_INSTANCES = Flag("instances", Kind.INTEGER, "", "Largest number of instances; default: twice the processors.", low=1)
+_TRIALS = Flag("trials", Kind.INTEGER, "30", "Number of configurations to try at most.", low=1)
+_INPUT = Flag(
+    "input",
+    Kind.STRING,
+    "",
+    "The request, as for `naiad run`: a JSON file, or name=value for each input; default: generated.",
+    repeatable=True,
+)
+_SHAPE = Flag("shape", Kind.STRING, "", "Shape of a generated input, without the batch: NAME:3,224.", repeatable=True)
+_BATCH = Flag("batch", Kind.INTEGER, "1", "Rows of a generated request, for models with batches.", low=1)
+OWN_FLAGS = own_flags(
+    _GROUP,
+    *(_OBJECTIVE, _OUTPUT, _FORCE, _CONCURRENCY, _SECONDS, _INSTANCES, _TRIALS, _INPUT, _SHAPE, _BATCH, JSON_FLAG),
+)
+_SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
+
+_INSTANCE_STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_DELAYS_US = (0, 100, 500, 1_000, 2_000, 5_000, 10_000)
+_WARM_UP_SECONDS = 0.5
+_REQUEST_SECONDS = 60.0
+_LOAD_SECONDS = 3600.0
+"""A load may build an environment."""
+_STOP_SECONDS = 40.0
+_GROWS = 1.03
+"""Twice the requests in flight have to raise the rate by this factor twice, or more of them are not tried."""
+_OWN_SERVER_FLAGS = frozenset(
+    {"http-port", "http-address", "allow-http", "allow-grpc", "allow-metrics", "model-control-mode", "log-file"}
+)
+"""Flags of the server that this command sets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TunePlan:
+    """What the command line asks for.
+
+    Attributes:
+        name: Name of the model.
+        repository: Its repository.
+        flags: Further flags of the server.
+        limits: Limits of latency.
+        folder: Folder to write.
+        concurrencies: Numbers of requests in flight, ascending.
+        seconds: Length of each load.
+        instances: Largest number of instances.
+        trials: Number of configurations to try at most.
+        make_request: Makes the request for the model.
+        is_json: Whether to print JSON.
+    """
+
+    name: str
+    repository: Path
+    flags: tuple[str, ...]
+    limits: tuple[Limit, ...]
+    folder: Path
+    concurrencies: tuple[int, ...]
+    seconds: float
+    instances: int
+    trials: int
+    make_request: Callable[[BenchModel], InferRequest]
+    is_json: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class _Trials:
+    """The loads of each candidate that was tried, and what the search began with and found."""
+
+    start: Candidate
+    best: Candidate
+    loads: dict[Candidate, list[Measured]]
+
+
+def tune(arguments: Sequence[str]) -> int:
+    """Find a configuration; returns the exit code: 1 if none keeps the limits."""
+    return run_command(arguments, OWN_FLAGS, _SHOWN_FLAGS, _PROGRAM, "tune", _tune)
+
+
+def _tune(line: CommandLine) -> int:
+    plan = _plan(line)
+    try:
+        plan.folder.mkdir(parents=True, exist_ok=line.has(_FORCE))
+    except FileExistsError:
+        raise OptionError(f"--output={plan.folder}: it exists; name another folder, or add --force") from None
+    log = plan.folder / "server.log"
+    try:
+        server = SupervisedServer([*plan.flags, f"--log-file={log}"])
+    except NaiadError:
+        raise NaiadError(f"cannot tune model '{plan.name}': it is not served: {_last_error(log)}") from None
+    try:
+        address = ServerAddress(f"http://127.0.0.1:{server.ports['http']}", seconds=_LOAD_SECONDS)
+        config = address.get(f"/v2/models/{quote(plan.name, safe='')}/config")
+        check_tunable(config)
+        trials = _search(address, config, plan)
+    finally:
+        server.stop(_STOP_SECONDS)
+    _write(trials, config, plan)
+    load = best_load(trials.loads[trials.best], plan.limits)
+    _print_end(trials, load, plan)
+    return 0 if load is not None else 1
+
+
+def _plan(line: CommandLine) -> _TunePlan:
+    if len(line.positional) != 1:
+        raise wrong_arguments(_PROGRAM, "one model", line.positional)
+    path = Path(line.positional[0])
+    repositories = [text for flag, text in line.server if (flag.same_as or flag.name) == "model-repository"]
+    if len(path.parts) > 1:
+        repositories.append(str(path.parent))
+    if not repositories:
+        raise OptionError(
+            f"cannot tune '{path}': its repository is not named; give its folder, such as models/{path}, or add "
+            "--model-repository=DIRECTORY"
+        )
+    own = next((flag.name for flag, _ in line.server if flag.name in _OWN_SERVER_FLAGS), None)
+    if own is not None:
+        raise OptionError(f"--{own}: this command sets it for the server that it starts; leave it out")
+    flags = [format_flag(flag, text) for flag, text in line.server if (flag.same_as or flag.name) != "model-repository"]
+    concurrencies = parse_numbers(_CONCURRENCY, line.last(_CONCURRENCY))
+    shapes, batch = parse_shapes(line.all(_SHAPE)), int(parse_value(_BATCH, line.last(_BATCH)))
+    inputs = line.all(_INPUT)
+    if inputs and (shapes or batch != 1):
+        raise OptionError("--shape and --batch are for generated requests; leave them out, or leave --input out")
+
+    def make_request(model: BenchModel) -> InferRequest:
+        return read_request(inputs, model.metadata) if inputs else generated_request(model, batch, shapes)[0]
+
+    return _TunePlan(
+        name=path.name,
+        repository=Path(repositories[-1]),
+        flags=(
+            *flags,
+            *(f"--model-repository={each}" for each in dict.fromkeys(repositories)),
+            "--model-control-mode=explicit",
+            f"--load-model={path.name}",
+            "--http-address=127.0.0.1",
+            "--http-port=0",
+            "--allow-grpc=false",
+            "--allow-metrics=false",
+        ),
+        limits=parse_objective(line.last(_OBJECTIVE)),
+        folder=Path(line.last(_OUTPUT) or f"tune-{path.name}"),
+        concurrencies=tuple(sorted(concurrencies)),
+        seconds=float(parse_value(_SECONDS, line.last(_SECONDS))),
+        instances=int(parse_value(_INSTANCES, line.last(_INSTANCES))) if line.has(_INSTANCES) else 2 * _processors(),
+        trials=int(parse_value(_TRIALS, line.last(_TRIALS))),
+        make_request=make_request,
+        is_json=line.has(JSON_FLAG),
+    )
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _last_error(log: Path) -> str:
+    """What the server logged last about its end."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    errors = [line.partition('] "')[2].rstrip('"') for line in lines if line.startswith("E")]
+    return f"{(errors or ['it exited'])[0]}; its log is {log}"
+
+
+# -- the search -------------------------------------------------------------------------------------------------------
+
+
+def _space(config: Mapping[str, Any], plan: _TunePlan) -> Space:
+    largest = int(config.get("max_batch_size", 0))
+    has_batches = largest > 1 and "sequence_batching" not in config
+    powers = [size for size in (2**power for power in range(1, 20)) if size < largest]
+    shortest = min((limit.milliseconds for limit in plan.limits), default=float("inf"))
+    return Space(
+        instances=[number for number in _INSTANCE_STEPS if number <= plan.instances],
+        batches=[0, *powers, largest] if has_batches else [],
+        # A request that waits for as long as it may take keeps no limit.
+        delays_us=[delay for delay in _DELAYS_US if delay < shortest * 1000],
+    )
+
+
+def _search(address: ServerAddress, config: Mapping[str, Any], plan: _TunePlan) -> _Trials:
+    start = candidate_of(config)
+    steps = search(start, _space(config, plan), plan.trials)
+    model = model_of_config(config, "")
+    request = plan.make_request(model)
+    loads: dict[Candidate, list[Measured]] = {}
+    if not plan.is_json:
+        objective = ", ".join(map(str, plan.limits)) or "the highest rate"
+        print(f"{plan.name}: {objective}; {plan.seconds:g} s for each load, up to {plan.trials} configurations\n")
+    candidate = next(steps)
+    while True:
+        loads[candidate] = _try(address, config, candidate, plan, model, request)
+        if not plan.is_json:
+            print(_row(candidate, loads[candidate], plan.limits), flush=True)
+        try:
+            candidate = steps.send(score(loads[candidate], plan.limits))
+        except StopIteration as end:
+            return _Trials(start=start, best=end.value, loads=loads)
+
+
+def _try(
+    address: ServerAddress,
+    config: Mapping[str, Any],
+    candidate: Candidate,
+    plan: _TunePlan,
+    model: BenchModel,
+    request: InferRequest,
+) -> list[Measured]:
+    """Load the model with the settings of a candidate, and measure it; no loads if it does not load."""
+    text = json.dumps({"parameters": {"config": json.dumps(with_candidate(config, candidate))}})
+    try:
+        address.text(f"/v2/repository/models/{quote(plan.name, safe='')}/load", text.encode())
+    except HttpStatusError as error:
+        return [Measured(concurrency=0, rate=0.0, milliseconds={}, errors=1, first_error=error.detail)]
+    return asyncio.run(_measure(HttpTarget(address, model, request, ""), plan))
+
+
+async def _measure(target: HttpTarget, plan: _TunePlan) -> list[Measured]:
+    try:
+        await run_load(target, plan.concurrencies[0], _WARM_UP_SECONDS, timeout=_REQUEST_SECONDS)
+        loads: list[Measured] = []
+        for concurrency in plan.concurrencies:
+            loads.append(measured_of(await run_load(target, concurrency, plan.seconds, timeout=_REQUEST_SECONDS)))
+            if _is_enough(loads, plan.limits):
+                break
+        return loads
+    finally:
+        target.close()
+
+
+def _is_enough(loads: Sequence[Measured], limits: Sequence[Limit]) -> bool:
+    """Whether more requests in flight would not help: latency only grows, and the rate does not any more."""
+    if loads[-1].errors:
+        return True
+    if len(loads) > 1 and all(load.excess(limits) > 1 for load in loads[-2:]):
+        return True
+    rates = [load.rate for load in loads[-3:]]
+    return len(rates) == 3 and rates[1] < rates[0] * _GROWS and rates[2] < rates[1] * _GROWS  # noqa: PLR2004 - see _GROWS
+
+
+# -- what is written --------------------------------------------------------------------------------------------------
+
+
+def _write(trials: _Trials, config: Mapping[str, Any], plan: _TunePlan) -> None:
+    file = plan.repository / plan.name / "config.pbtxt"
+    message = parse_text(file.read_text(encoding="utf-8"), file) if file.is_file() else parse_mapping(config, file)
+    conditions = (
+        f"Each load took {plan.seconds:g} s.",
+        f"The load generator ran on the same machine, with {_processors()} processors for both.",
+        f"{len(trials.loads)} configurations were tried.",
+    )
+    texts = {
+        "config.pbtxt": with_candidate_text(message, trials.best),
+        "measurements.csv": as_csv(trials.loads),
+        "report.md": as_markdown(plan.name, trials.loads, plan.limits, trials.start, trials.best, conditions),
+        "report.svg": as_svg(plan.name, trials.loads, plan.limits, trials.start, trials.best),
+    }
+    for name, text in texts.items():
+        (plan.folder / name).write_text(text, encoding="utf-8")
+
+
+def _row(candidate: Candidate, loads: Sequence[Measured], limits: Sequence[Limit]) -> str:
+    load = best_load(loads, limits)
+    text = f"{candidate_text(candidate):<50}"
+    if load is not None:
+        figure = limits[0].figure if limits else "p95"
+        return f"{text} {load.rate:>9,.0f} requests/s  {figure} {load.milliseconds[figure]:.3g} ms"
+    failed = next((each for each in loads if each.errors), None)
+    return f"{text} {f'failed: {failed.first_error}' if failed is not None else 'over the limit'}"
+
+
+def _print_end(trials: _Trials, load: Measured | None, plan: _TunePlan) -> None:
+    if plan.is_json:
+        print_json(
+            {
+                "model": plan.name,
+                "objective": [str(limit) for limit in plan.limits],
+                "before": trials.start._asdict(),
+                "best": trials.best._asdict(),
+                "requests_per_second": None if load is None else load.rate,
+                "concurrency": None if load is None else load.concurrency,
+                "configurations": len(trials.loads),
+                "folder": plan.folder,
+            }
+        )
+        return
+    print(f"\nbest: {candidate_text(trials.best)}" + (" (no configuration keeps the limits)" if load is None else ""))
+    print(f"wrote {plan.folder}: config.pbtxt, report.md, report.svg, measurements.csv, server.log")
+    if trials.best != trials.start and load is not None:
+        target = plan.repository / plan.name / "config.pbtxt"
+        print(f"next (comments of the file are not kept):\n    cp {plan.folder / 'config.pbtxt'} {target}")
