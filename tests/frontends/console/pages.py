@@ -82,8 +82,8 @@ class Pages:
         self.until(lambda: self.run(script, selector, text))
 
     def press(self, selector: str, *keys: str) -> None:
-        """Press keys in the first element of a selector."""
-        self.browser.find_element("css selector", selector).send_keys(*keys)
+        """Press keys in the first element of a selector, once there is one."""
+        self.until(lambda: self.browser.find_elements("css selector", selector))[0].send_keys(*keys)
 
     def models(self) -> list[str]:
         """The names in the list of models, in its order."""

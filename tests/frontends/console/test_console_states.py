@@ -675,7 +675,7 @@ def test_unknown_documents_and_models_are_rejected(site):
     assert get(site, "/ui/data/secrets") == (400, b'{"error":"the page has no document \'secrets\' with 0 arguments"}')
     assert get(site, "/ui/data/model/nobody/1") == (400, b"{\"error\":\"there is no version '1' of a model 'nobody'\"}")
     assert get(site, "/ui/data/history//soon") == (400, b'{"error":"\'soon\' is not a number"}')
-    assert get(site, "/ui/else")[0] == 404
+    assert get(site, "/ui/else") == (404, b'{"error":"there is no page /ui/else; the page is at /ui"}')
 
 
 def test_a_model_is_controlled_and_a_failure_has_the_servers_words(site):

@@ -115,7 +115,7 @@ class Console:
         elif path.rstrip("/") == _PAGE:
             exchange.respond(page_response(self._page, request))
         else:
-            exchange.respond(error_text(_NOT_FOUND, "Not Found"))
+            exchange.respond(error_text(_NOT_FOUND, f"there is no page {path}; the page is at {_PAGE}"))
         return True
 
     def _is_authorized(self, request: HttpRequest) -> bool:
