@@ -8,9 +8,9 @@ WORKERS := $(shell n=`getconf _NPROCESSORS_ONLN`; echo $$((n < 3 ? 3 : n > 4 ? 4
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 # Hundreds of servers are started from this checkout: without bytecode each would compile all of it.
 export PYTHONDONTWRITEBYTECODE :=
-# `make test FRONTENDS=2`: servers under test run their frontends in so many processes. SHARE=1/3 runs a third of the files,
+# `make test PROCESSES=2`: servers under test serve their ports by so many processes. SHARE=1/3 runs a third of the files,
 # SLOW_SHARE=1/3 all tests but two thirds of the slow ones, and SERVER_SHARE=1/2 all but half of the others that start servers.
-export NAIAD_TEST_FRONTENDS := $(FRONTENDS)
+export NAIAD_TEST_PROCESSES := $(PROCESSES)
 
 .PHONY: demo demo-llm demo-ray test quick mutation check docs bench bench-llm bench-scaling bench-declared bench-others gpu-check changelog proto clean
 

@@ -8,7 +8,7 @@ writes 0 there to begin anew.
 
 Time without an answer, measured by a client, also holds what the kernel did: on a machine with more work than
 processors the packets of a loopback connection wait for their turn, too. That says nothing about the server. So the
-server measures itself, in **processor time**. With `--frontends`, each frontend process does the same, in a file of its
+server measures itself, in **processor time**. With `--processes`, each frontend process does the same, in a file of its
 own beside FILE. A virtual machine's processor that serves another machine for a while
 ("steal" in proc_stat(5)) counts as processor time of whoever ran on it, so that is subtracted.
 """

@@ -29,7 +29,7 @@ def server(
     repository: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[ServerProcess]:
     """A server that clients share memory with."""
-    options = ("--allow-client-shm=true", f"--frontends={request.param}", "--memory-limit-requests=1GB")
+    options = ("--allow-client-shm=true", f"--processes={max(int(request.param), 1)}", "--memory-limit-requests=1GB")
     with attacked_server(repository, *options, work=tmp_path_factory.mktemp("server")) as started:
         warm_up(started)
         yield started

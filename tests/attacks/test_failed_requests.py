@@ -112,7 +112,7 @@ def assert_flat(server: ServerProcess, failures: list[Failure], processes: int) 
 @pytest.mark.parametrize("frontends", [0, 2])
 @pytest.mark.parametrize("frontend", FAILURES)
 def test_nothing_of_a_failed_request_waits_for_a_collection(tmp_path: Path, frontend: str, frontends: int) -> None:
-    with uncollected_server(tmp_path, f"--frontends={frontends}") as server:
+    with uncollected_server(tmp_path, f"--processes={max(int(frontends), 1)}") as server:
         assert_flat(server, list(FAILURES[frontend]()), 1 + frontends)
 
 
@@ -122,7 +122,7 @@ def test_nothing_of_a_traced_request_that_fails_waits_for_a_collection(tmp_path:
     failures = [each for of in ("http", "grpc", "generate") for each in FAILURES[of]() if each.name.endswith(ends)]
     options = ("rate=1", "level=TIMESTAMPS", "mode=triton", f"triton,file={tmp_path / 'traces'}")
     traced = [f"--trace-config={option}" for option in options]
-    with uncollected_server(tmp_path, f"--frontends={frontends}", *traced) as server:
+    with uncollected_server(tmp_path, f"--processes={max(int(frontends), 1)}", *traced) as server:
         assert_flat(server, failures, 1 + frontends)
 
 
@@ -130,7 +130,7 @@ def test_nothing_of_a_traced_request_that_fails_waits_for_a_collection(tmp_path:
 def test_nothing_of_a_request_waits_for_a_collection_if_its_model_cannot_be_loaded(
     tmp_path: Path, frontends: int
 ) -> None:
-    with uncollected_server(tmp_path, f"--frontends={frontends}", "--model-control-mode=demand") as server:
+    with uncollected_server(tmp_path, f"--processes={max(int(frontends), 1)}", "--model-control-mode=demand") as server:
         assert_flat(server, failures_of_loads() * 3, 1 + frontends)
 
 

@@ -27,7 +27,7 @@ def caching(
     (root / "cached" / "1").mkdir(parents=True)
     (root / "cached" / "config.pbtxt").write_text(CONFIG.format("TYPE_UINT8") + "response_cache { enable: true }")
     (root / "cached" / "1" / "model.py").write_text(CODE)
-    options = ("--cache-config=local,size=500000000", f"--frontends={request.param}")
+    options = ("--cache-config=local,size=500000000", f"--processes={max(int(request.param), 1)}")
     with attacked_server([repository, root], *options, work=tmp_path_factory.mktemp("server")) as started:
         warm_up(started)
         yield started

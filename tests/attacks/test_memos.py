@@ -24,7 +24,7 @@ _GROWN = 32 << 20
 def server(
     request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    options = (f"--frontends={request.param}", "--http-header-forward-pattern=x-.*")
+    options = (f"--processes={max(int(request.param), 1)}", "--http-header-forward-pattern=x-.*")
     with attacked_server(repository, *options, work=tmp_path_factory.mktemp("server")) as started:
         warm_up(started)
         yield started

@@ -147,7 +147,7 @@ def test_servers_that_restart_behind_a_proxy_lose_no_request(
 ) -> None:
     """Up to 3 % of the gRPC calls failed behind nginx: a server that stopped kept its port, to reject what came."""
     models = repository(tmp_path / "models", ["identity"])
-    backends = Backends(models, tmp_path, f"--frontends={frontends}")
+    backends = Backends(models, tmp_path, f"--processes={max(int(frontends), 1)}")
     front = free_ports(2)
     text = configuration.format(host=HOST, http=backends.http, grpc=backends.grpc, front=front)
     with contextlib.ExitStack() as stack:

@@ -23,7 +23,7 @@ _FLAGS = (
     "--http-send-timeout=1",
     "--max-connections=60",
     "--max-connections-per-address=40",
-    "--frontends=0",  # they share the limits in equal parts, and get connections in any parts
+    "--processes=1",  # they share the limits in equal parts, and get connections in any parts
 )
 
 

@@ -107,7 +107,7 @@ def server(
     template.write_text("{{ messages[0]['content'] }}")
     options = [f"--openai-port={free_ports(1)[0]}", f"--openai-chat-template={template}", "--mcp"]
     if request.param:
-        options.append(f"--frontends={request.param}")
+        options.append(f"--processes={max(int(request.param), 1)}")
     with attacked_server(models, *options, work=tmp_path_factory.mktemp("server")) as started:
         for _ in range(16 if request.param else 2):  # each process imports what it imports at the first request
             assert started.post("/v2/models/flood/generate_stream", {"COUNT": 1}).status == 200

@@ -3,7 +3,7 @@
     python uncollected.py SOCKET [OPTION ...]
 
 It is `tritonserver OPTION ...` without Python's cyclic garbage collector, so that memory which only the collector would
-free stays. Who connects to SOCKET gets a report as JSON: what a collection would have freed. With `--frontends`, each
+free stays. Who connects to SOCKET gets a report as JSON: what a collection would have freed. With `--processes`, each
 frontend process does the same, at a socket of its own beside SOCKET, named by its process id.
 """
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from attacks.heartbeat import LongestGap
-from support.server import FRONTENDS_VARIABLE, ServerProcess
+from support.server import PROCESSES_VARIABLE, ServerProcess
 
 _SHARE_NS = 100_000_000
 """What the server may spend on one client before others get their turn.
@@ -54,9 +54,9 @@ def attacked_server(
         timeout: Seconds to wait for it.
     """
     work.mkdir(parents=True, exist_ok=True)
-    count = os.environ.get(FRONTENDS_VARIABLE, "")
-    if count and script == _HEARTBEAT and not any(option.startswith("--frontends") for option in options):
-        options = (f"--frontends={count}", *options)
+    count = os.environ.get(PROCESSES_VARIABLE, "")
+    if count and script == _HEARTBEAT and not any(option.startswith("--processes") for option in options):
+        options = (f"--processes={count}", *options)
     command = (*prefix, sys.executable, script, work / _REPORT)
     return ServerProcess(repository, *options, work=work, command=command, timeout=timeout)
 

@@ -41,7 +41,7 @@ def without(streams: str, command: list[str | Path]) -> list[str | Path]:
 def test_servers_without_standard_streams_serve_and_stop(tmp_path, program, streams, frontends):
     """They were aborted by an assertion of libuv, or could not ask whether stdin is a terminal."""
     models, log = repository(tmp_path / "models", ["identity"]), tmp_path / "log"
-    options = (f"--log-file={log}", f"--frontends={frontends}")
+    options = (f"--log-file={log}", f"--processes={max(int(frontends), 1)}")
     command = without(streams, PROGRAMS[program])
     with ServerProcess(models, *options, work=tmp_path, command=command) as server:
         assert values(infer(server, "identity", 1.0, 2.0)) == [1.0, 2.0]

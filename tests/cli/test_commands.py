@@ -147,6 +147,27 @@ def test_a_model_is_explained_in_a_repository_or_by_its_directory(tmp_path):
     assert str(tmp_path / "m" / "1" / "model.py") in by_name.stdout
 
 
+def test_a_model_is_explained_with_the_processes_of_its_instances(tmp_path):
+    write_model(tmp_path, "m", config="instance_group [{ count: 3 kind: KIND_CPU }]")
+    write_model(
+        tmp_path, "batched", config="max_batch_size: 4 dynamic_batching {} instance_group [{ count: 3 kind: KIND_CPU }]"
+    )
+    spread, together, alone = (
+        run("naiad", "explain", model, f"--model-repository={tmp_path}", f"--processes={processes}").stdout
+        for model, processes in (("m", 2), ("batched", 2), ("m", 1))
+    )
+    assert spread.endswith(
+        "instances: m_0_0 in process 0, m_0_1 in process 1, m_0_2 in process 2, because its instances share nothing\n"
+    )
+    assert together.endswith(
+        "instances: all instances in process 0, because one queue fills the batches of all instances\n"
+    )
+    assert "in process" not in alone
+    document = run("naiad", "explain", "m", f"--model-repository={tmp_path}", "--processes=2", "--json").stdout
+    (version,) = json.loads(document)["versions"]
+    assert (version["processes"], version["processes_reason"]) == ([0, 1, 2], "its instances share nothing")
+
+
 @pytest.mark.parametrize("group", [(), ("env",), ("init",)])
 def test_no_line_of_an_overview_is_cut_off(group):
     assert "..." not in run("naiad", *group, "--help").stdout.replace("[ARGS]...", "")

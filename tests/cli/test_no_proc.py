@@ -25,7 +25,7 @@ _SAID = (
     ("command", "code"),
     [
         (["tritonserver", "--model-repository=models"], 1),
-        (["naiad", "serve", "--model-repository=models", "--frontends=2"], 1),
+        (["naiad", "serve", "--model-repository=models", "--processes=2"], 1),
         (["naiad", "run", "models/identity"], 1),
         (["naiad", "doctor", "models"], 2),  # nothing could be examined
     ],

@@ -45,15 +45,15 @@ shared_guests: list[Path] = []
 
 A user's servers share these files, too. Without that the guests of each server of a test compile 30 modules.
 """
-FRONTENDS_VARIABLE = "NAIAD_TEST_FRONTENDS"
+PROCESSES_VARIABLE = "NAIAD_TEST_PROCESSES"
 TRITONSERVER = Path(sys.executable).with_name("tritonserver")
 
 
-def _frontends(program: str, options: Sequence[str]) -> list[str]:
-    """`--frontends` as the environment asks for (make test FRONTENDS=2), where the server can be started with it."""
-    count = os.environ.get(FRONTENDS_VARIABLE, "")
-    is_possible = program == str(TRITONSERVER) and not any(option.startswith("--frontends") for option in options)
-    return [f"--frontends={count}"] if count and is_possible else []
+def _processes(program: str, options: Sequence[str]) -> list[str]:
+    """`--processes` as the environment asks for (make test PROCESSES=2), where the server can be started with it."""
+    count = os.environ.get(PROCESSES_VARIABLE, "")
+    is_possible = program == str(TRITONSERVER) and not any(option.startswith("--processes") for option in options)
+    return [f"--processes={count}"] if count and is_possible else []
 
 
 class ServerError(AssertionError):
@@ -177,7 +177,7 @@ class ServerProcess:
             f"--grpc-address={HOST}",
             f"--grpc-port={self.grpc_port}",
             f"--metrics-port={self.metrics_port}",
-            *_frontends(str(command[0]), options),
+            *_processes(str(command[0]), options),
             *options,
         ]
         self.work = work

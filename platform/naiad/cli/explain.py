@@ -21,10 +21,14 @@ from naiad.cli.command_line import (
 )
 from naiad.cli.json_output import JSON_FLAG, print_json
 from naiad.cli.serve import log_settings, open_log
+from naiad.config.model.model_config import ModelConfig
+from naiad.config.model.parameters import or_default
+from naiad.config.model.prewarm import modules_to_prewarm
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind, parse_value
-from naiad.config.server.options import ServerOptions
+from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.core.errors import NaiadError, OptionError, RepositoryError, ResolutionError
+from naiad.engine.lifecycle.placement import LoadFacts, Placement, describe_placement, place_instances
 from naiad.environments.store.opening import open_store
 from naiad.models.repository.layout import ModelFiles, available_versions, models_named, versions_to_load
 from naiad.models.repository.read import gpu_placement, read_frozen_config
@@ -134,12 +138,30 @@ def _explain_files(
     for number in versions:
         found = resolve(config, model_dir=files.directory, version=number, settings=settings, model_uri=files.uri)
         environment = _prepare(found, options) if prepare else None
+        placement = _placement(config, found, options)
         if as_json:
-            explained.append(resolution_as_json(found, environment))
+            places = {"processes": list(placement.processes), "processes_reason": placement.reason}
+            shown = places if options.general.frontends else {}
+            explained.append({**resolution_as_json(found, environment), **shown})
         else:
             print(explain_plainly(found, environment), end="")
+            if options.general.frontends:
+                print(f"instances: {describe_placement(config, placement)}")
     if as_json:
         print_json({"model": model, "is_ensemble": False, "versions": explained})
+
+
+def _placement(config: ModelConfig, resolution: Resolution, options: ServerOptions) -> Placement:
+    """Where a server with these options would run the instances of a model."""
+    is_demand = options.models.control_mode is ModelControlMode.DEMAND
+    facts = LoadFacts(
+        is_native=resolution.library is not None,
+        is_forked=bool(modules_to_prewarm(config.settings.prewarmed_modules, by_default=options.guests.prewarm)),
+        is_on_demand=or_default(config.settings.is_on_demand, is_demand),
+        is_cached=bool(options.cache.size),
+        is_rate_limited=options.rate_limit.resources is not None,
+    )
+    return place_instances(config, facts, 1 + options.general.frontends)
 
 
 def _find_model(model: str, repositories: Repositories) -> ModelFiles:

@@ -137,7 +137,7 @@ def examine_memory(guests: int, frontends: int) -> Iterator[Finding]:
     """A finding if the memory is too small for so many guests, assuming that each imports only numpy, and frontends."""
     needed, available = guests * GUEST_BYTES + frontends * FRONTEND_BYTES, psutil.virtual_memory().available
     if needed > available:
-        processes = f"{guests} model processes" + (f" and {frontends} of --frontends" if frontends else "")
+        processes = f"{guests} model processes" + (f" and {frontends} of --processes" if frontends else "")
         yield Finding(
             severity=Severity.WARNING,
             code="memory",

@@ -439,7 +439,7 @@ def test_without_the_flag_there_is_no_page_and_with_frontend_processes_there_is(
     with ServerProcess(
         LANGUAGE_MODELS,
         "--ui=true",
-        "--frontends=2",
+        "--processes=2",
         "--load-model=adder",
         "--model-control-mode=explicit",
         work=tmp_path,

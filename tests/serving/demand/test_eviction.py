@@ -70,7 +70,7 @@ def test_models_that_push_each_other_out_answer_all_requests_of_frontend_process
     models = tmp_path / "models"
     for name in ("a", "b"):
         write_model(models, name, BALLAST.replace("100", "60"), PREWARM)
-    options = ("--model-control-mode=demand", "--models-memory=100MiB", "--frontends=2")
+    options = ("--model-control-mode=demand", "--models-memory=100MiB", "--processes=2")
     large = [1.0] * 2000  # the inputs travel in shared memory
     with ServerProcess(models, *options, work=tmp_path) as server, ThreadPoolExecutor(3) as threads:
 

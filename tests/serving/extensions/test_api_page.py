@@ -128,14 +128,14 @@ def test_a_hardened_server_names_its_models_to_the_administrator_alone(tmp_path)
 def test_frontend_processes_give_the_document_of_the_one_that_has_the_models(tmp_path, document):
     models = repository(tmp_path / "models", MODELS)
     with ServerProcess(
-        models, "--frontends=2", "--exit-on-error=false", "--strict-readiness=false", work=tmp_path
+        models, "--processes=2", "--exit-on-error=false", "--strict-readiness=false", work=tmp_path
     ) as server:
         assert server.get("/docs").status == 200
         for _ in range(6):  # connections of both processes
             assert server.get("/openapi.json").json() == document
 
 
-@pytest.mark.parametrize("flags", [(), ("--frontends=2",)])
+@pytest.mark.parametrize("flags", [(), ("--processes=2",)])
 def test_a_model_that_is_loaded_and_unloaded_comes_and_goes(tmp_path, flags):
     models = repository(tmp_path / "models", ["identity"])
     with ServerProcess(models, *flags, "--model-control-mode=explicit", work=tmp_path) as server:

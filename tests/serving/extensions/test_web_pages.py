@@ -63,7 +63,7 @@ def served(request, tmp_path_factory):
         "--mcp",
         "--openai-allowed-origins=http://app.example",
         "--allow-client-shm=true",
-        f"--frontends={request.param}",
+        f"--processes={max(int(request.param), 1)}",
     )
     with ServerProcess(work / "models", *options, work=work) as server:
         yield server, port
@@ -141,7 +141,7 @@ def test_flags_name_hosts_and_origins(tmp_path, frontends):
         "--model-control-mode=explicit",
         "--http-allowed-hosts=models.example,*.internal.example",
         "--http-allowed-origins=http://app.example:3000/",
-        f"--frontends={frontends}",
+        f"--processes={max(int(frontends), 1)}",
     )
     with ServerProcess(tmp_path / "models", *options, work=tmp_path) as server:
         for host, status in (("models.example:80", 200), ("a.internal.example", 200), ("other.example", 403)):

@@ -32,7 +32,7 @@ def served(request, tmp_path_factory):
         f"--openai-api-keys-file={work / 'keys'}",
         f"--http-restricted-api=model-repository,model-config:admin={SECRET}",
         f"--grpc-restricted-protocol=model-repository:admin={SECRET}",
-        f"--frontends={request.param}",
+        f"--processes={max(int(request.param), 1)}",
     )
     with ServerProcess(work / "models", *options, work=work) as server:
         yield server, port

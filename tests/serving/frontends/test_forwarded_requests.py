@@ -50,7 +50,7 @@ class Served:
         (self.models / "times" / "1").mkdir(parents=True)
         (self.models / "times" / "config.pbtxt").write_text(CONFIG)
         self.write(2)
-        flags = ("--frontends=2", "--ui=true", "--model-control-mode=explicit", "--load-model=*")
+        flags = ("--processes=2", "--ui=true", "--model-control-mode=explicit", "--load-model=*")
         self.server = ServerProcess(self.models, *flags, work=folder)
 
     def write(self, factor: int) -> None:

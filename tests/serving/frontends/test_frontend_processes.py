@@ -62,7 +62,7 @@ def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("frontends")
     models = repository(folder / "models", ["identity", "repeats"])
     write_model(models, "code")
-    options = (f"--frontends={COUNT}", "--model-control-mode=explicit", "--load-model=*", "--ui=true")
+    options = (f"--processes={COUNT}", "--model-control-mode=explicit", "--load-model=*", "--ui=true")
     with ServerProcess(models, *options, work=folder) as process:
         yield process
 
@@ -184,7 +184,7 @@ def test_a_process_that_exits_closes_its_connections_and_affects_no_others(tmp_p
     waits = json.dumps({"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": ["open(PATH).read()"]}]})
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    with ServerProcess(models, f"--frontends={COUNT}", work=tmp_path) as server, connections(server) as made:
+    with ServerProcess(models, f"--processes={COUNT}", work=tmp_path) as server, connections(server) as made:
         assert values(infer(server, "identity", 1.0)) == [1.0]
         victim = frontends(server)[0]
         body = waits.replace("PATH", repr(str(fifo))).encode()
@@ -211,7 +211,7 @@ def test_a_process_that_exits_closes_its_connections_and_affects_no_others(tmp_p
 
 
 def test_a_port_of_another_server_is_not_shared(server, tmp_path):
-    other = ServerProcess(server._repositories, f"--frontends={COUNT}", work=tmp_path, wait="")
+    other = ServerProcess(server._repositories, f"--processes={COUNT}", work=tmp_path, wait="")
     other.command = [
         each.replace(f"={other.http_port}", f"={server.http_port}") if each.startswith("--http-port") else each
         for each in other.command
@@ -264,7 +264,7 @@ def test_settings_of_the_log_hold_in_every_process(server):
 
 @pytest.mark.slow
 def test_no_process_outlives_the_owner(tmp_path):
-    server = ServerProcess(repository(tmp_path / "models", ["identity"]), f"--frontends={COUNT}", work=tmp_path)
+    server = ServerProcess(repository(tmp_path / "models", ["identity"]), f"--processes={COUNT}", work=tmp_path)
     with server:
         assert values(infer(server, "identity", 1.0)) == [1.0]
         below = psutil.Process(server.pid).children(recursive=True)
@@ -306,7 +306,7 @@ def test_a_model_may_keep_inputs_that_a_process_wrote(tmp_path):
     (model / "1").mkdir(parents=True)
     (model / "1" / "model.py").write_text(KEEPS)
     (model / "config.pbtxt").write_text(KEEPS_CONFIG)
-    with ServerProcess(tmp_path / "models", f"--frontends={COUNT}", work=tmp_path) as server:
+    with ServerProcess(tmp_path / "models", f"--processes={COUNT}", work=tmp_path) as server:
         answers = []
         for number in range(40):
             size = SIZES[number % len(SIZES)]
@@ -334,7 +334,7 @@ def test_processes_start_while_models_load_and_end_with_a_server_that_is_stopped
     (models / "slow" / "1" / "model.py").write_text(LOADS_LONG)
     (models / "slow" / "config.pbtxt").write_text('backend: "python"\n')
     with ServerProcess(
-        models, f"--frontends={COUNT}", "--disable-auto-complete-config", work=tmp_path, wait=""
+        models, f"--processes={COUNT}", "--disable-auto-complete-config", work=tmp_path, wait=""
     ) as server:
 
         def started() -> list[psutil.Process]:
@@ -351,7 +351,7 @@ def test_processes_start_while_models_load_and_end_with_a_server_that_is_stopped
 def test_frontends_killed_under_load_lose_connections_only(tmp_path):
     """`NAIAD_KILL_SECONDS=300 pytest -k killed_under_load --timeout=400` runs it for five minutes."""
     seconds = float(os.environ.get("NAIAD_KILL_SECONDS", "4"))
-    with ServerProcess(repository(tmp_path / "models", ["identity"]), f"--frontends={COUNT}", work=tmp_path) as server:
+    with ServerProcess(repository(tmp_path / "models", ["identity"]), f"--processes={COUNT}", work=tmp_path) as server:
         owner = psutil.Process(server.pid)
         infer(server, "identity", 1.0)
         descriptors = owner.num_fds()

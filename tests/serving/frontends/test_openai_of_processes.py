@@ -19,7 +19,7 @@ CONNECTIONS = 24
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     (port,) = free_ports(1)
-    options = (f"--openai-port={port}", "--openai-metrics", "--frontends=2", "--openai-stored-responses=4")
+    options = (f"--openai-port={port}", "--openai-metrics", "--processes=2", "--openai-stored-responses=4")
     with ServerProcess(MODELS, *options, work=tmp_path_factory.mktemp("openai")) as server:
         assert len(frontends(server)) == 2
         yield port

@@ -21,7 +21,7 @@ def writers(log: Path) -> set[int]:
 def test_frontend_processes_write_to_the_new_file_after_sighup(tmp_path: Path) -> None:
     log, old = tmp_path / "server.log", tmp_path / "server.log.1"
     models = repository(tmp_path / "models", ["identity"])
-    flags = (f"--log-file={log}", "--log-verbose=1", "--frontends=2")
+    flags = (f"--log-file={log}", "--log-verbose=1", "--processes=2")
     with ServerProcess(models, *flags, work=tmp_path) as server:
         pids = {server.pid, *(each.pid for each in frontends(server))}
         assert len(pids) == 3

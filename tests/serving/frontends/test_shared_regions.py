@@ -43,7 +43,7 @@ def server(tmp_path_factory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("regions")
     file = write_model(folder / "models", "waits", WAITS)
     file.write_text("import json\n" + file.read_text())
-    with ServerProcess(folder / "models", "--frontends=2", "--allow-client-shm=true", work=folder) as process:
+    with ServerProcess(folder / "models", "--processes=2", "--allow-client-shm=true", work=folder) as process:
         yield process
 
 

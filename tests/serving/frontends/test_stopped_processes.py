@@ -35,7 +35,7 @@ def test_a_stopped_process_is_killed_and_another_one_serves(tmp_path: Path, monk
     addresses = [f"--{name}-address=127.0.0.1" for name in ("http", "grpc", "metrics")]
     models = repository(tmp_path / "models", ["identity"])
     options = parse(
-        *("--frontends=2", "--model-control-mode=explicit"),
+        *("--processes=2", "--model-control-mode=explicit"),
         *numbers,
         *addresses,
         repository=f"--model-repository={models}",

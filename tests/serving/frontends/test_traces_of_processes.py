@@ -62,7 +62,7 @@ def test_requests_of_all_processes_are_sampled_in_one_sequence_and_written_to_on
     write_model(models, "code")
     file, fifo = tmp_path / "traces", tmp_path / "fifo"
     os.mkfifo(fifo)
-    options = ("--frontends=2", "--trace-config=level=TIMESTAMPS", f"--trace-config=triton,file={file}")
+    options = ("--processes=2", "--trace-config=level=TIMESTAMPS", f"--trace-config=triton,file={file}")
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(
             ServerProcess(models, *options, f"--trace-config=rate={RATE}", "--trace-config=count=100", work=tmp_path)

@@ -86,7 +86,7 @@ SIZES = (4, 1024, 40_000, 1 << 20, 5 << 20)
 _names = itertools.count()
 
 
-@pytest.fixture(scope="module", params=[(), ("--frontends=2",)], ids=["one-process", "frontends"])
+@pytest.fixture(scope="module", params=[(), ("--processes=2",)], ids=["one-process", "frontends"])
 def server(request, tmp_path_factory):
     work = tmp_path_factory.mktemp("server")
     driver = StandInDriver(work / "cuda", has_management=True)

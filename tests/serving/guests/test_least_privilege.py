@@ -51,7 +51,7 @@ def open_folder():
 
 @needs_root
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [(), ("--prewarm=true",), ("--hardened", "--frontends=2", "--prewarm=true")])
+@pytest.mark.parametrize("more", [(), ("--prewarm=true",), ("--hardened", "--processes=2", "--prewarm=true")])
 def test_guests_run_as_another_user_without_its_groups_and_without_new_privileges(serving, open_folder, more):
     archive, _ = serving
     write_model(
@@ -176,7 +176,7 @@ def assert_unreadable(server, model, pid):
 
 @needs_root
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [(), ("--prewarm=true",), ("--frontends=2",)])
+@pytest.mark.parametrize("more", [(), ("--prewarm=true",), ("--processes=2",)])
 def test_with_a_user_for_each_model_a_guest_reaches_no_guest_of_another_model(serving, open_folder, more):
     archive, _ = serving
     two = "instance_group [{ count: 2 }]"

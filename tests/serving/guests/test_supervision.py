@@ -190,7 +190,7 @@ def test_server_ends_when_a_guest_does_not(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ("--frontends=2",)])
+@pytest.mark.parametrize("options", [(), ("--processes=2",)])
 def test_a_request_that_hangs_uses_up_the_exit_timeout_once(tmp_path, options):
     """The server disconnects its client after that timeout; the guest then gets 5 s, not the timeout again."""
     repo = models(tmp_path, "dies_mid_request")

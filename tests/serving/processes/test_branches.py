@@ -39,7 +39,7 @@ def server(models: Path) -> Iterator[ServerProcess]:
     folder = models.parent
     write_model(models, "spread", config=GROUP)
     write_model(models, "single")
-    options = (f"--frontends={FRONTENDS}", "--model-control-mode=explicit", "--load-model=*")
+    options = (f"--processes={FRONTENDS}", "--model-control-mode=explicit", "--load-model=*")
     with ServerProcess(models, *options, work=folder) as process:
         yield process
 
@@ -296,7 +296,8 @@ def test_a_killed_process_is_replaced_with_its_instances_and_its_counts_stay(ser
                 continue
     assert statistics(server, "spread")["successes"] >= before["successes"] + 5
     until(lambda: len(guests(server, "spread")) == INSTANCES, "all instances again")
-    until(lambda: server.get("/v2/health/ready").status == 200, "a server that is ready again")
+    alive = f'naiad_guests_alive{{model="spread",version="1"}} {INSTANCES}'
+    until(lambda: alive in scrape(server), "the coordinator to know of them")
     parents = {each.ppid() for each in guests(server, "spread")}
     assert parents == {server.pid, *(each.pid for each in server.frontends())}
     assert victim.pid not in parents
@@ -305,12 +306,14 @@ def test_a_killed_process_is_replaced_with_its_instances_and_its_counts_stay(ser
 
 def test_a_guest_that_is_killed_is_restarted_by_its_process(server: ServerProcess) -> None:
     frontend = server.frontends()[0].pid
-    (victim,) = [each for each in guests(server, "spread") if each.ppid() == frontend]
-    victim.kill()
-    until(
-        lambda: [each for each in guests(server, "spread") if each.ppid() == frontend and each.pid != victim.pid],
-        "another guest",
-    )
+
+    def own() -> set[int]:
+        return {each.pid for each in guests(server, "spread") if each.ppid() == frontend}
+
+    before = own()
+    victim = max(before)
+    os.kill(victim, signal.SIGKILL)
+    until(lambda: victim not in own() and len(own()) == len(before), "another guest")
     with ExitStack() as stack:
         for connection in connections(stack, server):
             assert ask(connection, "1") == "1"

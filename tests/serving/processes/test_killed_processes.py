@@ -17,7 +17,7 @@ def test_processes_killed_under_load_lose_connections_and_their_own_requests_onl
     """`NAIAD_KILL_SECONDS=300 pytest -k killed_under_load --timeout=400` runs it for five minutes."""
     seconds = float(os.environ.get("NAIAD_KILL_SECONDS", "4"))
     models = repository(tmp_path / "models", ["identity"], identity="instance_group [{ count: 4 kind: KIND_CPU }]")
-    with ServerProcess(models, f"--frontends={COUNT}", work=tmp_path) as server:
+    with ServerProcess(models, f"--processes={COUNT}", work=tmp_path) as server:
         outcomes, kills = kill_under_load(server, seconds, COUNT)
         assert kills > 0
         assert outcomes["answered"] > 0

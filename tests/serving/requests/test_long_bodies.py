@@ -137,7 +137,7 @@ def test_request_that_needs_nearly_all_of_the_memory_for_requests_is_answered(tm
     """Reading stops at 7/8 of that memory, but not for a request that nothing else can make room for."""
     memory = 16 << 20
     # In one process: several would have a share of the memory each, which is smaller than these requests.
-    with doubles(tmp_path, 1, f"--memory-limit-requests={memory}", "--frontends=0") as server:
+    with doubles(tmp_path, 1, f"--memory-limit-requests={memory}", "--processes=1") as server:
         with contextlib.closing(http.client.HTTPConnection(HOST, server.http_port, timeout=60)) as connection:
             for spare in (2048, memory // 9):
                 size = (memory - spare) // 4

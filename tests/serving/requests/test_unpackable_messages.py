@@ -64,7 +64,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("unpackable")
     models = write_models(folder / "models")
     flags = (
-        f"--frontends={request.param}",
+        f"--processes={max(int(request.param), 1)}",
         "--rate-limit=execution_count",
         "--model-control-mode=explicit",
         "--load-model=*",

@@ -81,7 +81,7 @@ CLIENTS = {
 @pytest.mark.parametrize("frontends", [0, 2])
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_server_does_not_wait_for_its_exit_timeout_if_clients_have_left(tmp_path, models, frontends, client) -> None:
-    options = (f"--frontends={frontends}", "--exit-timeout-secs=600")
+    options = (f"--processes={max(int(frontends), 1)}", "--exit-timeout-secs=600")
     with ServerProcess(models, *options, work=tmp_path) as server:
         CLIENTS[client](server)
         until(lambda: "cancelled" in server.log, "the model to be told")

@@ -36,12 +36,12 @@ from naiad.config.server.console_options import parse_ui_address, parse_ui_contr
 from naiad.config.server.env_build import EnvBuild, parse_env_build
 from naiad.config.server.flag import Flag, Kind, NoEffect, Unsupported
 from naiad.config.server.flag_values import FlagValues
-from naiad.config.server.frontend_count import parse_frontends
 from naiad.config.server.gpu_options import parse_gpu_pools
 from naiad.config.server.guest_user import GuestUser, GuestUserRange, parse_guest_user
 from naiad.config.server.hardened import Hardening
 from naiad.config.server.metrics_options import MetricsConfig, parse_metrics_config
 from naiad.config.server.option_group import combined, flags_of, option
+from naiad.config.server.process_count import FORMER_NAME, parse_processes
 from naiad.config.server.rate_options import ResourceLimit, parse_resource_limits
 from naiad.config.server.store_location import StoreLocation, find_store, guest_directory
 from naiad.config.server.trace_options import TraceConfig, parse_trace_config
@@ -161,13 +161,13 @@ class GeneralOptions:
     allow_client_shm: bool = option(
         "allow-client-shm", _BOOL, "false", "Let clients register regions of shared memory for tensors."
     )
-    frontends: int = option(
-        "frontends",
+    processes: int = option(
+        "processes",
         _TEXT,
-        "0",
-        "Processes that serve the ports beside the server's; auto: by cores.",
+        "1",
+        "Processes that serve the ports and run models; auto: by cores.",
         own=True,
-        read=parse_frontends,
+        read=parse_processes,
     )
     # None: a quarter of the memory that the process may use.
     memory_limit_requests: int | None = option(
@@ -178,6 +178,11 @@ class GeneralOptions:
         own=True,
         read=_size_or_none,
     )
+
+    @property
+    def frontends(self) -> int:
+        """Number of processes that serve the ports beside the one that loads models; 0 where that one serves them."""
+        return self.processes if self.processes > 1 else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -902,6 +907,14 @@ _DEPRECATED = (
         "",
         "The same as --cache-config=local,size=<bytes>.",
         deprecated="--cache-config=local,size=<bytes>",
+    ),
+    Flag(
+        FORMER_NAME,
+        _TEXT,
+        "",
+        "The same as --processes.",
+        own=True,
+        deprecated="--processes",
     ),
     Flag("trace-file", _TEXT, "", "File of traces.", deprecated="--trace-config"),
     Flag("trace-level", _TEXT, "", "What is traced.", repeatable=True, deprecated="--trace-config"),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from naiad.config.model.model_config import InstanceKind, ModelConfig, instance_groups, instance_names
 
-__all__ = ["COORDINATOR", "LoadFacts", "Placement", "place_instances"]
+__all__ = ["COORDINATOR", "LoadFacts", "Placement", "describe_placement", "place_instances"]
 
 COORDINATOR = 0
 
@@ -71,6 +71,15 @@ def place_instances(
     if reason or len(names) <= 1:
         return Placement((COORDINATOR,) * len(names), reason or "it has one instance")
     return Placement(_spread(names, processes, before or {}), "its instances share nothing")
+
+
+def describe_placement(config: ModelConfig, placement: Placement) -> str:
+    """Where the instances of a model run, and why, as a sentence without its end."""
+    names = [instance.name for instance in instance_names(config)]
+    if not placement.is_spread:
+        return f"all instances in process {COORDINATOR}, because {placement.reason}"
+    places = [f"{name} in process {process}" for name, process in zip(names, placement.processes, strict=True)]
+    return f"{', '.join(places)}, because {placement.reason}"
 
 
 def _spread(names: Sequence[str], processes: int, before: Mapping[str, int]) -> tuple[int, ...]:

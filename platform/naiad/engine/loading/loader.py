@@ -32,7 +32,13 @@ from naiad.config.server.guest_user import GuestUser, GuestUserRange
 from naiad.core.errors import ModelError, ResolutionError
 from naiad.core.file_content import find_unfetched
 from naiad.core.logs import logged_levels
-from naiad.engine.lifecycle.placement import COORDINATOR, LoadFacts, Placement, place_instances
+from naiad.engine.lifecycle.placement import (
+    COORDINATOR,
+    LoadFacts,
+    Placement,
+    describe_placement,
+    place_instances,
+)
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.loading.introspect import may_auto_complete
 from naiad.engine.loading.missing_package import missing_package
@@ -145,7 +151,6 @@ class Loader:
 
     Attributes:
         resolutions: The last resolution of each version, by the model's key and the version.
-        placements: Where the instances of each version run, by the same.
         steps: The decisions before the failure of versions that could not be resolved at their last load.
         frontend_memory: See `LaunchSpec.frontends`.
         launching: Set as soon as the first guest is being started.
@@ -158,7 +163,6 @@ class Loader:
         self._fork_servers = ForkServerPool()
         self._users = GuestUsers(settings.guest_user)
         self.resolutions: dict[tuple[str, int], Resolution] = {}
-        self.placements: dict[tuple[str, int], Placement] = {}
         self.steps: dict[tuple[str, int], Sequence[Decision]] = {}
         self.launching = asyncio.Event()
         self._noticed: set[str] = set()
@@ -369,7 +373,8 @@ class Loader:
             specs = [replace(spec, frontends=settings.frontends, inputs=inputs) for spec in specs]
         facts = self._load_facts(config, resolution, prewarmed, is_on_demand=is_on_demand)
         placement = place_instances(config, facts, 1 if settings.branches is None else settings.branches.processes)
-        self.placements[files.key, version] = placement
+        if settings.branches is not None:
+            logger.info("'%s': %s", files.key, describe_placement(config, placement))
         shares = shares_of(specs, placement)
         own = shares.pop(COORDINATOR)
         loaded = ModelVersion(config, version, own, settings.restart, services, samples, settings.limiter, states)

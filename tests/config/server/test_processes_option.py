@@ -1,0 +1,44 @@
+"""`--processes`: its values, and its former name `--frontends`."""
+
+from __future__ import annotations
+
+import pytest
+from cli.parsing import parse, refusal
+
+from naiad.config.server.process_count import automatic_count
+
+
+@pytest.mark.parametrize(("cores", "count"), [(1, 1), (2, 1), (4, 1), (5, 2), (8, 2), (16, 4), (32, 8), (192, 8)])
+def test_automatic_counts_leave_small_machines_with_one_process(cores, count):
+    assert automatic_count(cores) == count
+
+
+def test_one_process_is_the_default():
+    assert (parse().general.processes, parse().general.frontends) == (1, 0)
+    assert (parse("--processes=3").general.processes, parse("--processes=3").general.frontends) == (3, 3)
+    assert parse("--processes=auto").general.processes >= 1
+
+
+@pytest.mark.parametrize(("text", "count"), [("0", 1), ("1", 1), ("2", 2), ("8", 8)])
+def test_the_former_name_still_works_and_is_deprecated(text, count):
+    options = parse(f"--frontends={text}")
+
+    assert options.general.processes == count
+    assert "--frontends is deprecated; use --processes instead" in options.warnings
+
+
+def test_the_new_name_wins():
+    assert parse("--frontends=4", "--processes=2").general.processes == 2
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "some", "65", "1.5", ""])
+def test_other_values_are_invalid(text):
+    assert "is not a number from 1 to 64 or 'auto'" in str(refusal(f"--processes={text}"))
+
+
+@pytest.mark.parametrize("text", ["-1", "65", "some"])
+def test_other_values_of_the_former_name_are_invalid(text):
+    message = str(refusal(f"--frontends={text}"))
+
+    assert "--frontends" in message
+    assert "is not a number from 0 to 64 or 'auto'" in message
