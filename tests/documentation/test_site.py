@@ -136,7 +136,7 @@ def test_the_search_finds_pages_to_do_things_by_before_decisions(site, tmp_path)
     browser = runpy.run_path(str(ROOT / "docs" / "make_screenshots.py"))["browser"]
     (worker,) = (site / "assets" / "javascripts" / "workers").glob("search.*.js")
     handler = functools.partial(_Silent, directory=str(site))
-    words = ["quickstart", "install", "restart", "bundle", "environment", "gpu", "metrics"]
+    words = ["quickstart", "install", "docker", "restart", "bundle", "environment", "gpu", "metrics"]
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, browser(tmp_path) as page:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -150,7 +150,8 @@ def test_the_search_finds_pages_to_do_things_by_before_decisions(site, tmp_path)
             thread.join()
     assert found["quickstart"][0] == "index.html#quickstart-a-model-of-your-own"
     assert found["install"][:2] == ["index.html#install-and-try-it", "docs/tutorial/first-model.html#1-install"]
-    for word in words[2:]:
+    assert found["docker"][0] == "docs/how-to/kserve.html#in-docker"
+    for word in words[3:]:
         assert len(found[word]) == 10
         assert [location for location in found[word] if "decisions/" in location] == [], word
 
