@@ -28,9 +28,10 @@ from naiad_stub.primitives import allocate_lock
 from naiad_stub.runtime import allocate_private
 from naiad_stub.segment import Segment, block_size
 from naiad_stub.tensor import Tensor
-from naiad_stub.wire import DEVICE_BLOCK
+from naiad_stub.wire import BRIDGE_OFFSETS, DEVICE_BLOCK
 
 if TYPE_CHECKING:
+    from naiad_stub.bridges import Bridges
     from naiad_stub.cuda.memory import DeviceMemory
 
 
@@ -64,13 +65,21 @@ class OutputBlocks:
 
     Attributes:
         view: The segment as bytes.
+        bridges: Bridges that have blocks as well; None without any.
         before_waiting: Called by a thread before it waits for a free block.
         on_notice: Called with a sentence for the log.
     """
 
-    def __init__(self, segment: Segment, channel: Channel, gpu_pools: Optional[Mapping[str, int]] = None) -> None:
+    def __init__(
+        self,
+        segment: Segment,
+        channel: Channel,
+        gpu_pools: Optional[Mapping[str, int]] = None,
+        bridges: Optional[Bridges] = None,
+    ) -> None:
         """All of *segment* is free; *gpu_pools* as in `LoadSpec`."""
         self.view = segment.view
+        self.bridges = bridges
         self._gpu_pools = gpu_pools or {}
         self.before_waiting: Callable[[], None] = _nothing
         self.on_notice: Callable[[str], None] = _ignore
@@ -158,6 +167,10 @@ class OutputBlocks:
                 if offset < 0:  # in GPU memory
                     self._exports.release(offset + DEVICE_BLOCK)
                     continue
+                if offset > BRIDGE_OFFSETS:
+                    if self.bridges is not None:
+                        self.bridges.release(offset)
+                    continue
                 if offset in self._sent:
                     self._sent.discard(offset)
                     if offset in self._model_blocks:
@@ -183,6 +196,8 @@ class OutputBlocks:
         """Stop allocating, in a child that the model forked: its writes would land in responses of its parent."""
         self._lock = allocate_lock()  # another thread of the parent may have held it
         self._segment = _ForeignSegment()
+        if self.bridges is not None:
+            self.bridges.detach()
 
     def trim(self) -> None:
         """Return free pages to the system, and send what waits to go along with a message."""
@@ -191,6 +206,8 @@ class OutputBlocks:
             if self._pinned is not None:
                 self._pinned.drop_free(self._segment.has_block)
             self._segment.trim()
+        if self.bridges is not None:
+            self.bridges.trim()
         if self._exports is not None:
             self._exports.trim()
         self._channel.post(b"")
@@ -325,15 +342,19 @@ class KeptBlocks:
         self._release = release
         self._references: Dict[int, Any] = {}
 
-    def add(self, block: int, reference: Optional[Any]) -> None:
-        """Watch *block*, or release it at once, by what `BorrowedBlock.drop` returned for it."""
-        array = None if reference is None else reference()
-        if array is None:  # also where the last reference went since `drop`
+    def add(self, block: int, *references: Optional[Any]) -> None:
+        """Watch *block*, or release it at once, by what `BorrowedBlock.drop` returned for each of its parts."""
+        found = [each() for each in references if each is not None]
+        arrays = [array for array in found if array is not None]
+        if not arrays:  # also where the last reference went since `drop`
             self._release(block)
             return
+        # Several threads may drop the last references at once: one of them takes the last item.
+        rest = [True] + [False] * (len(arrays) - 1)
 
         def on_dropped(_: Any) -> None:
-            self._references.pop(block, None)
-            self._release(block)
+            if rest.pop():
+                self._references.pop(block, None)
+                self._release(block)
 
-        self._references[block] = weakref.ref(array, on_dropped)
+        self._references[block] = [weakref.ref(array, on_dropped) for array in arrays]

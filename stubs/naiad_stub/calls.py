@@ -322,7 +322,8 @@ class HostCalls(ModelCalls):
                 )
             head[1] = -1 - size
             texts = payload[wire.RESULT_HEAD.size : end]
-            tensors = self._inputs[block : block + size]
+            start = block & wire.BRIDGE_OFFSETS
+            tensors = self._segment_of(block)[start : start + size]
             return wire.frame(wire.Kind.RESULT, b"".join((wire.RESULT_HEAD.pack(*head), texts, tensors)))
         finally:
             self._release_block(payload)
@@ -357,9 +358,13 @@ class HostCalls(ModelCalls):
             if preferred is not None and is_wanted:
                 call.wanted_on = preferred._device
         texts = CallTexts(request)
+        bridges, model = self._blocks.bridges, (request._model_name, request._model_version)
+        if bridges is not None:
+            flags |= wire.CALL_BRIDGES
         written = self._tensors.write(
             request._inputs,
-            self._takers.get((request._model_name, request._model_version)) if self._takers else None,
+            self._takers.get(model) if self._takers else None,
+            0 if bridges is None else bridges.number_to(*model),
         )
         if prepare is not None:
             prepare(call)
@@ -429,6 +434,11 @@ class HostCalls(ModelCalls):
         tensors, size = self._tensors_of(payload[middle:end], block, payload[end:], devices)
         return InferenceResponse._received(tensors, None, text), size
 
+    def _segment_of(self, block: int) -> memoryview:
+        """The memory that a block with results is in: a bridge, or the input segment."""
+        bridge, bridges = block >> wire.BRIDGE_SHIFT, self._blocks.bridges
+        return bridges.view(bridge) if bridge and bridges is not None else self._inputs
+
     def _places_of(self, data: bytes) -> List[layout.Place]:
         """The tensors that a packed layout describes."""
         places = self._layouts.get(data)
@@ -449,8 +459,9 @@ class HostCalls(ModelCalls):
             view = memoryview(bytearray(self._inputs[block : block + size]))
             self._channel.release_small_input(block)
         else:
-            borrowed = BorrowedBlock(self._inputs)
-            view = borrowed.view[block : block + size]
+            borrowed = BorrowedBlock(self._segment_of(block))
+            start = block & wire.BRIDGE_OFFSETS
+            view = borrowed.view[start : start + size]
         tensors = [
             Tensor._received(name, code, shape, view[offset : offset + length])
             for _, name, code, shape, offset, length in places

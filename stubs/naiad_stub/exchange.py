@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Callable, Dict, FrozenSet, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, FrozenSet, List, Optional, Set, Tuple
 
 from naiad_stub import layout, wire
 from naiad_stub.blocks import BorrowedBlock, OutputBlocks
@@ -20,6 +20,9 @@ from naiad_stub.request import InferenceRequest, InferenceTrace
 from naiad_stub.response import InferenceResponse
 from naiad_stub.segment import align
 from naiad_stub.tensor import Tensor, decode_strings
+
+if TYPE_CHECKING:
+    from naiad_stub.bridges import Bridges
 
 _Input = Tuple[str, int, Tuple[int, ...], int, int]
 """Name, datatype, shape, start and end within the block of an input."""
@@ -88,6 +91,7 @@ class RequestRecord:
         named: Names of the outputs that the client asked for by name; empty if it wants all that the model returns.
         is_cancelled: Whether the host has said that the client cancelled the request or disconnected.
         device: Which of its outputs may be in GPU memory; None for none.
+        bridge: The bridge for its outputs; 0 for none.
         has_sender: Whether the model has asked for its sender.
         closed_after: Number of responses that `execute` returned for it; None before it returned or raised.
         batch: The batch it came in.
@@ -97,6 +101,7 @@ class RequestRecord:
     __slots__ = (
         "__weakref__",
         "batch",
+        "bridge",
         "closed_after",
         "device",
         "has_sender",
@@ -114,6 +119,7 @@ class RequestRecord:
         self.batch = batch
         self.is_cancelled = self.has_sender = False
         self.device: Optional[OutputUse] = None
+        self.bridge = 0
         self.closed_after: Optional[int] = None
         self.sender_state: Any = None
 
@@ -125,7 +131,8 @@ class Batch:
         number: The host's number of the batch.
         block: The block its inputs are in; less than 0 without one.
         borrowed: The model's references to that block; None without one.
-        shared: Its references to the segment that frontend processes write to, None if no inputs are there.
+        shared: Its references to bridges, by number, 0 for the segment that frontend processes write to; None if no
+            inputs are there.
         requests: The requests, in the host's order, without failed ones.
         records: Their records.
         failed: Entries of RESPONSES for requests whose inputs could not be read.
@@ -138,7 +145,7 @@ class Batch:
         self.number = number
         self.block = block
         self.borrowed = borrowed
-        self.shared: Optional[BorrowedBlock] = None
+        self.shared: Optional[Dict[int, BorrowedBlock]] = None
         self.requests: List[InferenceRequest] = []
         self.records: List[RequestRecord] = []
         self.failed: Sequence[bytes] = ()
@@ -157,6 +164,7 @@ class BatchReader:
         state_names: Outputs that are states of sequences: sent even if they are not requested.
         shared: The segment that frontend processes write to, if there is one.
         takes_device: Whether the model takes inputs in GPU memory; asked when there are some.
+        bridges: The bridges that it reads; None without any.
     """
 
     def __init__(
@@ -167,8 +175,10 @@ class BatchReader:
         state_names: Sequence[str] = (),
         shared: memoryview = _NO_BYTES,
         takes_device: Callable[[], bool] = bool,
+        bridges: Optional[Bridges] = None,
     ) -> None:
         self._takes_device = takes_device
+        self._bridges = bridges
         self._inputs = inputs
         self._shared = shared
         self._input_names = input_names
@@ -224,13 +234,13 @@ class BatchReader:
         trace = None
         devices: Sequence[DevicePlace] = ()
         device: Optional[OutputUse] = None
+        bridge = 0
         if flags >> _HOST_FLAGS:
             if flags & wire.TRACED:
                 trace, position = _read_trace(key, payload, position)
             if flags & wire.SHARED_INPUTS:
-                if batch.shared is None:
-                    batch.shared = BorrowedBlock(self._shared)
-                segment = batch.shared.view
+                segment = self._shared_segment(batch, base >> wire.BRIDGE_SHIFT)
+                base &= wire.BRIDGE_OFFSETS
             if flags & wire.DEVICE_INPUTS:
                 devices, position = read_device_places(payload, position)
             if flags & wire.OUTPUT_PLACES:
@@ -240,6 +250,9 @@ class BatchReader:
             if flags & wire.GPU_READERS and device is not None:
                 readers, position = _read_readers(payload, position)
                 device = OutputUse(device.keeps_all, device.kept, device.places, readers)
+            if flags & wire.BRIDGE_OUTPUTS:
+                (bridge,) = wire.BRIDGE_NUMBER.unpack_from(payload, position)
+                position += wire.BRIDGE_NUMBER.size
             flags &= _MODEL_FLAGS
         end = position + layout_size
         data = payload[position:end]
@@ -260,6 +273,8 @@ class BatchReader:
             record.named = named
         if device is not None:
             record.device = device
+        if bridge:
+            record.bridge = bridge
         request = InferenceRequest._received(
             request_id, correlation, flags, timeout, inputs, requested, parameters, record
         )
@@ -268,6 +283,17 @@ class BatchReader:
         batch.requests.append(request)
         batch.records.append(record)
         return end
+
+    def _shared_segment(self, batch: Batch, bridge: int) -> memoryview:
+        """The memory of a bridge, which the batch refers to from now on."""
+        if batch.shared is None:
+            batch.shared = {}
+        borrowed = batch.shared.get(bridge)
+        if borrowed is None:
+            assert not bridge or self._bridges is not None, "a guest without bridges is given none"
+            view = self._bridges.view(bridge) if bridge and self._bridges is not None else self._shared
+            borrowed = batch.shared[bridge] = BorrowedBlock(view)
+        return borrowed.view
 
     def _output_places(self, payload: bytes, position: int, keeps_all: bool) -> tuple[OutputUse, int]:  # noqa: FBT001 - see `OutputUse`
         """Which outputs may be in GPU memory, from *position* in a message on; and the position after that."""
@@ -376,8 +402,8 @@ class TensorWriter:
         self._indices = {name: index for index, name in enumerate(names)}
         self._layouts: Memo[Any, tuple[bytes, list[int], int, bool]] = Memo(layout.KEPT)
 
-    def write(self, tensors: Sequence[Tensor], device: Optional[OutputUse] = None) -> Written:
-        """Write *tensors*, by a copy unless they are in the segment already.
+    def write(self, tensors: Sequence[Tensor], device: Optional[OutputUse] = None, bridge: int = 0) -> Written:
+        """Write *tensors*, by a copy unless they are in the segment already; to *bridge* if they have many bytes.
 
         Those in GPU memory are copied to the segment, unless *device* says that they may stay, or go to another place.
 
@@ -401,11 +427,27 @@ class TensorWriter:
         # A few bytes cost less in the message than in a block: no page is touched, and no release has to come back.
         if total <= wire.INLINE_LIMIT:
             return 0, 0, b"", data, b"".join(buffers) if is_dense else _laid_out(buffers, offsets, total), total
+        if bridge and total >= wire.BRIDGE_FROM:
+            return self._write_to_bridge(bridge, buffers, data, offsets, total)
         block = self._blocks.allocate(total)
         segment = self._blocks.view
         for buffer, offset in zip(buffers, offsets):
             start = block + offset
             segment[start : start + len(buffer)] = buffer
+        return 0, 1, _ONE_BLOCK.pack(block), data, b"", total
+
+    def _write_to_bridge(
+        self, bridge: int, buffers: Sequence[Buffer], data: bytes, offsets: Sequence[int], total: int
+    ) -> Written:
+        """Write to a bridge; to the segment if the bridge is full or closed."""
+        bridges = self._blocks.bridges
+        found = None if bridges is None else bridges.allocate(bridge, total)
+        if found is None:
+            own = self._blocks.allocate(total)
+            found = own, self._blocks.view, own
+        block, segment, begin = found
+        for buffer, offset in zip(buffers, offsets):
+            segment[begin + offset : begin + offset + len(buffer)] = buffer
         return 0, 1, _ONE_BLOCK.pack(block), data, b"", total
 
     def write_inline(self, tensors: Sequence[Tensor]) -> Written:
@@ -623,7 +665,7 @@ class ResponseWriter:
         if not len(tensors) == len(requested) == len(response._outputs):
             self._look_at_names(record, response)
         try:
-            own, count, blocks, data, inline, size = self._tensors.write(tensors, record.device)
+            own, count, blocks, data, inline, size = self._tensors.write(tensors, record.device, record.bridge)
         except PlaceError as problem:
             return error_entry(record.key, TritonError.INTERNAL, str(problem), flags), 0
         head = wire.RESPONSE_HEAD.pack(record.key, flags | own, 0, count, len(text), len(data))

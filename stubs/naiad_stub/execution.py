@@ -254,14 +254,15 @@ def end_batch(
     if reference is not None:
         flags |= wire.KEPT
     shared, batch.shared = batch.shared, None
-    shared_reference = None if shared is None else shared.drop()
-    if shared_reference is not None:
+    shared_references = () if shared is None else [each.drop() for each in shared.values()]
+    is_shared_kept = any(each is not None for each in shared_references)
+    if is_shared_kept:
         flags |= wire.KEPT_SHARED
     channel.send(before + responses_frame(batch, entries, flags, ended))
     if reference is not None:  # only now: the host must know that the block is kept before it is released
         kept.add(batch.block, reference)
-    if shared_reference is not None:
-        kept.add(-1 - batch.number, shared_reference)
+    if is_shared_kept:
+        kept.add(-1 - batch.number, *shared_references)
     batch.records = []
 
 

@@ -46,7 +46,7 @@ from naiad_stub.messages import (
 )
 
 _MESSAGE = 1 << 16
-_DESCRIPTORS = 7
+_DESCRIPTORS = 8
 """Of a FORK: channel, side channel, inputs, outputs, stdout, stderr."""
 _GUEST_ID = "NAIAD_GUEST_ID"
 _TASKS = "/proc/self/task"
@@ -204,7 +204,7 @@ def _mark(number: int) -> None:
 
 def _begin(descriptors: List[int], request: Fork, server: int) -> List[str]:
     """Make this forked process what a guest is at its start; its arguments."""
-    channel, side, inputs, outputs, stdout, stderr, *shared = descriptors
+    channel, side, bridges, inputs, outputs, stdout, stderr, *shared = descriptors
     for own, standard in ((stdout, 1), (stderr, 2)):
         os.dup2(own, standard)
         os.close(own)
@@ -215,6 +215,7 @@ def _begin(descriptors: List[int], request: Fork, server: int) -> List[str]:
     for name, value in (
         ("--socket", channel),
         ("--side", side),
+        ("--bridges", bridges),
         ("--inputs", inputs),
         ("--outputs", outputs),
         ("--inputs-size", request.inputs_size),

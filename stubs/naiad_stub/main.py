@@ -1,8 +1,8 @@
 """The guest program, from the interpreter's start to its end.
 
-Arguments: --socket FD --side FD --inputs FD --outputs FD --inputs-size N --outputs-size N --host PID, and where
-frontend processes write inputs --shared FD --shared-size N; --instance and --model, which come first, are only shown in
-lists of processes. With
+Arguments: --socket FD --side FD --bridges FD --inputs FD --outputs FD --inputs-size N --outputs-size N --host PID, and
+where frontend processes write inputs --shared FD --shared-size N; --instance and --model, which come first, are only
+shown in lists of processes. With
 --fork-server FD it is not a guest but a process that forks guests (`naiad_stub.forkserver`).
 
 The start, as messages on the socket:
@@ -30,6 +30,7 @@ import sys
 import threading
 
 from naiad_stub import limits, runtime, wire
+from naiad_stub.bridges import Bridges
 from naiad_stub.channel import Channel, HostGoneError
 from naiad_stub.control import HostControl
 from naiad_stub.descriptors import move_up, tolerate_closed_output
@@ -94,11 +95,11 @@ def main(arguments: list[str]) -> int:
         raise_oom_score()
     guest = os.getpid()
     accept_leading()
-    number, side_number = [move_up(int(options[each])) for each in ("--socket", "--side")]
+    number, side_number, bridges_number = [move_up(int(options[each])) for each in ("--socket", "--side", "--bridges")]
     channel = Channel(socket.socket(fileno=number))
     os.register_at_fork(after_in_child=channel.detach)
     try:
-        return _serve(channel, socket.socket(fileno=side_number), options)
+        return _serve(channel, socket.socket(fileno=side_number), socket.socket(fileno=bridges_number), options)
     except HostGoneError:
         if os.getpid() == guest and not _is_open(number):
             sys.stderr.write(
@@ -129,7 +130,7 @@ def _is_open(descriptor: int) -> bool:
     return True
 
 
-def _serve(channel: Channel, side: socket.socket, options: dict[str, str]) -> int:
+def _serve(channel: Channel, side: socket.socket, bridges: socket.socket, options: dict[str, str]) -> int:
     import numpy as np
 
     version = ".".join(map(str, sys.version_info[:3]))
@@ -152,7 +153,7 @@ def _serve(channel: Channel, side: socket.socket, options: dict[str, str]) -> in
                 return 0
             shared = _segment(options, "--shared").view if "--shared" in options else _NO_BYTES
             inputs, outputs = _segment(options, "--inputs"), _segment(options, "--outputs")
-            server = ModelServer(queries, inputs, outputs, spec, shared)
+            server = ModelServer(queries, inputs, outputs, spec, shared, Bridges(bridges, channel))
             runtime.install(_runtime(queries, spec, server))
             if limit:
                 limits.limit_memory(limit)

@@ -316,6 +316,21 @@ class Readiness(Message):
         self.problem = bounded_text(problem)
 
 
+class BridgeOpened(Message):
+    """The guest has mapped a bridge that it reads.
+
+    Attributes:
+        number: Number of the bridge.
+    """
+
+    __slots__ = ("number",)
+    kind = Kind.BRIDGE_OPENED
+    format = "u"
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
 # -- host to guest --------------------------------------------------------------------------------------------------
 
 
@@ -465,6 +480,59 @@ class ExportersEnded(Message):
 
     def __init__(self, numbers: List[int]) -> None:
         self.numbers = numbers
+
+
+class OpenBridge(Message):
+    """Map a bridge, whose descriptor was sent over the socket for descriptors.
+
+    Attributes:
+        number: Number of the bridge.
+        capacity: Its size in bytes.
+        is_written: Whether the guest writes to it; else it reads it, and says BRIDGE_OPENED.
+    """
+
+    __slots__ = ("number", "capacity", "is_written")
+    kind = Kind.OPEN_BRIDGE
+    format = "uub"
+
+    def __init__(self, number: int, capacity: int, is_written: bool) -> None:
+        self.number = number
+        self.capacity = capacity
+        self.is_written = is_written
+
+
+class UseBridge(Message):
+    """The inputs of calls of a model may be in a bridge.
+
+    Attributes:
+        number: Number of the bridge.
+        model: Name of the model.
+        version: The version as the guest asked for it, in a list of one.
+    """
+
+    __slots__ = ("number", "model", "version")
+    kind = Kind.USE_BRIDGE
+    format = "usq"
+
+    def __init__(self, number: int, model: str, version: List[int]) -> None:
+        self.number = number
+        self.model = model
+        self.version = version
+
+
+class CloseBridge(Message):
+    """A bridge has ended: unmap it once nothing refers to its bytes.
+
+    Attributes:
+        number: Number of the bridge.
+    """
+
+    __slots__ = ("number",)
+    kind = Kind.CLOSE_BRIDGE
+    format = "u"
+
+    def __init__(self, number: int) -> None:
+        self.number = number
 
 
 class ReadinessQuery(Message):
@@ -619,6 +687,7 @@ FromGuest = Union[
     Query,
     Notification,
     MemoryUsage,
+    BridgeOpened,
 ]
 """What a guest sends on its channel, beside RESPONSES and CALL."""
 FROM_GUEST: Dict[int, Type[FromGuest]] = {
@@ -639,6 +708,7 @@ FROM_GUEST: Dict[int, Type[FromGuest]] = {
         Query,
         Notification,
         MemoryUsage,
+        BridgeOpened,
     )
 }
 ToMainThread = Union[Load, Trim, Finalize]
@@ -651,7 +721,18 @@ TO_MAIN_THREAD: Dict[int, Type[ToMainThread]] = {
         Finalize,
     )
 }
-ToAnyThread = Union[ReleaseOutputs, CancelRequests, Credit, Reply, LogLevels, TakesDevice, ExportersEnded]
+ToAnyThread = Union[
+    ReleaseOutputs,
+    CancelRequests,
+    Credit,
+    Reply,
+    LogLevels,
+    TakesDevice,
+    ExportersEnded,
+    OpenBridge,
+    UseBridge,
+    CloseBridge,
+]
 """What whichever thread of the guest reads it handles at once, beside RESULT."""
 TO_ANY_THREAD: Dict[int, Type[ToAnyThread]] = {
     message.kind: message
@@ -663,6 +744,9 @@ TO_ANY_THREAD: Dict[int, Type[ToAnyThread]] = {
         LogLevels,
         TakesDevice,
         ExportersEnded,
+        OpenBridge,
+        UseBridge,
+        CloseBridge,
     )
 }
 READINESS_QUERIES: Dict[int, Type[ReadinessQuery]] = {ReadinessQuery.kind: ReadinessQuery}

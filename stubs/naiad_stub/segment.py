@@ -24,7 +24,7 @@ import contextlib
 import mmap
 import os
 import time
-from typing import Optional
+from typing import Any, Optional
 
 ALIGNMENT = 64
 """Tensors start at multiples of this many bytes: a cache line, and enough for every vector load."""
@@ -102,6 +102,16 @@ def block_size(size: int) -> int:
     return -(-size // step) * step
 
 
+class Mapping(mmap.mmap):
+    """Mapped memory that says whose it is.
+
+    Attributes:
+        owner: What the one who mapped it says; None for nothing.
+    """
+
+    owner: Any = None
+
+
 class Segment:
     """A mapped segment and, on the side that allocates, the blocks in use.
 
@@ -113,10 +123,14 @@ class Segment:
 
     __slots__ = ("_end", "_free", "_freed", "_map", "_sizes", "_touched", "capacity", "in_use", "view")
 
-    def __init__(self, descriptor: int, capacity: int, start: int = 0) -> None:
-        """Map *capacity* bytes of *descriptor* from *start* on; the caller may close it afterwards."""
-        mapped = mmap.mmap(descriptor, capacity, offset=start)
-        self._map: Optional[mmap.mmap] = mapped
+    def __init__(self, descriptor: int, capacity: int, start: int = 0, owner: Any = None) -> None:
+        """Map *capacity* bytes of *descriptor* from *start* on; the caller may close it afterwards.
+
+        The mapping has *owner* until `close`.
+        """
+        mapped = Mapping(descriptor, capacity, offset=start)
+        mapped.owner = owner
+        self._map: Optional[Mapping] = mapped
         self.view = memoryview(mapped)
         self.capacity = capacity
         self.in_use = 0
@@ -252,6 +266,8 @@ class Segment:
         view, self.view = self.view, memoryview(b"")
         mapped, self._map = self._map, None
         try:
+            if mapped is not None:
+                mapped.owner = None
             view.release()
             if mapped is not None:
                 mapped.close()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Optional, Set, Tuple
 
 from naiad_stub import loader, wire
 from naiad_stub.blocks import OutputBlocks
+from naiad_stub.bridges import Bridges
 from naiad_stub.calls import HostCalls
 from naiad_stub.channel import HostGoneError
 from naiad_stub.exchange import Batch, BatchReader, ResponseWriter
@@ -67,6 +68,7 @@ class ModelServer:
         outputs: Segment,
         spec: LoadSpec,
         shared: memoryview = _NO_BYTES,
+        bridges: Optional[Bridges] = None,
     ) -> None:
         self.queries = queries
         channel = queries.channel
@@ -74,10 +76,10 @@ class ModelServer:
         self._spec = spec
         self._instance_name = spec.instance_name
         output_names, state_names = list(spec.outputs), list(spec.states)
-        self.blocks = OutputBlocks(outputs, channel, spec.gpu_pools)
+        self.blocks = OutputBlocks(outputs, channel, spec.gpu_pools, bridges)
         os.register_at_fork(after_in_child=self.blocks.detach)
         self._reader = BatchReader(
-            inputs.view, list(spec.inputs), output_names, state_names, shared, lambda: _takes_device(spec)
+            inputs.view, list(spec.inputs), output_names, state_names, shared, lambda: _takes_device(spec), bridges
         )
         self._writer = ResponseWriter(
             self.blocks,

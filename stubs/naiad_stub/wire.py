@@ -18,7 +18,7 @@ import signal
 import struct
 from typing import Mapping, Optional
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 
 FRAME = struct.Struct("<IHH")
 MAX_FRAME = 256 << 20
@@ -74,9 +74,13 @@ class Kind:
     CREDIT = 27
     REPLY = 28
     READINESS_QUERY = 29
+    BRIDGE_OPENED = 30  # guest to host
     LOG_LEVELS = 31
     TAKES_DEVICE = 32
     EXPORTERS_ENDED = 33
+    OPEN_BRIDGE = 34
+    USE_BRIDGE = 35
+    CLOSE_BRIDGE = 36
     # fork server to host
     FORK_SERVER_READY = 40
     FORK_SERVER_FAILED = 41
@@ -101,8 +105,8 @@ into the socket and out of it cost more (measured: no gain at 4 KiB, a loss at 1
 # if it is a string, parameters as JSON, its trace if TRACED (u32 length and the context as JSON, may be empty), where
 # its inputs in GPU memory are if DEVICE_INPUTS (u16 count and DEVICE_PLACE each), where to write its outputs if
 # OUTPUT_PLACES (u16 count and OUTPUT_PLACE each), in the memory of which GPUs outputs may stay if GPU_READERS (u16
-# count and the UUID of each), layout of its inputs (`naiad_stub.layout`). The layout leaves room in the block for
-# inputs in GPU memory, where the host writes nothing.
+# count and the UUID of each), the number of a bridge if BRIDGE_OUTPUTS, layout of its inputs (`naiad_stub.layout`). The
+# layout leaves room in the block for inputs in GPU memory, where the host writes nothing.
 EXECUTE_HEAD = struct.Struct("<IHq")  # batch, requests, input block (-1 - n: none, and n bytes of inputs follow)
 EXECUTE_FRAME = struct.Struct(FRAME.format + EXECUTE_HEAD.format[1:])
 """The head of the frame and the one of the message, packed in one step."""
@@ -114,7 +118,8 @@ NO_STRING = 0xFFFF
 TRACED = 1 << 32
 """Flag of a request beside the 32 that models see: its calls belong to its trace."""
 SHARED_INPUTS = 1 << 33
-"""Flag of a request beside them: its inputs are in the segment that frontend processes write to, at its offset."""
+"""Flag of a request beside them: its inputs are in a bridge, at its offset (see BRIDGE_SHIFT); in bridge 0, which is
+the segment that frontend processes write to."""
 DEVICE_INPUTS = 1 << 34
 """Flag of a request beside them: some of its inputs are in GPU memory."""
 DEVICE_OUTPUTS = 1 << 35
@@ -123,6 +128,15 @@ OUTPUT_PLACES = 1 << 36
 """Flag of a request beside them: some of its outputs may stay in GPU memory, or are to be written to it."""
 GPU_READERS = 1 << 37
 """Flag of a request beside them: outputs may stay in the memory of those GPUs alone that their readers can use."""
+BRIDGE_OUTPUTS = 1 << 38
+"""Flag of a request beside them: its outputs are for the readers of a bridge."""
+BRIDGE_NUMBER = struct.Struct("<I")
+BRIDGE_SHIFT = 40
+"""Bits of an offset in a segment. Above them, blocks and offsets have the number of a bridge (`naiad_stub.bridges`); 0
+is the guest's own segment."""
+BRIDGE_OFFSETS = (1 << BRIDGE_SHIFT) - 1
+BRIDGE_FROM = 256 << 10
+"""Bytes of the tensors of a request or response from which they may be in a bridge."""
 DEVICE_COUNT = struct.Struct("<H")
 GPU_UUID_SIZE = 16
 DEVICE_PLACE = struct.Struct("<H16s64sQQ")
@@ -189,6 +203,7 @@ CALL_AWAITED = 4  # the same, but only while it executes a batch
 CALL_TRACED = 8
 CALL_USES_DEVICE = 16  # the caller uses GPU memory, and is told by TAKES_DEVICE whether the model takes it
 CALL_DEVICE_OUTPUTS = 32  # the outputs may stay in GPU memory
+CALL_BRIDGES = 64  # the outputs may be in bridges
 CALL_TRACE = struct.Struct("<Q")
 # RESULT: head, parameters as JSON or the error's message, where outputs in GPU memory are if DEVICE (as in EXECUTE),
 # layout of the outputs, and their bytes unless they are in a

@@ -496,9 +496,9 @@ def test_inputs_that_the_model_keeps_are_released_later(keeps):
     batch = batch_of(1, number=5)
     batch.block = 64
     batch.borrowed = BorrowedBlock(segment)
-    batch.shared = BorrowedBlock(segment)
+    batch.shared = {0: BorrowedBlock(segment)}
     view = batch.borrowed.view[:8]
-    shared = batch.shared.view[:8] if keeps else None
+    shared = batch.shared[0].view[:8] if keeps else None
     if not keeps:
         del view
     [done] = guest.run(batch)

@@ -142,7 +142,7 @@ def test_a_specification_arrives_as_it_was_sent(spec):
 
 @BOTH_KINDS
 def test_the_fields_of_load_are_those_that_stubs_of_this_protocol_read(spec, fields):
-    assert PROTOCOL_VERSION == 7
+    assert PROTOCOL_VERSION == 8
     assert spec.message().fields == fields
     assert LoadSpec.from_message(Load(fields)) == spec
 

@@ -147,6 +147,7 @@ class CallDecoder:
         if own & wire.DEVICE and any(isinstance(tensor.data, WrittenBytes) for tensor in request.inputs):
             raise ProtocolError(f"'{self._name}' sent a call with an input that it has not sent")
         keeps_outputs = bool(flags & wire.CALL_DEVICE_OUTPUTS)
+        request.reader = memory.bridges.load if flags & wire.CALL_BRIDGES else -1
         if handles or keeps_outputs:
             request.device = DeviceUse(has_inputs=bool(handles), keeps_outputs=keeps_outputs)
         return ModelCall(
@@ -211,6 +212,11 @@ def write_result(number: int, response: InferResponse | None, final: bool, memor
         code = _CODE_NUMBERS.get(response.error.code, 0)
         return _pack(number, -1, response.model_version, flags | wire.ERROR, code, text, b"")
     layout, offsets, size = _layout_of(response)
+    if size >= wire.BRIDGE_FROM and not response.is_on_device:
+        place = memory.bridges.place_of(response.outputs, offsets)
+        if place is not None and memory.bridges.hold(place):
+            parameters = orjson.dumps(dict(response.parameters)) if response.parameters else b""
+            return _pack(number, place.start, response.model_version, flags, 0, parameters, layout)
     room = memory.allocate_input(size)
     if room is None:
         raise memory.full_error(

@@ -110,7 +110,8 @@ class ExecutingBatch(NamedTuple):
         block: Their input block, less than 0 without one.
         sent: When its inputs began to be copied (monotonic ns); 0 if the guest exited before it read the message.
         size: Rows of its requests together.
-        places: Where the inputs are that frontend processes wrote; they stay there while something refers to this.
+        places: Where the inputs are that frontend processes or other guests wrote; they stay there while something
+            refers to this.
     """
 
     keys: Sequence[int]
@@ -130,6 +131,31 @@ def shared_places(batch: Sequence[KeyedRequest], shared: SharedInputs) -> Sequen
     return places if any(places) else ()
 
 
+def bridge_places(
+    batch: Sequence[KeyedRequest],
+    places: Sequence[InputPlace | None],
+    interface: ModelInterface,
+    memory: InstanceMemory,
+) -> Sequence[InputPlace | None]:
+    """*places*, as `shared_places` gives them, with those of long inputs that are in bridges which the guest reads."""
+    found: list[InputPlace | None] | None = None
+    for index, (_, request, packed) in enumerate(batch):
+        size = packed[2] if packed is not None else sum([len(tensor.data) for tensor in request.inputs])
+        if (
+            size < wire.BRIDGE_FROM
+            or request.reader < 0
+            or request.device is not None
+            or (places and places[index] is not None)
+        ):
+            continue
+        offsets = (packed or interface.plan.pack_inputs(request))[1]
+        place = memory.bridges.place_of(request.inputs, offsets, request.model_name, request.model_version)
+        if place is not None:
+            found = found or list(places) or [None] * len(batch)
+            found[index] = place
+    return found or places
+
+
 def write_execute(
     number: int,
     batch: Sequence[KeyedRequest],
@@ -145,7 +171,7 @@ def write_execute(
         batch: The requests, checked against the model.
         interface: The model's interface.
         memory: The instance's memory.
-        places: As `shared_places` gives them: these inputs are not copied.
+        places: As `shared_places` and `bridge_places` give them: these inputs are not copied.
         copies: Gets the copies of a batch with many bytes, which the caller has to make; None to make all of them here.
 
     Returns:
@@ -348,6 +374,11 @@ def _pack_request(
         correlation_text = correlation.encode()
         correlation, correlation_size = 0, len(correlation_text)
     flags, rest = request.flags | host_flags, layout
+    # Without `packs_inputs`, outputs may include states of sequences, which are for the server alone.
+    if request.reader > 0 and request.device is None and interface.plan.packs_inputs:
+        bridge = memory.bridges.to_reader(request.reader)
+        if bridge:
+            flags, rest = flags | wire.BRIDGE_OUTPUTS, wire.BRIDGE_NUMBER.pack(bridge) + rest
     if request.device is not None:
         flags, rest = _with_devices(flags, request, request.device, layout, interface, memory)
     # Few requests are traced, so the head has no field for it: a flag says that a context comes before the layout.

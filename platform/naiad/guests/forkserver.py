@@ -134,9 +134,11 @@ class ForkServer:
             raise CannotForkError(problem)
         host_end, guest_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         host_side, guest_side = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        host_bridges, guest_bridges = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         (out, guest_out), (err, guest_err) = os.pipe(), os.pipe()
-        inputs, outputs = memory.input_descriptor, memory.output_descriptor
-        descriptors: tuple[int, ...] = (guest_end.fileno(), guest_side.fileno(), inputs, outputs, guest_out, guest_err)
+        sockets = (guest_end.fileno(), guest_side.fileno(), guest_bridges.fileno())
+        descriptors: tuple[int, ...]
+        descriptors = (*sockets, memory.input_descriptor, memory.output_descriptor, guest_out, guest_err)
         if shared is not None:
             descriptors += (shared.descriptor,)
         shared_size = 0 if shared is None else shared.capacity
@@ -147,21 +149,26 @@ class ForkServer:
         except BaseException:
             host_end.close()
             host_side.close()
+            host_bridges.close()
             for _, pipe in output:
                 pipe.close()
             raise
         finally:
             guest_end.close()
             guest_side.close()
+            guest_bridges.close()
             os.close(guest_out)
             os.close(guest_err)
         host_end.setblocking(False)
         host_side.setblocking(False)
+        host_bridges.setblocking(False)
+        host_bridges.shutdown(socket.SHUT_RD)  # as in `launch`
         return LaunchedGuest(
             pid=pid,
             output=output,
             channel=host_end,
             side=host_side,
+            bridges=host_bridges,
             guest_id=guest_id,
             reap=lambda ended: self._reap(pid, ended),
         )

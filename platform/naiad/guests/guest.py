@@ -59,8 +59,8 @@ class GuestProcess:
 
     async def spawn(
         self, memory: InstanceMemory, on_line: Callable[[str, str], None], on_exit: Callable[[int], None]
-    ) -> tuple[socket.socket, socket.socket]:
-        """Start it; return the host's ends of its channel and of its readiness socket.
+    ) -> tuple[socket.socket, socket.socket, socket.socket]:
+        """Start it; return the host's ends of its channel, of its readiness socket and of its socket for bridges.
 
         Args:
             memory: Of the instance.
@@ -79,7 +79,7 @@ class GuestProcess:
             for name, pipe in launched.output
         ]
         self._watch()
-        return launched.channel, launched.side
+        return launched.channel, launched.side, launched.bridges
 
     def kill(self) -> None:
         """Kill it and every process it started; `exited` is set when it has exited."""

@@ -117,6 +117,7 @@ class LaunchedGuest:
         output: The pipes it prints into, by the stream's name; none if it prints to the host's terminal.
         channel: The host's end of its channel.
         side: The host's end of its readiness socket.
+        bridges: The host's end of the socket that passes descriptors of bridges.
         guest_id: Its id for the sweeper (`guests.sweeper`).
         reap: To be called once when it has exited. It frees the process id and calls back with the exit status as
             `subprocess` gives it, and the reason if the guest ended because another process did.
@@ -126,6 +127,7 @@ class LaunchedGuest:
     output: tuple[tuple[str, IO[bytes]], ...]
     channel: socket.socket
     side: socket.socket
+    bridges: socket.socket
     guest_id: str
     reap: Callable[[Callable[[int, str], None]], None]
 
@@ -173,13 +175,16 @@ def _spawn(spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest:
     """
     host_end, guest_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     host_side, guest_side = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    host_bridges, guest_bridges = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     descriptors: tuple[int, ...]
-    descriptors = (guest_end.fileno(), guest_side.fileno(), memory.input_descriptor, memory.output_descriptor)
+    descriptors = (guest_end.fileno(), guest_side.fileno(), guest_bridges.fileno())
+    descriptors += (memory.input_descriptor, memory.output_descriptor)
     arguments: dict[str, int | str] = {
         "--socket": descriptors[0],
         "--side": descriptors[1],
-        "--inputs": descriptors[2],
-        "--outputs": descriptors[3],
+        "--bridges": descriptors[2],
+        "--inputs": descriptors[3],
+        "--outputs": descriptors[4],
         "--inputs-size": memory.inputs.capacity,
         "--outputs-size": memory.output_capacity,
     }
@@ -192,18 +197,23 @@ def _spawn(spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest:
     except BaseException:
         host_end.close()
         host_side.close()
+        host_bridges.close()
         raise
     finally:
         guest_end.close()
         guest_side.close()
+        guest_bridges.close()
     host_end.setblocking(False)
     host_side.setblocking(False)
+    host_bridges.setblocking(False)
+    host_bridges.shutdown(socket.SHUT_RD)  # nobody would read what the guest sends there
     pipes = (("stdout", process.stdout), ("stderr", process.stderr))
     return LaunchedGuest(
         pid=process.pid,
         output=tuple((name, pipe) for name, pipe in pipes if pipe is not None),
         channel=host_end,
         side=host_side,
+        bridges=host_bridges,
         guest_id=guest_id,
         reap=lambda ended: ended(process.wait(), ""),
     )

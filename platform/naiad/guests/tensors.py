@@ -88,13 +88,21 @@ def copy_or_borrow(
     Raises:
         ProtocolError: If a block is missing or outside the segment.
     """
+    data: Buffer
     if apart:
         return _borrow_each(blocks, layout, memory, sender, handles)
     block = blocks[0]
+    if block > wire.BRIDGE_OFFSETS and len(blocks) == 1:
+        offset = block & wire.BRIDGE_OFFSETS
+        bridge = memory.bridges.written.get(block >> wire.BRIDGE_SHIFT)
+        if bridge is None or offset + layout.end > bridge.capacity:
+            raise ProtocolError(f"tensors of '{sender}' are outside its segments")
+        data = bridge.borrow(offset, layout.end)
+        return [data[start:end] for _, _, _, start, end in layout.entries]
     if block + layout.end > len(memory.outputs) or len(blocks) > 1:
         raise ProtocolError(f"tensors of '{sender}' are outside its segment")
     if layout.end <= memory.copy_limit:
-        data: Buffer = bytes(memory.outputs[block : block + layout.end])
+        data = bytes(memory.outputs[block : block + layout.end])
         if len(layout.entries) > 1 and layout.end > _SLICE_LIMIT:
             data = memoryview(data)
         memory.released.append(block)

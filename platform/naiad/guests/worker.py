@@ -26,6 +26,7 @@ from naiad_stub.messages import (
     FROM_GUEST,
     READABLE_GPUS,
     REQUEST_PROGRESS,
+    BridgeOpened,
     CancelCalls,
     CancelRequests,
     Completed,
@@ -66,6 +67,7 @@ from naiad.guests.exchange import (
     ModelInterface,
     Responses,
     SingleResponse,
+    bridge_places,
     check_sendable,
     pack_released,
     read_memory_usage,
@@ -258,7 +260,7 @@ class Worker:
         """
         self._startup = startup = GuestStartup(self.spec, self._process, self._send)
         try:
-            sock, side = await self._process.spawn(
+            sock, side, bridges = await self._process.spawn(
                 self.memory,
                 lambda stream, line: self._delegate.on_output_line(self, stream, line),
                 self._on_process_exit,
@@ -270,6 +272,9 @@ class Worker:
         on_frame = self._on_watched_frame if self._watch.seconds else self._on_frame
         self._channel = Channel(sock, self._loop, on_frame, self._on_channel_end, self._on_activity)
         self.readiness = ReadinessProbe(side, self.spec.name)
+        # With a limit on its address space, bridges would take what the model may use.
+        load = 0 if self.spec.memory_limit else self._interface.plan.generation
+        self.memory.bridges.start(load, bridges, self._send)
         try:
             config = await startup.wait()
         except (ModelError, GuestExitedError) as error:
@@ -326,6 +331,8 @@ class Worker:
             return number
         shared = self.spec.inputs
         places = () if shared is None else shared_places(batch, shared)
+        if self.memory.bridges.load:
+            places = bridge_places(batch, places, self._interface, self.memory)
         try:
             data, block = write_execute(number, batch, self._interface, self.memory, places, self._copies)
         except BaseException:
@@ -601,6 +608,8 @@ class Worker:
                 self.gpus = _read_gpus(message.fields)
             case Notification():
                 self._services.on_notification(self, message.subject, message.fields)
+            case BridgeOpened():
+                self.memory.bridges.on_opened(message.number)
             case MemoryUsage():
                 self.memory_usage = read_memory_usage(message.usage)
             case Hello() | Progress() | Ready() | Completed() | Failed():

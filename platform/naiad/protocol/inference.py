@@ -135,6 +135,9 @@ class InferRequest:
         propagated: Headers of the client's request that the requests caused by it carry on: its trace context and its
             chain of servers. Models find them in the context of the request's trace.
         device: What it has to do with GPU memory; None for nothing.
+        reader: Number of the load (`Target.number`) to whose guests all its outputs go, and to nothing else: these
+            guests may read and write them where they are. 0 if they may go elsewhere,
+            -1 if its inputs are always copied as well.
     """
 
     model_name: str
@@ -152,6 +155,7 @@ class InferRequest:
     place: InputPlace | None = None
     propagated: Mapping[str, str] = field(default_factory=_no_headers)
     device: DeviceUse | None = None
+    reader: int = 0
 
 
 @dataclass(slots=True)

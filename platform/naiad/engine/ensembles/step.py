@@ -39,6 +39,7 @@ from naiad.protocol.inference import (
 logger = logging.getLogger("naiad.engine")
 
 _NO_DEVICE = DeviceUse()
+_CALLER, _NO_READER = -1, -2
 _SUBMITTED_AT_ONCE = 64
 """Steps whose turn has come that are submitted in one turn of the event loop: each takes up to about 0.1 ms."""
 
@@ -139,6 +140,7 @@ class StepSubmitter:
         self.on_waiting = on_waiting
         self.uses_device = False
         self._plans: dict[int, StepPlan] = {}
+        self._readers: dict[int, int] = {}  # by step: what alone gets its outputs
         self._following: deque[StepRequest] = deque()  # they have entered their step, and are submitted next
         self._is_submitting = False
 
@@ -171,6 +173,27 @@ class StepSubmitter:
             return bool(self.registry.find(found.model, found.version).device & DEVICE_INPUTS)
         except NaiadError:
             return False
+
+    def reader_of(self, step: int, asked: InferRequest) -> int:
+        """The load to whose guests all outputs of a step go; 0 if they go to several, or to a client."""
+        reader = self._readers.get(step)
+        if reader is None:
+            reader = self._readers[step] = self._find_reader(step)
+        if reader == _CALLER:
+            return asked.reader
+        plan = self._plans.get(reader)
+        return 0 if plan is None else plan.number
+
+    def _find_reader(self, step: int) -> int:
+        """The step that alone gets all outputs of a step; `_CALLER` if the ensemble's caller does."""
+        consumers: set[int] = set()
+        for tensor in self.graph.steps[step].outputs.values():
+            found = list(self.graph.consumers.get(tensor, ()))
+            if len(found) > 1 or (found and tensor in self.graph.outputs):
+                return _NO_READER
+            consumers.update(found or [_CALLER if tensor in self.graph.outputs else _NO_READER])
+        consumers.discard(_NO_READER)  # outputs that are dropped
+        return consumers.pop() if len(consumers) == 1 else _NO_READER
 
     def gpus_of(self, steps: Iterable[int]) -> frozenset[bytes] | None:
         """The GPUs whose memory the models of all *steps* can use; None if that is not known."""
@@ -314,6 +337,7 @@ class StepRequest:
             self,
             propagated=asked.propagated,
             device=device,
+            reader=self._submitter.reader_of(self.step, asked),
         )
 
     def _device_use(self, step: EnsembleStep, plan: StepPlan, inputs: Sequence[InputTensor]) -> DeviceUse | None:

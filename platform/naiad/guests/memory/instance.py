@@ -15,9 +15,10 @@ import weakref
 from collections import deque
 
 from naiad_stub.segment import DEFAULT_CAPACITY, Segment, create_memory
-from naiad_stub.wire import INLINE_LIMIT
+from naiad_stub.wire import BRIDGE_OFFSETS, INLINE_LIMIT
 
 from naiad.core.errors import OutOfMemoryError
+from naiad.guests.memory.bridges import GuestBridges
 from naiad.guests.memory.device_bytes import DeviceRegions
 from naiad.guests.memory.frontend_memory import FrontendMemory
 from naiad.guests.memory.reservations import InputReservations
@@ -42,6 +43,7 @@ class InstanceMemory:
         released: Offsets of output blocks that the guest may free, not yet sent to it. Filled by the thread that drops
             the last reference.
         regions: GPU memory that the guest shares with others.
+        bridges: Memory that it shares with guests of other models.
         copy_limit: Outputs up to this many bytes are copied out of their segment.
         has_large_released: Whether a borrowed block is among them: sent soon, so that the guest uses its pages again
             before it touches others.
@@ -56,11 +58,14 @@ class InstanceMemory:
             OutOfMemoryError: If the system refuses even small segments.
         """
         self.input_descriptor = self.output_descriptor = -1
+        self.released: deque[int] = deque()
+        self.has_large_released = False
+        self.bridges = GuestBridges(name, self)
         try:
             self.input_descriptor, input_size = create_memory(f"naiad-{name}-in", capacity)
             self.output_descriptor, output_size = create_memory(f"naiad-{name}-out", capacity)
             self.inputs = Segment(self.input_descriptor, input_size)
-            self._outputs = Segment(self.output_descriptor, output_size)
+            self._outputs = Segment(self.output_descriptor, output_size, owner=self.bridges)
         except OSError as error:
             self.close_descriptors()
             raise OutOfMemoryError(
@@ -69,9 +74,7 @@ class InstanceMemory:
             ) from error
         self.reservations = InputReservations(self.inputs)
         self.outputs = self._outputs.view
-        self.released: deque[int] = deque()
         self.regions = DeviceRegions()
-        self.has_large_released = False
         self._borrowed: dict[int, weakref.ref[Bytes]] = {}  # by block
         self.copy_limit = COPY_LIMIT if shared is None else 0
         self._shared = shared
@@ -121,6 +124,9 @@ class InstanceMemory:
 
     def release_input(self, block: int) -> None:
         """Free an input block that the guest no longer refers to."""
+        if block > BRIDGE_OFFSETS:
+            self.bridges.held.pop(block, None)
+            return
         self.regions.release(block)
         if block in self.reservations.sent:
             del self.reservations.sent[block]  # the request may still refer to it
@@ -151,6 +157,7 @@ class InstanceMemory:
         """Unmap; parts that responses refer to stay valid until they are dropped."""
         self.close_descriptors()
         self.regions.close()
+        self.bridges.close()
         self.reservations.close()
         self.inputs.close()
         if self._shared is not None:

@@ -1,0 +1,321 @@
+"""Long tensors from model to model: through bridges, that is memory which their two models alone map."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.http
+from serving.written import evaluate, write_model
+from support.server import ServerProcess
+from support.waiting import until
+
+DOUBLES = """
+def initialize(self, args):
+    self.kept = []
+
+def execute(self, requests):
+    responses = []
+    for request in requests:
+        array = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+        if array.size and array.flat[0] < 0:
+            os._exit(7)
+        array *= 2  # it is the model's own
+        self.kept.append((array, array.flat[0] if array.size else 0))
+        if not all((kept == value).all() for kept, value in self.kept):
+            raise ValueError("an input that was kept is another's now")
+        del self.kept[:-3]
+        responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)]))
+    return responses
+"""
+REPEATS = """
+def execute(self, requests):
+    for request in requests:
+        array = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+        sender = request.get_response_sender()
+        for number in range(5):
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array + number)]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+WHERE = """
+def execute(self, requests):
+    responses = []
+    for request in requests:
+        array = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+        start = array.__array_interface__["data"][0]
+        lines = open("/proc/self/maps").read().splitlines()
+        bounds = [[int(each, 16) for each in line.split()[0].split("-")] for line in lines if "-bridge" in line]
+        found = np.array([any(begin <= start < end for begin, end in bounds)], np.float32)
+        responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", found)]))
+    return responses
+"""
+"""Whether its input is in a bridge."""
+PORTS = """
+input [{ name: "IN" data_type: TYPE_FP32 dims: [-1] }]
+output [{ name: "OUT" data_type: TYPE_FP32 dims: [-1] }]
+"""
+DEFINITIONS = """
+import asyncio, concurrent.futures, random
+kept = []
+def request(value, size, model="doubles"):
+    shape = (1, size) if model == "batched" else size
+    inputs = [pb_utils.Tensor("IN", np.full(shape, value, np.float32))]
+    return pb_utils.InferenceRequest(model_name=model, requested_output_names=["OUT"], inputs=inputs)
+def result(response):
+    if response.has_error():
+        return response.error().message()
+    tensor = pb_utils.get_output_tensor_by_name(response, "OUT")
+    return np.zeros(0, np.float32) if tensor is None else tensor.as_numpy()
+def call(value, size, model="doubles"):
+    return result(request(value, size, model).exec())
+def place(array):
+    start = array.__array_interface__["data"][0]
+    for line in open("/proc/self/maps"):
+        begin, end = [int(each, 16) for each in line.split()[0].split("-")]
+        if begin <= start < end:
+            return " ".join(line.split()[5:6]).lstrip("/")
+def talk(seed, count, sizes, model="doubles"):
+    choose, wrong = random.Random(seed), []
+    for number in range(count):
+        value, size = float(seed * 1000 + number), choose.choice(sizes)
+        array = call(value, size, model)
+        if isinstance(array, str) or array.size != size or not (array == 2 * value).all():
+            wrong.append((value, size, array if isinstance(array, str) else array.shape))
+            continue
+        array += 1  # it is the model's own
+        kept.append((array, 2 * value + 1))
+        wrong += [(value, "kept") for array, value in kept if not (array == value).all()]
+        del kept[:-4]
+    return wrong
+"""
+SIZES = "(0, 3, 5_000, 70_000, 300_000, 1_000_000)"
+LONG = 300_000
+
+
+def write(repository: Path, name: str, methods: str, more: str = "") -> None:
+    file = write_model(repository, name, methods)
+    (file.parents[1] / "config.pbtxt").write_text(f'backend: "python"\n{PORTS}{more}')
+
+
+def serving(tmp_path: Path, *options: str, called: str = "", callers: int = 1) -> ServerProcess:
+    models = tmp_path / "models"
+    write(models, "doubles", DOUBLES, called)
+    write_model(models, "caller", config=f"instance_group [{{ count: {callers} kind: KIND_CPU }}]")
+    return ServerProcess(models, *options, work=tmp_path)
+
+
+def ask(server: ServerProcess, code: str, model: str = "caller") -> str:
+    if evaluate(server, model, "'call' in globals()") != "True":
+        assert evaluate(server, model, DEFINITIONS) == "done"
+    return evaluate(server, model, code)
+
+
+def bridges_of(pid: int) -> Counter[str]:
+    """The bridges that a process maps, by their names."""
+    return Counter(re.findall(r"memfd:naiad-(\S+?)(?:_0)+-bridge", Path(f"/proc/{pid}/maps").read_text()))
+
+
+def guest(server: ServerProcess, model: str) -> int:
+    return int(evaluate(server, model, "os.getpid()"))
+
+
+def host(server: ServerProcess) -> int:
+    """The process that has the models."""
+    (parent,) = {child.ppid() for child in server.children() if "--instance" in child.cmdline()}
+    return int(parent)
+
+
+def settle(server: ServerProcess, code: str = f"talk(1, 6, [{LONG}])") -> None:
+    """Have long tensors go both ways until both go through bridges."""
+
+    def both() -> bool:
+        assert ask(server, code) == "[]"
+        return len(bridges_of(guest(server, "caller"))) == 2
+
+    until(both, "bridges both ways")
+
+
+@pytest.mark.parametrize("callers", [1, 2])
+def test_tensors_of_all_sizes_come_back_unchanged_and_stay_their_models_own(tmp_path, callers):
+    with serving(tmp_path, callers=callers) as server, ThreadPoolExecutor(4) as pool:
+        ask(server, "1")
+        talks = [pool.submit(ask, server, f"talk({seed}, 30, {SIZES})") for seed in range(1, 9)]
+        assert [each.result() for each in talks] == ["[]"] * 8
+        threads = f"pool = concurrent.futures.ThreadPoolExecutor(4)\nfound = list(pool.map(lambda seed: talk(seed, 20, {SIZES}), range(4)))\npool.shutdown()"
+        assert ask(server, threads) == "done"
+
+
+def test_two_models_share_bridges_and_no_third_one_maps_them(tmp_path):
+    models = tmp_path / "models"
+    write_model(models, "other")
+    write(models, "elsewhere", DOUBLES)
+    with serving(tmp_path) as server:
+        settle(server)
+        caller, other = guest(server, "caller"), guest(server, "other")
+        assert bridges_of(caller) == {"caller": 1, "doubles": 1}
+        assert bridges_of(host(server)) == {"caller": 1, "doubles": 1}
+        assert bridges_of(other) == {}
+        until(
+            lambda: (
+                ask(server, f"talk(1, 3, [{LONG}], 'elsewhere')") == "[]"
+                and len(bridges_of(caller)) > 1
+                and sum(bridges_of(caller).values()) == 4
+            ),
+            "bridges to another model",
+        )
+        mapped = {pid.pid: bridges_of(pid.pid) for pid in server.children() if "--instance" in pid.cmdline()}
+        assert sorted(sum(found.values()) for found in mapped.values()) == [0, 2, 2, 4]
+
+
+def test_tensors_in_bridges_are_read_where_they_were_written(tmp_path):
+    """By the called model and by the caller; short ones are copied as before."""
+    write(tmp_path / "models", "where", WHERE)
+    with serving(tmp_path) as server:
+        settle(server)
+        assert ask(server, f"place(call(1, {LONG}))") == "'memfd:naiad-doubles_0-bridge'"
+        assert "-bridge" not in ask(server, "place(call(1, 20_000))")
+        until(lambda: ask(server, f"float(call(1, {LONG}, 'where')[0])") == "1.0", "a bridge to the called model")
+        assert ask(server, "float(call(1, 20_000, 'where')[0])") == "0.0"
+
+
+def test_responses_of_a_decoupled_model_stay_as_they_were_sent(tmp_path):
+    models = tmp_path / "models"
+    write(models, "repeats", REPEATS, "model_transaction_policy { decoupled: true }")
+    with serving(tmp_path) as server:
+        code = f"[(a.size, float(a.min()), float(a.max())) for a in [result(r) for r in request(7, {LONG}, 'repeats').exec(decoupled=True)] if a.size]"
+        for _ in range(4):
+            assert ask(server, code) == repr([(LONG, float(n), float(n)) for n in range(7, 12)])
+        assert (
+            ask(
+                server,
+                f"[r for _ in range(5) for r in [request(1, {LONG}, 'repeats').exec(decoupled=True)]][0].cancel()",
+            )
+            == "None"
+        )
+        assert ask(server, code) == repr([(LONG, float(n), float(n)) for n in range(7, 12)])
+
+
+def test_calls_by_coroutines_threads_and_a_batching_model_do_not_mix(tmp_path):
+    models = tmp_path / "models"
+    write(models, "batched", DOUBLES, "max_batch_size: 4\ndynamic_batching { max_queue_delay_microseconds: 2000 }")
+    (models / "batched" / "config.pbtxt").write_text(
+        'backend: "python"\n' + PORTS + "max_batch_size: 4\ndynamic_batching { max_queue_delay_microseconds: 2000 }"
+    )
+    with serving(tmp_path) as server:
+        code = f"pool = concurrent.futures.ThreadPoolExecutor(6)\nwrong = list(pool.map(lambda seed: talk(seed, 25, (70_000, {LONG}), 'batched'), range(6)))\npool.shutdown()"
+        for _ in range(2):
+            assert ask(server, code) == "done"
+            assert ask(server, "wrong") == repr([[]] * 6)
+
+
+def test_a_guest_that_dies_fails_its_own_call_and_leaves_nothing(tmp_path):
+    with serving(tmp_path) as server:
+        settle(server)
+        process = host(server)
+        before = descriptors(process), bridges_of(process)
+        for _ in range(3):
+            assert "exit" in ask(server, f"call(-1, {LONG})")
+            settle(server)
+        until(lambda: (descriptors(process), bridges_of(process)) == before, "descriptors and mappings as before")
+        assert bridges_of(guest(server, "caller")) == {"caller": 1, "doubles": 1}
+
+
+def test_a_caller_that_dies_during_a_call_leaves_nothing(tmp_path):
+    with serving(tmp_path) as server:
+        settle(server)
+        process = host(server)
+        before = descriptors(process), bridges_of(process)
+        for _ in range(3):
+            document = {
+                "inputs": [
+                    {
+                        "name": "CODE",
+                        "datatype": "BYTES",
+                        "shape": [1],
+                        "data": [
+                            f"pool = concurrent.futures.ThreadPoolExecutor(4); futures = [pool.submit(call, 1, {LONG}) for _ in range(8)]; os._exit(9)"
+                        ],
+                    }
+                ]
+            }
+            assert server.post("/v2/models/caller/infer", document).status == 500
+            until(lambda: server.get("/v2/models/caller/ready").status == 200, "the caller to be there again")
+            settle(server)
+        until(lambda: (descriptors(process), bridges_of(process)) == before, "descriptors and mappings as before")
+
+
+def test_bridges_end_with_a_model_that_is_loaded_again_or_unloaded(tmp_path):
+    with serving(tmp_path, "--model-control-mode=explicit", "--load-model=*") as server:
+        settle(server)
+        process = host(server)
+        before = descriptors(process)
+        file = tmp_path / "models" / "doubles" / "1" / "model.py"
+        for number in range(2):
+            file.write_text(f"{file.read_text()}# {number}\n")
+            assert server.post("/v2/repository/models/doubles/load", {}).status == 200
+            settle(server)
+        assert ask(server, "kept.clear()") == "None"
+        assert ask(server, f"talk(1, 2, [{LONG}])") == "[]"
+        until(lambda: descriptors(process) == before, "descriptors as before")
+        assert ask(server, "kept.clear()") == "None"
+        assert server.post("/v2/repository/models/doubles/unload", {}).status == 200
+        until(lambda: not bridges_of(process) and not bridges_of(guest(server, "caller")), "the bridges to end")
+
+
+def test_a_model_with_a_memory_limit_gets_its_tensors_by_copies(tmp_path):
+    limit = 'parameters { key: "memory_limit" value { string_value: "2G" } }'
+    with serving(tmp_path, called=limit) as server:
+        for _ in range(3):
+            assert ask(server, f"talk(1, 5, [{LONG}])") == "[]"
+        assert bridges_of(host(server)) == {}
+
+
+@pytest.mark.parametrize("options", [(), ("--frontends=2",)])
+def test_ensembles_pass_long_tensors_from_step_to_step(tmp_path, options):
+    """One chain; and one whose first output goes to two steps and to the client, so that it is copied."""
+    models = tmp_path / "models"
+    for name in ("first", "second", "third"):
+        write(models, name, DOUBLES)
+    chain = [("first", "IN", "a"), ("second", "a", "b"), ("third", "b", "OUT")]
+    fork = [("first", "IN", "OUT"), ("second", "OUT", "x"), ("third", "OUT", "y")]
+    for name, steps, outputs in (("chain", chain, ["OUT"]), ("fork", fork, ["OUT", "x", "y"])):
+        (models / name / "1").mkdir(parents=True)
+        text = "".join(
+            f'step {{ model_name: "{model}" model_version: -1 input_map {{ key: "IN" value: "{source}" }} '
+            f'output_map {{ key: "OUT" value: "{target}" }} }}\n'
+            for model, source, target in steps
+        )
+        ports = "".join(f'output {{ name: "{each}" data_type: TYPE_FP32 dims: [-1] }}\n' for each in outputs)
+        (models / name / "config.pbtxt").write_text(
+            f'platform: "ensemble"\ninput {{ name: "IN" data_type: TYPE_FP32 dims: [-1] }}\n{ports}'
+            f"ensemble_scheduling {{\n{text}}}\n"
+        )
+    with serving(tmp_path, *options) as server, ThreadPoolExecutor(4) as pool:
+
+        def talk(seed: int) -> list[str]:
+            wrong = []
+            with tritonclient.http.InferenceServerClient(server.http_url) as client:
+                for number in range(12):
+                    value, size = float(seed * 100 + number), (LONG, 70_000, 1_000_000)[number % 3]
+                    given = tritonclient.http.InferInput("IN", [size], "FP32")
+                    given.set_data_from_numpy(np.full(size, value, np.float32))
+                    for model, factors in (("chain", {"OUT": 8}), ("fork", {"OUT": 2, "x": 4, "y": 4})):
+                        result = client.infer(model, [given])
+                        for name, factor in factors.items():
+                            array = result.as_numpy(name)
+                            if array.shape != (size,) or not (array == factor * value).all():
+                                wrong.append(f"{model} {name} {size} of {value}")
+            return wrong
+
+        assert list(pool.map(talk, range(1, 5))) == [[]] * 4
+        assert set(bridges_of(host(server))) == {"first", "second"}
+        assert ask(server, f"talk(1, 1, [{LONG}], 'first')") == "[]"
+        assert ask(server, f"[float(call(1, {LONG}, 'chain').sum()) for _ in range(4)]") == repr([8.0 * LONG] * 4)
+
+
+def descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
