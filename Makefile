@@ -30,7 +30,7 @@ demo: $(VENV)/.ready-demo  ## The main job on real input, in under five minutes
 demo-llm: $(VENV)/.ready-demo  ## Language models, asked by OpenAI's client, in under three minutes
 	$(BIN)/python examples/demo/demo_llm.py
 
-demo-ray: $(VENV)/.ready-demo-ray  ## Two nodes of a Ray cluster under load: updates and a killed node, in about a minute
+demo-ray: $(VENV)/.ready-demo-ray  ## Two nodes of a Ray cluster under load: updates and a killed node; installs Ray (490 MB) first, and prints how long it took
 	$(BIN)/python examples/demo/demo_ray.py
 
 test: $(VENV)/.ready-dev  ## Every test; TESTS='-m "not slow"' leaves some out

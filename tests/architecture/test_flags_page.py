@@ -26,3 +26,10 @@ def test_the_pages_of_errors_have_the_messages_of_the_source() -> None:
     advice = "run .venv/bin/python docs/make_errors.py"
     assert written["CATALOGUE"].read_text(encoding="utf-8") == written["catalogue"](), advice
     assert written["TROUBLESHOOTING"].read_text(encoding="utf-8") == written["troubleshooting"](), advice
+
+
+def test_the_document_of_the_api_that_servers_read_is_the_handwritten_one_as_it_is_now() -> None:
+    written = runpy.run_path(str(ROOT / "docs" / "make_openapi.py"))
+
+    advice = "run .venv/bin/python docs/make_openapi.py"
+    assert written["TARGET"].read_text(encoding="utf-8") == written["document"](), advice

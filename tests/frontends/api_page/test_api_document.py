@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import runpy
-from pathlib import Path
 
 import pytest
 from fakes.engine import FakeEngine
@@ -14,19 +12,11 @@ from frontends.openapi.document import DOCUMENT
 from naiad.frontends.api_page.document import ApiDocument, ServedApis
 from naiad.protocol.metadata import IndexEntry, ModelState
 
-ROOT = Path(__file__).parents[3]
 ALL = ServedApis(openai=True, openai_port=8000, console=True)
 
 
 def read(engine=None, served=ALL):
     return json.loads(asyncio.run(ApiDocument(engine or FakeEngine(), served).read()))
-
-
-def test_what_the_server_reads_is_the_handwritten_document_as_it_is_now():
-    written = runpy.run_path(str(ROOT / "docs" / "make_openapi.py"))
-    assert written["TARGET"].read_text(encoding="utf-8") == written["document"](), (
-        "run .venv/bin/python docs/make_openapi.py"
-    )
 
 
 def test_every_route_of_the_handwritten_document_is_in_the_servers_and_no_other_but_those_of_its_models():
