@@ -107,7 +107,9 @@ class EventStreamWriter:
             return []  # this choice is finished; the response has new output for another one of the prompt
         chunks = self._first_chunks(choice)
         choice.finish_reason = delta.finish_reason
-        delta.message = self._custom.streamed(choice.index, delta.message, is_last=delta.finish_reason is not None)
+        if self._request.custom_tools:
+            is_last = delta.finish_reason is not None
+            delta.message = self._custom.streamed(choice.index, delta.message, is_last=is_last)
         is_new = delta.text or delta.logprobs or delta.message
         if delta.finish_reason is not None and is_new and self._request.is_chat:
             # OpenAI sends a chat's finish reason in a separate chunk, with an empty delta.

@@ -126,8 +126,6 @@ class CustomCalls:
             message: New members of the message; None for none.
             is_last: Whether no part follows.
         """
-        if not self._names:
-            return message
         calls = (message or {}).get("tool_calls") or []
         made = [part for place, call in enumerate(calls) for part in self._part(choice, place, call)]
         if is_last:

@@ -226,9 +226,7 @@ def read_output(response: InferResponse) -> ModelOutput:
             delta.logprobs = _json(logprobs) or []
         for delta, message in zip(deltas, strings(outputs.get("message")), strict=False):
             delta.message = _message(_json(message))
-        prompt_logprobs, transfer = (
-            next((_json(text) for text in strings(outputs.get(name))), None) for name in (_PROMPT_LOGPROBS, _TRANSFER)
-        )
+        prompt_logprobs, transfer = _first_json(outputs.get(_PROMPT_LOGPROBS)), _first_json(outputs.get(_TRANSFER))
     except ValueError as problem:
         raise ApiError(f"The model returned invalid JSON: {problem}", status=SERVER_ERROR) from None
     return ModelOutput(
@@ -240,6 +238,11 @@ def read_output(response: InferResponse) -> ModelOutput:
         prompt_logprobs,
         transfer,
     )
+
+
+def _first_json(output: OutputTensor | None) -> Any:
+    """The value of the first string of an output, which is JSON; None if the output is absent or empty."""
+    return None if output is None else next(map(_json, strings(output)), None)
 
 
 def _json(text: str) -> Any:
