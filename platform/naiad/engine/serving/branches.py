@@ -15,6 +15,7 @@ from naiad.core.errors import NaiadError, without_frames
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.serving.admission import Admission
 from naiad.engine.serving.tracker import RequestTracker
+from naiad.engine.serving.version_log import VersionLog
 from naiad.engine.serving.warmup import WarmupSample
 from naiad.engine.statistics.counters import Statistics
 from naiad.guests.launch import LaunchSpec
@@ -92,10 +93,12 @@ class Branches(Protocol):
 
     Attributes:
         take_back: Called with a request that its branch did not take: its key, the request, its sink.
+        log: The version's log, which gets what guests of branches log, too.
         typical: How long `execute` usually takes in the slowest of them, as they reported last, in nanoseconds.
     """
 
     typical: int
+    log: VersionLog
     take_back: Callable[[int, InferRequest, Sink], None]
 
     async def start(self) -> None:
@@ -201,12 +204,13 @@ class Spreading:
         self._count_serving = count_serving
         self._loop = asyncio.get_running_loop()
         self._moving: asyncio.TimerHandle | None = None
+        self._is_closed = False
         branches.take_back = self._take_back
 
     def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
         """See `Admission.submit`."""
         is_taken = self._tracker.has_idle() if needs_idle else self._tracker.takes_at_once(self._branches.typical)
-        if (not is_taken or self._admission.reason) and is_movable(request):
+        if (not is_taken or self._admission.reason) and is_movable(request) and not self._is_closed:
             process = self._branches.idle_process() if needs_idle else self._better_process()
             if process is not None:
                 self._admission.require_valid(request)
@@ -218,12 +222,18 @@ class Spreading:
         self._move_later()
         return key
 
+    def close(self) -> None:
+        """Send nothing to branches any more: they end."""
+        self._is_closed = True
+        if self._moving is not None:
+            self._moving.cancel()
+
     def _better_process(self) -> int | None:
         instances = 0 if self._admission.reason else self._count_serving()
         return self._branches.least_loaded(len(self._tracker), instances)
 
     def _move_later(self) -> None:
-        if self._moving is None and self._tracker.oldest_waiting() is not None:
+        if self._moving is None and not self._is_closed and self._tracker.oldest_waiting() is not None:
             self._moving = self._loop.call_later(_MOVE_SECONDS, self._move)
 
     def _move(self) -> None:

@@ -166,6 +166,7 @@ class ModelVersion:
         self._is_started = self._is_stopping = False
         self.takes_at_once = tracker.takes_at_once
         self.on_change: Callable[[], None] = lambda: None
+        self._end_spreading: Callable[[], None] = lambda: None
 
     def __repr__(self) -> str:
         return (
@@ -178,7 +179,9 @@ class ModelVersion:
     def spread_over(self, branches: Branches) -> None:
         """Have *branches* run the other instances of the version; to be called before `start`."""
         self.branches = branches
+        branches.log = self.log
         spreading = Spreading(self._admission, self._tracker, branches, lambda: self.serving_count)
+        self._end_spreading = spreading.close
         self.submit = spreading.submit
         self.observe_load(branches.note_load)
         self.on_change = lambda: branches.note_instances(self.serving_count)
@@ -264,6 +267,7 @@ class ModelVersion:
         """Let requests in flight finish within *timeout* seconds, cancelled ones within five; then end all guests."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
+        self._end_spreading()
         elsewhere = None if self.branches is None else asyncio.ensure_future(self.branches.stop(timeout))
         while self._tracker.has_uncancelled() and loop.time() < deadline and self.is_ready():
             await asyncio.sleep(_STOP_POLL_SECONDS)

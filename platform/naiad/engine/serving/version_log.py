@@ -31,6 +31,14 @@ class VersionLog:
 
     def on_log_record(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
         """Log what the model logged, under the model's own file and line."""
+        self.record(self.name_of(worker), level, file, line, message)
+
+    def on_output_line(self, worker: Worker, stream: str, line: str) -> None:
+        """Log a line the guest wrote to stdout or stderr."""
+        log_guest_line(self.name_of(worker), stream, line)
+
+    def record(self, guest: GuestName, level: int, file: str, line: int, message: str) -> None:
+        """See `on_log_record`; the guest may be one of another process."""
         if self.advise is not None and "ModuleNotFoundError" in message and (advice := self.advise(message)):
             first, separator, rest = message.partition("\n")
             message = f"{first}; {advice}{separator}{rest}"
@@ -39,11 +47,8 @@ class VersionLog:
                 return
             self._logged_once.add(message)
             level -= LOG_ONCE
-        log_guest_record(self._guest(worker), GUEST_LEVELS.get(level, logging.INFO), file, line, message)
+        log_guest_record(guest, GUEST_LEVELS.get(level, logging.INFO), file, line, message)
 
-    def on_output_line(self, worker: Worker, stream: str, line: str) -> None:
-        """Log a line the guest wrote to stdout or stderr."""
-        log_guest_line(self._guest(worker), stream, line)
-
-    def _guest(self, worker: Worker) -> GuestName:
+    def name_of(self, worker: Worker) -> GuestName:
+        """How the log names a guest."""
         return GuestName(self._model, self._version, worker.spec.name, worker.pid)

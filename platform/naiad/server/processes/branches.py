@@ -14,9 +14,11 @@ from dataclasses import replace
 from typing import Any
 
 from naiad.core.errors import Code, NaiadError, fresh, without_frames
+from naiad.core.logs import log_guest_line
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.serving.branches import BranchCounts, BranchOrder, BranchReport
+from naiad.engine.serving.version_log import VersionLog
 from naiad.guests.launch import LaunchSpec, server_id
 from naiad.guests.worker import Worker
 from naiad.protocol.delivery import send_safely
@@ -69,7 +71,7 @@ class _Branch:
     Attributes:
         specs: How to start its guests.
         report: Its last report; None before the first one, and after its process has exited.
-        before: What it had counted in processes that have exited.
+        before: What it had counted in processes that have exited; None if none has.
         restarts: How often each of its instances was restarted in those.
         starting: Starts it again in the next process; None while it runs.
     """
@@ -78,7 +80,7 @@ class _Branch:
         plain = [replace(spec, lease=None, restore=None, prewarm=None, frontends=None, inputs=None) for spec in specs]
         self.specs = [replace(spec, server_id=server_id(), load_number=number) for spec in plain]
         self.report: BranchReport | None = None
-        self.before: list[BranchCounts] = []
+        self.before: BranchCounts | None = None
         self.restarts: dict[str, Counter[str]] = {spec.name: Counter() for spec in specs}
         self.starting: asyncio.Task[None] | None = None
 
@@ -107,6 +109,7 @@ class _SentRequest:
 class VersionBranches:
     """Implements `naiad.engine.serving.branches.Branches`."""
 
+    log: VersionLog
     take_back: Callable[[int, InferRequest, Sink], None]
 
     def __init__(
@@ -166,7 +169,10 @@ class VersionBranches:
         self._board.clear(self._order.row, number)
         report, branch.report = branch.report, None
         if report is not None:
-            branch.before.append(report.counts._replace(pending=0, running=0, memory=(), refused=""))
+            counted = report.counts.statistics
+            if branch.before is not None:
+                counted = branch.before.statistics.with_counts_of([counted])
+            branch.before = BranchCounts(counted)
             for status in report.statuses:
                 branch.restarts[status.name].update(status.restarts)
                 branch.restarts[status.name][_PROCESS_EXIT] += 1
@@ -208,7 +214,8 @@ class VersionBranches:
     @property
     def in_flight(self) -> int:
         """See `Branches`."""
-        return self._board.requests_elsewhere(self._order.row)
+        is_alive = self._processes.has_version(self._order.number)
+        return self._board.requests_elsewhere(self._order.row) if is_alive else 0
 
     def is_serving(self) -> bool:
         """See `Branches`."""
@@ -249,11 +256,11 @@ class VersionBranches:
 
     def counts(self) -> Sequence[BranchCounts]:
         """See `Branches`."""
-        return [
-            counts
-            for branch in self._branches.values()
-            for counts in (*branch.before, *(() if branch.report is None else (branch.report.counts,)))
-        ]
+        found = []
+        for branch in self._branches.values():
+            found += [] if branch.before is None else [branch.before]
+            found += [] if branch.report is None else [branch.report.counts]
+        return found
 
     def queries(self) -> Sequence[Awaitable[bool]]:
         """See `Branches`."""
@@ -273,11 +280,13 @@ class VersionBranches:
 
     def note_load(self, in_flight: int) -> None:
         """See `Branches`."""
-        self._board.note_requests(self._order.row, in_flight)
+        if self.is_open:  # the row may be another version's afterwards
+            self._board.note_requests(self._order.row, in_flight)
 
     def note_instances(self, count: int) -> None:
         """See `Branches`."""
-        self._board.note_instances(self._order.row, count)
+        if self.is_open:
+            self._board.note_instances(self._order.row, count)
 
     def least_loaded(self, in_flight: int, instances: int) -> int | None:
         """See `Branches`."""
@@ -389,6 +398,10 @@ class BranchProcesses:
         made = self._versions[order.number] = VersionBranches(self, order, model, specs)
         return made
 
+    def has_version(self, number: int) -> bool:
+        """Whether a version has not ended in all processes."""
+        return number in self._versions
+
     def forget(self, number: int, row: int) -> None:
         """A version has ended in all processes."""
         if self._versions.pop(number, None) is not None:
@@ -486,6 +499,12 @@ class BranchProcesses:
             version, key, plain, final = arguments
             if version in self._versions:
                 self._versions[version].on_answer(key, plain, final=final)
+        elif name == "record":
+            version, *record = arguments
+            if version in self._versions:
+                self._versions[version].log.record(*record)
+        elif name == "output":
+            log_guest_line(*arguments)
         elif name == "taken":
             version, key, instance = arguments
             if version in self._versions:

@@ -14,6 +14,7 @@ from naiad.core.errors import NaiadError, NotReadyError, unexpected_error
 from naiad.engine.serving.branches import BranchOrder, BranchReport
 from naiad.engine.serving.readiness import are_ready
 from naiad.engine.serving.version import ModelVersion
+from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.server.processes.far_guests import GuestRelay
 from naiad.server.processes.load_board import LoadBoard
@@ -214,6 +215,7 @@ class OwnBranches:
         version = ModelVersion(
             config, order.version, order.specs, order.policy, self._relay, order.samples, number=order.number
         )
+        self._log_there(version)
         totals = version.totals
         totals.namespace = order.namespace
         totals.measure(self.options.metrics.config, config)
@@ -227,6 +229,18 @@ class OwnBranches:
         version.on_change = lambda: self._on_change(branch)
         self._on_opened()
         return _report_of(branch)
+
+    def _log_there(self, version: ModelVersion) -> None:
+        """Have the coordinator log what the guests of a branch log: some of it once for all instances of a version."""
+        name_of = version.log.name_of
+
+        def on_log_record(worker: Worker, level: int, file: str, line: int, message: str) -> None:
+            self._tell("record", version.number, name_of(worker), level, file, line, message)
+
+        def on_output_line(worker: Worker, stream: str, line: str) -> None:
+            self._tell("output", name_of(worker), stream, line)
+
+        version.on_log_record, version.on_output_line = on_log_record, on_output_line
 
     def _on_change(self, branch: OwnBranch) -> None:
         branch.on_change()

@@ -1,0 +1,214 @@
+"""Requests to a version with branches: where each goes, and what becomes of those that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.waiting import until_async
+
+from naiad.core.errors import InvalidRequestError, NotReadyError
+from naiad.engine.serving.branches import Spreading
+from naiad.protocol.inference import InferRequest, InferResponse
+
+
+class Admission:
+    """Keeps what was submitted or started here; a request with the id "wrong" is refused."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self.keys = itertools.count(1)
+        self.reason = ""
+        self.here: list[tuple[str, bool]] = []
+        self._tracker = tracker
+
+    def require_valid(self, request: InferRequest) -> None:
+        if request.request_id == "wrong":
+            raise InvalidRequestError("it is wrong")
+
+    def submit(self, request: InferRequest, sink: Any, *, needs_idle: bool = False) -> int:
+        key = next(self.keys)
+        self.here.append((request.request_id, needs_idle))
+        self._tracker.wait(key, request, sink)
+        return key
+
+    def start(self, key: int, request: InferRequest, sink: Any) -> None:
+        if self.reason:
+            raise NotReadyError(self.reason)
+        self.here.append((request.request_id, True))
+        self._tracker.wait(key, request, sink)
+
+
+class Tracker:
+    """Has requests that wait for an instance, which is idle or not."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Any] = []
+        self.is_idle = False
+
+    def __len__(self) -> int:
+        return len(self.waiting)
+
+    def wait(self, key: int, request: InferRequest, sink: Any) -> None:
+        if not self.is_idle:
+            self.waiting.append(SimpleNamespace(key=key, request=request, sink=sink))
+
+    def has_idle(self) -> bool:
+        return self.is_idle
+
+    def takes_at_once(self, _: int) -> bool:
+        return self.is_idle
+
+    def oldest_waiting(self) -> Any:
+        return self.waiting[0] if self.waiting else None
+
+    def give_away(self, pending: Any) -> None:
+        self.waiting.remove(pending)
+
+
+class Branches:
+    """Keeps what was sent to a branch; *idle* and *better* are the processes with an idle instance, or less to do."""
+
+    typical = 0
+
+    def __init__(self) -> None:
+        self.idle: int | None = None
+        self.better: int | None = None
+        self.sent: list[tuple[int, int, str, bool]] = []
+        self.take_back: Callable[[int, InferRequest, Any], None] = lambda *_: None
+
+    def idle_process(self) -> int | None:
+        return self.idle
+
+    def least_loaded(self, in_flight: int, instances: int) -> int | None:
+        return self.better
+
+    def send(self, process: int, key: int, request: InferRequest, sink: Any, *, needs_idle: bool) -> None:
+        self.sent.append((process, key, request.request_id, needs_idle))
+
+    def note_load(self, in_flight: int) -> None:
+        pass
+
+
+class Spread:
+    def __init__(self) -> None:
+        self.tracker = Tracker()
+        self.admission = Admission(self.tracker)
+        self.branches = Branches()
+        self.spreading = Spreading(self.admission, self.tracker, self.branches, lambda: 1)  # type: ignore[arg-type]
+        self.answers: list[tuple[InferResponse | None, bool]] = []
+
+    def submit(self, name: str, **fields: Any) -> int:
+        needs_idle = fields.pop("needs_idle", False)
+        return self.spreading.submit(InferRequest("m", -1, (), name, **fields), self, needs_idle=needs_idle)
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        self.answers.append((response, final))
+
+
+def run(test: Callable[[Spread], Any]) -> None:
+    async def with_spread() -> None:
+        spread = Spread()
+        try:
+            await asyncio.wait_for(test(spread), 30)
+        finally:
+            spread.spreading.close()
+
+    asyncio.run(with_spread())
+
+
+def test_a_request_stays_while_an_instance_is_idle() -> None:
+    async def test(spread: Spread) -> None:
+        spread.tracker.is_idle, spread.branches.better, spread.branches.idle = True, 1, 1
+        spread.submit("a")
+        spread.submit("b", needs_idle=True)
+        assert (spread.admission.here, spread.branches.sent) == ([("a", False), ("b", True)], [])
+
+    run(test)
+
+
+def test_a_request_goes_where_there_is_less_to_do_and_a_call_to_an_idle_instance() -> None:
+    async def test(spread: Spread) -> None:
+        spread.branches.better, spread.branches.idle = 1, 2
+        keys = [spread.submit("a"), spread.submit("b", needs_idle=True)]
+        assert spread.branches.sent == [(1, keys[0], "a", False), (2, keys[1], "b", True)]
+        assert len(set(keys)) == 2
+
+    run(test)
+
+
+@pytest.mark.parametrize("fields", [{"trace": object()}, {"device": object()}], ids=["traced", "gpu"])
+def test_what_belongs_to_this_process_stays(fields: dict[str, Any]) -> None:
+    async def test(spread: Spread) -> None:
+        spread.branches.better = spread.branches.idle = 1
+        spread.submit("a", **fields)
+        spread.submit("b", needs_idle=True, **fields)
+        spread.spreading._move()
+        assert spread.branches.sent == []
+
+    run(test)
+
+
+def test_a_request_that_does_not_fit_the_model_is_sent_nowhere() -> None:
+    async def test(spread: Spread) -> None:
+        spread.branches.better = 1
+        with pytest.raises(InvalidRequestError, match="it is wrong"):
+            spread.submit("wrong")
+        assert spread.branches.sent == []
+
+    run(test)
+
+
+def test_requests_that_wait_move_in_order_when_an_instance_elsewhere_is_idle() -> None:
+    async def test(spread: Spread) -> None:
+        keys = [spread.submit("a", needs_idle=True), spread.submit("b")]
+        assert spread.branches.sent == []
+        spread.branches.idle = 2
+        await until_async(lambda: len(spread.branches.sent) == 2)
+        assert spread.branches.sent == [(2, keys[0], "a", True), (2, keys[1], "b", True)]
+        assert spread.tracker.waiting == []
+
+    run(test)
+
+
+def test_a_request_that_a_branch_does_not_take_waits_here_under_its_key() -> None:
+    async def test(spread: Spread) -> None:
+        spread.branches.idle = 1
+        key = spread.submit("a", needs_idle=True)
+        spread.branches.idle = None
+        spread.branches.take_back(key, InferRequest("m", -1, (), "a"), spread)
+        assert [(each.key, each.request.request_id) for each in spread.tracker.waiting] == [(key, "a")]
+        spread.branches.idle = 3
+        await until_async(lambda: len(spread.branches.sent) == 2)
+        assert spread.branches.sent[1] == (3, key, "a", True)
+
+    run(test)
+
+
+def test_a_request_that_comes_back_to_a_version_that_cannot_serve_gets_the_reason() -> None:
+    async def test(spread: Spread) -> None:
+        spread.admission.reason = "it is being unloaded"
+        spread.branches.take_back(1, InferRequest("m", -1, (), "a"), spread)
+        ((response, final),) = spread.answers
+        assert response is not None
+        assert final
+        assert response.error is not None
+        assert response.error.message == "it is being unloaded"
+
+    run(test)
+
+
+def test_nothing_moves_once_the_version_ends() -> None:
+    async def test(spread: Spread) -> None:
+        spread.submit("a")
+        spread.spreading.close()
+        spread.branches.idle = spread.branches.better = 1
+        spread.submit("b")
+        spread.branches.take_back(9, InferRequest("m", -1, (), "c"), spread)
+        assert spread.branches.sent == []
+        assert [each.request.request_id for each in spread.tracker.waiting] == ["a", "b", "c"]
+
+    run(test)
