@@ -98,6 +98,7 @@ class _Recorder:
     """Records what a stream sends. Implements `ResponseSender` and `StreamController`."""
 
     def __init__(self) -> None:
+        self.longest_message = 0
         self.messages: list[bytes] = []
         self.fields: dict[bytes, bytes] = {}
 
