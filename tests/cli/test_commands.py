@@ -209,7 +209,13 @@ def test_naiad_lists_its_commands_and_its_version():
 def test_an_unknown_command_is_named():
     result = run("naiad", "bogus")
     assert result.returncode == 2
-    assert "no such command 'bogus'" in result.stderr
+    assert result.stderr == "naiad: no such command 'bogus'\n`naiad --help` lists commands and flags\n"
+
+
+def test_an_unknown_flag_of_a_command_points_to_the_arguments_and_flags_of_that_command():
+    result = run("naiad", "top", "--bogus")
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1] == "`naiad top --help` lists arguments and flags"
 
 
 def test_explain_says_what_would_run_a_model(repository):

@@ -113,7 +113,9 @@ def _print_usage_error(error: click.UsageError, first: str) -> None:
         return
     near = getattr(error, "possibilities", None)
     text = error.message if near else error.format_message()
-    hint = f"did you mean {near[0]}?" if near else f"`{command} --help` lists arguments and flags"
+    is_group = error.ctx is not None and isinstance(error.ctx.command, click.Group)
+    listed = "commands and flags" if error.ctx is None or is_group else "arguments and flags"
+    hint = f"did you mean {near[0]}?" if near else f"`{command} --help` lists {listed}"
     if error.ctx is None or error.ctx.parent is None:
         within = [f"naiad {group} {first}" for group in _groups_with(first)]
         hint = f"did you mean {' or '.join(within)}?" if within else hint

@@ -21,6 +21,9 @@ _HEAD = """\
 # The container sees no file of this machine but those that "volumes" names. Its /tmp is its own, and empty at each
 # start.
 """
+_BUILD = """\
+# The image is built with the file that `naiad deploy dockerfile --output=Dockerfile` writes with the same flags.
+"""
 _FOUND_BY_ITSELF = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
 _BYTES = re.compile(r"\d+(\.\d+)?([bkmg]b?)?", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(\.\d+)?")
@@ -100,7 +103,8 @@ def compose(server: DeployedServer, settings: ComposeSettings) -> str:
     if has_volume:
         document["volumes"] = {"store": {}}
     named = settings.file is not None and settings.file.name not in _FOUND_BY_ITSELF
-    return _HEAD.format(file=f" --file {settings.file}" if named else "") + documents([document])
+    head = _HEAD.format(file=f" --file {settings.file}" if named else "")
+    return head + ("" if settings.image else _BUILD) + documents([document])
 
 
 def _without_empty(values: dict[str, Any]) -> dict[str, Any]:

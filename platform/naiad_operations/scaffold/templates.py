@@ -55,7 +55,6 @@ if __name__ == "__main__":
 
 _TEST = '''"""Run {name} without a server: `python -m pytest {path}`."""
 
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -334,7 +333,6 @@ _CODE = '''# /// script
 """Adds a prefix to texts. All models of this backend share this file; each has a file with its prefix."""
 
 import json
-from importlib import resources
 from pathlib import Path
 
 import numpy as np

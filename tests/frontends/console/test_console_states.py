@@ -646,6 +646,31 @@ def test_the_store_shows_what_a_collection_would_free(page, site, axe):
     assert page.problems(axe) == []
 
 
+@pytest.mark.parametrize(
+    "route", ["#/", "#/activity", "#/graph", "#/environments", "#/model/identity/1", "#/model/identity/1/request"]
+)
+def test_missing_values_are_not_shown_as_words(page, site, route):
+    page.open(route)
+    page.until(lambda: page.text("#facts") and "…" not in page.texts("main .empty"))
+    assert re.findall(r"\b(?:null|undefined|NaN)\b", page.text("body")) == []
+
+
+def test_a_long_error_of_a_request_is_shown_line_by_line_and_does_not_widen_the_page(page, site):
+    lines = ["ValueError: no luck; At:", f"/{LONG.replace('-', '')}/model.py(3): execute"]
+
+    def submit(request, sink):
+        raise InvalidRequestError("\n".join(lines))
+
+    site.engine.submit = submit
+    page.open("#/model/identity/1/request")
+    page.click("[aria-label='send INPUT0']")
+    page.fill("#input-INPUT0", "7")
+    page.click("form button.main")
+    page.until(lambda: page.text("main p.error"))
+    assert page.text("main p.error").splitlines() == lines
+    assert page.fits()
+
+
 def test_a_slow_listing_of_the_repository_delays_no_other_request(site):
     listed = threading.Event()
 

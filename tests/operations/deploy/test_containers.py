@@ -271,6 +271,12 @@ def test_paths_are_relative_to_the_file_that_is_written(folder, written):
     assert composed((folder / "deploy" / "compose.yaml").read_text())[1]["build"]["context"] == ".."
 
 
+def test_a_file_that_builds_says_which_command_writes_the_dockerfile(written):
+    command = "naiad deploy dockerfile --output=Dockerfile"
+    assert command in written("compose", "--model-repository=models")
+    assert command not in written("compose", "--image=i", "--model-repository=models")
+
+
 def test_files_say_what_the_service_does_not_see(folder, written, capsys):
     assert "Its /tmp is its own" in written("compose", "--model-repository=models")
     models = folder / "models"

@@ -100,6 +100,25 @@ def test_what_is_written_is_served_as_it_is_and_passes_its_own_tests(tmp_path):
     assert asked.stdout.startswith("ANSWER [b'hello text'")
 
 
+@pytest.mark.parametrize(
+    "arguments", [["model", "plain"], ["model", "quote", "--from", "pricing:quote"], ["backend", "greet"]]
+)
+def test_no_file_that_is_written_imports_a_module_it_does_not_use(tmp_path, arguments):
+    (tmp_path / "pricing.py").write_text("def quote(amount: float) -> float:\n    return amount\n")
+    code, out, err = naiad("init", *arguments, cwd=tmp_path)
+    assert (code, err) == (0, "")
+    unused = []
+    for name in [line.removeprefix("wrote ") for line in out.splitlines() if line.endswith(".py")]:
+        if not (tmp_path / name).exists():  # a command to run next
+            continue
+        nodes = list(ast.walk(ast.parse((tmp_path / name).read_text())))
+        imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+        bound = {(alias.asname or alias.name).split(".")[0] for node in imports for alias in node.names}
+        used = {node.id for node in nodes if isinstance(node, ast.Name)}
+        unused += [(name, each) for each in bound - used]
+    assert unused == []
+
+
 def inputs(client, model, **values):
     metadata = {one["name"]: one for one in client.get_model_metadata(model)["inputs"]}
     made = []

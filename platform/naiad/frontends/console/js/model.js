@@ -139,7 +139,7 @@ class ModelPage {
     this.tensors = h("section", { class: "card" });
     this.packages = h("details", { ontoggle: () => this.showPackages() }, h("summary", {}, "Packages"));
     const isLoaded = this.model.state === "READY";
-    const node = h("div", {}, isLoaded ? [h("div", { class: "tools" }, h("h2", {}, "The last hour"), this.plots.chooser()), this.plots.node, this.instances] : null, h("div", { class: "two" }, this.environment, this.tensors));
+    const node = h("div", {}, isLoaded ? [h("div", { class: "tools" }, h("h2", {}, "History"), this.plots.chooser()), this.plots.node, this.instances] : null, h("div", { class: "two" }, this.environment, this.tensors));
     const part = { node, recolor: () => this.plots.recolor(), close: () => this.plots.close() };
     this.parts.overview = part;
     this.fillOverview();
