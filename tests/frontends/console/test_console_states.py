@@ -659,7 +659,7 @@ def test_a_long_error_of_a_request_is_shown_line_by_line_and_does_not_widen_the_
     lines = ["ValueError: no luck; At:", f"/{LONG.replace('-', '')}/model.py(3): execute"]
 
     def submit(request, sink):
-        raise InvalidRequestError("\n".join(lines))
+        raise InvalidRequestError("\n  ".join(lines))
 
     site.engine.submit = submit
     page.open("#/model/identity/1/request")
