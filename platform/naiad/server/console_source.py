@@ -60,6 +60,7 @@ def make_console_state(
         total_memory=available_memory(),
         is_explicit=options.models.control_mode is ModelControlMode.EXPLICIT,
         can_control=options.http.ui_control,
+        has_api_page=options.http.api_page,
     )
     return ConsoleState(engine, LoaderFacts(engine, loader, options, recent), profile, engine.metrics, roles)
 

@@ -368,6 +368,14 @@ def test_the_last_time_of_an_axis_is_not_cut(page):
     )
 
 
+def test_the_console_links_to_the_page_of_the_api(page, server):
+    page.open()
+    page.click("footer a", "API of the loaded models")
+    page.until(
+        lambda: page.run("return location.pathname") == "/docs" and "/v2/models/adder/infer" in page.text("main")
+    )
+
+
 def test_environments_are_listed_with_their_models(page):
     page.open("#/environments")
     page.until(lambda: "naiad env gc" in page.text())

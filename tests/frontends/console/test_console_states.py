@@ -655,6 +655,12 @@ def test_missing_values_are_not_shown_as_words(page, site, route):
     assert re.findall(r"\b(?:null|undefined|NaN)\b", page.text("body")) == []
 
 
+def test_the_page_of_the_api_is_not_linked_where_the_server_has_none(page, site):
+    page.open()
+    page.until(lambda: page.text("#facts"))
+    assert page.text("footer") == page.text("#facts")
+
+
 def test_a_long_error_of_a_request_is_shown_line_by_line_and_does_not_widen_the_page(page, site):
     lines = ["ValueError: no luck; At:", f"/{LONG.replace('-', '')}/model.py(3): execute"]
 

@@ -91,12 +91,14 @@ class ServerProfile:
         total_memory: Bytes that the server and its guests may use.
         is_explicit: Whether models are loaded and unloaded on request.
         can_control: Whether the page may do that.
+        has_api_page: Whether the server has the page of its API.
     """
 
     version: str
     total_memory: int
     is_explicit: bool = False
     can_control: bool = False
+    has_api_page: bool = False
 
 
 class ConsoleState:
@@ -181,6 +183,7 @@ class ConsoleState:
                 "state": self._server_state(),
                 "is_explicit": profile.is_explicit,
                 "can_control": profile.can_control,
+                "has_api_page": profile.has_api_page,
                 "total_memory": profile.total_memory,
                 "recent_seconds": RECENT_SECONDS,
                 "now": _known(self.history.latest.get("", {})),

@@ -53,6 +53,8 @@ app.listeners.add(({ server, models }) => {
     memory.fill.style.width = `${Math.min(100, 100 * now.memory / server.total_memory)}%`;
   } else memory.text.data = "–";
   setText(get("facts"), `naiad ${server.version}, up ${formatAge(server.uptime_seconds)}, server id ${server.id}, ${count(models.reduce((all, model) => all + model.instances, 0), "instance")}`);
+  get("api").href = address("/docs"); // Not relative: that page could send no request if its address had a password.
+  get("api").hidden = !server.has_api_page;
   document.title = failed ? `naiad (${failed} failed)` : warnings ? `naiad (${warnings} with warnings)` : "naiad";
 });
 
