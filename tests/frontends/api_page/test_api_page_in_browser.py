@@ -178,6 +178,15 @@ def test_a_restricted_document_is_read_with_the_headers_that_the_user_enters(pag
         pages.browser.get("about:blank")
 
 
+def test_a_page_whose_address_has_a_password_sends_requests(page):
+    page.url = page.url.replace("http://", "http://ann:secret@")
+    show(page)
+    open_operation(page, INFER)
+    send(page, INFER)
+    assert page.text(inside(INFER, ".took")).startswith("200 OK in ")
+    page.browser.get("about:blank")
+
+
 def test_a_server_that_has_gone_is_named(pages, tmp_path):
     models = repository(tmp_path / "models", ["identity"])
     with ServerProcess(models, work=tmp_path) as server:

@@ -240,7 +240,7 @@ async function sendRequest(request, nodes) {
   result.replaceChildren();
   const started = performance.now();
   try {
-    const response = await fetch(request.url, { method: request.method, headers: request.headers, body: request.body, signal: aborter.signal });
+    const response = await fetch(absolute(request.url), { method: request.method, headers: request.headers, body: request.body, signal: aborter.signal });
     const finish = () => {
       took.className = `took ${response.ok ? "good" : "bad"}`;
       took.textContent = `${response.status} ${response.statusText} in ${(performance.now() - started).toFixed(1)} ms`;
@@ -304,10 +304,13 @@ function openNamed() {
   if (node && node.classList.contains("operation")) { node.open = true; node.scrollIntoView(); }
 }
 
+// Browsers request no relative address from a page whose own names a user and a password.
+function absolute(path) { return location.origin + path; }
+
 async function load() {
   const trouble = get("trouble");
   try {
-    const response = await fetch(`${folder}/openapi.json`, { headers: headers() });
+    const response = await fetch(absolute(`${folder}/openapi.json`), { headers: headers() });
     const document_ = await response.json();
     if (!response.ok) {
       if (response.status === 403 || response.status === 401) get("keys").open = true;
