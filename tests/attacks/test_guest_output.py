@@ -21,8 +21,10 @@ def execute(self, requests):
 _FRAME = """
 import socket, struct
 folder = "/proc/self/fd/"
-(channel,) = [each for each in os.listdir(folder) if "socket:" in os.path.realpath(folder + each)]
-host = socket.socket(fileno=os.dup(int(channel)))
+sockets = [socket.socket(fileno=os.dup(int(each))) for each in os.listdir(folder)
+           if "socket:" in os.path.realpath(folder + each)]
+# The other one, for descriptors, keeps the bounds of its messages.
+(host,) = [each for each in sockets if each.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_STREAM]
 host.setblocking(True)
 host.sendall(struct.pack("<IHH", {size}, {kind}, 0))
 piece = bytes(1 << 20)

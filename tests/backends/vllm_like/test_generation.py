@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import re
+import time
 from typing import Any
 
 import numpy as np
@@ -263,14 +264,28 @@ def test_parallel_requests_get_their_own_answers(server: ServerProcess, model: s
         assert [joined(parts) for parts in streams] == alone
 
 
+def settled_metric(server: ServerProcess, name: str, model: str) -> float:
+    """The value of a metric once it has what earlier requests changed: vLLM's own metrics are read each second."""
+    value, since = metric(server, name, model), time.monotonic()
+
+    def is_settled() -> bool:
+        nonlocal value, since
+        now = metric(server, name, model)
+        if now != value:
+            value, since = now, time.monotonic()
+        return time.monotonic() - since > 2
+
+    until(is_settled, "the requests of other tests to be counted")
+    return value
+
+
 def test_metrics_have_vllms_names_and_count_tokens(server: ServerProcess, model: str):
-    tokens = metric(server, "vllm:generation_tokens_total", model)
+    tokens = settled_metric(server, "vllm:generation_tokens_total", model)
     requests = metric(server, "vllm:e2e_request_latency_seconds_count", model)
     latencies = metric(server, "vllm:time_per_output_token_seconds_count", model)
     answer = ask(
         server, model, text_input=PROMPT, max_tokens=7, temperature=0, ignore_eos=True, return_num_input_tokens=True
     )
-    # vLLM's own metrics are read each second.
     until(lambda: metric(server, "vllm:generation_tokens_total", model) == tokens + 7, "its tokens to be counted")
     assert metric(server, "vllm:e2e_request_latency_seconds_count", model) == requests + 1
     assert metric(server, "vllm:time_per_output_token_seconds_count", model) == latencies + 6  # all but the first

@@ -11,7 +11,6 @@ from support.server import free_ports
 from naiad.cli.serve import log_settings, open_log
 from naiad.server import listeners
 from naiad.server.app import build_engine, build_loader, listen
-from naiad.server.processes.spawned import SpawnedProcesses
 
 
 async def status(port: int) -> int:
@@ -43,7 +42,7 @@ def test_a_server_is_not_ready_before_the_last_of_its_ports_is_open(tmp_path, mo
             stack.push_async_callback(engine.stop)
             await engine.start()
             log = stack.enter_context(open_log(log_settings(options)))
-            await listen(engine, loader, options, log, stack, SpawnedProcesses())
+            await listen(engine, loader, options, log, stack, None)
             seen.append(await status(http))
 
     asyncio.run(serve())

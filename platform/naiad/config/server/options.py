@@ -355,7 +355,7 @@ class HttpOptions:
         "api-page",
         _BOOL,
         "true",
-        "Serve a page to read and try the API at /docs, and its OpenAPI document at /openapi.json.",
+        "Serve a page of the API at /docs, and /openapi.json.",
         own=True,
     )
     ui: bool = option("ui", _BOOL, "false", "Serve a page to look at models and try them at /ui.", own=True)
@@ -363,7 +363,7 @@ class HttpOptions:
         "ui-address",
         _TEXT,
         "",
-        "Address of HTTP's port that serves the page: 127.0.0.1 without --ui-password, else 0.0.0.0, unless given.",
+        "Address that serves the page; default: loopback without --ui-password.",
         own=True,
         read=parse_ui_address,
     )

@@ -14,19 +14,21 @@ import pickle
 import struct
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from naiad_stub import wire
 
-from naiad.config.server.options import ServerOptions
 from naiad.core import errors
 from naiad.core.errors import Code, ModelError, NaiadError, is_model_response
-from naiad.core.logs import LogSettings
 from naiad.frontends.metrics.families import Family
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import Parameter, StringScan
 from naiad.protocol.metadata import ModelMetadata
 from naiad.protocol.request_plan import offsets_of
+
+if TYPE_CHECKING:  # who unpickles a plan imports this module, and needs no configuration
+    from naiad.config.server.options import ServerOptions
+    from naiad.core.logs import LogSettings
 
 __all__ = ["MAX_FRAME"]
 
