@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping
+import stat
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,7 @@ def state_of_environment(prefix: Path) -> str:
             # Their bytecode is compiled anew, and what lies there changes as programs run.
             folders, left_out = [prefix, _base_of(prefix)], frozenset({"__pycache__"})
         for folder in folders:
-            for line in _lines(str(folder), left_out):
-                digest.update(line.encode("utf-8", "surrogateescape"))
+            _add_state(digest, str(folder), left_out)
     except (OSError, ExecutionEnvironmentError):
         return ""  # packing it says what is wrong
     return digest.hexdigest()
@@ -120,18 +120,25 @@ def _base_of(venv: Path) -> Path:
     return base.stdlib if base.is_system else base.prefix
 
 
-def _lines(folder: str, left_out: Container[str]) -> Iterator[str]:
-    """A line with the state of each file below a folder, in one order."""
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if entry.name in left_out:
-            continue
-        facts = entry.stat(follow_symlinks=False)
-        if entry.is_dir(follow_symlinks=False):
-            yield f"{entry.path}\0{facts.st_mode}\n"
-            yield from _lines(entry.path, left_out)
-            continue
-        target = os.readlink(entry.path) if entry.is_symlink() else ""  # noqa: PTH115 - called for each of 10,000 files
-        yield (
-            f"{entry.path}\0{target}\0{facts.st_mode} {facts.st_ino} {facts.st_size} {facts.st_mtime_ns} "
-            f"{facts.st_ctime_ns}\n"
-        )
+def _add_state(digest: hashlib._Hash, folder: str, left_out: Container[str]) -> None:
+    """Add the state of each file below a folder, in one order. An environment may have 40,000."""
+    folders = []
+    lines = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name in left_out:
+                continue
+            facts = entry.stat(follow_symlinks=False)
+            if stat.S_ISDIR(facts.st_mode):
+                folders.append(entry.path)
+                continue
+            target = os.readlink(entry.path) if stat.S_ISLNK(facts.st_mode) else ""  # noqa: PTH115 - one of many
+            lines.append(
+                f"{entry.name}\0{target}\0{facts.st_mode} {facts.st_ino} {facts.st_size} {facts.st_mtime_ns} "
+                f"{facts.st_ctime_ns}\n"
+            )
+    folders.sort()
+    lines.sort()
+    digest.update("".join([folder, "\n", *lines]).encode("utf-8", "surrogateescape"))
+    for each in folders:
+        _add_state(digest, each, left_out)
