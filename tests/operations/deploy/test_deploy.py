@@ -24,8 +24,9 @@ KUBERNETES = "1.31"
 
 
 @pytest.fixture
-def written(capsys):
-    """A function that gives what a command line writes."""
+def written(capsys, monkeypatch):
+    """A function that gives what a command line writes, in a folder that no private /tmp hides: a checkout may be there."""
+    monkeypatch.chdir("/")
 
     def run(*arguments):
         code = deploy(arguments)
