@@ -6,7 +6,7 @@ import base64
 import json
 from typing import Any, Dict, List, Optional, Tuple
 
-from vllm_like import keys
+from vllm_like import json_text, keys
 from vllm_like.engines.base import CallerError
 
 _KEYS = (
@@ -27,10 +27,7 @@ def parse(text: str) -> Dict[str, Any]:
     Raises:
         CallerError: If the conversation is invalid.
     """
-    try:
-        given = json.loads(text)
-    except ValueError as error:
-        raise CallerError(f"'messages' is not valid JSON: {error}") from None
+    given = json_text.parse(text, "'messages'")
     if isinstance(given, list):
         given = {"messages": given}
     if not isinstance(given, dict):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Dict
 
+from vllm_like import json_text
 from vllm_like.engines.base import CallerError, Engine
 
 _FORMS = (
@@ -21,10 +21,7 @@ def read_request(text: str) -> Dict[str, Any]:
     Raises:
         CallerError: If it is invalid.
     """
-    try:
-        given = json.loads(text)
-    except ValueError as error:
-        raise CallerError(f"'engine_request' is not valid JSON: {error}") from None
+    given = json_text.parse(text, "'engine_request'")
     if not isinstance(given, dict) or len(given) != 1:
         raise CallerError(_FORMS)
     (kind, options), *_ = given.items()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Union
 
 from naiad_stub.template_rules import TemplateRules
 
-from vllm_like import chat, engine_control, forced_calls, sampling, tokenizing
+from vllm_like import chat, engine_control, forced_calls, json_text, sampling, tokenizing
 from vllm_like.engines.base import CallerError, EmbeddingRequest, Generation, RankRequest
 from vllm_like.tensors import Inputs
 
@@ -204,10 +203,7 @@ def _images(inputs: Inputs) -> List[bytes]:
 
 
 def _embedding(text: str, request_id: str, *, counts: bool) -> EmbeddingRequest:
-    try:
-        given = json.loads(text)
-    except ValueError as error:
-        raise CallerError(f"'embedding_request' is not valid JSON: {error}") from None
+    given = json_text.parse(text, "'embedding_request'")
     if not isinstance(given, dict) or "input" not in given:
         raise CallerError("'embedding_request' must be a JSON object with 'input'")
     pooling = given.get("pooling_params") or {}
@@ -220,10 +216,7 @@ def _embedding(text: str, request_id: str, *, counts: bool) -> EmbeddingRequest:
 
 
 def _ranking(text: str, request_id: str, *, counts: bool) -> RankRequest:
-    try:
-        given = json.loads(text)
-    except ValueError as error:
-        raise CallerError(f"'rerank_request' is not valid JSON: {error}") from None
+    given = json_text.parse(text, "'rerank_request'")
     query, documents = (given.get("query"), given.get("documents")) if isinstance(given, dict) else (None, None)
     if not isinstance(query, str) or not isinstance(documents, list) or not documents:
         raise CallerError("'rerank_request' must be a JSON object with a 'query' and a list of 'documents'")

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Tuple
 
-from vllm_like import keys
+from vllm_like import json_text, keys
 from vllm_like.engines.base import CallerError
 
 # Python also reads underscores, spaces and the digits of all scripts.
@@ -131,10 +131,7 @@ def parse(text: str, where: str, dropped: Iterable[str] = NOT_SAMPLING) -> Dict[
     Raises:
         CallerError: If the text is not a JSON object, or a parameter is unknown or invalid.
     """
-    try:
-        given = json.loads(text) if text else {}
-    except ValueError as error:
-        raise CallerError(f"{where} is not valid JSON: {error}") from None
+    given = json_text.parse(text, where) if text else {}
     if not isinstance(given, dict):
         raise CallerError(f"{where} must be a JSON object")
     return cast(keys.without(given, dropped), where)

@@ -7,7 +7,7 @@ from typing import Any, Dict
 
 from naiad_stub.template_rules import TemplateRules
 
-from vllm_like import chat, forced_calls, keys
+from vllm_like import chat, forced_calls, json_text, keys
 from vllm_like.engines.base import CallerError, Engine
 
 _SUBJECTS = ("prompt", "chat", "tokens", "info")
@@ -20,10 +20,7 @@ def read_request(text: str, template: TemplateRules) -> Dict[str, Any]:
     Raises:
         CallerError: If it is invalid.
     """
-    try:
-        given = json.loads(text)
-    except ValueError as error:
-        raise CallerError(f"'tokenizer_request' is not valid JSON: {error}") from None
+    given = json_text.parse(text, "'tokenizer_request'")
     if not isinstance(given, dict) or len(set(_SUBJECTS) & set(given)) != 1:
         raise CallerError("'tokenizer_request' must be a JSON object with one of 'prompt', 'chat', 'tokens' and 'info'")
     try:
