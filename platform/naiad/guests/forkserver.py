@@ -36,7 +36,7 @@ from naiad_stub.messages import (
 from naiad.core.child_processes import kill_group
 from naiad.core.errors import GuestExitedError, NaiadError
 from naiad.guests.compat import assert_never
-from naiad.guests.launch import LaunchedGuest, LaunchSpec, start_stub
+from naiad.guests.launch import GuestSockets, LaunchedGuest, LaunchSpec, start_stub
 from naiad.guests.memory.frontend_memory import SharedInputs
 from naiad.guests.memory.instance import InstanceMemory
 from naiad.guests.output import GuestLog, LineReader, describe_dropped
@@ -132,43 +132,28 @@ class ForkServer:
         problem = await self._wait_ready()
         if problem:
             raise CannotForkError(problem)
-        host_end, guest_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        host_side, guest_side = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        host_bridges, guest_bridges = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sockets = GuestSockets()
         (out, guest_out), (err, guest_err) = os.pipe(), os.pipe()
-        sockets = (guest_end.fileno(), guest_side.fileno(), guest_bridges.fileno())
-        descriptors: tuple[int, ...]
-        descriptors = (*sockets, memory.input_descriptor, memory.output_descriptor, guest_out, guest_err)
-        if shared is not None:
-            descriptors += (shared.descriptor,)
-        shared_size = 0 if shared is None else shared.capacity
         output: tuple[tuple[str, IO[bytes]], ...]
         output = (("stdout", os.fdopen(out, "rb", 0)), ("stderr", os.fdopen(err, "rb", 0)))
+        shared_size = 0 if shared is None else shared.capacity
         try:
-            pid, guest_id = await self._request_fork(memory, shared_size, descriptors)
+            with sockets as ends:
+                descriptors = (*ends, memory.input_descriptor, memory.output_descriptor, guest_out, guest_err)
+                if shared is not None:
+                    descriptors += (shared.descriptor,)
+                pid, guest_id = await self._request_fork(memory, shared_size, descriptors)
         except BaseException:
-            host_end.close()
-            host_side.close()
-            host_bridges.close()
             for _, pipe in output:
                 pipe.close()
             raise
         finally:
-            guest_end.close()
-            guest_side.close()
-            guest_bridges.close()
             os.close(guest_out)
             os.close(guest_err)
-        host_end.setblocking(False)
-        host_side.setblocking(False)
-        host_bridges.setblocking(False)
-        host_bridges.shutdown(socket.SHUT_RD)  # as in `launch`
         return LaunchedGuest(
             pid=pid,
             output=output,
-            channel=host_end,
-            side=host_side,
-            bridges=host_bridges,
+            sockets=sockets,
             guest_id=guest_id,
             reap=lambda ended: self._reap(pid, ended),
         )

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
 import threading
 from collections.abc import Callable
 
@@ -20,7 +19,7 @@ from naiad_stub.wire import MEMORY_LIMIT_STATUS
 from naiad.config.model.memory_limit import MEMORY_LIMIT
 from naiad.core.child_processes import kill_group
 from naiad.core.errors import GuestExitedError
-from naiad.guests.launch import LaunchedGuest, LaunchSpec, launch
+from naiad.guests.launch import GuestSockets, LaunchedGuest, LaunchSpec, launch
 from naiad.guests.memory.instance import InstanceMemory
 from naiad.guests.output import GuestLog, LineReader, describe_dropped
 from naiad.guests.process import describe_exit
@@ -59,8 +58,8 @@ class GuestProcess:
 
     async def spawn(
         self, memory: InstanceMemory, on_line: Callable[[str, str], None], on_exit: Callable[[int], None]
-    ) -> tuple[socket.socket, socket.socket, socket.socket]:
-        """Start it; return the host's ends of its channel, of its readiness socket and of its socket for bridges.
+    ) -> GuestSockets:
+        """Start it; return the host's ends of its sockets.
 
         Args:
             memory: Of the instance.
@@ -79,7 +78,7 @@ class GuestProcess:
             for name, pipe in launched.output
         ]
         self._watch()
-        return launched.channel, launched.side, launched.bridges
+        return launched.sockets
 
     def kill(self) -> None:
         """Kill it and every process it started; `exited` is set when it has exited."""

@@ -108,6 +108,41 @@ class LaunchSpec:
     load_number: int = 0
 
 
+class GuestSockets:
+    """The sockets between the host and one guest.
+
+    A context manager for the start of the guest: at its end the guest's own ends are closed here, and if it fails, all.
+
+    Attributes:
+        channel: The host's end of the channel.
+        side: The host's end of the readiness socket.
+        bridges: The host's end of the socket that passes descriptors of bridges.
+    """
+
+    def __init__(self) -> None:
+        pairs = [
+            socket.socketpair(socket.AF_UNIX, kind)
+            for kind in (socket.SOCK_STREAM, socket.SOCK_STREAM, socket.SOCK_SEQPACKET)
+        ]
+        self.channel, self.side, self.bridges = (host for host, _ in pairs)
+        self._of_guest = [guest for _, guest in pairs]
+
+    def __enter__(self) -> tuple[int, ...]:
+        """Descriptors of the guest's ends, in the order of the attributes."""
+        return tuple(end.fileno() for end in self._of_guest)
+
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        for end in self._of_guest:
+            end.close()
+        for end in (self.channel, self.side, self.bridges):
+            if failed is None:
+                end.setblocking(False)
+            else:
+                end.close()
+        if failed is None:
+            self.bridges.shutdown(socket.SHUT_RD)  # nobody would read what the guest sends there
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchedGuest:
     """A guest that was started.
@@ -115,9 +150,7 @@ class LaunchedGuest:
     Attributes:
         pid: Its process id.
         output: The pipes it prints into, by the stream's name; none if it prints to the host's terminal.
-        channel: The host's end of its channel.
-        side: The host's end of its readiness socket.
-        bridges: The host's end of the socket that passes descriptors of bridges.
+        sockets: The host's ends of its sockets.
         guest_id: Its id for the sweeper (`guests.sweeper`).
         reap: To be called once when it has exited. It frees the process id and calls back with the exit status as
             `subprocess` gives it, and the reason if the guest ended because another process did.
@@ -125,9 +158,7 @@ class LaunchedGuest:
 
     pid: int
     output: tuple[tuple[str, IO[bytes]], ...]
-    channel: socket.socket
-    side: socket.socket
-    bridges: socket.socket
+    sockets: GuestSockets
     guest_id: str
     reap: Callable[[Callable[[int, str], None]], None]
 
@@ -173,47 +204,29 @@ def _spawn(spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest:
     Must be called on a thread that lives as long as the guest: the kernel kills a guest when the *thread* that started
     it exits (prctl(2), PR_SET_PDEATHSIG). That is the event loop's thread, in a server the main thread.
     """
-    host_end, guest_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    host_side, guest_side = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    host_bridges, guest_bridges = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    descriptors: tuple[int, ...]
-    descriptors = (guest_end.fileno(), guest_side.fileno(), guest_bridges.fileno())
-    descriptors += (memory.input_descriptor, memory.output_descriptor)
-    arguments: dict[str, int | str] = {
-        "--socket": descriptors[0],
-        "--side": descriptors[1],
-        "--bridges": descriptors[2],
-        "--inputs": descriptors[3],
-        "--outputs": descriptors[4],
-        "--inputs-size": memory.inputs.capacity,
-        "--outputs-size": memory.output_capacity,
-    }
-    if spec.inputs is not None:
-        descriptors += (spec.inputs.descriptor,)
-        arguments |= {"--shared": spec.inputs.descriptor, "--shared-size": spec.inputs.capacity}
-    try:
+    sockets = GuestSockets()
+    with sockets as ends:
+        channel, side, bridges = ends
+        descriptors = (*ends, memory.input_descriptor, memory.output_descriptor)
+        arguments: dict[str, int | str] = {
+            "--socket": channel,
+            "--side": side,
+            "--bridges": bridges,
+            "--inputs": memory.input_descriptor,
+            "--outputs": memory.output_descriptor,
+            "--inputs-size": memory.inputs.capacity,
+            "--outputs-size": memory.output_capacity,
+        }
+        if spec.inputs is not None:
+            descriptors += (spec.inputs.descriptor,)
+            arguments |= {"--shared": spec.inputs.descriptor, "--shared-size": spec.inputs.capacity}
         guest_id = sweeper.new_id()
         process = start_stub(spec, arguments, descriptors, guest_id)
-    except BaseException:
-        host_end.close()
-        host_side.close()
-        host_bridges.close()
-        raise
-    finally:
-        guest_end.close()
-        guest_side.close()
-        guest_bridges.close()
-    host_end.setblocking(False)
-    host_side.setblocking(False)
-    host_bridges.setblocking(False)
-    host_bridges.shutdown(socket.SHUT_RD)  # nobody would read what the guest sends there
     pipes = (("stdout", process.stdout), ("stderr", process.stderr))
     return LaunchedGuest(
         pid=process.pid,
         output=tuple((name, pipe) for name, pipe in pipes if pipe is not None),
-        channel=host_end,
-        side=host_side,
-        bridges=host_bridges,
+        sockets=sockets,
         guest_id=guest_id,
         reap=lambda ended: ended(process.wait(), ""),
     )

@@ -260,7 +260,7 @@ class Worker:
         """
         self._startup = startup = GuestStartup(self.spec, self._process, self._send)
         try:
-            sock, side, bridges = await self._process.spawn(
+            sockets = await self._process.spawn(
                 self.memory,
                 lambda stream, line: self._delegate.on_output_line(self, stream, line),
                 self._on_process_exit,
@@ -270,11 +270,11 @@ class Worker:
             raise
         self.memory.close_descriptors()
         on_frame = self._on_watched_frame if self._watch.seconds else self._on_frame
-        self._channel = Channel(sock, self._loop, on_frame, self._on_channel_end, self._on_activity)
-        self.readiness = ReadinessProbe(side, self.spec.name)
+        self._channel = Channel(sockets.channel, self._loop, on_frame, self._on_channel_end, self._on_activity)
+        self.readiness = ReadinessProbe(sockets.side, self.spec.name)
         # With a limit on its address space, bridges would take what the model may use.
         load = 0 if self.spec.memory_limit else self._interface.plan.generation
-        self.memory.bridges.start(load, bridges, self._send)
+        self.memory.bridges.start(load, sockets.bridges, self._send)
         try:
             config = await startup.wait()
         except (ModelError, GuestExitedError) as error:
