@@ -104,14 +104,13 @@ def write(repository: Path, name: str, methods: str, more: str = "") -> None:
 def serving(tmp_path: Path, *options: str, called: str = "", callers: int = 1) -> ServerProcess:
     models = tmp_path / "models"
     write(models, "doubles", DOUBLES, called)
-    write_model(models, "caller", config=f"instance_group [{{ count: {callers} kind: KIND_CPU }}]")
+    code = write_model(models, "caller", config=f"instance_group [{{ count: {callers} kind: KIND_CPU }}]")
+    code.write_text(code.read_text() + DEFINITIONS)  # in each of its instances
     return ServerProcess(models, *options, work=tmp_path)
 
 
-def ask(server: ServerProcess, code: str, model: str = "caller") -> str:
-    if evaluate(server, model, "'call' in globals()") != "True":
-        assert evaluate(server, model, DEFINITIONS) == "done"
-    return evaluate(server, model, code)
+def ask(server: ServerProcess, code: str) -> str:
+    return evaluate(server, "caller", code)
 
 
 def bridges_of(pid: int) -> Counter[str]:
