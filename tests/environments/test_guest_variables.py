@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,31 @@ def test_folders_of_pythonpath_reach_guests_of_the_servers_own_interpreter_alone
     assert HOST.environ({"PYTHONPATH": "/srv/modules"})["PYTHONPATH"] == "/srv/modules"
     assert "PYTHONPATH" not in HOST.environ({"PYTHONPATH": ""})
     assert "PYTHONPATH" not in FOREIGN.environ({"PYTHONPATH": "/srv/modules"})
+
+
+def test_pythonpath_reaches_no_guest_of_a_server_whose_interpreter_ignores_it_as_in_a_bundle():
+    code = """
+from pathlib import Path
+from naiad.environments.ready_environment import ReadyEnvironment, withheld_variables
+from naiad.sources.interpreters.distributions import imports_from_working_directory, server_search_path
+base = {"PYTHONPATH": "/srv/modules"}
+host = ReadyEnvironment(
+    source=None, prefix=Path("/"), python=Path("/bin/python"), version=(3, 9, 18), cache_tag="", abi="",
+    numpy_version="2.0.2", is_host=True,
+)
+print("PYTHONPATH" in host.environ(base), imports_from_working_directory(), server_search_path(base))
+print(*withheld_variables(base))
+"""
+
+    said = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60)
+
+    assert said.stdout.splitlines() == [
+        "False False []",
+        (
+            "PYTHONPATH=/srv/modules reaches no model, as this server's interpreter ignores it (a bundle's always does): put "
+            "modules beside model.py, or install them in the environment of the model"
+        ),
+    ]
 
 
 @pytest.mark.parametrize("environment", [FOREIGN, HOST])

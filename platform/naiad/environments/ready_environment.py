@@ -14,6 +14,7 @@ from typing import NamedTuple
 from naiad.config.server.access import SERVER_SECRETS
 from naiad.environments.activation import NOT_ACTIVATED, Activation
 from naiad.environments.store.leases import Lease
+from naiad.sources.interpreters.distributions import python_path
 from naiad.sources.interpreters.prefix import find_interpreter_in
 from naiad.sources.interpreters.versions import PythonVersion, version_text
 
@@ -69,7 +70,12 @@ def inherited_variables(base: Mapping[str, str], named: Sequence[str] | None) ->
 
 def withheld_variables(base: Mapping[str, str]) -> Iterator[str]:
     """Warnings about variables that Triton passes to models and naiad does not, each with an alternative."""
-    if base.get("PYTHONPATH"):
+    if base.get("PYTHONPATH") and not python_path(base):
+        yield (
+            f"PYTHONPATH={base['PYTHONPATH']} reaches no model, as this server's interpreter ignores it (a bundle's "
+            "always does): put modules beside model.py, or install them in the environment of the model"
+        )
+    elif base.get("PYTHONPATH"):
         yield (
             f"PYTHONPATH={base['PYTHONPATH']} reaches only models that run under the server's own interpreter: for "
             "models with an environment of their own, put modules beside model.py, install them in that environment, "
@@ -166,9 +172,9 @@ class ReadyEnvironment:
     def environ(self, base: Mapping[str, str]) -> dict[str, str]:
         """The variables of a guest, from those of the server. The launcher adds thread counts (OMP_NUM_THREADS ...)."""
         result = {name: value for name, value in base.items() if name not in _DROPPED}
-        if self.is_host and base.get("PYTHONPATH"):
+        if self.is_host and (path := python_path(base)):
             # The server itself has imported with it, and this is the same interpreter with the same packages.
-            result["PYTHONPATH"] = base["PYTHONPATH"]
+            result["PYTHONPATH"] = path
         # Programs that a model starts, such as `python` or `ffmpeg`, come from its environment first.
         result["PATH"] = os.pathsep.join((str(self.python.parent), base.get("PATH") or os.defpath))
         # Packages in the user's home are not part of the environment.

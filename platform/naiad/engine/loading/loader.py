@@ -64,6 +64,7 @@ from naiad.models.resolution.environment import misspelt_parameters
 from naiad.models.resolution.preparation import EnvironmentProvider, check_interpreter, prepare_environment
 from naiad.models.resolution.resolve import ResolutionSettings, resolve
 from naiad.protocol.metadata import with_labels
+from naiad.sources.interpreters.distributions import imports_from_working_directory
 
 logger = logging.getLogger("naiad.engine")
 
@@ -466,7 +467,7 @@ class Loader:
                 is_shared=resolution.is_shared,
                 environment=_origin_of(resolution, environment),
                 settings=resolution.settings,
-                imports_from_cwd=environment.is_host,
+                imports_from_cwd=environment.is_host and imports_from_working_directory(),
             )
         else:
             code = NativeCode(

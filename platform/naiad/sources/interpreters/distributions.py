@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["folder_with_module", "package_of", "server_search_path"]
+__all__ = ["folder_with_module", "imports_from_working_directory", "package_of", "python_path", "server_search_path"]
 
 _KNOWN = {
     "Crypto": "pycryptodome",
@@ -68,10 +69,23 @@ def package_of(module: str) -> str:
 
 def server_search_path(environ: Mapping[str, str]) -> list[Path]:
     """The working directory and PYTHONPATH: only models under the server's own interpreter import from them."""
-    named = environ.get("PYTHONPATH", "").split(os.pathsep)
+    named = python_path(environ).split(os.pathsep)
     with contextlib.suppress(FileNotFoundError):
-        return [Path.cwd(), *(Path(folder).absolute() for folder in named if folder)]
+        return [
+            *([Path.cwd()] if imports_from_working_directory() else []),
+            *(Path(folder).absolute() for folder in named if folder),
+        ]
     return []
+
+
+def python_path(environ: Mapping[str, str]) -> str:
+    """PYTHONPATH as the server's own interpreter takes it: empty if that ignores variables, as in a bundle (`-I`)."""
+    return "" if sys.flags.ignore_environment else environ.get("PYTHONPATH", "")
+
+
+def imports_from_working_directory() -> bool:
+    """Whether models under the server's own interpreter import from the working directory; not in a bundle (`-I`)."""
+    return not sys.flags.isolated
 
 
 def folder_with_module(module: str, folders: Iterable[Path]) -> Path | None:
