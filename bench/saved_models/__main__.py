@@ -1,8 +1,9 @@
 """`python -m bench.saved_models`: what serving an ONNX file costs beside calling ONNX Runtime in a script.
 
 Three models with random weights, which this program writes: one of some milliseconds, and a small transformer encoder
-with and without dynamic batching. The script calls the same files, with as many threads, one call after the other.
-Script and server are measured by turns. ONNX Runtime is that of the environment which the backend declares.
+with and without dynamic batching. The script calls the same files, with as many threads, one call after the other. The
+least server does that for each request, in one process (`programs/serve.py`). All are measured by turns. ONNX Runtime
+is that of the environment which the backend declares.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.interpreters import declared_by, with_packages
 from bench.report import SAVED_BEGIN, SAVED_END, publish, table, written_by
 from bench.results import OURS, Results
 from bench.scaling.load import Load, Reading, infer_request, measure
-from bench.servers import Program, running
+from bench.servers import Program, free_ports, running
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
@@ -28,6 +31,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 FOLDER = ROOT / ".bench" / "saved_models"
 STORE = FOLDER / "store"
 SCRIPT = "script"
+LEAST = "least server"
 DENSE, ENCODER, BATCHED = "dense", "encoder", "encoder_batched"
 _WIDTH, _TOKENS, _MOST_ROWS = 256, 16, 32
 _WARM_UP_SECONDS = 2.0
@@ -59,8 +63,12 @@ def main() -> int:
             for _ in range(options.rounds):
                 for name, shape in _SHAPES.items():
                     results.add(name, SCRIPT, _sample(_call(python, files[name], shape, options.seconds)))
-                    for clients in _CLIENTS:
-                        load = Load([infer_request(name, ["X"], *shape)], clients)
+                    loads = {clients: Load([infer_request(name, ["X"], *shape)], clients) for clients in _CLIENTS}
+                    with _least_server(python, files[name], shape) as port:
+                        for clients, load in loads.items():
+                            reading = measure(port, load, options.seconds)
+                            results.add(_case(name, clients), LEAST, _sample(reading))
+                    for clients, load in loads.items():
                         reading = measure(server.http_port, load, options.seconds)
                         results.add(_case(name, clients), OURS, _sample(reading))
     made = section(results, options)
@@ -79,9 +87,12 @@ def section(results: Results, options: argparse.Namespace) -> str:
         script = results.median(name, SCRIPT, "each")
         cells = [title, _figure(script)]
         for clients in _CLIENTS:
-            ratios = _ratios(results, name, clients)
+            case = results.samples.get(_case(name, clients), {})
             each = results.median(_case(name, clients), OURS, "each")
-            cells += [_figure(each), f"{statistics.median(ratios):.2f} x" if ratios else "-"]
+            cells += [_figure(each)]
+            for other in (results.samples.get(name, {}).get(SCRIPT, []), case.get(LEAST, [])):
+                ratios = [one["each"] / two["each"] for one, two in zip(case.get(OURS, []), other, strict=False)]
+                cells += [f"{statistics.median(ratios):.2f} x" if ratios else "-"]
         rows.append(tuple(cells))
     rates = [results.median(_case(name, 16), OURS, "each") for name in (ENCODER, BATCHED)]
     gain = ""
@@ -90,20 +101,16 @@ def section(results: Results, options: argparse.Namespace) -> str:
     introduction = (
         f"{written_by('bench.saved_models')} Microseconds for each request: the time of a load by its requests, which "
         f"is the latency of one client. Medians of {options.rounds} turns of {options.seconds:g} s. The script calls "
-        f"ONNX Runtime in a loop; script and server use {len(os.sched_getaffinity(0))} threads, and the load generator "
-        f"shares the cores.{gain}"
+        f"ONNX Runtime in a loop. The least server (`bench/saved_models/programs/serve.py`) does the same for each "
+        f"request that it gets over HTTP, in one process, without looking at it: what it takes more than the script is "
+        f"the price of a socket and of the pauses between calls here. All use {len(os.sched_getaffinity(0))} threads, "
+        f"and the load generator shares the cores.{gain}"
     )
-    heads = [head for clients in _CLIENTS for head in (f"{_few(clients)}", "by the script's")]
+    heads = [head for clients in _CLIENTS for head in (_few(clients), "/ script", "/ least server")]
     return (
         f"{SAVED_BEGIN}\n\n## ONNX models beside the library called directly\n\n{introduction}\n\n"
         f"{table(('', 'script', *heads), rows)}\n\n{SAVED_END}"
     )
-
-
-def _ratios(results: Results, name: str, clients: int) -> list[float]:
-    ours = results.samples.get(_case(name, clients), {}).get(OURS, [])
-    theirs = results.samples.get(name, {}).get(SCRIPT, [])
-    return [one["each"] / other["each"] for one, other in zip(ours, theirs, strict=False)]
 
 
 def _figure(value: float | None) -> str:
@@ -148,11 +155,29 @@ def _write_model(models: Path, name: str, file: Path) -> None:
 
 
 def _call(python: Path, file: Path, shape: list[int], seconds: float) -> Reading:
-    threads = len(os.sched_getaffinity(0))
-    command = [python, PROGRAMS / "call.py", str(file), json.dumps(shape), str(threads), str(seconds)]
+    command = [python, PROGRAMS / "call.py", str(file), json.dumps(shape), _threads(), str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     calls, took, p50 = done.stdout.split()
     return Reading(int(calls), float(took), float(p50) * 1e6, 0.0)
+
+
+@contextmanager
+def _least_server(python: Path, file: Path, shape: list[int]) -> Iterator[int]:
+    """The least server of a file, ready; its port."""
+    (port,) = free_ports(1)
+    command = [python, PROGRAMS / "serve.py", str(file), json.dumps(shape), _threads(), str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            if process.stdout.readline() != "ready\n":
+                raise SystemExit(f"{PROGRAMS / 'serve.py'} did not start")
+            yield port
+        finally:
+            process.kill()
+
+
+def _threads() -> str:
+    return str(len(os.sched_getaffinity(0)))
 
 
 if __name__ == "__main__":
