@@ -123,6 +123,7 @@ class FakeGuest:
         self.pid = pid
         self.python = "3.11"
         self.is_hung = False
+        self.free_since = 0
         self.readiness = None
         self.memory = SimpleNamespace(input_byte_size=4096, borrowed_count=2)
         self.memory_usage: tuple[Any, ...] = ()

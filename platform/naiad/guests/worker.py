@@ -183,6 +183,7 @@ class Worker:
         readiness: Asks the model whether it is ready; None if the model does not define `is_ready`.
         memory_usage: What the guest reports: memory of a native backend, or kept for tensors in GPU memory.
         gpus: UUIDs of the GPUs whose memory the guest can use; None until it has told.
+        free_since: When the batch before the one whose responses are passed on ended (monotonic ns); 0 before that.
     """
 
     def __init__(
@@ -200,6 +201,7 @@ class Worker:
         self.readiness: ReadinessProbe | None = None
         self.memory_usage: tuple[MemoryUse, ...] = ()
         self.gpus: frozenset[bytes] | None = None
+        self.free_since = 0
         code = spec.load.code
         self._log_levels = code.log_levels if isinstance(code, NativeCode) else None  # what the guest knows of the log
         self._delegate = delegate
@@ -527,6 +529,8 @@ class Worker:
             self._pass_on(read)
             if read.done:
                 self._end_batch(read)
+        if read.done:
+            self.free_since = read.ended
         if len(self.memory.released) > _MAX_RELEASED:
             self._send_released()
 
@@ -551,6 +555,7 @@ class Worker:
             if batch.block >= 0:
                 self.memory.release_input(batch.block)
             self._delegate.on_batch_done(self, batch, response.started, response.ended)
+        self.free_since = response.ended
         self._results.retry()
         return True
 

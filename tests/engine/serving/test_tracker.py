@@ -132,6 +132,78 @@ def test_a_new_version_counts_as_slow_until_its_guests_have_executed_many_batche
     assert depths[-1] > 1
 
 
+def warmed_up(tracked: Tracked, took: int) -> None:
+    """Let the pace fall to *took*."""
+    for _ in range(150):
+        tracked.ask()
+        next(guest for guest in tracked.guests if guest.batches).answer(started=0, ended=took)
+    for guest in tracked.guests:
+        guest.executed.clear()
+
+
+@pytest.mark.parametrize(("took", "ahead"), [(2 * MS, 1), (10 * MS, 1), (10 * MS + 8, 0)])
+def test_a_guest_that_executes_for_some_milliseconds_has_its_next_request_while_others_wait(clock, took, ahead):
+    tracked = Tracked()
+    warmed_up(tracked, took)
+    asked = [tracked.ask() for _ in range(3)]
+    assert len(tracked.guest.batches) == 1, "nothing waited when the last batch was done"
+
+    tracked.guest.answer(started=0, ended=took)
+
+    assert len(tracked.guest.batches) == 1 + ahead
+    tracked.guest.answer(started=0, ended=took)
+    tracked.guest.answer(started=0, ended=took)
+    assert tracked.guest.executed == [[key] for key, _ in asked]
+    assert not tracked.guest.batches
+
+
+def test_no_guest_gets_a_request_ahead_while_fewer_wait_than_there_are_guests(clock):
+    tracked = Tracked(guests=2)
+    warmed_up(tracked, 2 * MS)
+    asked = [tracked.ask() for _ in range(4)]  # one for each guest; two wait
+    first, second = tracked.guests
+
+    first.answer(started=0, ended=2 * MS)
+    assert [len(guest.batches) for guest in (first, second)] == [2, 1], "as many waited as there are guests"
+    second.answer(started=0, ended=2 * MS)
+    first.answer(started=0, ended=2 * MS)
+    tracked.ask()
+    asked.append(tracked.ask())
+
+    assert [len(guest.batches) for guest in (first, second)] == [1, 1]
+    assert first.executed + second.executed != [[key] for key, _ in asked], "the last one waits"
+
+
+def test_requests_that_a_scheduler_may_put_together_are_not_sent_ahead(clock):
+    async def batched() -> int:
+        tracked = Tracked(BATCHED, "dynamic_batching { }")
+        warmed_up(tracked, 2 * MS)
+        for _ in range(4):
+            tracked.ask()
+        tracked.guest.answer(started=0, ended=2 * MS)
+        return len(tracked.guest.batches)
+
+    assert clock.run(batched()) == 1
+
+
+def test_the_time_that_a_request_waits_in_its_guest_behind_another_counts_as_time_in_the_queue(clock):
+    tracked = Tracked()
+    tracked.tracker.plain_scheduler.set_depth(tracked.guest, 2)
+    sent = clock.now_ns
+    tracked.ask()
+    tracked.ask()
+    tracked.guest.batches = {number: batch._replace(sent=sent) for number, batch in tracked.guest.batches.items()}
+    clock.advance(9e-6)
+
+    tracked.guest.answer(started=sent + 1000, ended=sent + 5000)
+    tracked.guest.free_since = sent + 5000
+    tracked.guest.answer(started=sent + 6000, ended=sent + 8000)
+
+    sums = tracked.statistics()
+    assert (sums.queue.ns, sums.compute_input.ns) == (5000, 1000 + 1000)
+    assert [each.compute_input.ns for each in sums.batch_stats] == [2000]
+
+
 def test_a_guest_with_lanes_holds_at_least_one_batch_for_each(scheduler):
     tracked = Tracked()
     tracked.tracker.lanes = 4

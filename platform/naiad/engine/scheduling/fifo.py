@@ -3,7 +3,7 @@
 An instance of depth n may hold n requests: while it executes one, the next ones are already in its channel, so that
 it does not idle for a round trip through the host. This pays where `execute` takes less time than that round trip. For
 slower models it would delay requests: one that is dispatched behind another cannot move to an instance that becomes
-free earlier. The caller therefore sets the depth of each instance from measured execution times.
+free earlier. The caller therefore sets the depth of each instance from measured execution times and from what waits.
 
 A request that a model sends to another model (BLS) must not wait behind another request of the same instance: that one
 may itself wait for the calling model, which would be a deadlock. Such requests are enqueued with `needs_idle`, and the
