@@ -35,6 +35,8 @@ KEY = "a layout"
 class Guest:
     """A worker that executes nothing; the test ends its batches."""
 
+    free_since = 0
+
     def __init__(self) -> None:
         self.batches: dict[int, ExecutingBatch] = {}
         self.open: set[int] = set()
