@@ -707,11 +707,15 @@ def mark_entry(key: int, flags: int) -> bytes:
     return wire.RESPONSE_HEAD.pack(key, flags | wire.EMPTY, 0, 0, 0, 0)
 
 
-def responses_frame(batch: Batch, entries: Sequence[bytes], flags: int, ended: int) -> bytes:
-    """The RESPONSES frame of some entries of one batch; several frames if they are long, and *flags* with the last."""
+def responses_frame(batch: Batch, entries: Sequence[bytes], flags: int, ended: int, reports: bytes = b"") -> bytes:
+    """The RESPONSES frame of some entries of one batch; several frames if they are long.
+
+    The last one has *flags* and *reports*, the packed reports that *flags* counts.
+    """
     body = b"".join(entries)
     if len(body) > _MAX_BODY:
-        return _responses_frames(batch, entries, flags, ended)
+        return _responses_frames(batch, entries, flags, ended, reports)
+    body += reports
     size = wire.RESPONSES_HEAD.size + len(body)
     return (
         wire.RESPONSES_FRAME.pack(size, wire.Kind.RESPONSES, 0, batch.number, len(entries), flags, batch.started, ended)
@@ -719,7 +723,7 @@ def responses_frame(batch: Batch, entries: Sequence[bytes], flags: int, ended: i
     )
 
 
-def _responses_frames(batch: Batch, entries: Sequence[bytes], flags: int, ended: int) -> bytes:
+def _responses_frames(batch: Batch, entries: Sequence[bytes], flags: int, ended: int, reports: bytes) -> bytes:
     frames = []
     part: List[bytes] = []
     size = 0
@@ -729,10 +733,10 @@ def _responses_frames(batch: Batch, entries: Sequence[bytes], flags: int, ended:
             part, size = [], 0
         part.append(entry)
         size += len(entry)
-    frames.append(_one_frame(batch, part, flags, ended))
+    frames.append(_one_frame(batch, part, flags, ended, reports))
     return b"".join(frames)
 
 
-def _one_frame(batch: Batch, entries: Sequence[bytes], flags: int, ended: int) -> bytes:
+def _one_frame(batch: Batch, entries: Sequence[bytes], flags: int, ended: int, reports: bytes = b"") -> bytes:
     head = wire.RESPONSES_HEAD.pack(batch.number, len(entries), flags, batch.started, ended)
-    return wire.frame(wire.Kind.RESPONSES, head + b"".join(entries))
+    return wire.frame(wire.Kind.RESPONSES, head + b"".join(entries) + reports)

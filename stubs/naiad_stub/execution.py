@@ -14,7 +14,7 @@ import gc
 import sys
 import time
 from collections.abc import Coroutine
-from typing import Any, Callable, List, Optional, Set, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Set, Tuple
 
 from naiad_stub import limits, loader, wire
 from naiad_stub.blocks import KeptBlocks
@@ -239,13 +239,13 @@ class Execution:
 
 
 def end_batch(
-    channel: Channel, kept: KeptBlocks, batch: Batch, entries: List[bytes], ended: int, before: bytes = b""
+    channel: Channel, kept: KeptBlocks, batch: Batch, entries: List[bytes], ended: int, reports: Sequence[bytes] = ()
 ) -> None:
     """Send the message that ends *batch*, with its remaining entries, and release its inputs if nothing uses them.
 
-    *before* are frames that go before it.
+    *reports* are what a native backend has reported of it, packed, at most `wire.MAX_REPORTS`.
     """
-    flags = wire.DONE
+    flags = wire.DONE | len(reports) << wire.REPORTS_SHIFT
     if batch.failed:
         entries = [*entries, *batch.failed]
     batch.requests = []
@@ -258,7 +258,7 @@ def end_batch(
     is_shared_kept = any(each is not None for each in shared_references)
     if is_shared_kept:
         flags |= wire.KEPT_SHARED
-    channel.send(before + responses_frame(batch, entries, flags, ended))
+    channel.send(responses_frame(batch, entries, flags, ended, b"".join(reports)))
     if reference is not None:  # only now: the host must know that the block is kept before it is released
         kept.add(batch.block, reference)
     if is_shared_kept:

@@ -158,13 +158,16 @@ MAX_ID_BYTES = 0xFFFE
 
 # RESPONSES: head, then each response: head, its blocks (u64 each) and DEVICE_HANDLE of each in GPU memory, parameters
 # as JSON or the error's message, layout of its outputs, and their bytes unless they are in blocks. A response that a
-# sender sends names the batch of its request and has no DONE.
+# sender sends names the batch of its request and has no DONE. After the responses, what a native backend has reported:
+# as many REPORT as the flags say above REPORTS_SHIFT.
 RESPONSES_HEAD = struct.Struct("<IHHQQ")  # batch, responses, flags, start and end of execute (monotonic ns)
 RESPONSES_FRAME = struct.Struct(FRAME.format + RESPONSES_HEAD.format[1:])
 """The head of the frame and the one of the message, packed in one step."""
 DONE = 1  # execute returned; the batch's inputs are free
 KEPT = 2  # with DONE: the model still refers to the inputs, RELEASE_INPUTS will free them
 KEPT_SHARED = 4  # with DONE: to those with SHARED_INPUTS; RELEASE_INPUTS then names -1 - batch in place of a block
+REPORTS_SHIFT = 4
+MAX_REPORTS = (1 << 16 - REPORTS_SHIFT) - 1
 RESPONSE_HEAD = struct.Struct("<QBBHII")
 # key, flags, error code, output blocks (to release after reading), bytes of text, bytes of the layout
 FINAL = 1
@@ -175,8 +178,8 @@ RESCHEDULE = 16  # the model asks for the request to be scheduled again
 ANSWERED = 32  # with ERROR: the model returned the error as its response, nothing failed
 DEVICE = 64  # with OWN_BLOCKS: some blocks are in GPU memory; in RESULT: some outputs are
 
-# REPORTS: what a native backend reports for the statistics, any number of records. Sent before RESPONSES of the same
-# requests where the backend reports in time.
+# REPORTS: what a native backend reports for the statistics, any number of records. What it reports while it executes a
+# batch is in the RESPONSES that end the batch, unless it is too much.
 REPORT = struct.Struct("<BQQQQQ")
 # kind, key of the request or rows of the batch, start of Execute, start and end of the computation, end of Execute
 # (monotonic ns)

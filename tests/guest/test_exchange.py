@@ -439,6 +439,17 @@ def test_long_responses_are_split_and_the_last_message_has_the_flags(monkeypatch
     assert frames_of(responses_frame(batch, [], wire.DONE, 9)) == [([], wire.DONE)]
 
 
+@pytest.mark.parametrize("count", [2, 5])
+def test_reports_are_in_the_last_message_of_the_responses(monkeypatch, count):
+    monkeypatch.setattr(exchange, "_MAX_BODY", 2 * len(mark_entry(1, 0)))
+    entries = [mark_entry(key, 0) for key in range(count)]
+    flags = wire.DONE | 1 << wire.REPORTS_SHIFT
+    plain = wire.FrameReader().feed(responses_frame(Batch(5, -1, None), entries, flags, 9))
+    frames = wire.FrameReader().feed(responses_frame(Batch(5, -1, None), entries, flags, 9, b"report"))
+    assert frames[:-1] == plain[:-1]
+    assert frames[-1] == (wire.Kind.RESPONSES, plain[-1][1] + b"report")
+
+
 # -- GPU memory, of which the test plays the driver's part
 
 LARGE = exchange._SMALL_DEVICE_BYTES + 1

@@ -12,7 +12,7 @@ from naiad_stub.layout import Place
 from support.choices import Choices, choices
 
 from naiad.core.errors import Code, ModelError, ProtocolError
-from naiad.guests.exchange import ModelInterface, read_responses
+from naiad.guests.exchange import ExecutionReport, ModelInterface, read_reports, read_responses, read_single
 from naiad.guests.memory.instance import COPY_LIMIT, InstanceMemory
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.request_plan import RequestPlan
@@ -35,8 +35,12 @@ def interface():
     )
 
 
-def message(*entries: bytes, number: int = 1, flags: int = wire.DONE, count: int | None = None) -> bytes:
-    return wire.RESPONSES_HEAD.pack(number, len(entries) if count is None else count, flags, 10, 20) + b"".join(entries)
+def message(
+    *entries: bytes, number: int = 1, flags: int = wire.DONE, count: int | None = None, reports: tuple[bytes, ...] = ()
+) -> bytes:
+    flags |= len(reports) << wire.REPORTS_SHIFT
+    head = wire.RESPONSES_HEAD.pack(number, len(entries) if count is None else count, flags, 10, 20)
+    return head + b"".join((*entries, *reports))
 
 
 def entry(
@@ -94,6 +98,51 @@ def test_outputs_of_few_bytes_come_in_the_message(memory, interface):
     assert [bytes(output.data) for output in first.response.outputs] == [bytes(range(8)), b"", b"more"]
     assert [bytes(output.data) for output in second.response.outputs] == [b"next"]
     assert (list(memory.released), memory.borrowed_count) == ([], 0)
+
+
+SUCCESS = wire.REPORT.pack(wire.REPORT_SUCCESS, 1, 11, 12, 13, 14)
+BATCH = wire.REPORT.pack(wire.REPORT_BATCH, 1, 11, 12, 13, 14)
+BOTH = [ExecutionReport(wire.REPORT_SUCCESS, 1, 11, 12, 13, 14), ExecutionReport(wire.REPORT_BATCH, 1, 11, 12, 13, 14)]
+
+
+def test_what_a_backend_reports_comes_behind_its_responses(memory, interface):
+    outputs = entry([fp32(1)], inline=b"abcd")
+    read = read_responses(message(outputs, reports=(SUCCESS, BATCH)), interface, memory)
+    assert [bytes(each.response.outputs[0].data) for each in read.responses] == [b"abcd"]
+    assert (read.done, read.kept, read.kept_shared, list(read.reports)) == (True, False, False, BOTH)
+    read = read_responses(message(flags=wire.DONE | wire.KEPT_SHARED, reports=(BATCH,)), interface, memory)
+    assert (read.done, read.kept, read.kept_shared, list(read.reports)) == (True, False, True, BOTH[1:])
+    assert not read_responses(message(outputs), interface, memory).reports
+
+
+def test_the_only_response_of_a_batch_is_read_at_once_with_what_its_backend_reports(memory, interface):
+    outputs = entry([fp32(1)], inline=b"abcd")
+    assert read_single(message(outputs), interface) is None, "the layout was not checked yet"
+    read_responses(message(outputs), interface, memory)
+    single = read_single(message(outputs, reports=(SUCCESS, BATCH)), interface)
+    assert (single.outputs, read_reports(single.reports)) == (b"abcd", BOTH)
+    single = read_single(message(outputs), interface)
+    assert (single.outputs, single.reports) == (b"abcd", b"")
+    for flags in (0, wire.DONE | wire.KEPT, wire.DONE | wire.KEPT_SHARED):
+        assert read_single(message(outputs, flags=flags, reports=(BATCH,)), interface) is None
+
+
+@pytest.mark.parametrize("change", [-1, 1, wire.REPORT.size], ids="{} bytes more".format)
+@pytest.mark.parametrize("reports", [(), (SUCCESS,), (SUCCESS, BATCH)], ids=len)
+def test_other_bytes_than_the_reports_that_a_message_counts_break_the_protocol(memory, interface, reports, change):
+    outputs = entry([fp32(1)], inline=b"abcd")
+    read_responses(message(outputs), interface, memory)
+    payload = message(outputs, reports=reports)
+    payload = payload[:change] if change < 0 else payload + bytes(change)
+    assert read_single(payload, interface) is None
+    with pytest.raises(ProtocolError):
+        read_responses(payload, interface, memory)
+
+
+def test_an_unknown_kind_of_report_behind_a_response_breaks_the_protocol(memory, interface):
+    outputs = entry([fp32(1)], inline=b"abcd")
+    with pytest.raises(ProtocolError, match="unknown kind of report: 9"):
+        read_responses(message(outputs, reports=(wire.REPORT.pack(9, 1, 0, 0, 0, 0),)), interface, memory)
 
 
 def test_large_outputs_are_lent_until_the_last_reference_goes(memory, interface):

@@ -430,6 +430,7 @@ def _traced(flags: int, request: InferRequest, layout: bytes) -> tuple[int, byte
     return flags | wire.TRACED, wire.TRACE_SIZE.pack(len(context)) + context + layout
 
 
+_FLAGS = (1 << wire.REPORTS_SHIFT) - 1
 _SINGLE_RESPONSE = struct.Struct(wire.RESPONSES_HEAD.format + wire.RESPONSE_HEAD.format[1:])
 
 
@@ -443,6 +444,7 @@ class SingleResponse(NamedTuple):
         ended: When it returned.
         layout: The layout of the outputs.
         outputs: Their bytes, as *layout* places them.
+        reports: What a native backend has reported of the batch, as `read_reports` takes it.
     """
 
     number: int
@@ -451,6 +453,7 @@ class SingleResponse(NamedTuple):
     ended: int
     layout: TensorLayout
     outputs: bytes
+    reports: bytes = b""
 
     def as_any(self, interface: ModelInterface) -> GuestResponse:
         """The same as `read_responses` would have decoded it."""
@@ -491,13 +494,19 @@ def read_single(payload: bytes, interface: ModelInterface) -> SingleResponse | N
     number, count, flags, started, ended, key, kind, _, blocks, text_size, layout_size = _SINGLE_RESPONSE.unpack_from(
         payload
     )
-    if count != 1 or flags != wire.DONE or kind != wire.FINAL or blocks or text_size:
+    reports = flags >> wire.REPORTS_SHIFT
+    if count != 1 or flags & _FLAGS != wire.DONE or kind != wire.FINAL or blocks or text_size:
         return None
     end = start + layout_size
     layout = interface.layouts.get(payload[start:end])
-    if layout is None or layout.unknown_output or end + layout.end != len(payload):
+    if layout is None or layout.unknown_output:
         return None
-    return SingleResponse(number, key, started, ended, layout, payload[end:])
+    outputs_end = end + layout.end
+    if outputs_end + reports * wire.REPORT.size != len(payload):
+        return None
+    if not reports:
+        return SingleResponse(number, key, started, ended, layout, payload[end:])
+    return SingleResponse(number, key, started, ended, layout, payload[end:outputs_end], payload[outputs_end:])
 
 
 class Responses(NamedTuple):
@@ -511,6 +520,7 @@ class Responses(NamedTuple):
         started: When `execute` began (monotonic ns).
         ended: When it returned, or the response was sent.
         responses: The responses.
+        reports: What a native backend has reported meanwhile.
     """
 
     number: int
@@ -520,6 +530,7 @@ class Responses(NamedTuple):
     started: int
     ended: int
     responses: list[GuestResponse]
+    reports: Sequence[ExecutionReport] = ()
 
 
 def read_responses(payload: bytes, interface: ModelInterface, memory: InstanceMemory) -> Responses:
@@ -537,10 +548,13 @@ def read_responses(payload: bytes, interface: ModelInterface, memory: InstanceMe
             responses.append(response)
     except (struct.error, IndexError, UnicodeDecodeError, ValueError, wire.WireError) as error:
         raise ProtocolError(f"'{interface.model_name}' sent a malformed response: {error}") from error
+    count = flags >> wire.REPORTS_SHIFT
+    reports = read_reports(payload[position : position + count * wire.REPORT.size]) if count else ()
+    position += count * wire.REPORT.size
     if position != len(payload):
         raise ProtocolError(f"'{interface.model_name}' sent a response of {len(payload)} bytes that ends at {position}")
     done, kept, kept_shared = bool(flags & wire.DONE), bool(flags & wire.KEPT), bool(flags & wire.KEPT_SHARED)
-    return Responses(number, done, kept, kept_shared, started, ended, responses)
+    return Responses(number, done, kept, kept_shared, started, ended, responses, reports)
 
 
 def _read_response(
@@ -625,11 +639,14 @@ def read_reports(payload: bytes) -> list[ExecutionReport]:
     if len(payload) % wire.REPORT.size:
         raise ProtocolError(f"reports of {len(payload)} bytes are not whole records of {wire.REPORT.size}")
     reports = []
-    for kind, subject, *times in wire.REPORT.iter_unpack(payload):
+    for kind, subject, first, second, third, last in wire.REPORT.iter_unpack(payload):
         if kind > wire.REPORT_CANCELLED_RESPONSE:
             raise ProtocolError(f"unknown kind of report: {kind}")
+        if first <= second <= third <= last < _LATEST_NS:
+            reports.append(ExecutionReport(kind, subject, first, second, third, last))
+            continue
         # Backends report anything with a failure, and some confuse their clocks: durations must not become negative.
-        ordered = sorted(times)
+        ordered = sorted((first, second, third, last))
         reports.append(ExecutionReport(kind, subject, *(ordered if ordered[-1] < _LATEST_NS else (0, 0, 0, 0))))
     return reports
 

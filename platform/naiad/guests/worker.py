@@ -522,6 +522,8 @@ class Worker:
         if single is not None and self._pass_on_single(single):
             return
         read = read_responses(payload, self._interface, self.memory)
+        if read.reports:
+            self._delegate.on_reports(read.reports)
         if read.done and self._delegate.is_refill_urgent(read.ended - read.started):
             self._end_batch(read)
             self._pass_on(read)
@@ -542,6 +544,8 @@ class Worker:
             return False
         if self._delegate.is_refill_urgent(response.ended - response.started):
             return False
+        if response.reports:
+            self._delegate.on_reports(read_reports(response.reports))
         self.open.discard(key)
         if key in self.forwarded:
             self.forwarded.discard(key)

@@ -6,13 +6,14 @@ Each object that a backend gets a handle of is a plain class here; the methods i
 from __future__ import annotations
 
 import ctypes
+from functools import lru_cache
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from naiad_stub.exchange import RequestRecord
 from naiad_stub.load_spec import LoadSpec, NativeCode
 from naiad_stub.native.errors import INTERNAL, UNSUPPORTED, ApiCallError, DeadHandleError
 from naiad_stub.native.handles import HandleTable
-from naiad_stub.native.memory import CPU, Heap, Lent, Text
+from naiad_stub.native.memory import CPU, Heap, Lent, Shape, Text, text_of
 from naiad_stub.native.signatures import Function
 from naiad_stub.request import InferenceRequest, InferenceTrace
 from naiad_stub.tensor import Tensor
@@ -143,16 +144,18 @@ class NativeInput:
         tensor: The received tensor.
         address: Address of its bytes; 0 until it is asked for.
         attributes: Handle of its buffer's attributes; 0 until they are asked for.
-        kept: What was lent for it.
+        name: Its name, once it was lent.
+        shape: Its shape, once it was lent.
     """
 
-    __slots__ = ("address", "attributes", "kept", "tensor")
+    __slots__ = ("address", "attributes", "name", "shape", "tensor")
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
         self.attributes = 0
         self.address = 0
-        self.kept: List[Any] = []
+        self.name: Optional[Text] = None
+        self.shape: Optional[Shape] = None
 
 
 class NativeRequest:
@@ -160,45 +163,36 @@ class NativeRequest:
 
     Attributes:
         request: The received request.
-        record: The guest's record of it.
-        delivery: Sends its responses.
+        recipient: Where its responses go.
         handle: Its handle.
         thread: The thread that executes its batch; 0 once Execute has returned.
         inputs: Handles of its inputs by position; 0 for those that were not asked for.
-        attached: Handles of other objects that end with it: the table and the handle.
-        states: Updated states, sent with its response.
-        kept: What was lent for it.
+        attached: Handles of other objects that end with it: the table and the handle; None before the first.
+        kept: What was lent for it; None before the first.
         parameters: Its parameters, once they were asked for.
-        positions: Numbers its responses in the order in which statistics of them are reported; None until a response
-            factory is made.
     """
 
-    __slots__ = (
-        "attached",
-        "delivery",
-        "handle",
-        "inputs",
-        "kept",
-        "parameters",
-        "positions",
-        "record",
-        "request",
-        "states",
-        "thread",
-    )
+    __slots__ = ("attached", "handle", "inputs", "kept", "parameters", "recipient", "request", "thread")
 
     def __init__(self, request: InferenceRequest, record: RequestRecord, thread: int, delivery: Any) -> None:
         self.request = request
-        self.delivery = delivery
-        self.record = record
+        self.recipient = Recipient(record, delivery)
         self.handle = 0
         self.thread = thread
         self.inputs: Optional[List[int]] = None
-        self.attached: List[Tuple[HandleTable[Any], int]] = []
-        self.states: List[Tensor] = []
-        self.kept: List[Any] = []
+        self.attached: Optional[List[Tuple[HandleTable[Any], int]]] = None
+        self.kept: Optional[List[Any]] = None
         self.parameters: Optional[List[Any]] = None
-        self.positions: Optional[Iterator[int]] = None
+
+    def attach(self, table: HandleTable[Any], handle: int) -> None:
+        """Have the object with that handle end with the request."""
+        self.attached = [*(self.attached or ()), (table, handle)]
+
+    def keep(self, lent: Any) -> None:
+        """Keep what was lent for the request as long as it lives."""
+        if self.kept is None:
+            self.kept = []
+        self.kept.append(lent)
 
 
 class Recipient:
@@ -206,20 +200,19 @@ class Recipient:
 
     Attributes:
         record: The guest's record of the request.
-        delivery: See `NativeRequest`.
-        thread: See `NativeRequest`.
-        states: See `NativeRequest`.
-        positions: See `NativeRequest`.
+        delivery: Sends the responses.
+        states: Updated states, sent with the response; None before the first.
+        positions: Numbers the responses in the order in which statistics of them are reported; None until a response
+            factory is made.
     """
 
-    __slots__ = ("delivery", "positions", "record", "states", "thread")
+    __slots__ = ("delivery", "positions", "record", "states")
 
-    def __init__(self, request: NativeRequest) -> None:
-        self.record = request.record
-        self.delivery = request.delivery
-        self.thread = request.thread
-        self.states = request.states
-        self.positions = request.positions
+    def __init__(self, record: RequestRecord, delivery: Any) -> None:
+        self.record = record
+        self.delivery = delivery
+        self.states: Optional[List[Tensor]] = None
+        self.positions: Optional[Iterator[int]] = None
 
 
 class NativeOutput:
@@ -233,10 +226,9 @@ class NativeOutput:
         address: Address of its buffer.
         size: Bytes of its buffer.
         attributes: See `NativeInput`.
-        kept: What was lent for it.
     """
 
-    __slots__ = ("address", "attributes", "code", "kept", "name", "shape", "size", "tensor")
+    __slots__ = ("address", "attributes", "code", "name", "shape", "size", "tensor")
 
     def __init__(self, name: str, code: int, shape: Tuple[int, ...]) -> None:
         self.name = name
@@ -246,14 +238,13 @@ class NativeOutput:
         self.address = 0
         self.attributes = 0
         self.size = 0
-        self.kept: List[Any] = []
 
 
 class NativeState:
     """A TRITONBACKEND_State.
 
     Attributes:
-        updated: The updated states of its request.
+        recipient: Where it is sent to, with the response.
         name: Name of the output that it is sent as.
         code: Number of its datatype.
         shape: Its shape.
@@ -261,10 +252,10 @@ class NativeState:
         attributes: See `NativeInput`.
     """
 
-    __slots__ = ("attributes", "code", "name", "shape", "tensor", "updated")
+    __slots__ = ("attributes", "code", "name", "recipient", "shape", "tensor")
 
-    def __init__(self, updated: List[Tensor], name: str, code: int, shape: Tuple[int, ...]) -> None:
-        self.updated = updated
+    def __init__(self, recipient: Recipient, name: str, code: int, shape: Tuple[int, ...]) -> None:
+        self.recipient = recipient
         self.attributes = 0
         self.name = name
         self.code = code
@@ -278,19 +269,28 @@ class NativeResponse:
     Attributes:
         recipient: Where it goes.
         outputs: Handles and outputs in the order in which they were added.
-        parameters: Its parameters by name.
-        attached: See `NativeRequest`.
-        kept: What was lent for it.
+        parameters: Its parameters by name; None before the first.
+        kept: What was lent for it; None before the first.
     """
 
-    __slots__ = ("attached", "kept", "outputs", "parameters", "recipient")
+    __slots__ = ("kept", "outputs", "parameters", "recipient")
 
     def __init__(self, recipient: Recipient) -> None:
         self.recipient = recipient
         self.outputs: List[Tuple[int, NativeOutput]] = []
-        self.parameters: Dict[str, Any] = {}
-        self.attached: List[Tuple[HandleTable[Any], int]] = []
-        self.kept: List[Any] = []
+        self.parameters: Optional[Dict[str, Any]] = None
+        self.kept: Optional[List[Any]] = None
+
+    def set_parameter(self, name: Optional[bytes], value: Any) -> None:
+        """Set one parameter.
+
+        Raises:
+            ApiCallError: If it has no name.
+        """
+        text = text_of(name, "the parameter's name")
+        if self.parameters is None:
+            self.parameters = {}
+        self.parameters[text] = value
 
 
 class HeldTrace:
@@ -395,28 +395,52 @@ class Core:
 
         What it returns in place of an exception depends on its result: an error, a null pointer, or nothing.
         """
-        has_error = function.result == "Error"
-        deletes = function.name.endswith("Delete")  # as in C++, deleting a null pointer does nothing
         name = function.name
 
-        def call(*arguments: Any) -> Any:
-            try:
-                return 0 if deletes and not arguments[0] else implementation(*arguments) or 0
-            except DeadHandleError as error:
-                return self.new_error(error.code, f"{name}: {error.message}") if has_error else 0
-            except ApiCallError as error:
-                return self.new_error(error.code, error.message) if has_error else 0
-            except BaseException as error:  # noqa: BLE001 - nothing may be lost in a callback
-                return self._on_exception(name, error) if has_error else 0
+        def fail(error: BaseException) -> int:
+            if function.result != "Error":
+                return 0
+            if isinstance(error, DeadHandleError):
+                return self.new_error(error.code, f"{name}: {error.message}")
+            if isinstance(error, ApiCallError):
+                return self.new_error(error.code, error.message)
+            return self.new_error(INTERNAL, f"{name} failed: {type(error).__name__}: {error}")
 
-        return call
+        # As in C++, deleting a null pointer does nothing.
+        guarded = _ignoring_null(implementation) if name.endswith("Delete") else implementation
+        return _guard_of(len(function.arguments))(guarded, fail)
 
     def reject(self, name: str, reason: str) -> int:
         """The error for a function that is not implemented."""
         return self.new_error(UNSUPPORTED, f"{name} is not supported: {reason}")
 
-    def _on_exception(self, name: str, error: BaseException) -> int:
-        return self.new_error(INTERNAL, f"{name} failed: {type(error).__name__}: {error}")
+
+def _ignoring_null(implementation: Callable[..., int]) -> Callable[..., int]:
+    def delete(handle: int) -> int:
+        return implementation(handle) if handle else 0
+
+    return delete
+
+
+@lru_cache(maxsize=None)
+def _guard_of(count: int) -> Callable[[Callable[..., int], Callable[[BaseException], int]], Callable[..., int]]:
+    """What guards a function of *count* arguments: with `*arguments` in its place, a call costs 0.1 us more."""
+    names = ", ".join([f"a{number}" for number in range(count)])
+    made: Dict[str, Any] = {}
+    exec(_GUARD.replace("NAMES", names), made)  # noqa: S102 - text of this module alone
+    guard: Callable[[Callable[..., int], Callable[[BaseException], int]], Callable[..., int]] = made["guard"]
+    return guard
+
+
+_GUARD = """
+def guard(implementation, fail):
+    def call(NAMES):
+        try:
+            return implementation(NAMES) or 0
+        except BaseException as error:
+            return fail(error)
+    return call
+"""
 
 
 def _decode(text: Text) -> str:

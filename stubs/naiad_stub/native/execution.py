@@ -93,10 +93,16 @@ class NativeExecution:
         if error:
             entries += self._fail(requests, error)
         else:
-            entries += self._reschedule_marks(requests)
+            for each in requests:
+                each.thread = 0
+                if each.request._release_flags == _RESCHEDULE:
+                    record = each.recipient.record
+                    record.closed_after = 0
+                    entries.append(mark_entry(record.key, wire.RESCHEDULE))
+            each = None  # type: ignore[assignment] # as below
         self._batch = None
         requests.clear()
-        made = None  # type: ignore[assignment] # the last reference to a request, and so to the inputs
+        made = request = None  # type: ignore[assignment] # the last references to a request, and so to the inputs
         unanswered: List[RequestRecord] = []
         if len(entries) < count:
             answered = self._early.union(int.from_bytes(entry[:8], "little") for entry in entries)
@@ -110,7 +116,7 @@ class NativeExecution:
         record = recipient.record
         if response is not None and recipient.states and response._error is None:
             response._outputs += recipient.states
-            recipient.states.clear()
+            recipient.states = None
         if (
             record.closed_after is None
             and record.sender_state is None
@@ -140,7 +146,10 @@ class NativeExecution:
         if self._answers and self._batch is not None and threading.get_ident() == self._thread:
             self._early.update(record.key for record, _ in self._answers)
             entries = self._entries()
-            self._channel.send(self.reports.take() + responses_frame(self._batch, entries, 0, time.monotonic_ns()))
+            reports = self.reports.take()
+            flags = len(reports) << wire.REPORTS_SHIFT
+            now = time.monotonic_ns()
+            self._channel.send(responses_frame(self._batch, entries, flags, now, b"".join(reports)))
 
     def _entries(self) -> List[bytes]:
         """The entries of all responses that were not sent yet."""
@@ -161,22 +170,13 @@ class NativeExecution:
         entries = []
         for request in requests:
             self._revoke(request)
-            record = request.record
+            record = request.recipient.record
             if record.closed_after is not None or (record.sender_state is not None and record.sender_state.is_closed):
                 continue
             record.closed_after = 0
             if record.sender_state is not None:
                 record.sender_state.is_closed = True
             entries.append(error_entry(record.key, error.code, error.message, wire.FINAL))
-        return entries
-
-    def _reschedule_marks(self, requests: List[NativeRequest]) -> List[bytes]:
-        entries = []
-        for request in requests:
-            request.thread = 0
-            if request.request._release_flags == _RESCHEDULE:
-                request.record.closed_after = 0
-                entries.append(mark_entry(request.record.key, wire.RESCHEDULE))
         return entries
 
     def _revoke(self, request: NativeRequest) -> None:

@@ -13,10 +13,15 @@ from naiad_stub.memo import Memo
 from naiad_stub.native.errors import INVALID_ARG, ApiCallError
 
 _u64 = ctypes.c_uint64.from_address
-_i64 = ctypes.c_int64.from_address
 _u32 = ctypes.c_uint32.from_address
-_bool = ctypes.c_bool.from_address
 _double = ctypes.c_double.from_address
+# All addresses of a process, as arrays of numbers: an item costs a fifth of an object of ctypes at its address.
+_bytes = memoryview((ctypes.c_char * (1 << 62)).from_address(0)).cast("B")
+_words = _bytes.cast("Q")
+_signed_words = _bytes.cast("q")
+_half_words = _bytes.cast("I")
+_U64 = (1 << 64) - 1
+_U32 = (1 << 32) - 1
 _address_in = ctypes.c_void_p.from_buffer
 _byte = ctypes.c_char.from_buffer
 _address_of = ctypes.addressof
@@ -29,26 +34,29 @@ _KEPT_TEXTS = 4096
 
 def set_uint64(address: int, value: int) -> None:
     """Write a 64-bit number or a pointer, unless *address* is null."""
-    if address:
+    if address & 7:  # in a packed structure
         _u64(address).value = value
+    elif address:
+        _words[address >> 3] = value & _U64
 
 
 def set_int64(address: int, value: int) -> None:
     """Write a signed 64-bit number, unless *address* is null."""
-    if address:
-        _i64(address).value = value
+    set_uint64(address, value)
 
 
 def set_uint32(address: int, value: int) -> None:
     """Write a 32-bit number or an enumerator, unless *address* is null."""
-    if address:
+    if address & 3:
         _u32(address).value = value
+    elif address:
+        _half_words[address >> 2] = value & _U32
 
 
 def set_bool(address: int, value: bool) -> None:  # noqa: FBT001 - the value to write
     """Write a bool, unless *address* is null."""
     if address:
-        _bool(address).value = value
+        _bytes[address] = bool(value)
 
 
 def set_double(address: int, value: float) -> None:
@@ -59,20 +67,18 @@ def set_double(address: int, value: float) -> None:
 
 def set_cpu(memory_type: int, memory_type_id: int) -> None:
     """Write that a buffer is in the memory of the CPU."""
-    if memory_type:
-        _u32(memory_type).value = CPU
-    if memory_type_id:
-        _i64(memory_type_id).value = 0
+    set_uint32(memory_type, CPU)
+    set_uint64(memory_type_id, 0)
 
 
 def read_int64(address: int) -> int:
     """The signed 64-bit number at *address*."""
-    return int(_i64(address).value)
+    return read_int64s(address, 1)[0]
 
 
 def read_bool(address: int) -> bool:
     """The bool at *address*."""
-    return bool(_bool(address).value)
+    return _bytes[address] != 0
 
 
 def read_double(address: int) -> float:
@@ -92,7 +98,10 @@ def read_text(address: int) -> str:
 
 def read_int64s(address: int, count: int) -> Tuple[int, ...]:
     """*count* signed 64-bit numbers at *address*."""
-    return tuple((ctypes.c_int64 * count).from_address(address)) if count else ()
+    if address & 7:
+        return tuple((ctypes.c_int64 * count).from_address(address))
+    first = address >> 3
+    return tuple(_signed_words[first : first + count])
 
 
 def read_doubles(address: int, count: int) -> Tuple[float, ...]:
@@ -174,12 +183,46 @@ class Lent:
         return shape
 
 
+_BYTES_AT = bytes.__basicsize__ - 1  # of the terminator
+_SHARED_BYTES = 1  # CPython has one object for each `bytes` of up to so many
+
+
+def new_bytes(size: int) -> Union[bytes, memoryview]:
+    """*size* bytes that a backend may write to at their `address_in`, until they are used.
+
+    Nothing else refers to the object, and a `bytes` needs no copy to become part of a message.
+    """
+    return bytes(size) if size > _SHARED_BYTES else memoryview(bytearray(size))
+
+
+def address_in(data: Union[bytes, memoryview]) -> int:
+    """The address of what `new_bytes` returned."""
+    return id(data) + _BYTES_AT if type(data) is bytes else address_of(data)
+
+
 _empty = bytearray(64)
 
 
 def address_of(view: Any) -> int:
     """The address of a writable buffer's first byte; of some other byte if it has none."""
+    if _POINTER_AT and len(view) and type(view) is memoryview:
+        return _words[id(view) + _POINTER_AT >> 3]
     return _address_of(_byte(view if len(view) else _empty))
+
+
+def _find_pointer() -> int:
+    """Where in a view's own memory the address of its first byte is: reading it costs a third of asking ctypes.
+
+    0 if that is not found, so that ctypes is asked.
+    """
+    data = bytearray(64)
+    view = memoryview(data)[24:40]
+    wanted = _address_of(_byte(view))
+    found = [at for at in range(0, type(view).__basicsize__, 8) if _words[id(view) + at >> 3] == wanted]
+    return found[0] if len(found) == 1 else 0
+
+
+_POINTER_AT = _find_pointer()
 
 
 def view_at(address: int, size: int) -> memoryview:

@@ -232,6 +232,8 @@ def load_native(
     def add_report(*fields: int) -> None:
         (executing(executions) or executions[0]).reports.add(*fields)
 
+    add_reports = executions[0].reports.add if len(executions) == 1 else add_report
+
     def on_memory_usage(usage: List[int]) -> None:
         queries.channel.post(pack(MemoryUsage(usage)))
 
@@ -243,7 +245,7 @@ def load_native(
     responses = ResponseFunctions(core, blocks, spec.model_name, frozenset(spec.outputs), frozenset(spec.states))
     values = ValueFunctions(core)
     parts = runtime.current()
-    groups: List[Any] = [values, ModelFunctions(core, add_report, on_memory_usage), requests]
+    groups: List[Any] = [values, ModelFunctions(core, add_reports, on_memory_usage), requests]
     groups += [responses, TraceFunctions(core)]
     groups += [MetricFunctions(core, values, parts.metrics)]
     groups += [CallFunctions(core, values, parts.control, queries, calls)]

@@ -31,9 +31,10 @@ class Reports:
         else:
             self._channel.post(wire.frame(wire.Kind.REPORTS, record))
 
-    def take(self) -> bytes:
-        """The frame with the collected records; empty without any."""
-        if not self._records:
-            return b""
+    def take(self) -> List[bytes]:
+        """The records collected so far, at most `wire.MAX_REPORTS`; others are sent now."""
         records, self._records = self._records, []
-        return wire.frame(wire.Kind.REPORTS, b"".join(records))
+        if len(records) > wire.MAX_REPORTS:
+            self._channel.post(wire.frame(wire.Kind.REPORTS, b"".join(records)))
+            return []
+        return records

@@ -334,7 +334,7 @@ class RequestTracker:
 
     def on_forwarded_response(self, worker: Worker, response: SingleResponse, batch: ExecutingBatch) -> None:
         """See `WorkerDelegate.on_forwarded_response`."""
-        _, key, started, ended, layout, outputs = response
+        _, key, started, ended, layout, outputs, _ = response
         pending = self._pending.pop(key, None)
         if pending is not None and pending.forwarded is not None:
             now = time.monotonic_ns()

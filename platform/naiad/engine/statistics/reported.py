@@ -117,8 +117,10 @@ class ReportedStatistics:
                 self._reported.add(subject)
             queued, rows = request
             if kind == wire.REPORT_SUCCESS:
-                # Nothing was executed before it was queued: a backend's wrong clock must not make durations negative.
-                times = [max(each, queued) for each in (exec_start, compute_start, compute_end, exec_end)]
+                times: tuple[int, ...] = exec_start, compute_start, compute_end, exec_end
+                if exec_start < queued:
+                    # Nothing was executed before it was queued: a wrong clock must not make durations negative.
+                    times = tuple([max(each, queued) for each in times])
                 # The time of the last inference is that of the last batch, as in the reference.
                 last = self._statistics.last
                 self._statistics.on_success(rows, queued, *times)

@@ -267,7 +267,7 @@ class ModelFunctions:
         exec_end: int,
     ) -> int:
         self._core.instances[instance]
-        key = self._core.requests[request].record.key
+        key = self._core.requests[request].recipient.record.key
         kind = wire.REPORT_SUCCESS if success else wire.REPORT_FAILURE
         self._add(kind, key, exec_start, compute_start, compute_end, exec_end)
         return 0

@@ -63,12 +63,12 @@ class RequestFunctions:
     def backend_request_id(self, request: int, id_: int) -> int:
         found = self._requests[request]
         text = Text(found.request._id)
-        found.kept.append(text)
+        found.keep(text)
         memory.set_uint64(id_, text.address)
         return 0
 
     def backend_request_is_cancelled(self, request: int, cancelled: int) -> int:
-        record = self._requests[request].record
+        record = self._requests[request].recipient.record
         memory.set_bool(cancelled, self._senders is not None and self._senders.is_cancelled(record))
         return 0
 
@@ -86,7 +86,7 @@ class RequestFunctions:
         if not isinstance(correlation, str):
             raise ApiCallError(INVALID_ARG, f"{_about(found)}correlation ID in request is not a string")
         text = Text(correlation)
-        found.kept.append(text)
+        found.keep(text)
         memory.set_uint64(id_, text.address)
         return 0
 
@@ -144,22 +144,22 @@ class RequestFunctions:
 
     def backend_request_input_by_index(self, request: int, index: int, input_: int) -> int:
         found = self._requests[request]
-        if index >= len(found.request._inputs):
+        inputs = found.request._inputs
+        if index >= len(inputs):
             memory.set_uint64(input_, 0)
             raise ApiCallError(
-                INVALID_ARG,
-                f"{_about(found)}out of bounds index {index}: request has {len(found.request._inputs)} inputs",
+                INVALID_ARG, f"{_about(found)}out of bounds index {index}: request has {len(inputs)} inputs"
             )
         memory.set_uint64(input_, self._input(found, index))
         return 0
 
     def _input(self, request: NativeRequest, index: int) -> int:
-        handles = request.inputs
+        inputs, handles = request.request._inputs, request.inputs
         if handles is None:
-            handles = request.inputs = [0] * len(request.request._inputs)
+            handles = request.inputs = [0] * len(inputs)
         handle = handles[index]
         if not handle:
-            handle = handles[index] = self._inputs.add(NativeInput(request.request._inputs[index]))
+            handle = handles[index] = self._inputs.add(NativeInput(inputs[index]))
         return handle
 
     def backend_request_output_count(self, request: int, count: int) -> int:
@@ -200,13 +200,16 @@ class RequestFunctions:
         self._requests.pop(request.handle, None)
         if request.inputs is not None:
             for handle in request.inputs:
-                self._core.drop_attributes(self._inputs.pop(handle, None))
-        for table, handle in request.attached:
-            table.pop(handle, None)
+                found = self._inputs.pop(handle, None)
+                if found is not None and found.attributes:
+                    self._core.drop_attributes(found)
+        if request.attached is not None:
+            for table, handle in request.attached:
+                table.pop(handle, None)
 
     def _lend(self, found: NativeRequest, value: str, address: int) -> None:
         text = self._core.lent.text(value)
-        found.kept.append(text)
+        found.keep(text)
         memory.set_uint64(address, text.address)
 
     # -- input ----------------------------------------------------------------------------------------------------
@@ -218,13 +221,11 @@ class RequestFunctions:
         tensor = found.tensor
         lent = self._core.lent
         if name:
-            text = lent.text(tensor._name)
-            found.kept.append(text)
+            found.name = text = lent.text(tensor._name)
             memory.set_uint64(name, text.address)
         memory.set_uint32(datatype, tensor._code)
         if shape:
-            sizes = lent.shape(tensor._shape)
-            found.kept.append(sizes)
+            found.shape = sizes = lent.shape(tensor._shape)
             memory.set_uint64(shape, sizes.address)
         memory.set_uint32(dims, len(tensor._shape))
         if size:
@@ -239,9 +240,11 @@ class RequestFunctions:
         self, input_: int, index: int, buffer: int, size: int, memory_type: int, memory_type_id: int
     ) -> int:
         found = self._inputs[input_]
-        memory.set_uint64(buffer, self._address(found, index, buffer))
+        address = self._address(found, index, buffer) if index or not found.address else found.address
+        memory.set_uint64(buffer, address)
         memory.set_uint64(size, len(found.tensor._view))  # type: ignore[arg-type] # a received tensor has bytes
-        memory.set_cpu(memory_type, memory_type_id)
+        memory.set_uint32(memory_type, memory.CPU)
+        memory.set_uint64(memory_type_id, 0)
         return 0
 
     def backend_input_buffer_for_host_policy(

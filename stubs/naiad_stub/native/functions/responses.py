@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import FrozenSet, Optional, Protocol, Tuple
+from typing import Dict, FrozenSet, Optional, Protocol, Tuple
 
 from naiad_stub import wire
 from naiad_stub.blocks import OutputBlocks
@@ -54,16 +54,16 @@ class ResponseFunctions:
         self._outputs = core.outputs
         self._blocks = blocks
         self._model_name = model_name
-        self._output_names = outputs
+        self._output_names: Dict[Optional[bytes], str] = {name.encode(): name for name in outputs}
         self._state_names = states
 
     # -- factories ------------------------------------------------------------------------------------------------
 
     def backend_response_factory_new(self, factory: int, request: int) -> int:
-        found = self._core.requests[request]
-        if found.positions is None:
-            found.positions = itertools.count()
-        memory.set_uint64(factory, self._core.factories.add(Recipient(found)))
+        recipient = self._core.requests[request].recipient
+        if recipient.positions is None:
+            recipient.positions = itertools.count()
+        memory.set_uint64(factory, self._core.factories.add(recipient))
         return 0
 
     def backend_response_factory_delete(self, factory: int) -> int:
@@ -85,7 +85,7 @@ class ResponseFunctions:
     # -- responses ------------------------------------------------------------------------------------------------
 
     def backend_response_new(self, response: int, request: int) -> int:
-        recipient = Recipient(self._core.requests[request])
+        recipient = self._core.requests[request].recipient
         memory.set_uint64(response, self._responses.add(NativeResponse(recipient)))
         return 0
 
@@ -101,28 +101,28 @@ class ResponseFunctions:
     def backend_response_set_string_parameter(
         self, response: int, name: Optional[bytes], value: Optional[bytes]
     ) -> int:
-        found = self._responses[response]
-        found.parameters[memory.text_of(name, "the parameter's name")] = memory.text_of(value, "the parameter's value")
+        self._responses[response].set_parameter(name, memory.text_of(value, "the parameter's value"))
         return 0
 
     def backend_response_set_int_parameter(self, response: int, name: Optional[bytes], value: int) -> int:
-        self._responses[response].parameters[memory.text_of(name, "the parameter's name")] = value
+        self._responses[response].set_parameter(name, value)
         return 0
 
     def backend_response_set_bool_parameter(self, response: int, name: Optional[bytes], value: bool) -> int:
-        self._responses[response].parameters[memory.text_of(name, "the parameter's name")] = value
+        self._responses[response].set_parameter(name, value)
         return 0
 
     def backend_response_set_double_parameter(self, response: int, name: Optional[bytes], value: float) -> int:
-        self._responses[response].parameters[memory.text_of(name, "the parameter's name")] = value
+        self._responses[response].set_parameter(name, value)
         return 0
 
     def backend_response_output(
         self, response: int, output: int, name: Optional[bytes], datatype: int, shape: int, dims: int
     ) -> int:
         found = self._responses[response]
-        text = memory.text_of(name, "the output's name")
-        if text not in self._output_names:
+        text = self._output_names.get(name)
+        if text is None:
+            text = memory.text_of(name, "the output's name")
             raise ApiCallError(INVALID_ARG, f"unexpected inference output '{text}' for model '{self._model_name}'")
         if dims > wire.MAX_DIMENSIONS:
             raise ApiCallError(
@@ -137,14 +137,15 @@ class ResponseFunctions:
 
     def backend_response_send(self, response: int, flags: int, error: int) -> int:
         found = self._responses.remove(response)
-        self._revoke(found)
+        if found.outputs:
+            self._revoke(found)
         if error:
             # The backend keeps the error, and deletes it after this call.
             passed = self._core.errors[error]
             message = memory.read_bytes(passed.text.address, passed.text.size).decode("utf-8", "replace")
             answer = InferenceResponse._received([], TritonError._received(message, passed.code), "")
         else:
-            tensors = [_sent(output) for _, output in found.outputs]
+            tensors = [output.tensor or _empty(output) for _, output in found.outputs]
             parameters = json.dumps(found.parameters) if found.parameters else ""
             answer = InferenceResponse._received(tensors, None, parameters)
         self._send(found.recipient, answer, flags)
@@ -164,9 +165,8 @@ class ResponseFunctions:
     def _revoke(self, response: NativeResponse) -> None:
         for handle, output in response.outputs:
             self._outputs.pop(handle, None)
-            self._core.drop_attributes(output)
-        for table, handle in response.attached:
-            table.pop(handle, None)
+            if output.attributes:
+                self._core.drop_attributes(output)
 
     # -- outputs --------------------------------------------------------------------------------------------------
 
@@ -177,7 +177,8 @@ class ResponseFunctions:
         found.tensor, found.address = self._allocate(found.name, found.code, found.shape, size)
         found.size = size
         memory.set_uint64(buffer, found.address)
-        memory.set_cpu(memory_type, memory_type_id)
+        memory.set_uint32(memory_type, memory.CPU)
+        memory.set_uint64(memory_type_id, 0)
         return 0
 
     def backend_output_buffer_attributes(self, output: int, attributes: int) -> int:
@@ -190,9 +191,9 @@ class ResponseFunctions:
         """A tensor to be sent and the address of its bytes: in the output segment unless it has few bytes."""
         try:
             if size <= wire.INLINE_LIMIT:
-                block, view = None, memoryview(bytearray(size))
-            else:
-                block, view = self._blocks.allocate_for_model(size)
+                data = memory.new_bytes(size)
+                return Tensor._received(name, code, shape, data), memory.address_in(data)
+            block, view = self._blocks.allocate_for_model(size)
         except TritonModelException as error:
             raise ApiCallError(UNAVAILABLE, str(error)) from None
         tensor = Tensor._received(name, code, shape, view)
@@ -223,7 +224,7 @@ class ResponseFunctions:
         self, found: NativeResponse, output: NativeOutput, name: int, datatype: int, shape: int, dims: int
     ) -> None:
         text, sizes = self._core.lent.text(output.name), self._core.lent.shape(output.shape)
-        found.kept += [text, sizes]
+        found.kept = [*(found.kept or ()), text, sizes]
         memory.set_uint64(name, text.address)
         memory.set_uint32(datatype, output.code)
         memory.set_uint64(shape, sizes.address)
@@ -241,9 +242,9 @@ class ResponseFunctions:
             raise ApiCallError(INVALID_ARG, problem)
         if wanted not in self._state_names:
             raise ApiCallError(INVALID_ARG, f"state '{wanted}' is not a valid state name.")
-        made = NativeState(found.states, wanted, datatype, memory.read_int64s(shape, dims))
+        made = NativeState(found.recipient, wanted, datatype, memory.read_int64s(shape, dims))
         handle = self._core.states.add(made)
-        found.attached.append((self._core.states, handle))
+        found.attach(self._core.states, handle)
         memory.set_uint64(state, handle)
         return 0
 
@@ -269,12 +270,10 @@ class ResponseFunctions:
         self._core.drop_attributes(found)
         if found.tensor is None:
             raise ApiCallError(INVALID_ARG, f"state '{found.name}' has no buffer")
-        found.updated.append(found.tensor)
+        found.recipient.states = [*(found.recipient.states or ()), found.tensor]
         return 0
 
 
-def _sent(output: NativeOutput) -> Tensor:
-    tensor = output.tensor
-    if tensor is None:
-        tensor = Tensor._received(output.name, output.code, output.shape, memoryview(b""))
-    return tensor
+def _empty(output: NativeOutput) -> Tensor:
+    """What is sent for an output that has no buffer."""
+    return Tensor._received(output.name, output.code, output.shape, memoryview(b""))

@@ -45,7 +45,7 @@ class TraceFunctions:
         made = HeldTrace(next(self._numbers), 0, received)
         made.request_id = found.request._id
         handle = self._traces.add(made)
-        found.attached.append((self._traces, handle))
+        found.attach(self._traces, handle)
         memory.set_uint64(trace, handle)
         return 0
 
