@@ -120,6 +120,31 @@ def test_an_error_keeps_the_spaces_around_its_text(served, peer):
     assert unquote(text) == "  two before, one behind "
 
 
+def test_a_long_message_in_one_frame_counts_in_the_budget_until_its_call_ends(served, peer):
+    budget = served.frontend._extensions.memory.budget
+    peer.request(1, fields=fields(INFER))
+    content = prefixed(infer_request("held", size=4096))
+    assert len(content) > frames.DEFAULT_FRAME_SIZE
+    peer.send(frames.head(frames.DATA, frames.END_STREAM, 1, len(content)) + content)
+    assert status(ask(peer, stream=3)) == ("OK", "")
+    assert budget.in_use == len(content) - len(EMPTY)
+    served.loop.call(served.engine.release)
+    assert status(peer.response(1)) == ("OK", "")
+    assert budget.in_use == 0
+
+
+def test_a_long_message_in_one_frame_is_refused_where_the_budget_has_no_room(served, peer):
+    budget = served.frontend._extensions.memory.budget
+    budget.limit = budget.soft_limit = 16_000
+    peer.request(1, fields=fields(INFER))
+    content = prefixed(infer_request(size=4096))
+    peer.send(frames.head(frames.DATA, frames.END_STREAM, 1, len(content)) + content)
+    name, text = status(peer.response(1))
+    assert (name, "that all requests in flight may use together" in text) == ("RESOURCE_EXHAUSTED", True)
+    assert budget.in_use == 0
+    assert status(ask(peer, stream=3)) == ("OK", "")
+
+
 @pytest.mark.parametrize("timeout", ["99999999H", "99999999S", "1H", "9999999M"])
 def test_a_call_may_take_very_long(peer, timeout):
     assert status(ask(peer, grpc_timeout=timeout)) == ("OK", "")

@@ -27,6 +27,7 @@ from naiad.frontends.grpc.messages import PREFIX_SIZE, BufferPool, Message, Rese
 from naiad.frontends.grpc.request_messages import COUNTED_FROM, MessageConsumer, RequestMessages
 from naiad.frontends.http2.frames import ErrorCode
 from naiad.frontends.http2.stream import Stream
+from naiad.frontends.request_budget import Charge
 from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.status import GRPC_STATUS, GrpcStatus
 from naiad.protocol.inference import Buffer
@@ -106,6 +107,7 @@ class GrpcCall:
 
     __slots__ = (
         "_begin",
+        "_charge",
         "_context",
         "_deadline_timer",
         "_has_sent_headers",
@@ -132,6 +134,7 @@ class GrpcCall:
         self._begin = method.begin_unary  # None for a streaming method
         self._unary: UnaryMethod | None = None
         self._request: RequestMessages | None = None
+        self._charge: Charge | None = None  # of a long message that arrived in one piece
         self.is_over = False
         self._has_sent_headers = False
         self._deadline_timer = (
@@ -159,11 +162,9 @@ class GrpcCall:
             and int.from_bytes(data[start + 1 : start + PREFIX_SIZE], "big") == size
         ):
             if size >= COUNTED_FROM:
-                request = self.open_request(_UnaryRequest(self))
-                request.count(size)
+                self._count(size)
                 if self.is_over:
                     return
-                request.complete()
             method = self._unary = begin(self)
             start += PREFIX_SIZE
             # A view keeps all of *data*, so the message must be most of it.
@@ -172,6 +173,20 @@ class GrpcCall:
         elif not self.is_over:
             request = self._request or self.open_request(_UnaryRequest(self))
             request.on_data(data, start, end, ended=ended)
+
+    def _count(self, size: int) -> None:
+        """Count a message that arrived in one piece in the budget. The call is over if there is no room for it."""
+        charge = self._charge = self._context.memory.budget.open(self)
+        charge.add(size)
+        if not self.is_over:
+            charge.complete()
+
+    def resume_receiving(self) -> None:
+        """See `Receiver`: nothing is left to receive."""
+
+    def refuse(self, reason: str) -> None:
+        """See `Receiver`."""
+        self.fail_with(GrpcStatus.RESOURCE_EXHAUSTED, reason)
 
     def get_buffer(self, size: int) -> memoryview | None:
         """The rest of the incomplete message's buffer."""
@@ -323,6 +338,9 @@ class GrpcCall:
         if self._request is not None:
             self._request.release()
             self._request = None
+        if self._charge is not None:
+            charge, self._charge = self._charge, None
+            charge.release()
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
             self._deadline_timer = None

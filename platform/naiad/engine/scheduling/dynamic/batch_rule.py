@@ -131,8 +131,10 @@ class BatchRule:
                     break
             count += 1
             size += entry.size
-            oldest_ns = min(oldest_ns, entry.queued_ns)
-            key = entry.key if key is None else key
+            if entry.queued_ns < oldest_ns:  # noqa: PLR1730 - `min` would be a call for each request
+                oldest_ns = entry.queued_ns
+            if key is None:
+                key = entry.key
             if size in self.preferred:
                 preferred_count = count
             if size >= self.max_size:

@@ -111,6 +111,9 @@ class DynamicScheduler(Generic[Instance, Item]):
             self._held_size += entry.size
             if self._held_size < held.next_size and (self._wake_ns is None or now_ns < self._wake_ns):
                 return []
+        elif deadline is None and self._next_instance() is None:  # most requests while the instances are busy
+            self._held = self._wake_ns = None
+            return []
         return self._decide(now_ns)
 
     def requeue(self, items: tuple[Item, ...], now_ns: int = 0) -> list[Action[Instance, Item]]:
@@ -171,13 +174,16 @@ class DynamicScheduler(Generic[Instance, Item]):
             actions.append(dispatch)
         return actions
 
-    def _next_dispatch(self, now_ns: int) -> Dispatch[Instance, Item] | None:
+    def _next_instance(self) -> tuple[Instance, int] | None:
+        """The instance that may get a batch of what is queued, with its load; None if what is queued has to wait."""
         free = self._instances.least_loaded()
+        return None if free is None or (free[1] and self._queue.size < self._rule.largest) else free
+
+    def _next_dispatch(self, now_ns: int) -> Dispatch[Instance, Item] | None:
+        free = self._next_instance()
         if free is None:
             return None
         instance, load = free
-        if load and self._queue.size < self._rule.largest:
-            return None
         decision = self._rule.decide(self._queue, now_ns)
         if not decision.request_count:
             if not load:

@@ -76,7 +76,7 @@ class QueuedRequest(Generic[Item]):
 
     def __init__(self, item: Item, level: int, queued_ns: int, *, needs_idle: bool) -> None:
         self.item = item
-        self.size = max(item.batch_size, 1)
+        self.size = item.batch_size or 1
         self.key: Hashable | None = item.shape_key
         self.queued_ns = queued_ns
         self.needs_idle = needs_idle
@@ -169,10 +169,11 @@ class WaitingQueue(Generic[Item]):
 
     def take(self, number: int) -> tuple[Item, ...]:
         """Remove and return the first *number* requests."""
-        entries = list(islice(self, number))
-        for entry in entries:
+        items = []
+        for entry in list(islice(self, number)):
+            items.append(entry.item)
             self._remove(entry)
-        return tuple(entry.item for entry in entries)
+        return tuple(items)
 
     def discard(self, item: Item) -> bool:
         """Remove a request; False if it is not queued."""
@@ -200,6 +201,8 @@ class WaitingQueue(Generic[Item]):
 
     def next_deadline(self) -> int | None:
         """The next time at which a request expires; None for never."""
+        if not self._deadlines:
+            return None
         while self._deadlines and self._deadlines[0][2].container is None:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
@@ -222,7 +225,7 @@ class WaitingQueue(Generic[Item]):
         del self._entries[entry.item]
         entry.container = None
         self.size -= entry.size
-        if entry.level:
+        if entry.level and entry.level != self._default:
             self._remove_if_empty(entry.level)
 
     def _add_deadline(self, entry: QueuedRequest[Item], deadline_ns: int) -> None:
@@ -244,6 +247,6 @@ class WaitingQueue(Generic[Item]):
 
     def _remove_if_empty(self, number: int) -> None:
         # A configuration may have up to 2**64 - 1 levels; only those in use are kept.
-        if number != self._default and not self._levels[number]:
+        if not self._levels[number]:
             del self._levels[number]
             self._order.remove(number)
