@@ -53,6 +53,6 @@ def warm_up(server: ServerProcess) -> None:
     The kernel chooses a frontend process for each connection: each of two gets one of 16 nearly always.
     """
     document = {"inputs": [{"name": "INPUT0", "datatype": "BYTES", "shape": [1], "data": ["a"]}]}
-    for _ in range(16 if server.frontends() else 2):
+    for _ in range(16 if server.others() else 2):
         assert server.post("/v2/models/words/infer", document).status == 200
         assert server.get("/v2/health/live").status == 200

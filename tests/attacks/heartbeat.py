@@ -98,7 +98,7 @@ _FRONTEND = """
 import runpy, sys
 sys.path[:] = sys.argv[3:]
 runpy.run_path({script!r})["beat_in_loop"]({report!r} + "." + sys.argv[2])
-from naiad.server.frontend_process import main
+from naiad.server.further_process import main
 main(int(sys.argv[2]))
 """
 """What a frontend process runs; the file of its report is named by the number of its socket."""

@@ -73,7 +73,7 @@ def test_a_region_that_is_truncated_all_the_time_ends_no_process(
     server: ServerProcess, protocol: str, place: str
 ) -> None:
     api, stop = APIS[protocol], threading.Event()
-    before = [server.pid, *(process.pid for process in server.frontends())]
+    before = [process.pid for process in server.serving()]
     outcomes: set[str] = set()
     with shared_file(SIZE) as (key, descriptor), connect(server, protocol) as client:
 
@@ -101,7 +101,7 @@ def test_a_region_that_is_truncated_all_the_time_ends_no_process(
             resizing.join()
         client.unregister_system_shared_memory("r")
     seen.assert_others_served()
-    assert [server.pid, *(process.pid for process in server.frontends())] == before
+    assert [process.pid for process in server.serving()] == before
     assert outcomes <= {"served", f" use shared memory region 'r': '{key}'"}, outcomes
 
 
@@ -128,4 +128,4 @@ def test_regions_of_gigabytes_count_as_memory_of_requests(server: ServerProcess)
     seen.assert_memory(2_400_000_000)  # inputs up to the limit, and outputs of a few requests
     texts = {str(problem) for problem in problems if problem is not None}
     assert all("requests in flight" in text for text in texts), texts
-    assert None in problems or server.frontends()  # each process has half of the limit
+    assert None in problems or server.others()  # each process has half of the limit

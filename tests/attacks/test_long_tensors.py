@@ -58,4 +58,4 @@ def test_others_are_served_while_large_tensors_come_and_go(caching: ServerProces
     seen.assert_others_served()
     # The message, and both segments of the instance: the input is in two places while it is copied. Each frontend
     # process may have got one of the two connections, and the largest sizes of all of them are added.
-    seen.assert_memory(3 * SIZE * max(len(caching.frontends()), 1) + (64 << 20))
+    seen.assert_memory(3 * SIZE * len(caching.serving()) + (64 << 20))

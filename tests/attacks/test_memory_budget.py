@@ -241,7 +241,7 @@ def test_messages_that_do_not_end_are_refused_within_the_budget(server: ServerPr
 def test_bodies_that_do_not_end_are_refused_within_the_budget(server: ServerProcess) -> None:
     """Eight bodies of 200 MB that stop after 100: a request of others is served once the largest was refused."""
     # Frontend processes share the budget in equal parts.
-    size = 200 * MIB // max(len(server.frontends()), 1)
+    size = 200 * MIB // len(server.serving())
     head = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode()
     refused = metric(server, "refused_total")
     with watched(server) as seen, contextlib.ExitStack() as stack:

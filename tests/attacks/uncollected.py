@@ -29,7 +29,7 @@ _FRONTEND = """
 import os, runpy, sys
 sys.path[:] = sys.argv[3:]
 runpy.run_path({script!r})["never_collect"]({path!r} + "." + str(os.getpid()))
-from naiad.server.frontend_process import main
+from naiad.server.further_process import main
 main(int(sys.argv[2]))
 """
 

@@ -100,7 +100,7 @@ def watched(server: ServerProcess) -> Iterator[Observation]:
     """Probe *server* and watch its memory while the block runs; then the server must be ready, without a traceback."""
     seen = Observation()
     reported = len(server.log)
-    pids = [server.pid, *(process.pid for process in server.frontends())]
+    pids = [process.pid for process in server.serving()]
     seen.memory_before = _memory(pids, "VmRSS")
     _reset_peak(pids)
     # Isolated and without site-packages: the probe is to start fast, and to need nothing.

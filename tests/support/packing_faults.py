@@ -24,7 +24,7 @@ def install() -> None:
     """Install the faults in this process; it may be the owner or a frontend process."""
     from naiad.frontends.kserve_http import generate
     from naiad.guests import exchange, result_queue, worker
-    from naiad.server.processes import remote_engine
+    from naiad.server.processes import request_link
 
     def raise_for(module: Any, name: str, is_faulty: Any) -> None:
         packed = getattr(module, name)
@@ -45,17 +45,20 @@ def install() -> None:
     )
     raise_for(worker, "pack", lambda message: "'unpackable'" in getattr(message, "text", ""))
     raise_for(generate, "generate_response", lambda response: response.request_id == "unpackable body")
-    remote_engine.SHORT_REQUEST_FRAME = _FaultyTicket(remote_engine.SHORT_REQUEST_FRAME)  # type: ignore[assignment] # as long as it packs
+    request_link.SHORT_REQUEST_FRAME = _FaultyTicket(request_link.SHORT_REQUEST_FRAME)  # type: ignore[assignment] # as long as it packs
 
 
 def install_in_owner() -> None:
     """Install what concerns the process that owns the models, and have the frontend processes install the rest."""
-    from naiad.server.processes import session, spawned
+    from naiad.server.processes import request_session, spawned
 
     def is_faulty(response: Any) -> bool:
         return response is not None and response.error is None and response.request_id == "unpackable reply"
 
-    respond, respond_forwarded = session.FrontendSession._respond, session.FrontendSession.respond_forwarded
+    respond, respond_forwarded = (
+        request_session.RequestSession._respond,
+        request_session.RequestSession.respond_forwarded,
+    )
 
     def faulty(self: Any, number: int, response: Any, final: bool) -> None:
         if is_faulty(response):
@@ -67,8 +70,8 @@ def install_in_owner() -> None:
             raise struct.error(CAUSE)
         respond_forwarded(self, number, model, layout, outputs)
 
-    session.FrontendSession._respond = faulty  # type: ignore[method-assign] # the fault
-    session.FrontendSession.respond_forwarded = faulty_forwarded  # type: ignore[method-assign] # the fault
+    request_session.RequestSession._respond = faulty  # type: ignore[method-assign] # the fault
+    request_session.RequestSession.respond_forwarded = faulty_forwarded  # type: ignore[method-assign] # the fault
     start = spawned.start_own_code
 
     def start_faulty(_function: str, *arguments: Any, **keywords: Any) -> Any:
@@ -81,7 +84,7 @@ def install_in_owner() -> None:
 def serve_frontend(descriptor: int) -> None:
     """What a frontend process runs in place of its own function."""
     install()
-    from naiad.server.frontend_process import main
+    from naiad.server.further_process import main
 
     main(descriptor)
 

@@ -131,9 +131,9 @@ def _is_sweeper(process: psutil.Process) -> bool:
     return False
 
 
-def _is_frontend(process: psutil.Process) -> bool:
+def _is_of_server(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
-        return "naiad-frontend" in process.cmdline()
+        return "naiad-process" in process.cmdline()
     return False
 
 
@@ -293,15 +293,19 @@ class ServerProcess:
         self.wait_for(lambda: text in self.log, f"the log to say {text!r}")
 
     def children(self) -> list[psutil.Process]:
-        """The processes below the server now: its guests and what they started, without its sweeper and frontends."""
-        return [process for process in self._below() if not _is_frontend(process)]
+        """The processes below the server now: its guests and what they started, without its sweeper and other processes."""
+        return [process for process in self._below() if not _is_of_server(process)]
 
-    def frontends(self) -> list[psutil.Process]:
-        """Its frontend processes."""
-        return [process for process in self._below() if _is_frontend(process)]
+    def others(self) -> list[psutil.Process]:
+        """The processes that serve the ports with it (`--processes`)."""
+        return [process for process in self._below() if _is_of_server(process)]
+
+    def serving(self) -> list[psutil.Process]:
+        """All processes that serve the ports."""
+        return [psutil.Process(self.pid), *self.others()]
 
     def processes(self) -> list[psutil.Process]:
-        """The server's own process, its frontend processes and its `children`: those that do its work."""
+        """The server's own process, the others that serve its ports, and its `children`: those that do its work."""
         return [psutil.Process(self.pid), *self._below()]
 
     def _below(self) -> list[psutil.Process]:

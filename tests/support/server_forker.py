@@ -22,7 +22,7 @@ _MODULES = (
     "naiad.cli.serve",
     "naiad.server.app",
     "naiad.server.listeners",
-    "naiad.server.frontend_owner",
+    "naiad.server.coordinator",
     "uvloop",
 )
 

@@ -141,11 +141,11 @@ def _explain_files(
         placement = _placement(config, found, options)
         if as_json:
             places = {"processes": list(placement.processes), "processes_reason": placement.reason}
-            shown = places if options.general.frontends else {}
+            shown = places if options.general.processes > 1 else {}
             explained.append({**resolution_as_json(found, environment), **shown})
         else:
             print(explain_plainly(found, environment), end="")
-            if options.general.frontends:
+            if options.general.processes > 1:
                 print(f"instances: {describe_placement(config, placement)}")
     if as_json:
         print_json({"model": model, "is_ensemble": False, "versions": explained})
@@ -161,7 +161,7 @@ def _placement(config: ModelConfig, resolution: Resolution, options: ServerOptio
         is_cached=bool(options.cache.size),
         is_rate_limited=options.rate_limit.resources is not None,
     )
-    return place_instances(config, facts, 1 + options.general.frontends)
+    return place_instances(config, facts, options.general.processes)
 
 
 def _find_model(model: str, repositories: Repositories) -> ModelFiles:

@@ -109,7 +109,7 @@ class ActiveLog:
         self.is_verbose = False
         self._recent: list[RecentLines] = []
         _open_logs.add(self)
-        self.change(settings)
+        self.apply(settings)
         for logger in self._loggers:
             logger.addHandler(handler)
 
@@ -126,7 +126,11 @@ class ActiveLog:
         """The current settings."""
         return self._settings
 
-    def change(self, settings: LogSettings) -> None:
+    async def change(self, settings: LogSettings) -> None:
+        """See `apply`: the log as clients change it."""
+        self.apply(settings)
+
+    def apply(self, settings: LogSettings) -> None:
         """Use other settings from the next line on; the destination is not changed."""
         self._settings = settings
         self.is_verbose = settings.verbose > 0

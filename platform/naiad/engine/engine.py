@@ -426,6 +426,12 @@ class Engine:
         return version.number << _KEY_BITS | version.submit(request, sink)
 
     @property
+    def in_flight(self) -> int:
+        """Number of requests that models have here, those that ensembles and models caused included."""
+        versions = self._registry.versions_alive.values()
+        return sum(version.in_flight for version in versions if isinstance(version, ModelVersion))
+
+    @property
     def is_exiting(self) -> bool:
         """Whether requests are rejected because the server ends."""
         return self._state is _EngineState.EXITING

@@ -31,6 +31,10 @@ class DirectAccess(Protocol):
     def shared_inputs(self) -> SharedInputs | None:
         """The inputs that frontend processes share with the guests; None without such processes."""
 
+    @property
+    def row(self) -> int | None:
+        """Where processes note their loads for it; None if one process has all of its instances."""
+
     def reserve_input(self, size: int, ahead: int) -> memoryview | None:
         """See `EngineDoor.reserve_input`."""
 

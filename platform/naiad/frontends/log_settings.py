@@ -30,8 +30,8 @@ class ServerLog(Protocol):
     def settings(self) -> LogSettings:
         """The current settings."""
 
-    def change(self, settings: LogSettings) -> None:
-        """Apply *settings* at once."""
+    async def change(self, settings: LogSettings) -> None:
+        """Apply *settings*, in all processes of the server."""
 
 
 class NullLog:
@@ -41,7 +41,7 @@ class NullLog:
         self.settings = LogSettings()
         self.is_verbose = False
 
-    def change(self, settings: LogSettings) -> None:
+    async def change(self, settings: LogSettings) -> None:
         """Keep *settings*."""
         self.settings = settings
 

@@ -281,10 +281,10 @@ class TensorRegions(Protocol):
 class RegionRegistry(TensorRegions, Protocol):
     """The regions of a server's clients. See `ClientRegions` for its methods."""
 
-    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+    async def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Register a region of the system's shared memory."""
 
-    def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+    async def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
         """Register a region of a GPU's memory."""
 
     def status(self, name: str = "") -> list[Region]:
@@ -293,7 +293,7 @@ class RegionRegistry(TensorRegions, Protocol):
     def cuda_status(self, name: str = "") -> list[CudaRegion]:
         """The same of regions of GPUs' memory."""
 
-    def unregister(self, name: str = "", *, is_cuda: bool = False) -> None:
+    async def unregister(self, name: str = "", *, is_cuda: bool = False) -> None:
         """Unregister one region, or all of its kind (no name); reject those that requests use."""
 
     def check_allowed(self) -> None:
@@ -314,8 +314,12 @@ class ClientRegions:
         self._find_gpu = find_gpu
         self._regions: dict[str, Region | CudaRegion] = {}
 
-    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Register a region of the system's shared memory.
+    async def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """See `add`."""
+        self.add(name, key, offset, byte_size)
+
+    def add(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Add a region of the system's shared memory.
 
         Raises:
             NaiadError: If it cannot be opened, or the name is in use.
@@ -336,8 +340,12 @@ class ClientRegions:
             raise _invalid(name)
         self._regions[name] = Region(name=name, key=key, offset=offset, byte_size=byte_size, _file=file)
 
-    def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
-        """Register a region of a GPU's memory. Only guests open it, so whether that is possible shows later.
+    async def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        """See `add_cuda`."""
+        self.add_cuda(name, handle, device_id, byte_size)
+
+    def add_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        """Add a region of a GPU's memory. Only guests open it, so whether that is possible shows later.
 
         Raises:
             NaiadError: If the arguments are invalid, the GPU is missing, or the name is in use.
@@ -402,7 +410,7 @@ class ClientRegions:
         regions = [self._regions[each] for each in self.named(name, is_cuda=True)]
         return [region for region in regions if isinstance(region, CudaRegion)]
 
-    def unregister(self, name: str = "", *, is_cuda: bool = False) -> None:
+    async def unregister(self, name: str = "", *, is_cuda: bool = False) -> None:
         """Unregister one region, or all of its kind (no name). An unknown name is not an error.
 
         Raises:

@@ -1,7 +1,7 @@
 """Numpy types of the datatypes, as a table for code that looks one up for each tensor.
 
 Importing numpy takes a quarter of the processor time that a server needs until it is ready. Frontends therefore import
-numpy, and this module, in the functions that need them. `app` and `frontend_process` import both once all ports are
+numpy, and this module, in the functions that need them. `app` and `further_process` import both once all ports are
 open.
 """
 

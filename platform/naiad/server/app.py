@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import uvloop
@@ -79,7 +80,7 @@ class OpenPorts(NamedTuple):
     Attributes:
         listeners: Those of this process.
         drain: Has clients connect to other servers.
-        reopen: Opens the trace file again by its name, and the log file in the processes that have frontends alone.
+        reopen: Opens the trace file again by its name, and the log file in the other processes.
     """
 
     listeners: Listeners
@@ -93,10 +94,12 @@ class StartedProcesses(NamedTuple):
     Attributes:
         pool: The processes.
         tracer: Traces requests of all of them.
+        created: See `ListenerServices.created`.
     """
 
     pool: FrontendPool
     tracer: Tracer
+    created: int
 
 
 def serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor | None = None) -> int:
@@ -210,16 +213,21 @@ async def listen(
         await listeners.open_metrics(options.metrics.address)
         opened = OpenPorts(listeners, listeners.drain, listeners.tracer.reopen)
     else:
-        from naiad.server.frontend_owner import listen_in_processes
+        from naiad.server.coordinator import listen_in_processes
 
-        pool, tracer = processes
+        pool, tracer, created = processes
+        services = replace(services, created=created)
         listeners = await listen_in_processes(engine, pool, tracer, services, options, log, stack)
+
+        def drain() -> None:
+            listeners.drain()
+            pool.drain()
 
         def reopen() -> None:
             listeners.tracer.reopen()
             pool.reopen_logs()
 
-        opened = OpenPorts(listeners, pool.drain, reopen)
+        opened = OpenPorts(listeners, drain, reopen)
     for line in opened.listeners.started:
         logger.info("%s", line)
     engine.is_reachable = True
@@ -228,11 +236,11 @@ async def listen(
 
 def make_branches(options: ServerOptions) -> BranchProcesses | None:
     """What runs instances in other processes of the server; None if the options ask for one process."""
-    if not options.general.frontends:
+    if options.general.processes <= 1:
         return None
     from naiad.server.processes.branches import BranchProcesses  # imported late: the usual server has one process
 
-    return BranchProcesses(1 + options.general.frontends)
+    return BranchProcesses(options.general.processes)
 
 
 def start_processes(
@@ -249,17 +257,17 @@ def start_processes(
     from naiad.server.processes.pool import FrontendPool
 
     assert memory is not None
-    count = options.general.frontends
     branches.services = engine.services
     engine.count_elsewhere = branches.gather
     spawned = SpawnedProcesses()
     stack.push_async_callback(spawned.close)
     tracer = Tracer(options.trace.config)
-    configuration = FrontendConfiguration(options, log.settings, count, int(time.time()))
-    pool = FrontendPool(engine, memory, tracer, count, configuration, spawned, branches)
+    configuration = FrontendConfiguration(options, log.settings, options.general.processes, int(time.time()))
+    others = options.general.processes - 1
+    pool = FrontendPool(engine, memory, tracer, others, configuration, spawned, branches)
     stack.push_async_callback(lambda: pool.stop(0.0))  # if the server ends before it listens
     pool.connect()
-    return StartedProcesses(pool, tracer)
+    return StartedProcesses(pool, tracer, configuration.created)
 
 
 async def _drain(drain: Callable[[], None], seconds: int, stopping: asyncio.Event) -> None:
@@ -318,7 +326,7 @@ def build_loader(
         guest_user=options.guests.user,
         gpu_pools=_gpu_pools(options),
         busy_poll_us=default_busy_poll_us() if options.guests.busy_poll_us < 0 else options.guests.busy_poll_us,
-        frontends=None if branches is None else FrontendMemory(options.general.frontends),
+        frontends=None if branches is None else FrontendMemory(options.general.processes - 1),
         branches=branches,
         is_caching=bool(options.cache.size),
     )

@@ -126,13 +126,17 @@ class Listeners:
         for frontend in self._frontends:
             frontend.drain()
 
+    async def stop_clients(self, grace: float) -> None:
+        """Stop all frontends but that of metrics; requests in flight have *grace* seconds."""
+        await asyncio.gather(*(frontend.stop(grace) for frontend in self._frontends))
+
     async def stop(self, grace: float) -> None:
         """Stop all frontends at the same time; metrics are served until the others have stopped.
 
         Args:
             grace: Seconds that requests in flight have.
         """
-        await asyncio.gather(*(frontend.stop(grace) for frontend in self._frontends))
+        await self.stop_clients(grace)
         if self.metrics is not None:
             await self.metrics.stop()
 
@@ -157,7 +161,7 @@ class ListenerServices:
             served. The second argument returns the server's processes other than guests, with the role of each.
         metrics: Makes the metrics endpoint of these listeners; None where it is not served.
         metrics_page: Makes the response with all metrics where another process serves the endpoint; None elsewhere.
-        ask_owner: In a frontend process, calls a function of the owner by its name; None elsewhere.
+        ask_owner: Calls a function of the coordinator by its name; None where the server has one process.
         created: When the models were created, as far as clients are told: seconds since 1970.
         shares_ports: Whether other processes of the server have the same ports.
         share: Number of processes that share the limits on connections and on the memory of requests.

@@ -124,7 +124,7 @@ def _examine_models(
                 where=", ".join(examination.repositories),
             )
         )
-    examination.findings += examine_memory(sum(models[key].guests for key in wanted), context.options.general.frontends)
+    examination.findings += examine_memory(sum(models[key].guests for key in wanted), context.options.general.processes)
 
 
 def _report_waiting(

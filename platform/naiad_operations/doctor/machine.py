@@ -21,8 +21,8 @@ __all__ = ["examine_memory", "examine_ports", "examine_store", "examine_temporar
 
 GUEST_BYTES = 40 << 20
 """Memory of a guest that has imported only numpy (measured: 30 to 45 MB)."""
-FRONTEND_BYTES = 32 << 20
-"""Memory of a frontend process without connections (PSS, measured)."""
+PROCESS_BYTES = 32 << 20
+"""Memory of a further process of the server without connections (PSS, measured)."""
 
 
 def examine_ports(options: ServerOptions) -> Iterator[Finding]:
@@ -133,15 +133,16 @@ def examine_temporary() -> Iterator[Finding]:
         )
 
 
-def examine_memory(guests: int, frontends: int) -> Iterator[Finding]:
-    """A finding if the memory is too small for so many guests, assuming that each imports only numpy, and frontends."""
-    needed, available = guests * GUEST_BYTES + frontends * FRONTEND_BYTES, psutil.virtual_memory().available
+def examine_memory(guests: int, processes: int) -> Iterator[Finding]:
+    """A finding if the memory is too small for so many guests, assuming that each imports only numpy, and processes."""
+    others = processes - 1
+    needed, available = guests * GUEST_BYTES + others * PROCESS_BYTES, psutil.virtual_memory().available
     if needed > available:
-        processes = f"{guests} model processes" + (f" and {frontends} of --processes" if frontends else "")
+        named = f"{guests} model processes" + (f" and {others} more of --processes" if others else "")
         yield Finding(
             severity=Severity.WARNING,
             code="memory",
-            message=f"{processes} take at least {_megabytes(needed)}, and {_megabytes(available)} are available",
+            message=f"{named} take at least {_megabytes(needed)}, and {_megabytes(available)} are available",
             advice="lower the counts of instance groups, or load fewer models (--model-control-mode=demand)",
         )
 

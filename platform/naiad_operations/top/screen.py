@@ -206,7 +206,7 @@ def draw_reasons(models: Sequence[ModelRow]) -> list[Text]:
 
 def draw_guests(guests: Sequence[GuestRow]) -> Table:
     """The table of processes."""
-    # Only frontend processes have these.
+    # Only processes of the server have these.
     has_connections = any(guest.connections is not None for guest in guests)
     shown = ("Connections", "Requests") if has_connections else ()
     table = _table("Process", "State", "PID", "CPU", "Restarts", "Memory", *shown)

@@ -331,7 +331,7 @@ def _processes_of_metrics(before: Scrape | None, now: Scrape) -> list[GuestRow]:
         GuestRow(
             model="",
             version="",
-            name=labels.get("process", ""),
+            name=f"process {labels.get('process', '')}",
             cpu=_rate("naiad_process_cpu_seconds_total", before, now, labels),
             memory=int(value),
             connections=_whole(now.sum_of("naiad_process_connections", **labels)),

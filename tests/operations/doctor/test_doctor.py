@@ -401,7 +401,9 @@ def test_more_model_processes_than_memory_takes_is_a_warning(tmp_path, examine):
     status, _ = examine("--strict")
     assert status == 1
     _, document = examine("--processes=8")
-    assert document["findings"][0]["message"].startswith("4096 model processes and 8 of --processes take at least ")
+    assert document["findings"][0]["message"].startswith(
+        "4096 model processes and 7 more of --processes take at least "
+    )
 
 
 def test_an_empty_repository_is_a_warning(tmp_path, examine):

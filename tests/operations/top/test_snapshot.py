@@ -68,20 +68,20 @@ def test_rates_are_changes_between_two_scrapes():
 
 
 PROCESSES = """\
-naiad_process_memory_bytes{process="owner"} 70000000
-naiad_process_cpu_seconds_total{process="owner"} 3.5
-naiad_process_memory_bytes{process="frontend 0"} 90000000
-naiad_process_cpu_seconds_total{process="frontend 0"} 5.0
-naiad_process_connections{process="frontend 0"} 12
-naiad_process_requests_total{process="frontend 0"} 340
+naiad_process_memory_bytes{process="0"} 70000000
+naiad_process_cpu_seconds_total{process="0"} 3.5
+naiad_process_memory_bytes{process="1"} 90000000
+naiad_process_cpu_seconds_total{process="1"} 5.0
+naiad_process_connections{process="1"} 12
+naiad_process_requests_total{process="1"} 340
 """
 
 
-def test_frontend_processes_have_their_connections_and_requests():
+def test_processes_of_the_server_have_their_connections_and_requests():
     found = snapshot(FIRST + PROCESSES, SECOND + PROCESSES.replace(" 5.0", " 6.0"))
-    owner, frontend, _ = found.guests
-    assert (owner.name, owner.memory, owner.cpu, owner.connections) == ("owner", 70_000_000, 0.0, None)
-    assert (frontend.name, frontend.cpu, frontend.connections, frontend.requests) == ("frontend 0", 0.5, 12, 340)
+    first, other, _ = found.guests
+    assert (first.name, first.memory, first.cpu, first.connections) == ("process 0", 70_000_000, 0.0, None)
+    assert (other.name, other.cpu, other.connections, other.requests) == ("process 1", 0.5, 12, 340)
     text = drawn(found, width=80)
     assert "Connections Requests" in text
     assert "90 MB          12      340" in text
@@ -143,15 +143,15 @@ def test_documents_of_a_page_are_a_snapshot_with_every_figure():
     now = {"requests": 3.0, "failures": 0.0, "waiting": 1.0, "running": 2.0, "p50": 4.0, "p95": 9.5, "memory": 7.0}
     model = {"name": "m", "version": "1", "state": "READY", "reason": "", "serving": 1, "restarts": 3, "now": now}
     server = {"version": "9", "state": "draining", "uptime_seconds": 7200.0, "total_memory": 64 << 30, "now": now}
-    process = {"role": "owner", "pid": 7, "memory": 5 << 20, "cpu": 0.5}
-    frontend = {"role": "frontend 0", "pid": 8, "memory": None, "cpu": None, "connections": 3, "requests": 40}
+    process = {"role": "process 0", "pid": 7, "memory": 5 << 20, "cpu": 0.5}
+    other = {"role": "process 1", "pid": 8, "memory": None, "cpu": None, "connections": 3, "requests": 40}
     guest = {"model": "m", "version": "1", "name": "m_0", "pid": 0, "state": "given up", "memory": None, "cpu": None}
-    state = {"server": server, "models": [model], "processes": [process, frontend]}
+    state = {"server": server, "models": [model], "processes": [process, other]}
     found = snapshot_of_documents("http://x", state, [{**guest, "restarts": {"SIGKILL": 2, "hang": 1}}])
     assert (found.models[0].p95_ms, found.models[0].running, found.models[0].guests) == (9.5, 2, 1)
     assert [(row.name, row.pid, row.restarts) for row in found.guests] == [
-        ("owner", 7, None),
-        ("frontend 0", 8, None),
+        ("process 0", 7, None),
+        ("process 1", 8, None),
         ("m_0", None, 3),
     ]
     assert found.models[0].warning == ""

@@ -15,7 +15,7 @@ from naiad.core.errors import NaiadError, UnknownModelError
 from naiad.guests.memory import unsent_frames
 from naiad.guests.memory.unsent_frames import COPIED_AT_ONCE
 from naiad.protocol.inference import InferRequest
-from naiad.server.processes import remote_engine
+from naiad.server.processes import request_link
 
 LARGE = COPIED_AT_ONCE
 """Elements of FP32: four times what is copied in one piece."""
@@ -165,7 +165,7 @@ def test_a_fault_while_a_request_is_copied_rejects_the_request_and_frees_its_blo
             if is_copied:
                 patched.setattr(unsent_frames, "_copy", faulty)
             else:
-                patched.setattr(remote_engine, "SHORT_REQUEST_FRAME", SimpleNamespace(pack=faulty))
+                patched.setattr(request_link, "SHORT_REQUEST_FRAME", SimpleNamespace(pack=faulty))
             sink = Sink()
             pair.remote.submit(request("m", LARGE), sink)
             await pair.settle(lambda: sink.responses)
@@ -195,7 +195,7 @@ def test_a_small_request_that_cannot_be_sent_is_refused_and_frees_its_block(
     async def test(pair: Pair) -> None:
         share_inputs(pair)
         with monkeypatch.context() as patched:
-            patched.setattr(remote_engine, "SHORT_REQUEST_FRAME", SimpleNamespace(pack=faulty))
+            patched.setattr(request_link, "SHORT_REQUEST_FRAME", SimpleNamespace(pack=faulty))
             with pytest.raises(NaiadError, match=r"cannot submit the request to 'm': unexpected struct.error: a fault"):
                 pair.remote.submit(request("m", elements), Sink())
         assert (pair.remote.held.input_bytes, pair.remote.held.requests) == (0, 0)

@@ -16,7 +16,8 @@ from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 from naiad.server.processes.messages import FrameKind
 from naiad.server.processes.remote_engine import RemoteEngine
-from naiad.server.processes.session import _MAX_LAYOUTS, FrontendSession
+from naiad.server.processes.request_session import _MAX_LAYOUTS
+from naiad.server.processes.session import FrontendSession
 
 
 class Link:
@@ -83,7 +84,7 @@ class Forwarded(Pair):
         outputs = bytes([7]) * size + bytes(4096 - size) + b"ab"
         entries = [("A", Datatype.UINT8, (size,), 0, size), ("B", Datatype.UINT8, (2,), 4096, 4098)]
         layout = self.layouts.setdefault(size, TensorLayout(entries, 4098))
-        self.session.respond_forwarded(number, ("m", 3), layout, outputs)
+        self.session.requests.respond_forwarded(number, ("m", 3), layout, outputs)
 
 
 class Joined(Pair):
@@ -94,7 +95,7 @@ class Joined(Pair):
             OutputTensor("A", Datatype.UINT8, (size,), bytes([7]) * size),
             OutputTensor("B", Datatype.UINT8, (2,), b"ab"),
         ]
-        self.session.sink_of(number).send(InferResponse("m", 3, "", outputs, layout=("a layout", size)), True)
+        self.session.requests.sink_of(number).send(InferResponse("m", 3, "", outputs, layout=("a layout", size)), True)
 
 
 def check(response: InferResponse, number: int) -> None:

@@ -24,20 +24,20 @@ def respond_from_guest(pair: Pair, number: int) -> InstanceMemory:
     """Respond with an output that stays in the segment of a guest."""
     guest = InstanceMemory("guest", capacity=1 << 24, shared=pair.memory)
     output = OutputTensor("A", Datatype.UINT8, (LARGE,), guest.borrow(0, 0, LARGE))
-    pair.session.sink_of(number).send(InferResponse("m", 1, "", [output], layout=("large", number)), True)
+    pair.session.requests.sink_of(number).send(InferResponse("m", 1, "", [output], layout=("large", number)), True)
     return guest
 
 
 def respond(pair: Pair, number: int) -> None:
     outputs = [OutputTensor("A", Datatype.UINT8, (2,), b"ab")]
-    pair.session.sink_of(number).send(InferResponse("m", 1, "", outputs, layout=("small",)), True)
+    pair.session.requests.sink_of(number).send(InferResponse("m", 1, "", outputs, layout=("small",)), True)
 
 
 def test_a_response_is_read_before_the_segment_of_its_exited_guest_is_dropped() -> None:
     async def test(pair: Pair) -> None:
         sinks = [pair.sink(1), pair.sink(2)]
         respond_from_guest(pair, 1).close()
-        pair.session.on_routes_changed()  # arrives together with the response
+        pair.session.requests.on_routes_changed()  # arrives together with the response
         respond(pair, 2)
         await pair.settle(lambda: all(sink.responses for sink in sinks))
         (large,), (small,) = (sink.responses for sink in sinks)
@@ -52,7 +52,7 @@ def test_a_response_that_waits_for_a_blocking_call_keeps_the_segment_it_names() 
     async def test(pair: Pair) -> None:
         sink = pair.sink(1)
         respond_from_guest(pair, 1).close()
-        pair.session.on_routes_changed()
+        pair.session.requests.on_routes_changed()
         pair.remote.receive()  # as a frontend does before it looks at a kept route
         assert sink.responses == []
         assert pair.remote.held.segments == 1
@@ -75,7 +75,7 @@ def test_the_segment_of_an_exited_guest_is_unmapped_without_a_change_of_routes()
             guest.close()
             await pair.settle(lambda: not pair.remote.held.segments)
             assert bytes(response.outputs[0].data) == bytes(LARGE)  # mapped while a response refers to it
-        assert pair.session.segment_count == 0
+        assert pair.session.requests.segment_count == 0
 
     run(test)
 

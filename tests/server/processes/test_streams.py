@@ -19,9 +19,9 @@ def responses_of(pair: Pair, number: int, count: int, *, is_ended: bool = True) 
     """Have the owner's side send responses, and the end after them."""
     outputs = [OutputTensor("X", Datatype.UINT8, (4,), b"abcd")]
     for _ in range(count):
-        pair.session.sink_of(number).send(InferResponse("m", 1, "", outputs, layout="a layout"), False)
+        pair.session.requests.sink_of(number).send(InferResponse("m", 1, "", outputs, layout="a layout"), False)
     if is_ended:
-        pair.session.sink_of(number).send(None, True)
+        pair.session.requests.sink_of(number).send(None, True)
 
 
 def test_responses_that_are_on_their_way_to_a_client_that_has_left_are_dropped() -> None:
@@ -42,7 +42,7 @@ def test_an_error_that_ends_a_request_whose_client_has_left_is_passed_on() -> No
         sink = pair.sink(1)
         pair.remote.cancel(1)
         error = InferResponse("m", 1, error=NaiadError("Request was cancelled", code=Code.CANCELLED))
-        pair.session.sink_of(1).send(error, True)
+        pair.session.requests.sink_of(1).send(error, True)
         await pair.settle(lambda: sink.responses)
         (response,) = sink.responses
         assert response is not None
@@ -60,7 +60,7 @@ def test_memory_that_a_guest_lent_is_returned_when_its_response_is_dropped() -> 
         pair.remote.cancel(1)
         for layout in (("known",), None):  # without one, the response is described in full
             outputs = [OutputTensor("X", Datatype.UINT8, (4,), guest.borrow(0, 0, 4))]
-            pair.session.sink_of(1).send(InferResponse("m", 1, "", outputs, layout=layout), False)
+            pair.session.requests.sink_of(1).send(InferResponse("m", 1, "", outputs, layout=layout), False)
             del outputs
             assert guest.borrowed_count == 1
             await pair.settle(lambda: not guest.borrowed_count)

@@ -461,7 +461,7 @@ def test_a_reading_that_the_budget_refuses_counts_no_further(loop, region):
     budget, failures = extensions.memory.budget, []
 
     def start():
-        extensions.regions.register("r", key, 0, 4 << 20)
+        extensions.regions.add("r", key, 0, 4 << 20)
         part = extensions.regions.part("r", 0, 4 << 20)
         request = InferRequest("identity", -1, [InputTensor("INPUT0", Datatype.FP32, (1 << 20,), part)])
         reading = RegionReading(request, RequestedOutputs(has_region_inputs=True), FakeEngine(), extensions)

@@ -103,11 +103,11 @@ def test_many_traces_are_written_while_the_server_runs(tmp_path):
 def test_settings_of_one_model_leave_others_alone(tmp_path):
     tracer = tracer_to(tmp_path / "t", levels=())
     assert not tracer.is_on
-    tracer.change("one", {"levels": ("TIMESTAMPS",)})
+    tracer.apply("one", {"levels": ("TIMESTAMPS",)})
     assert tracer.is_on
     ask(tracer, 2, "one")
     ask(tracer, 2, "two")
-    tracer.change("one", {"levels": None})
+    tracer.apply("one", {"levels": None})
     assert not tracer.is_on
     ask(tracer, 2, "one")
     tracer.close()

@@ -1,4 +1,4 @@
-"""Clients under load while frontend processes are killed one after the other, and what they were answered."""
+"""Clients under load while processes of the server are killed one after the other, and what they were answered."""
 
 from __future__ import annotations
 
@@ -66,12 +66,17 @@ class LoadedClient:
         return "answered" if body[end:] == array.tobytes() else "another tensor"
 
 
-def frontends(server: ServerProcess) -> list[psutil.Process]:
-    """The frontend processes that serve HTTP."""
+def serving(server: ServerProcess) -> list[psutil.Process]:
+    """The processes that serve HTTP."""
+    return [psutil.Process(server.pid), *others(server)]
+
+
+def others(server: ServerProcess) -> list[psutil.Process]:
+    """Those beside the coordinator."""
     found = []
     for process in psutil.Process(server.pid).children():
         with contextlib.suppress(psutil.Error):  # it has exited since
-            if "naiad-frontend" in process.cmdline() and any(
+            if "naiad-process" in process.cmdline() and any(
                 each.status == psutil.CONN_LISTEN and each.laddr.port == server.http_port
                 for each in process.net_connections("tcp")
             ):
@@ -80,12 +85,12 @@ def frontends(server: ServerProcess) -> list[psutil.Process]:
 
 
 def kill_under_load(server: ServerProcess, seconds: float, count: int) -> tuple[Counter[str], int]:
-    """Kill frontend processes while clients send requests: the outcomes of these, and the number of kills.
+    """Kill processes beside the coordinator while clients send requests: the outcomes of these, and the number of kills.
 
     Args:
         server: A server with the model `identity`.
         seconds: How long.
-        count: How many frontend processes it has.
+        count: How many processes it has.
     """
     is_over = threading.Event()
     clients = [LoadedClient(server, seed, is_over) for seed in range(CLIENTS)]
@@ -95,10 +100,10 @@ def kill_under_load(server: ServerProcess, seconds: float, count: int) -> tuple[
     while time.monotonic() < deadline:
         answered = sum(client.outcomes["answered"] for client in clients)
         wait_for = _progress(clients, answered + 5 * CLIENTS)
-        server.wait_for(lambda done=wait_for: done() and len(frontends(server)) == count, "answers of all processes")
-        random.choice(frontends(server)).send_signal(signal.SIGKILL)
+        server.wait_for(lambda done=wait_for: done() and len(serving(server)) == count, "answers of all processes")
+        random.choice(others(server)).send_signal(signal.SIGKILL)
         kills += 1
-    server.wait_for(lambda: len(frontends(server)) == count, "all frontend processes")
+    server.wait_for(lambda: len(serving(server)) == count, "all processes")
     is_over.set()
     for client in clients:
         client.thread.join(60)

@@ -1,4 +1,4 @@
-"""A server whose frontends run in two processes: what its clients see, and what becomes of a process that dies."""
+"""A server of three processes: what its clients see, and what becomes of a process that dies."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc
-from serving.frontends.killing import frontends, kill_under_load, reader_of
+from serving.frontends.killing import kill_under_load, others, reader_of, serving
 from serving.repositories import infer, repository, values
 from serving.written import write_model
 from support.server import HOST, ServerProcess
 from support.waiting import until
 
-COUNT = 2
-CONNECTIONS = 24
-"""The chance that the kernel gives all of them to one of two processes is one in eight million."""
+COUNT = 3
+CONNECTIONS = 45
+"""The chance that the kernel gives none of them to one of three processes is one in 28 million."""
 SIZES = (1, 256, 257, 5_000, 40_000, 700_000)
 """Elements of FP32: in messages; in the process's part of the segment; copied, and borrowed, from the guest's."""
 
@@ -59,7 +59,7 @@ def identity(connection: http.client.HTTPConnection, array: np.ndarray) -> bytes
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("frontends")
+    folder = tmp_path_factory.mktemp("processes")
     models = repository(folder / "models", ["identity", "repeats"])
     write_model(models, "code")
     options = (f"--processes={COUNT}", "--model-control-mode=explicit", "--load-model=*", "--ui=true")
@@ -73,17 +73,16 @@ def test_connections_are_shared_by_the_processes(server):
             assert ask(connection, "GET", "/v2/health/live")[0] == 200
         counts = [
             sum(each.status == psutil.CONN_ESTABLISHED for each in process.net_connections("tcp"))
-            for process in frontends(server)
+            for process in serving(server)
         ]
 
     assert len(counts) == COUNT
     assert min(counts) > 0
-    assert psutil.Process(server.pid).net_connections("tcp") != []  # metrics
 
 
 def test_ps_and_top_show_which_process_is_which(server):
-    found = {each.name(): [word for word in each.cmdline()[1:] if word] for each in frontends(server)}
-    assert found == {f"frontend {number}": ["naiad-frontend", str(number)] for number in range(COUNT)}
+    found = {each.name(): [word for word in each.cmdline()[1:] if word] for each in others(server)}
+    assert found == {f"process {number}": ["naiad-process", str(number)] for number in range(1, COUNT)}
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -138,7 +137,7 @@ def test_every_process_sees_a_model_unloaded_and_loaded_at_once(server):
         assert {ask(connection, "GET", "/v2/models/code")[0] for connection in made} == {200}
 
 
-def test_errors_of_the_owner_and_of_a_process_are_those_of_a_single_process(server):
+def test_errors_of_several_processes_are_those_of_a_single_one(server):
     unknown = server.post("/v2/models/nothing/infer", {"inputs": []})
     missing = server.post("/v2/models/identity/infer", {"inputs": [], "id": "7"})
 
@@ -159,7 +158,7 @@ def test_statistics_count_the_requests_of_all_processes(server):
     assert count() == before + CONNECTIONS
 
 
-def test_the_page_is_served_by_each_process_from_the_owners_state(server):
+def test_the_page_is_served_by_each_process_from_the_coordinators_state(server):
     with connections(server) as made:
         for connection in made:
             status, body, headers = ask(connection, "GET", "/ui")
@@ -170,9 +169,9 @@ def test_the_page_is_served_by_each_process_from_the_owners_state(server):
             assert {model["name"] for model in document["models"]} == {"identity", "repeats", "code"}
             assert all(model["serving"] == model["instances"] > 0 for model in document["models"])
         processes = {each["role"]: each for each in document["processes"]}
-        assert set(processes) == {"owner", "frontend 0", "frontend 1"}
-        assert {each["pid"] for each in processes.values()} == {server.pid, *(each.pid for each in frontends(server))}
-        each = [processes[f"frontend {number}"]["connections"] for number in range(COUNT)]
+        assert set(processes) == {f"process {number}" for number in range(COUNT)}
+        assert {each["pid"] for each in processes.values()} == {each.pid for each in serving(server)}
+        each = [processes[f"process {number}"]["connections"] for number in range(COUNT)]
         assert min(each) > 0
         assert sum(each) >= CONNECTIONS
 
@@ -186,13 +185,13 @@ def test_a_process_that_exits_closes_its_connections_and_affects_no_others(tmp_p
     os.mkfifo(fifo)
     with ServerProcess(models, f"--processes={COUNT}", work=tmp_path) as server, connections(server) as made:
         assert values(infer(server, "identity", 1.0)) == [1.0]
-        victim = frontends(server)[0]
+        victim = others(server)[0]
         body = waits.replace("PATH", repr(str(fifo))).encode()
         made[0].request("POST", "/v2/models/code/infer", body)
         writing = until(lambda: reader_of(fifo), "the model to read")
         victim.send_signal(signal.SIGKILL)
         server.wait_for(
-            lambda: len(frontends(server)) == COUNT and victim.pid not in [each.pid for each in frontends(server)],
+            lambda: len(serving(server)) == COUNT and victim.pid not in [each.pid for each in serving(server)],
             "another process",
         )
         writing.close()  # the model ends, whether or not its client is there
@@ -205,7 +204,7 @@ def test_a_process_that_exits_closes_its_connections_and_affects_no_others(tmp_p
                 closed += 1
         assert answered > 0
         assert closed > 0
-        assert f"frontend process {victim.pid} exited (signal 9); another one starts in 0.1 s" in server.log
+        assert f"(pid {victim.pid}) exited (signal 9); another one starts in 0.1 s" in server.log
         for _ in range(8):
             assert values(infer(server, "identity", 2.0)) == [2.0]
 
@@ -245,7 +244,7 @@ def test_metrics_are_sums_over_all_processes_and_show_each(server):
         each = series(server, "naiad_process_connections")
 
     assert opened >= CONNECTIONS
-    assert set(each) == {'{process="owner"}', '{process="frontend 0"}', '{process="frontend 1"}'}
+    assert set(each) == {f'{{process="{number}"}}' for number in range(COUNT)}
     assert sum(each.values()) == opened
     assert sum(series(server, "naiad_process_requests_total").values()) == before + CONNECTIONS
     assert min(series(server, "naiad_process_memory_bytes").values()) > 1 << 20
@@ -263,7 +262,7 @@ def test_settings_of_the_log_hold_in_every_process(server):
 
 
 @pytest.mark.slow
-def test_no_process_outlives_the_owner(tmp_path):
+def test_no_process_outlives_the_coordinator(tmp_path):
     server = ServerProcess(repository(tmp_path / "models", ["identity"]), f"--processes={COUNT}", work=tmp_path)
     with server:
         assert values(infer(server, "identity", 1.0)) == [1.0]
@@ -339,34 +338,36 @@ def test_processes_start_while_models_load_and_end_with_a_server_that_is_stopped
 
         def started() -> list[psutil.Process]:
             children = psutil.Process(server.pid).children()
-            return [each for each in children if "naiad-frontend" in each.cmdline()]
+            return [each for each in children if "naiad-process" in each.cmdline()]
 
-        server.wait_for(lambda: len(started()) == COUNT, "the frontend processes to start")
+        server.wait_for(lambda: len(started()) == COUNT - 1, "the other processes to start")
         found = started()
         server.stop()
         assert [each for each in found if each.is_running()] == []
 
 
 @pytest.mark.slow
-def test_frontends_killed_under_load_lose_connections_only(tmp_path):
+def test_processes_killed_under_load_lose_connections_only(tmp_path):
     """`NAIAD_KILL_SECONDS=300 pytest -k killed_under_load --timeout=400` runs it for five minutes."""
     seconds = float(os.environ.get("NAIAD_KILL_SECONDS", "4"))
     with ServerProcess(repository(tmp_path / "models", ["identity"]), f"--processes={COUNT}", work=tmp_path) as server:
-        owner = psutil.Process(server.pid)
+        coordinator = psutil.Process(server.pid)
         infer(server, "identity", 1.0)
-        descriptors = owner.num_fds()
+        descriptors = coordinator.num_fds()
         outcomes, kills = kill_under_load(server, seconds, COUNT)
         assert kills > 0
         assert outcomes["answered"] > 0
         assert set(outcomes) <= {"answered", "closed"}
         # A connection ends once, and a client can lose one to the backlog of a process beside it.
-        server.wait_for(lambda: owner.num_fds() <= descriptors, "the owner to close what it had of dead processes")
-        server.wait_for(lambda: shared_memory(owner) < 64 << 20, "the memory of dead processes to be freed")
+        server.wait_for(
+            lambda: coordinator.num_fds() <= descriptors, "the coordinator to close what it had of dead processes"
+        )
+        server.wait_for(lambda: shared_memory(coordinator) < 64 << 20, "the memory of dead processes to be freed")
         print(f"{kills} kills: {dict(outcomes)}")
 
 
 def shared_memory(process: psutil.Process) -> int:
-    """Bytes of the anonymous segments that frontend processes write to."""
+    """Bytes of the anonymous segments that the other processes write to."""
     found = 0
     for region in process.memory_maps(grouped=False):
         if "-frontends" in region.path:

@@ -1,4 +1,4 @@
-"""OpenAI's API over frontend processes: what one of them stored, another one continues."""
+"""OpenAI's API over several processes: what one of them stored, another one continues."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-from serving.frontends.killing import frontends
+from serving.frontends.killing import serving
 from support.server import HOST, ServerProcess, free_ports
 
 MODELS = Path(__file__).parents[2] / "llm" / "openai" / "models"
@@ -21,7 +21,7 @@ def served(tmp_path_factory):
     (port,) = free_ports(1)
     options = (f"--openai-port={port}", "--openai-metrics", "--processes=2", "--openai-stored-responses=4")
     with ServerProcess(MODELS, *options, work=tmp_path_factory.mktemp("openai")) as server:
-        assert len(frontends(server)) == 2
+        assert len(serving(server)) == 2
         yield port
 
 
@@ -82,5 +82,5 @@ def test_metrics_are_the_same_page_over_any_connection(connections):
         status, body = ask(connection, "GET", "/metrics")
         assert status == 200
         opened = [line for line in body.decode().splitlines() if line.startswith("naiad_process_connections{")]
-        assert len(opened) == 3  # the owner and two processes
+        assert len(opened) == 2
         assert sum(float(line.rpartition(" ")[2]) for line in opened) >= CONNECTIONS

@@ -7,7 +7,7 @@ import re
 import signal
 from pathlib import Path
 
-from serving.frontends.killing import frontends
+from serving.frontends.killing import serving
 from serving.repositories import infer, repository
 from support.server import ServerProcess
 
@@ -18,12 +18,12 @@ def writers(log: Path) -> set[int]:
     return {int(each.group(1)) for each in found if each is not None}
 
 
-def test_frontend_processes_write_to_the_new_file_after_sighup(tmp_path: Path) -> None:
+def test_all_processes_write_to_the_new_file_after_sighup(tmp_path: Path) -> None:
     log, old = tmp_path / "server.log", tmp_path / "server.log.1"
     models = repository(tmp_path / "models", ["identity"])
-    flags = (f"--log-file={log}", "--log-verbose=1", "--processes=2")
+    flags = (f"--log-file={log}", "--log-verbose=1", "--processes=3")
     with ServerProcess(models, *flags, work=tmp_path) as server:
-        pids = {server.pid, *(each.pid for each in frontends(server))}
+        pids = {each.pid for each in serving(server)}
         assert len(pids) == 3
 
         def ask_until_all_have_written(file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Regions of clients' shared memory on a server whose frontends run in two processes."""
+"""Regions of clients' shared memory on a server of several processes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.utils.shared_memory as shm
-from serving.frontends.killing import frontends
+from serving.frontends.killing import others
+from serving.processes.reaching import connection_of_each
 from serving.written import write_model
-from support.server import HOST, ServerProcess
+from support.server import ServerProcess
 from support.waiting import until
 
 WAITS = """
@@ -43,7 +44,7 @@ def server(tmp_path_factory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("regions")
     file = write_model(folder / "models", "waits", WAITS)
     file.write_text("import json\n" + file.read_text())
-    with ServerProcess(folder / "models", "--processes=2", "--allow-client-shm=true", work=folder) as process:
+    with ServerProcess(folder / "models", "--processes=3", "--allow-client-shm=true", work=folder) as process:
         yield process
 
 
@@ -57,28 +58,17 @@ def region():
     shm.destroy_shared_memory_region(handle)
 
 
+@pytest.fixture(params=[(0, 1), (1, 0), (1, 2)], ids=["coordinator first", "coordinator second", "without it"])
+def pair(request) -> tuple[int, int]:
+    """The numbers of two processes."""
+    return request.param
+
+
 @contextlib.contextmanager
-def connection_of_each(server: ServerProcess) -> Iterator[list[http.client.HTTPConnection]]:
-    """A connection to each of the two processes."""
-
-    def owner(connection: http.client.HTTPConnection) -> int | None:
-        port = connection.sock.getsockname()[1]
-        for process in frontends(server):
-            if any(each.raddr and each.raddr.port == port for each in process.net_connections("tcp")):
-                return process.pid
-        return None
-
-    with contextlib.ExitStack() as stack:
-        found: dict[int, http.client.HTTPConnection] = {}
-        for _ in range(64):
-            connection = http.client.HTTPConnection(HOST, server.http_port, timeout=60)
-            stack.enter_context(contextlib.closing(connection))
-            assert ask(connection, "GET", "/v2/health/live")[0] == 200
-            found.setdefault(owner(connection), connection)
-            if len(found) == 2:
-                break
-        assert None not in found
-        yield list(found.values())
+def connections(server: ServerProcess) -> Iterator[list[http.client.HTTPConnection]]:
+    """A connection to each of the three processes, the coordinator first."""
+    with connection_of_each(server) as found:
+        yield [found.pop(server.pid), *found.values()]
 
 
 def ask(connection: http.client.HTTPConnection, method: str, path: str, document: object = None):
@@ -116,10 +106,11 @@ def contents(handle, offset: int) -> bytes:
     return shm.get_contents_as_numpy(handle, np.uint8, [SIZE], offset=offset).tobytes()
 
 
-def test_a_region_that_a_process_uses_can_be_unregistered_through_none(server, region, tmp_path):
+def test_a_region_that_a_process_uses_can_be_unregistered_through_none(server, pair, region, tmp_path):
     key, handle = region
     gate = tmp_path / "gate"
-    with connection_of_each(server) as (one, two), ThreadPoolExecutor(1) as pool:
+    with connections(server) as made, ThreadPoolExecutor(1) as pool:
+        one, two = (made[number] for number in pair)
         assert register(two, "r", key)[0] == 200
         assert register(one, "free", key)[0] == 200
         pending = pool.submit(infer, one, "r", wait=str(gate))
@@ -145,11 +136,12 @@ def test_a_region_that_a_process_uses_can_be_unregistered_through_none(server, r
     assert contents(handle, 4096) == contents(handle, 2048) == TEXT.tobytes()
 
 
-def test_registering_and_unregistering_by_many_at_once_leaves_nothing_behind(server, region):
+def test_registering_and_unregistering_by_many_at_once_leaves_nothing_behind(server, pair, region):
     """Requests that come while their region is unregistered are served or find no region; none is in between."""
     key, _ = region
     outcomes = set()
-    with connection_of_each(server) as (one, two), ThreadPoolExecutor(2) as pool:
+    with connections(server) as made, ThreadPoolExecutor(2) as pool:
+        one, two = (made[number] for number in pair)
 
         def change(connection):
             for _ in range(60):
@@ -176,13 +168,13 @@ def test_registering_and_unregistering_by_many_at_once_leaves_nothing_behind(ser
 
 def test_a_process_that_was_restarted_knows_the_regions(server, region):
     key, handle = region
-    with connection_of_each(server) as (one, _):
+    with connections(server) as (one, *_):
         assert register(one, "r", key)[0] == 200
-    before = {process.pid for process in frontends(server)}
+    before = {process.pid for process in others(server)}
     for pid in before:
         os.kill(pid, signal.SIGKILL)
-    until(lambda: len({process.pid for process in frontends(server)} - before) == 2, "both to be restarted", 30)
-    with connection_of_each(server) as made:
+    until(lambda: len({process.pid for process in others(server)} - before) == 2, "both to be restarted", 30)
+    with connections(server) as made:
         for offset, connection in enumerate(made, start=1):
             assert infer(connection, "r", offset=1024 * offset) == (200, {**infer(connection, "r")[1]})
             assert contents(handle, 1024 * offset) == TEXT.tobytes()
@@ -192,11 +184,11 @@ def test_a_process_that_was_restarted_knows_the_regions(server, region):
 def test_a_process_that_is_stopped_may_use_any_region(server, region):
     """What it uses is not known, so nothing is unregistered; it goes on with what it had."""
     key, _ = region
-    with connection_of_each(server) as (one, two):
+    with connections(server) as (_, one, two):
         assert register(one, "r", key)[0] == 200
         [stopped] = [
             process
-            for process in frontends(server)
+            for process in others(server)
             if any(each.raddr and each.raddr.port == two.sock.getsockname()[1] for each in process.net_connections())
         ]
         stopped.suspend()

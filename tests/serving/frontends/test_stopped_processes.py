@@ -1,4 +1,4 @@
-"""A frontend process that is stopped (SIGSTOP) is replaced, and holds no change of models up."""
+"""A process of the server that is stopped (SIGSTOP) is replaced, and holds no change of models up."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from naiad.server.app import build_engine, build_loader, listen, make_branches, 
 from naiad.server.processes import pool as pools
 
 
-def frontends() -> list[int]:
+def others() -> list[int]:
     children = psutil.Process().children()
-    return [each.pid for each in children if each.status() != psutil.STATUS_ZOMBIE and is_frontend(each)]
+    return [each.pid for each in children if each.status() != psutil.STATUS_ZOMBIE and is_of_server(each)]
 
 
-def is_frontend(process: psutil.Process) -> bool:
-    return "naiad-frontend" in process.cmdline()
+def is_of_server(process: psutil.Process) -> bool:
+    return "naiad-process" in process.cmdline()
 
 
 def test_a_stopped_process_is_killed_and_another_one_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +35,7 @@ def test_a_stopped_process_is_killed_and_another_one_serves(tmp_path: Path, monk
     addresses = [f"--{name}-address=127.0.0.1" for name in ("http", "grpc", "metrics")]
     models = repository(tmp_path / "models", ["identity"])
     options = parse(
-        *("--processes=2", "--model-control-mode=explicit"),
+        *("--processes=3", "--model-control-mode=explicit"),
         *numbers,
         *addresses,
         repository=f"--model-repository={models}",
@@ -53,12 +53,12 @@ def test_a_stopped_process_is_killed_and_another_one_serves(tmp_path: Path, monk
             processes = start_processes(engine, loader.frontend_memory, branches, options, log, stack)
             await engine.start()
             ports = await listen(engine, loader, options, log, stack, processes)
-            before = set(frontends())
+            before = set(others())
             assert len(before) == 2
             stopped = min(before)
             os.kill(stopped, signal.SIGSTOP)
             await engine.load("identity", {})
-            while len(now := set(frontends())) < 2 or stopped in now:
+            while len(now := set(others())) < 2 or stopped in now:
                 await asyncio.sleep(0.05)
             assert not psutil.pid_exists(stopped)
             assert ports.listeners.ports["http"] == http

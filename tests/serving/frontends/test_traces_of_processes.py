@@ -1,4 +1,4 @@
-"""Traces of a server whose frontends run in two processes: sampled in one sequence, written to one file."""
+"""Traces of a server of three processes: sampled in one sequence, written to one file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import tritonclient.grpc
-from serving.frontends.killing import frontends, reader_of
+from serving.frontends.killing import others, reader_of
+from serving.processes.reaching import connection_of_each
 from serving.repositories import document, repository
 from serving.written import write_model
 from support.server import HOST, ServerProcess
 from support.waiting import until
 
-CONNECTIONS = 24
-"""The chance that the kernel gives all of them to one of two processes is one in eight million."""
+CONNECTIONS = 46
+"""The chance that the kernel gives none of them to one of three processes is one in 28 million."""
 RATE = 3
 SERVED = ["REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
 
@@ -62,7 +63,7 @@ def test_requests_of_all_processes_are_sampled_in_one_sequence_and_written_to_on
     write_model(models, "code")
     file, fifo = tmp_path / "traces", tmp_path / "fifo"
     os.mkfifo(fifo)
-    options = ("--processes=2", "--trace-config=level=TIMESTAMPS", f"--trace-config=triton,file={file}")
+    options = ("--processes=3", "--trace-config=level=TIMESTAMPS", f"--trace-config=triton,file={file}")
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(
             ServerProcess(models, *options, f"--trace-config=rate={RATE}", "--trace-config=count=100", work=tmp_path)
@@ -87,9 +88,11 @@ def test_requests_of_all_processes_are_sampled_in_one_sequence_and_written_to_on
 
         # A traced request whose process exits: its trace ends without the sending.
         waits = {"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [f"open({str(fifo)!r}).read()"]}
-        made[0].request("POST", "/v2/models/code/infer", json.dumps({"id": "killed", "inputs": [waits]}))
+        each = stack.enter_context(connection_of_each(server))
+        body = json.dumps({"id": "killed", "inputs": [waits]})
+        each[others(server)[0].pid].request("POST", "/v2/models/code/infer", body)
         writing = until(lambda: reader_of(fifo), "the model to read")
-        for process in frontends(server):
+        for process in others(server):
             process.send_signal(signal.SIGKILL)
         writing.close()
         server.wait_health("ready")

@@ -21,8 +21,8 @@ from serving.written import evaluate, write_model
 from support.server import HOST, ServerProcess
 from support.waiting import until
 
-FRONTENDS = 2
-CONNECTIONS = 24
+PROCESSES = 3
+CONNECTIONS = 45
 INSTANCES = 4
 GROUP = f"instance_group [{{ count: {INSTANCES} kind: KIND_CPU }}]\n"
 PARENT = "__import__('os').getppid()"
@@ -39,7 +39,7 @@ def server(models: Path) -> Iterator[ServerProcess]:
     folder = models.parent
     write_model(models, "spread", config=GROUP)
     write_model(models, "single")
-    options = (f"--processes={FRONTENDS}", "--model-control-mode=explicit", "--load-model=*")
+    options = (f"--processes={PROCESSES}", "--model-control-mode=explicit", "--load-model=*")
     with ServerProcess(models, *options, work=folder) as process:
         yield process
 
@@ -96,7 +96,7 @@ def guests(server: ServerProcess, name: str) -> list[psutil.Process]:
 def test_instances_run_in_all_processes_of_the_server(server: ServerProcess) -> None:
     parents = Counter(each.ppid() for each in guests(server, "spread"))
 
-    assert set(parents) == {server.pid, *(each.pid for each in server.frontends())}
+    assert set(parents) == {each.pid for each in server.serving()}
     assert sum(parents.values()) == INSTANCES
 
 
@@ -106,7 +106,7 @@ def test_a_single_client_is_answered_by_the_process_that_it_is_connected_to(serv
             assert len({ask(connection, PID) for _ in range(20)}) == 1
 
         parents = {ask(connection, PARENT) for connection in connections(stack, server)}
-    assert parents == {str(each.pid) for each in server.frontends()}
+    assert parents == {str(each.pid) for each in server.serving()}
 
 
 def test_requests_on_one_connection_use_the_instances_of_all_processes(server: ServerProcess) -> None:
@@ -285,7 +285,7 @@ def test_a_killed_process_is_replaced_with_its_instances_and_its_counts_stay(ser
         for connection in connections(stack, server):
             ask(connection, "1")
     before = statistics(server, "spread")
-    victim = server.frontends()[0]
+    victim = server.others()[0]
     os.kill(victim.pid, signal.SIGKILL)
     with ExitStack() as stack:  # siblings serve on; the kernel may still give connections to the one that exits
         answered = 0
@@ -299,16 +299,16 @@ def test_a_killed_process_is_replaced_with_its_instances_and_its_counts_stay(ser
     alive = f'naiad_guests_alive{{model="spread",version="1"}} {INSTANCES}'
     until(lambda: alive in scrape(server), "the coordinator to know of them")
     parents = {each.ppid() for each in guests(server, "spread")}
-    assert parents == {server.pid, *(each.pid for each in server.frontends())}
+    assert parents == {each.pid for each in server.serving()}
     assert victim.pid not in parents
     assert 'reason="process exit"' in scrape(server)
 
 
 def test_a_guest_that_is_killed_is_restarted_by_its_process(server: ServerProcess) -> None:
-    frontend = server.frontends()[0].pid
+    process = server.others()[0].pid
 
     def own() -> set[int]:
-        return {each.pid for each in guests(server, "spread") if each.ppid() == frontend}
+        return {each.pid for each in guests(server, "spread") if each.ppid() == process}
 
     before = own()
     victim = max(before)

@@ -9,7 +9,7 @@ from serving.frontends.killing import kill_under_load
 from serving.repositories import repository
 from support.server import ServerProcess
 
-COUNT = 2
+COUNT = 3
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -209,20 +210,23 @@ def test_a_response_whose_body_cannot_be_made_is_an_error(server: ServerProcess)
         assert server.post("/v2/models/texts/generate", {"text_input": "x"}).json()["text_output"] == "x"
 
 
-def test_a_message_that_frontend_processes_or_the_owner_cannot_pack_is_an_error(server: ServerProcess) -> None:
-    """With one process there is nothing to pack, and the requests are answered."""
-    is_split = bool(server.frontends())
-    for _ in range(4):
+def test_a_message_that_processes_of_the_server_cannot_pack_is_an_error(server: ServerProcess) -> None:
+    """The coordinator has nothing to pack: requests over connections to it are answered."""
+    is_split = bool(server.others())
+    found = Counter[str]()
+    for _ in range(
+        24
+    ):  # connections: the kernel gives none of them to one of two processes once in eight million times
         for request_id, action in (
             ("unpackable ticket", "submit the request to 'says_what_it_got'"),
             ("unpackable reply", "pass on a response of 'says_what_it_got'"),
         ):
             reply = ask(server, "says_what_it_got", 1, name="IN", id=request_id)
-            if is_split:
+            if reply.status != 200:
                 assert (reply.status, reply.error) == (500, f"cannot {action}: {SENT}")
-            else:
-                assert reply.status == 200, reply.body
+                found[request_id] += 1
         assert ask(server, "says_what_it_got", 1, name="IN", id="good").status == 200
+    assert len(found) == (2 if is_split else 0)
 
 
 @pytest.mark.slow

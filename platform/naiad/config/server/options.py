@@ -179,11 +179,6 @@ class GeneralOptions:
         read=_size_or_none,
     )
 
-    @property
-    def frontends(self) -> int:
-        """Number of processes that serve the ports beside the one that loads models; 0 where that one serves them."""
-        return self.processes if self.processes > 1 else 0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:

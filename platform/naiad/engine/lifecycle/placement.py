@@ -1,8 +1,8 @@
 """In which process of the server each instance of a model runs, and why. Pure: everything that it depends on is given.
 
-Process 0 is the one that loads models, the coordinator. It has an instance of every model: calls between models go to
-that, and so does every request that needs what only the coordinator has. The other instances are spread evenly over the
-other processes, which have the clients' connections.
+Process 0 is the one that loads models, the coordinator. The instances of a model are spread evenly over all processes,
+since each has connections of clients. The coordinator has one in any case: requests that need what only the coordinator
+has go to that.
 """
 
 from __future__ import annotations
@@ -83,15 +83,15 @@ def describe_placement(config: ModelConfig, placement: Placement) -> str:
 
 
 def _spread(names: Sequence[str], processes: int, before: Mapping[str, int]) -> tuple[int, ...]:
-    """The process with the fewest instances for each new one, of those with connections; the coordinator has one."""
+    """The process with the fewest instances for each new one; the coordinator has one."""
     counts = Counter(before[name] for name in names if name in before)
     chosen = []
     for name in names:
         number = before.get(name)
         if number is None:
-            number = COORDINATOR
-            if counts[COORDINATOR]:
-                number = min(range(1, processes), key=lambda each: (counts[each], each))
+            number = (
+                min(range(processes), key=lambda each: (counts[each], each)) if counts[COORDINATOR] else COORDINATOR
+            )
             counts[number] += 1
         chosen.append(number)
     return tuple(chosen)

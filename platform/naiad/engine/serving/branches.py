@@ -94,10 +94,14 @@ class Branches(Protocol):
     Attributes:
         take_back: Called with a request that its branch did not take: its key, the request, its sink.
         log: The version's log, which gets what guests of branches log, too.
+        row: Where processes note their loads for the version.
+        is_decoupled: Whether the model may send any number of responses to a request.
         typical: How long `execute` usually takes in the slowest of them, as they reported last, in nanoseconds.
     """
 
     typical: int
+    row: int
+    is_decoupled: bool
     log: VersionLog
     take_back: Callable[[int, InferRequest, Sink], None]
 

@@ -179,12 +179,17 @@ class ModelVersion:
     def spread_over(self, branches: Branches) -> None:
         """Have *branches* run the other instances of the version; to be called before `start`."""
         self.branches = branches
-        branches.log = self.log
+        branches.log, branches.is_decoupled = self.log, self.config.decoupled
         spreading = Spreading(self._admission, self._tracker, branches, lambda: self.serving_count)
         self._end_spreading = spreading.close
         self.submit = spreading.submit
         self.observe_load(branches.note_load)
         self.on_change = lambda: branches.note_instances(self.serving_count)
+
+    @property
+    def row(self) -> int | None:
+        """See `DirectAccess`."""
+        return None if self.branches is None else self.branches.row
 
     def observe_load(self, note: Callable[[int], None]) -> None:
         """Call *note* with the number of requests in flight whenever one has been answered."""

@@ -16,7 +16,7 @@ _CHOICES = {bool: ("bool_param", "boolean"), int: ("uint32_param", "int32"), str
 """For each type of setting: the field of `LogSettingsRequest` that holds it, and its name in error texts."""
 
 
-def change_log_settings(request: pb.LogSettingsRequest, log: ServerLog) -> pb.LogSettingsResponse:
+async def change_log_settings(request: pb.LogSettingsRequest, log: ServerLog) -> pb.LogSettingsResponse:
     """Change the settings that the request names; return all of them.
 
     Raises:
@@ -33,14 +33,14 @@ def change_log_settings(request: pb.LogSettingsRequest, log: ServerLog) -> pb.Lo
     if "log_format" in wanted:
         log_settings.check_format(str(wanted["log_format"]))
     if wanted:
-        log.change(log_settings.with_changes(log.settings, wanted))
+        await log.change(log_settings.with_changes(log.settings, wanted))
     response = pb.LogSettingsResponse()
     for name, setting in log_settings.document(log.settings).items():
         setattr(response.settings[name], _CHOICES[type(setting)][0], setting)
     return response
 
 
-def change_trace_settings(
+async def change_trace_settings(
     request: pb.TraceSettingRequest, engine: EngineDoor, tracer: RequestTracer
 ) -> pb.TraceSettingResponse:
     """Change the settings that the request names, of one model or of all; return those that then apply.
@@ -60,7 +60,7 @@ def change_trace_settings(
     for name, field in trace_settings.NUMBERS.items():
         if name in request.settings:
             changes[field] = _number(name, list(request.settings[name].value))
-    tracer.change(model, changes)
+    await tracer.change(model, changes)
     response = pb.TraceSettingResponse()
     for name, value in tracer.settings(model).items():
         response.settings[name].value.extend([value] if isinstance(value, str) else value)

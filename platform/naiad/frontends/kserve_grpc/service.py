@@ -261,14 +261,14 @@ class InferenceService:
         self, request: pb.SystemSharedMemoryRegisterRequest
     ) -> pb.SystemSharedMemoryRegisterResponse:
         """Register a region of shared memory."""
-        self._extensions.regions.register(request.name, request.key, request.offset, request.byte_size)
+        await self._extensions.regions.register(request.name, request.key, request.offset, request.byte_size)
         return pb.SystemSharedMemoryRegisterResponse()
 
     async def system_shared_memory_unregister(
         self, request: pb.SystemSharedMemoryUnregisterRequest
     ) -> pb.SystemSharedMemoryUnregisterResponse:
         """Unregister a region, or all. Success for an unknown one, as in the reference."""
-        self._extensions.regions.unregister(request.name)
+        await self._extensions.regions.unregister(request.name)
         return pb.SystemSharedMemoryUnregisterResponse()
 
     async def cuda_shared_memory_status(
@@ -281,7 +281,9 @@ class InferenceService:
         self, request: pb.CudaSharedMemoryRegisterRequest
     ) -> pb.CudaSharedMemoryRegisterResponse:
         """Register a region of a GPU's memory."""
-        self._extensions.regions.register_cuda(request.name, request.raw_handle, request.device_id, request.byte_size)
+        await self._extensions.regions.register_cuda(
+            request.name, request.raw_handle, request.device_id, request.byte_size
+        )
         return pb.CudaSharedMemoryRegisterResponse()
 
     async def cuda_shared_memory_unregister(
@@ -289,16 +291,16 @@ class InferenceService:
         request: pb.CudaSharedMemoryUnregisterRequest,
     ) -> pb.CudaSharedMemoryUnregisterResponse:
         """Unregister a region, or all. Success for an unknown one, as in the reference."""
-        self._extensions.regions.unregister(request.name, is_cuda=True)
+        await self._extensions.regions.unregister(request.name, is_cuda=True)
         return pb.CudaSharedMemoryUnregisterResponse()
 
     async def trace_setting(self, request: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
         """Change trace settings; respond with all of them."""
-        return change_trace_settings(request, self._engine, self._extensions.tracer)
+        return await change_trace_settings(request, self._engine, self._extensions.tracer)
 
     async def log_settings(self, request: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
         """Change log settings; respond with all of them."""
-        return change_log_settings(request, self._extensions.log)
+        return await change_log_settings(request, self._extensions.log)
 
 
 def _reject_repository(name: str) -> None:

@@ -106,11 +106,6 @@ class Endpoints:
             Endpoint.MODEL_METADATA: self._model_metadata,
             Endpoint.MODEL_CONFIG: self._model_config,
             Endpoint.NAMED_REPOSITORY: self._named_repository,
-            Endpoint.SYSTEM_SHARED_MEMORY: self._shared_memory,
-            Endpoint.CUDA_SHARED_MEMORY: self._shared_memory,
-            Endpoint.LOGGING: self._logging,
-            Endpoint.TRACE: self._trace,
-            Endpoint.MODEL_TRACE: self._trace,
         }
         self._async_responders: dict[
             Endpoint, Callable[[HttpRequest, Route], Coroutine[Any, Any, Sequence[Buffer]]]
@@ -121,6 +116,11 @@ class Endpoints:
             Endpoint.MODEL_STATS: self._model_stats,
             Endpoint.LOAD: self._load,
             Endpoint.UNLOAD: self._unload,
+            Endpoint.SYSTEM_SHARED_MEMORY: self._shared_memory,
+            Endpoint.CUDA_SHARED_MEMORY: self._shared_memory,
+            Endpoint.LOGGING: self._logging,
+            Endpoint.TRACE: self._trace,
+            Endpoint.MODEL_TRACE: self._trace,
         }
 
     def handle(self, exchange: HttpExchange) -> None:
@@ -340,14 +340,14 @@ class Endpoints:
     def _named_repository(self, _: HttpRequest, __: Route) -> Sequence[Buffer]:
         raise UnsupportedRequestError("'repository_name' specification is not supported")
 
-    def _shared_memory(self, request: HttpRequest, route: Route) -> Sequence[Buffer]:
-        return shared_memory_response(request, route, self._extensions.regions)
+    async def _shared_memory(self, request: HttpRequest, route: Route) -> Sequence[Buffer]:
+        return await shared_memory_response(request, route, self._extensions.regions)
 
-    def _logging(self, request: HttpRequest, _: Route) -> Sequence[Buffer]:
-        return log_settings_response(request, self._extensions.log)
+    async def _logging(self, request: HttpRequest, _: Route) -> Sequence[Buffer]:
+        return await log_settings_response(request, self._extensions.log)
 
-    def _trace(self, request: HttpRequest, route: Route) -> Sequence[Buffer]:
-        return trace_settings_response(request, route.name, self._engine, self._extensions.tracer)
+    async def _trace(self, request: HttpRequest, route: Route) -> Sequence[Buffer]:
+        return await trace_settings_response(request, route.name, self._engine, self._extensions.tracer)
 
     async def _load(self, request: HttpRequest, route: Route) -> Sequence[Buffer]:
         body = request.body

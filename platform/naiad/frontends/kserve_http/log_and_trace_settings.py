@@ -23,7 +23,7 @@ _READERS: dict[type, Callable[[object, str], str | bool | int]] = {
 }
 
 
-def log_settings_response(request: HttpRequest, log: ServerLog) -> Sequence[Buffer]:
+async def log_settings_response(request: HttpRequest, log: ServerLog) -> Sequence[Buffer]:
     """All settings of the log, after changing those that a POST names.
 
     Raises:
@@ -35,11 +35,11 @@ def log_settings_response(request: HttpRequest, log: ServerLog) -> Sequence[Buff
             for name, value in parse_json(request.body).items()
             if name in log_settings.TYPES and (value is not None or name == "log_file")
         }
-        log.change(log_settings.with_changes(log.settings, changes))
+        await log.change(log_settings.with_changes(log.settings, changes))
     return json_response(log_settings.document(log.settings))
 
 
-def trace_settings_response(
+async def trace_settings_response(
     request: HttpRequest, model: str, engine: EngineDoor, tracer: RequestTracer
 ) -> Sequence[Buffer]:
     """The trace settings of one model, or the default ones (no *model*), after changing those that a POST names.
@@ -60,7 +60,7 @@ def trace_settings_response(
             if name in document:
                 value = document[name]
                 changes[field] = None if value is None else trace_settings.parse_number(name, as_string(value, ""))
-        tracer.change(model, changes)
+        await tracer.change(model, changes)
     return json_response(tracer.settings(model))
 
 

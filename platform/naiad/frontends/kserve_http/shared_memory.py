@@ -16,7 +16,7 @@ from naiad.frontends.regions import CUDA_HANDLE_BYTES, RegionRegistry
 from naiad.protocol.inference import Buffer
 
 
-def shared_memory_response(request: HttpRequest, route: Route, regions: RegionRegistry) -> Sequence[Buffer]:
+async def shared_memory_response(request: HttpRequest, route: Route, regions: RegionRegistry) -> Sequence[Buffer]:
     """Register, list or unregister regions, as the path says.
 
     Raises:
@@ -26,11 +26,11 @@ def shared_memory_response(request: HttpRequest, route: Route, regions: RegionRe
     if route.action == "status":
         return json_response(_status(route.name, regions, is_system=is_system))
     if route.action == "unregister":
-        regions.unregister(route.name, is_cuda=not is_system)
+        await regions.unregister(route.name, is_cuda=not is_system)
     elif is_system:
-        _register(route.name, request.body, regions)
+        await _register(route.name, request.body, regions)
     else:
-        _register_cuda(route.name, request.body, regions)
+        await _register_cuda(route.name, request.body, regions)
     return response(200, [])
 
 
@@ -46,17 +46,17 @@ def _status(name: str, regions: RegionRegistry, *, is_system: bool) -> list[dict
     ]
 
 
-def _register(name: str, body: Buffer, regions: RegionRegistry) -> None:
+async def _register(name: str, body: Buffer, regions: RegionRegistry) -> None:
     regions.check_allowed()
     document = parse_json(body)
     for member in ("key", "byte_size"):
         _require(document, member)
     key = as_string(document["key"], "")
     offset = as_unsigned(document.get("offset", 0), "")
-    regions.register(name, key, offset, as_unsigned(document["byte_size"], ""))
+    await regions.register(name, key, offset, as_unsigned(document["byte_size"], ""))
 
 
-def _register_cuda(name: str, body: Buffer, regions: RegionRegistry) -> None:
+async def _register_cuda(name: str, body: Buffer, regions: RegionRegistry) -> None:
     regions.check_allowed()
     document = parse_json(body)
     _require(document, "raw_handle")
@@ -68,7 +68,7 @@ def _register_cuda(name: str, body: Buffer, regions: RegionRegistry) -> None:
         raw = b""
     if len(raw) != CUDA_HANDLE_BYTES:
         raise InvalidRequestError("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
-    regions.register_cuda(name, raw, device_id, byte_size)
+    await regions.register_cuda(name, raw, device_id, byte_size)
 
 
 def _require(document: Mapping[str, Any], member: str) -> None:

@@ -37,7 +37,7 @@ class RequestTracer(Protocol):
     def settings(self, model: str = "") -> Mapping[str, str | list[str]]:
         """The settings that apply to all models or to one, in the form that clients receive."""
 
-    def change(self, model: str, changes: Mapping[str, Any]) -> None:
+    async def change(self, model: str, changes: Mapping[str, Any]) -> None:
         """Set fields of `TraceConfig` for all models (*model* is "") or for one.
 
         None resets a field: a model's to the setting for all models, the setting for all models to that of the flags.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -79,6 +79,7 @@ class Tracer:
 
     Attributes:
         is_on: Whether any request may be traced.
+        on_change: Awaited with `is_on` after each change of clients: other processes trace requests, too.
     """
 
     def __init__(self, options: TraceConfig | None = None) -> None:
@@ -88,6 +89,7 @@ class Tracer:
         self._changes: dict[str, dict[str, Any]] = {"": {}}
         self._settings = {"": _EffectiveSettings(self._defaults, self._file)}
         self.is_on = self._settings[""].is_on()
+        self.on_change: Callable[[bool], Awaitable[None]] = _announce_nothing
         exporter = self._defaults.open_telemetry
         self._exporter = None if exporter is None else SpanExporter(exporter)
         self._warn_about_tensors(self._defaults)
@@ -154,10 +156,14 @@ class Tracer:
         found["trace_mode"] = options.mode
         return found | exporter_settings(options.open_telemetry)
 
-    def change(self, model: str, changes: Mapping[str, Any]) -> None:
+    async def change(self, model: str, changes: Mapping[str, Any]) -> None:
         """See `RequestTracer.change`."""
-        if not changes:
-            return
+        if changes:
+            self.apply(model, changes)
+            await self.on_change(self.is_on)
+
+    def apply(self, model: str, changes: Mapping[str, Any]) -> None:
+        """Set fields: `change` for this process alone."""
         overrides = {**self._changes.get(model, {}), **changes}
         overrides = {field: value for field, value in overrides.items() if value is not None}
         effective = self._effective({**self._changes, model: overrides}, model)
@@ -194,6 +200,10 @@ class Tracer:
 
     def _effective(self, changes: Mapping[str, Mapping[str, Any]], model: str) -> TraceConfig:
         return replace(self._defaults, **{**changes[""], **changes[model]})
+
+
+async def _announce_nothing(_: bool) -> None:  # noqa: FBT001 - see `Tracer.on_change`
+    pass
 
 
 def _check(options: TraceConfig) -> None:

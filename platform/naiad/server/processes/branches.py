@@ -23,14 +23,15 @@ from naiad.guests.launch import LaunchSpec, server_id
 from naiad.guests.worker import Worker
 from naiad.protocol.delivery import send_safely
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
-from naiad.protocol.metadata import InstanceStatus
+from naiad.protocol.metadata import InstanceStatus, ModelMetadata
 from naiad.server.processes.far_guests import FarGuests
 from naiad.server.processes.load_board import LoadBoard
-from naiad.server.processes.messages import CallResult, FrameKind, OwnerCall, Told, error_of
+from naiad.server.processes.messages import CallResult, FrameKind, OwnerCall, Told, VersionRoute, error_of
+from naiad.server.processes.peer import exited_error
 from naiad.server.processes.plain_messages import PlainResponse, plain_request, response_of
 from naiad.server.processes.session import FrontendSession
 
-__all__ = ["BranchProcesses"]
+__all__ = ["BranchProcesses", "take_back"]
 
 logger = logging.getLogger("naiad.engine")
 
@@ -94,9 +95,10 @@ class _SentRequest:
         sink: Gets its responses.
         instance: The instance that has taken it; empty while that is not known.
         is_cancelled: Whether its client has given it up.
+        number: Its number on the link; 0 if it was told, to an idle instance alone.
     """
 
-    __slots__ = ("instance", "is_cancelled", "process", "request", "sink")
+    __slots__ = ("instance", "is_cancelled", "number", "process", "request", "sink")
 
     def __init__(self, process: int, request: InferRequest, sink: Sink) -> None:
         self.process = process
@@ -104,6 +106,25 @@ class _SentRequest:
         self.sink = sink
         self.instance = ""
         self.is_cancelled = False
+        self.number = 0
+
+
+class _BranchSink:
+    """Passes on the responses to a request that was sent to a branch over its link."""
+
+    __slots__ = ("_branches", "key")
+
+    def __init__(self, branches: VersionBranches, key: int) -> None:
+        self._branches = branches
+        self.key = key
+
+    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
+        """See `Sink.send`."""
+        self._branches.pass_on(self.key, response, final=final)
+
+    def take_back(self) -> None:
+        """The branch takes no requests any more."""
+        self._branches.on_refused(self.key)
 
 
 class VersionBranches:
@@ -118,6 +139,8 @@ class VersionBranches:
         self._processes = processes
         self._order = order
         self._of = model, order.version
+        self.row = order.row
+        self.is_decoupled = False
         self._board = processes.board
         self._branches = {number: _Branch(own, order.number) for number, own in specs.items()}
         self._sent: dict[int, _SentRequest] = {}  # by key
@@ -178,11 +201,9 @@ class VersionBranches:
                 branch.restarts[status.name][_PROCESS_EXIT] += 1
         lost = [key for key, sent in self._sent.items() if sent.process == number]
         for key in lost:
-            error = NaiadError(
-                f"cannot finish the request: process {number} of the server, which had it, has exited; send it again"
-            )
+            error = exited_error(number)
             request_id = self._sent[key].request.request_id
-            self._pass_on(key, InferResponse(*self._of, request_id, error=without_frames(error)), final=True)
+            self.pass_on(key, InferResponse(*self._of, request_id, error=without_frames(error)), final=True)
 
     async def stop(self, timeout: float) -> None:
         """See `Branches`."""
@@ -298,10 +319,21 @@ class VersionBranches:
 
     def send(self, process: int, key: int, request: InferRequest, sink: Sink, *, needs_idle: bool) -> None:
         """See `Branches`."""
-        plain = plain_request(request)
-        self._sent[key] = _SentRequest(process, request, sink)
+        sent = self._sent[key] = _SentRequest(process, request, sink)
         self._counts[process] += 1
-        self._processes.tell(process, "infer", self._order.number, key, plain, needs_idle)
+        if needs_idle:
+            self._processes.tell(process, "infer", self._order.number, key, plain_request(request))
+            return
+        try:
+            sent.number = self._processes.submit(process, request, _BranchSink(self, key), self._route())
+        except NaiadError as error:
+            response = InferResponse(*self._of, request.request_id, error=without_frames(error))
+            self.pass_on(key, response, final=True)
+
+    def _route(self) -> VersionRoute:
+        """What a link has to know of the version: names and configurations are looked at where requests arrive."""
+        metadata = ModelMetadata(name=self._of[0], versions=(), platform="", inputs=(), outputs=())
+        return VersionRoute(self._order.number, self.is_decoupled, metadata, {}, None)
 
     def on_taken(self, key: int, instance: str) -> None:
         """An idle instance of a branch has taken a request."""
@@ -343,11 +375,13 @@ class VersionBranches:
 
     def on_answer(self, key: int, plain: PlainResponse | None, *, final: bool) -> None:
         """A branch has answered a request."""
-        if key in self._sent:  # else its process was taken for lost
-            self._pass_on(key, response_of(plain), final=final)
+        self.pass_on(key, response_of(plain), final=final)
 
-    def _pass_on(self, key: int, response: InferResponse | None, *, final: bool) -> None:
-        sent = self._sent[key]
+    def pass_on(self, key: int, response: InferResponse | None, *, final: bool) -> None:
+        """Pass on a response to a request that a branch has."""
+        sent = self._sent.get(key)
+        if sent is None:
+            return  # its process was taken for lost
         if final:
             del self._sent[key]
             self._counts[sent.process] -= 1
@@ -361,15 +395,24 @@ class VersionBranches:
         """See `Branches`."""
         sent = self._sent[key]
         sent.is_cancelled = True
-        self._processes.tell(sent.process, "cancel", self._order.number, key)
+        if sent.number:
+            self._processes.cancel(sent.process, sent.number)
+        else:
+            self._processes.tell(sent.process, "cancel", self._order.number, key)
 
     def confirm_sent(self, key: int, count: int) -> None:
         """See `Branches`."""
-        self._processes.tell(self._sent[key].process, "confirm", self._order.number, key, count)
+        sent = self._sent[key]
+        if sent.number:
+            self._processes.confirm_sent(sent.process, sent.number, count)
+        else:
+            self._processes.tell(sent.process, "confirm", self._order.number, key, count)
 
     def drop_responses(self, key: int) -> None:
         """See `Branches`."""
-        self._processes.tell(self._sent[key].process, "drop", self._order.number, key)
+        sent = self._sent[key]
+        if not sent.number:  # else the branch has dropped them when it was cancelled
+            self._processes.tell(sent.process, "drop", self._order.number, key)
 
 
 class BranchProcesses:
@@ -413,7 +456,7 @@ class BranchProcesses:
         """A process runs; it has its configuration."""
         process = self._running[number] = _BranchProcess(session, self.services)
         session.on_branch_message = lambda kind, message: self._on_message(number, process, kind, message)
-        session.send_board(self.board.descriptor, self.processes, number)
+        session.send_descriptor(FrameKind.BOARD, (self.processes, number), self.board.descriptor)
         for version in list(self._versions.values()):
             version.on_process(number)
 
@@ -450,6 +493,30 @@ class BranchProcesses:
         if result.error is not None:
             raise error_of(result.error)
         return result.value
+
+    def submit(self, number: int, request: InferRequest, sink: Sink, route: VersionRoute) -> int:
+        """Send a request to a branch of a process; its number on that link.
+
+        Raises:
+            NaiadError: If that is not possible.
+        """
+        process = self._running.get(number)
+        if process is None:
+            raise exited_error(number)
+        requests = process.session.to_branches
+        return requests.submit(request, sink, None, requests.route_to(route))
+
+    def cancel(self, number: int, request: int) -> None:
+        """Cancel a request, and have its further responses dropped."""
+        process = self._running.get(number)
+        if process is not None:
+            process.session.to_branches.cancel(request)
+
+    def confirm_sent(self, number: int, request: int, count: int) -> None:
+        """See `EngineDoor.confirm_sent`."""
+        process = self._running.get(number)
+        if process is not None:
+            process.session.to_branches.confirm_sent(request, count)
 
     def tell(self, number: int, name: str, *arguments: Any) -> None:
         """Send something to a process, if it runs."""
@@ -521,3 +588,9 @@ class BranchProcesses:
     def close(self) -> None:
         """No process runs any more."""
         self.board.close()
+
+
+def take_back(_: int, __: InferRequest, sink: Sink) -> None:
+    """A branch does not have the version of a request any more."""
+    assert isinstance(sink, _BranchSink)
+    sink.take_back()

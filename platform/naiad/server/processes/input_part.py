@@ -17,10 +17,15 @@ from naiad.protocol.inference import InputTensor
 
 
 class InputPart:
-    """One part."""
+    """One part.
 
-    def __init__(self, descriptor: int, start: int, capacity: int) -> None:
-        """Map the part; the caller closes *descriptor*."""
+    Attributes:
+        number: Number of the segment.
+    """
+
+    def __init__(self, number: int, descriptor: int, start: int, capacity: int) -> None:
+        """Map the part of the segment with that number; the caller closes *descriptor*."""
+        self.number = number
         self._segment = Segment(descriptor, capacity, start)
         self._reservations = InputReservations(self._segment)
         self._blocks: dict[int, int] = {}  # blocks that the owner has, by where their inputs begin

@@ -1,7 +1,8 @@
 """How much each process of the server has to do for each model, where all of them can read it.
 
 A row is one loaded version, a column one process: how many requests it has, and how many instances can serve them. Each
-process writes its own column. What is read may be a moment old, which costs one request a little time.
+process writes its own column, and adds what it sends to that of another one, which corrects it. What is read may be a
+moment old, which costs one request a little time.
 """
 
 from __future__ import annotations
@@ -74,6 +75,10 @@ class LoadBoard:
     def note_requests(self, row: int, count: int) -> None:
         """This process has *count* requests now."""
         self._memory[row * self.processes + self._own] = count
+
+    def note_sent(self, row: int, process: int) -> None:
+        """This process has sent a request to another one, which says how many it has once it has read it."""
+        self._memory[row * self.processes + process] += 1
 
     def note_instances(self, row: int, count: int) -> None:
         """*count* instances of this process can serve now."""

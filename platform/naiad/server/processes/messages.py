@@ -90,6 +90,7 @@ class FrameKind:
     TELL_PROCESS = 43
     BOARD = 44
     LISTEN = 45
+    PEER = 46
 
 
 SHORT_REQUEST = struct.Struct("<IIqHH")
@@ -140,6 +141,7 @@ class VersionRoute(NamedTuple):
         metadata: As `EngineDoor.model_metadata` gives it for that name and version.
         config: As `EngineDoor.model_config`.
         inputs: The segment of inputs in which this frontend process has a part; None if it has none.
+        row: The row of the version on the load board; None if the coordinator has all of its instances.
     """
 
     number: int
@@ -147,6 +149,7 @@ class VersionRoute(NamedTuple):
     metadata: ModelMetadata
     config: Mapping[str, Any]
     inputs: int | None
+    row: int | None = None
 
 
 class UsedRegions(NamedTuple):
@@ -168,11 +171,13 @@ class PartAnnouncement(NamedTuple):
         number: Number of the segment (`SharedInputs.number`).
         start: Where the part begins.
         size: Its size in bytes.
+        load: Number of the load of the version whose inputs these are.
     """
 
     number: int
     start: int
     size: int
+    load: int
 
 
 class TemplateInput(NamedTuple):

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import freeze
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import NaiadError, NotReadyError, unexpected_error
+from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.serving.branches import BranchOrder, BranchReport
 from naiad.engine.serving.readiness import are_ready
 from naiad.engine.serving.version import ModelVersion
+from naiad.guests.memory.frontend_memory import FrontendMemory
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.server.processes.far_guests import GuestRelay
@@ -25,9 +28,19 @@ __all__ = ["OwnBranch", "OwnBranches"]
 
 logger = logging.getLogger("naiad.engine")
 
-_KEY_BITS = 40
-_KEY_MASK = (1 << _KEY_BITS) - 1
+KEY_BITS = 40
+_KEY_MASK = (1 << KEY_BITS) - 1
 _REPORT_SECONDS = 1.0
+
+
+def ticket_of(number: int, key: int) -> int:
+    """The ticket of a request to a branch, which is larger than the number of any request to another process.
+
+    Args:
+        number: Number of the version's load.
+        key: Key of the request there.
+    """
+    return number << KEY_BITS | key
 
 
 class OwnBranch:
@@ -35,12 +48,10 @@ class OwnBranch:
 
     Attributes:
         version: The version that runs it.
-        received: How many requests this process's clients have sent to it.
     """
 
     def __init__(self, version: ModelVersion, row: int, board: LoadBoard) -> None:
         self.version = version
-        self.received = 0
         self._row = row
         self._board = board
         self._is_open = False
@@ -66,24 +77,31 @@ class OwnBranch:
         """Have other processes know how many requests it has."""
         self._board.note_requests(self._row, in_flight)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes requests."""
+        return self._is_open
+
+    def better_process(self) -> int | None:
+        """The process in which a request is better off than here; None for none."""
+        version = self.version
+        if not self._instances or version.reason:
+            found = self._board.better_process(self._row, 0, 0)
+            return COORDINATOR if found is None else found
+        if version.takes_at_once():
+            return None
+        return self._board.better_process(self._row, version.in_flight, self._instances)
+
     def submit(self, request: InferRequest, sink: Sink) -> int:
-        """Submit a request; its ticket, or 0 if it is better off in another process.
+        """Submit a request; its ticket.
 
         Raises:
             NaiadError: See `EngineDoor.submit`.
         """
         version = self.version
-        if not self._instances or version.reason:
-            return 0
-        if (
-            not version.takes_at_once()
-            and self._board.better_process(self._row, version.in_flight, self._instances) is not None
-        ):
-            return 0
         key = version.submit(request, sink)
-        self.received += 1
         self._board.note_requests(self._row, version.in_flight)
-        return version.number << _KEY_BITS | key
+        return ticket_of(version.number, key)
 
 
 class _AnswerSink:
@@ -105,6 +123,9 @@ class OwnBranches:
 
     Attributes:
         options: The server's options; set before the first order.
+        memory: The memory that guests here share with other processes; None to share none.
+        received: How many requests of this process's clients it has answered, or sent to other branches.
+        on_closed: Called when a branch takes requests no more.
     """
 
     options: ServerOptions
@@ -116,6 +137,7 @@ class OwnBranches:
             send: Sends a frame to the coordinator.
             on_opened: Called when a branch takes requests.
         """
+        self.memory: FrontendMemory | None = None
         self._send = send
         self._on_opened = on_opened
         self._loop = asyncio.get_running_loop()
@@ -123,7 +145,8 @@ class OwnBranches:
         self._branches: dict[int, OwnBranch] = {}
         self._starts: dict[int, asyncio.Task[Any]] = {}
         self._given: dict[tuple[int, int], int] = {}  # keys here, by version and the coordinator's key
-        self._received = 0  # by branches that have ended
+        self.received = 0
+        self.on_closed: Callable[[], None] = lambda: None
         self._relay = GuestRelay(self._tell)
         self._tasks: set[asyncio.Task[None]] = set()
         self._orders: Mapping[str, Callable[..., Any]] = {
@@ -154,16 +177,27 @@ class OwnBranches:
         """Number of requests of this process's branches without their last response."""
         return sum(branch.version.in_flight for branch in self._branches.values())
 
+    def process_of(self, row: int | None) -> int:
+        """The process with the least to do for a version without a branch here; *row* as in `VersionRoute`."""
+        found = None if row is None or self._board is None else self._board.better_process(row, 0, 0)
+        return COORDINATOR if found is None else found
+
+    def note_sent(self, row: int, process: int) -> None:
+        """A request of a client was sent to a branch of another process."""
+        self.received += 1
+        if self._board is not None:
+            self._board.note_sent(row, process)
+
     def cancel(self, ticket: int) -> None:
         """See `EngineDoor.cancel`."""
-        branch = self._branches.get(ticket >> _KEY_BITS)
+        branch = self._branches.get(ticket >> KEY_BITS)
         if branch is not None:
             branch.version.cancel(ticket & _KEY_MASK)
             branch.version.drop_responses(ticket & _KEY_MASK)
 
     def confirm_sent(self, ticket: int, count: int) -> None:
         """See `EngineDoor.confirm_sent`."""
-        branch = self._branches.get(ticket >> _KEY_BITS)
+        branch = self._branches.get(ticket >> KEY_BITS)
         if branch is not None:
             branch.version.confirm_sent(ticket & _KEY_MASK, count)
 
@@ -212,8 +246,12 @@ class OwnBranches:
         message = pb.ModelConfig()
         message.ParseFromString(order.config)
         config = freeze(message)
+        specs = order.specs
+        if self.memory is not None:
+            inputs = self.memory.add_inputs(config.name)
+            specs = tuple([replace(spec, frontends=self.memory, inputs=inputs) for spec in specs])
         version = ModelVersion(
-            config, order.version, order.specs, order.policy, self._relay, order.samples, number=order.number
+            config, order.version, specs, order.policy, self._relay, order.samples, number=order.number
         )
         self._log_there(version)
         totals = version.totals
@@ -255,9 +293,9 @@ class OwnBranches:
         if branch is None:
             return
         branch.close()
+        self.on_closed()
         await branch.version.stop(timeout)
         self._send_reports()
-        self._received += branch.received
         self._branches.pop(number, None)
 
     async def _check(self, number: int) -> bool:
@@ -268,8 +306,7 @@ class OwnBranches:
         return self._reports()
 
     def _reports(self) -> tuple[int, Mapping[int, BranchReport]]:
-        received = self._received + sum(branch.received for branch in self._branches.values())
-        return received, {number: _report_of(branch) for number, branch in self._branches.items()}
+        return self.received, {number: _report_of(branch) for number, branch in self._branches.items()}
 
     def _send_reports(self) -> None:
         self._tell("reports", *self._reports())
@@ -297,9 +334,10 @@ class OwnBranches:
         else:
             self._relay.on_told(name, arguments)
 
-    def _infer(self, number: int, key: int, request: InferRequest, needs_idle: bool) -> None:  # noqa: FBT001 - a message
+    def _infer(self, number: int, key: int, request: InferRequest) -> None:
+        """A call, which an idle instance takes at once or none."""
         branch = self._branches.get(number)
-        if needs_idle and (branch is None or not branch.version.has_idle()):
+        if branch is None or not branch.version.has_idle():
             self._tell("refused", number, key)
             return
 
@@ -311,9 +349,7 @@ class OwnBranches:
         sink = _AnswerSink(key, answer)
         self._given[number, key] = 0
         try:
-            if branch is None:
-                raise NotReadyError(f"model '{request.model_name}' is being unloaded")
-            own = branch.version.submit(request, sink, needs_idle=needs_idle)
+            own = branch.version.submit(request, sink, needs_idle=True)
         except NaiadError as error:
             of = request.model_name, request.model_version, request.request_id
             sink.send(InferResponse(*of, error=error), True)
@@ -321,8 +357,7 @@ class OwnBranches:
         branch.note_load(branch.version.in_flight)
         if (number, key) in self._given:
             self._given[number, key] = own
-            if needs_idle:
-                self._tell("taken", number, key, branch.version.instance_of(own))
+            self._tell("taken", number, key, branch.version.instance_of(own))
 
     def _cancel(self, number: int, key: int) -> None:
         self._on_given(number, key, lambda version, own: version.cancel(own))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +14,14 @@ from typing import Any
 
 from naiad.core.errors import NaiadError
 from naiad.engine.engine import Engine
+from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.frontends.metrics.families import Family, MetricType, Sample
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.frontend_memory import FrontendMemory
-from naiad.server.processes.branches import BranchProcesses
+from naiad.server.processes.branches import BranchProcesses, take_back
 from naiad.server.processes.link import Link
 from naiad.server.processes.messages import FrameKind, ProcessReport, error_of
-from naiad.server.processes.process_metrics import OWNER, FamilySum, process_families, received_family
+from naiad.server.processes.process_metrics import FamilySum, received_family
 from naiad.server.processes.session import FrontendSession, Service
 from naiad.server.processes.spawned import SpawnedProcesses
 
@@ -113,17 +115,17 @@ class FrontendPool:
         memory.on_outputs_removed = self._on_outputs_removed
 
     @property
-    def pids(self) -> list[int]:
-        """The ids of the processes that run."""
-        return [each.process.pid for each in self._processes if each is not None]
+    def pids(self) -> Mapping[int, int]:
+        """The ids of the processes that run, by their numbers."""
+        return {slot + 1: each.process.pid for slot, each in enumerate(self._processes) if each is not None}
 
     def connect(self) -> None:
         """Start all processes. They run branches from now on, and wait for `start` to open the ports."""
         for slot in range(len(self._processes)):
             self._start(slot).ready.add_done_callback(_log_failure)
 
-    async def start(self, listening: Any = None) -> Sequence[str]:
-        """Have all processes open the ports, and wait until they serve; the lines for the log about their services.
+    async def start(self, listening: Any = None) -> None:
+        """Have all processes open the ports, and wait until they serve.
 
         Args:
             listening: What they need to know for that.
@@ -135,14 +137,15 @@ class FrontendPool:
         waiting = []
         for slot, each in enumerate(self._processes):
             if each is None and slot in self._restarts:
-                raise NaiadError("cannot start a frontend process: it exited while the models were loaded")
+                raise NaiadError(
+                    f"cannot start process {slot + 1} of the server: it exited while the models were loaded"
+                )
             started = self._start(slot) if each is None else each
             if started is each and listening is not None:
                 self._listen(started)
             waiting.append(started.ready)
-        lines = await asyncio.gather(*waiting)
+        await asyncio.gather(*waiting)
         self._watch_later()
-        return lines[0]
 
     def drain(self) -> None:
         """Serve on, and ask clients to connect to other servers."""
@@ -243,20 +246,25 @@ class FrontendPool:
         if asked:
             await asyncio.wait(asked, timeout=_COLLECT_SECONDS)
 
-    def families(self) -> list[Family]:
-        """The metrics of all processes, as they were reported last, and of the owner."""
-        own = process_families(
-            OWNER,
-            connections=0,
-            requests=sum(each.session.request_count for each in self._processes if each is not None),
-        )
-        received = {OWNER: 0}
+    @property
+    def request_count(self) -> int:
+        """Number of requests that the processes have sent here, without their last response."""
+        return sum(each.session.requests.request_count for each in self._processes if each is not None)
+
+    def families(self, own: Sequence[Family], received_here: int) -> list[Family]:
+        """The metrics of all processes, as they were reported last.
+
+        Args:
+            own: Those of the coordinator.
+            received_here: How many requests its clients have sent.
+        """
+        received = {str(COORDINATOR): received_here}
         for slot, each in enumerate(self._processes):
             current = 0 if each is None else each.session.received_count + each.session.answered_count
-            received[f"frontend {slot}"] = self._received[slot] + current
+            received[str(slot + 1)] = self._received[slot] + current
         restarts = Family(
-            "naiad_frontend_restarts_total",
-            "Number of frontend processes that were started in place of others",
+            "naiad_process_restarts_total",
+            "Number of processes of the server that were started in place of others",
             MetricType.COUNTER,
             [Sample({}, self.restart_count)],
         )
@@ -280,18 +288,33 @@ class FrontendPool:
 
     def _start(self, slot: int) -> _FrontendProcess:
         process, own = self._spawned.take()
-        session = FrontendSession(self._engine, self._memory, self._tracer, self.services, self._on_report)
-        link = Link(own, self._loop, session.on_frame, lambda: self._on_end(slot, started))
+        session = FrontendSession(self._engine, self._memory, self._tracer, self.services, self._on_report, take_back)
+
+        def on_end() -> None:
+            self._on_end(slot, started)
+
+        link = Link(own, self._loop, session.on_frame, on_end, session.to_branches.on_received)
         started = self._processes[slot] = _FrontendProcess(process, session, link)
         session.connect(link)
-        session.send(FrameKind.CONFIGURATION, (slot, self._configuration))
+        session.send(FrameKind.CONFIGURATION, (slot + 1, self._configuration))
         if self._branches is not None:
             self._branches.connect(slot + 1, session)
+        self._join(slot, session)
         for kind, message in self.first_messages():
             session.send(kind, message)
         if self._listening is not None:
             self._listen(started)
         return started
+
+    def _join(self, slot: int, session: FrontendSession) -> None:
+        """Give a process that starts a link to each of the others."""
+        for other, each in enumerate(self._processes):
+            if each is not None and each.session is not session:
+                ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+                session.send_descriptor(FrameKind.PEER, other + 1, ends[0].fileno())
+                each.session.send_descriptor(FrameKind.PEER, slot + 1, ends[1].fileno())
+                for end in ends:
+                    end.close()
 
     def _listen(self, each: _FrontendProcess) -> None:
         each.session.send(FrameKind.LISTEN, self._listening)
@@ -309,7 +332,7 @@ class FrontendPool:
             each.ready.set_exception(error_of(report.error))
         else:
             each.ready.set_result(report.started)
-            logger.info("frontend process %d serves", each.process.pid)
+            logger.info("process %d of the server serves (pid %d)", self._number_of(each), each.process.pid)
 
     def _on_end(self, slot: int, each: _FrontendProcess) -> None:
         """A process has closed its end of the link: it exits, or has exited."""
@@ -324,7 +347,7 @@ class FrontendPool:
         self._processes[slot] = None
         if not each.ready.done():
             each.ready.set_exception(
-                NaiadError(f"cannot start frontend process {each.process.pid}: it exited while it started")
+                NaiadError(f"cannot start process {slot + 1} of the server: it exited while it started")
             )
         if self._is_stopping:
             return
@@ -337,7 +360,13 @@ class FrontendPool:
             self._delays[slot] = _FIRST_DELAY
         delay, self._delays[slot] = self._delays[slot], min(2 * self._delays[slot], _LONGEST_DELAY)
         cause = f"signal {-status}" if status < 0 else f"exit code {status}"
-        logger.error("frontend process %d exited (%s); another one starts in %g s", each.process.pid, cause, delay)
+        logger.error(
+            "process %d of the server (pid %d) exited (%s); another one starts in %g s",
+            slot + 1,
+            each.process.pid,
+            cause,
+            delay,
+        )
         self._restarts[slot] = self._loop.call_later(delay, self._restart, slot)
 
     def _restart(self, slot: int) -> None:
@@ -346,7 +375,7 @@ class FrontendPool:
         try:
             started = self._start(slot)
         except OSError as error:
-            logger.error("cannot start a frontend process: %s", error)  # noqa: TRY400 - the cause is the system
+            logger.error("cannot start process %d of the server: %s", slot + 1, error)  # noqa: TRY400 - the cause is the system
             self._restarts[slot] = self._loop.call_later(_LONGEST_DELAY, self._restart, slot)
             return
         started.ready.add_done_callback(_log_failure)
@@ -359,14 +388,21 @@ class FrontendPool:
         for each in self._processes:
             if each is None or not each.ready.done() or each.exited is not None:
                 continue
+            each.session.to_branches.trim()
             each.silent = 0 if each.session.ping() else each.silent + 1
             if each.silent >= _PINGS:
                 logger.error(
-                    "frontend process %d has not responded for %g s and is killed", each.process.pid, HANG_SECONDS
+                    "process %d of the server (pid %d) has not responded for %g s and is killed",
+                    self._number_of(each),
+                    each.process.pid,
+                    HANG_SECONDS,
                 )
                 with contextlib.suppress(ProcessLookupError):
                     each.process.kill()
         self._watch_later()
+
+    def _number_of(self, each: _FrontendProcess) -> int:
+        return self._processes.index(each) + 1
 
     def _exit_of(self, each: _FrontendProcess) -> asyncio.Future[int]:
         """The exit status of a process that is about to exit."""

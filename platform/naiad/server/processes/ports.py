@@ -1,4 +1,4 @@
-"""The ports that frontend processes share: checked, and kept, by the owner."""
+"""The ports that the processes of the server share: checked, and kept, by the coordinator."""
 
 from __future__ import annotations
 
@@ -12,22 +12,12 @@ from typing import Any
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import OptionError
 
-__all__ = ["require_free_ports", "reserved_ports", "shared_ports", "without_frontends"]
+__all__ = ["require_free_ports", "reserved_ports"]
 
 _HTTP_ADVICE = "set another address or port with --http-address or --http-port"
 _GRPC_ADVICE = "set another address or port with --grpc-address or --grpc-port"
 _METRICS_ADVICE = "set another address or port with --metrics-address or --metrics-port"
 _OPENAI_ADVICE = "choose another --openai-port or --openai-address"
-
-
-def without_frontends(options: ServerOptions) -> ServerOptions:
-    """The options of the owner's own listeners: metrics alone."""
-    return replace(
-        options,
-        http=replace(options.http, is_enabled=False),
-        grpc=replace(options.grpc, is_enabled=False),
-        openai=replace(options.openai, port=None),
-    )
 
 
 def require_free_ports(options: ServerOptions) -> None:
@@ -51,21 +41,9 @@ def require_free_ports(options: ServerOptions) -> None:
                 _probe(*_resolve(address, port))
 
 
-def shared_ports(options: ServerOptions) -> dict[str, int]:
-    """The numbers of the ports that frontend processes share, by name; *options* are theirs (`reserved_ports`)."""
-    ports: dict[str, int] = {}
-    if options.http.is_enabled:
-        ports["http"] = options.http.port
-    if options.grpc.is_enabled:
-        ports["grpc"] = options.grpc.port
-    if options.openai.port is not None:
-        ports["openai"] = options.openai.port
-    return ports
-
-
 @contextmanager
 def reserved_ports(options: ServerOptions) -> Iterator[ServerOptions]:
-    """The options of frontend processes, whose ports stay the server's while the context is open.
+    """The options of all processes, whose ports stay the server's while the context is open.
 
     Raises:
         OptionError: If a port is not available.

@@ -16,14 +16,17 @@ from naiad.frontends.metrics.families import Family, MetricType, Sample
 
 Labels = tuple[tuple[str, str], ...]
 
-OWNER = "owner"
+
+def role_of(number: int) -> str:
+    """What people see of a process of the server: on the page, and in `ps`."""
+    return f"process {number}"
 
 
 def process_families(process: str, *, connections: int, requests: int) -> list[Family]:
     """The families about one process of the server, which has *process* as its label.
 
     Args:
-        process: `owner` or `frontend <number>`.
+        process: Its number; 0 is the coordinator.
         connections: Number of its open connections.
         requests: Number of requests that it has submitted, and whose last response it does not have.
     """

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any, Protocol
 
 from naiad.core.logs import ActiveLog, LogSettings
+from naiad.server.processes.messages import FrameKind
 from naiad.server.processes.remote_engine import RemoteEngine
 
 
+class OtherProcesses(Protocol):
+    """The other processes, as the coordinator's log needs them."""
+
+    def broadcast(self, kind: int, message: Any) -> None:
+        """Send a message to all of them."""
+
+    async def wait_sent(self) -> None:
+        """Wait until they can know of it."""
+
+
 class RemoteLog:
-    """Implements `ServerLog` in a frontend process.
+    """Implements `ServerLog` in a process other than the coordinator.
 
     Attributes:
         is_verbose: See `ServerLog`.
@@ -27,9 +38,9 @@ class RemoteLog:
         self.apply(self._engine.ask("log_settings"))
         return self._log.settings
 
-    def change(self, settings: LogSettings) -> None:
+    async def change(self, settings: LogSettings) -> None:
         """Apply *settings* in all processes."""
-        self._engine.ask("change_log", settings)
+        await self._engine.call("change_log", settings)
         self.apply(settings)
 
     def reopen(self) -> None:
@@ -38,22 +49,30 @@ class RemoteLog:
 
     def apply(self, settings: LogSettings) -> None:
         """Apply *settings* in this process."""
-        self._log.change(settings)
+        self._log.apply(settings)
         self.is_verbose = self._log.is_verbose
 
 
 class SharedLog:
-    """The owner's side: changes the log of its own process, and has the others change theirs."""
+    """Implements `ServerLog` in the coordinator: changes its own log, and has the other processes change theirs.
 
-    def __init__(self, log: ActiveLog, announce: Callable[[LogSettings], None]) -> None:
+    Attributes:
+        is_verbose: See `ServerLog`.
+    """
+
+    def __init__(self, log: ActiveLog, processes: OtherProcesses) -> None:
         self._log = log
-        self._announce = announce
+        self._processes = processes
+        self.is_verbose = log.is_verbose
 
+    @property
     def settings(self) -> LogSettings:
         """The current settings."""
         return self._log.settings
 
-    def change(self, settings: LogSettings) -> None:
+    async def change(self, settings: LogSettings) -> None:
         """Apply *settings* in all processes."""
-        self._log.change(settings)
-        self._announce(settings)
+        self._log.apply(settings)
+        self.is_verbose = self._log.is_verbose
+        self._processes.broadcast(FrameKind.LOG_SETTINGS, settings)
+        await self._processes.wait_sent()

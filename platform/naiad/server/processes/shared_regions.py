@@ -19,7 +19,7 @@ from naiad.server.processes.remote_engine import RemoteEngine
 
 
 class NewRegion(NamedTuple):
-    """A region to register; see `ClientRegions.register`."""
+    """A region to add; see `ClientRegions.add`."""
 
     name: str
     key: str
@@ -28,7 +28,7 @@ class NewRegion(NamedTuple):
 
 
 class NewCudaRegion(NamedTuple):
-    """A region of GPU memory to register; see `ClientRegions.register_cuda`."""
+    """A region of GPU memory to add; see `ClientRegions.add_cuda`."""
 
     name: str
     handle: bytes
@@ -54,24 +54,35 @@ class FrontendProcesses(Protocol):
     def broadcast(self, kind: int, message: Any) -> None:
         """Send a message to all of them."""
 
+    async def wait_sent(self) -> None:
+        """Wait until they can know of what was sent."""
+
     async def take_regions(self, names: Sequence[str]) -> Sequence[str]:
         """Have each of them take regions out of its registry; those that one of them uses."""
 
 
-def _register(regions: ClientRegions, region: NewRegion | NewCudaRegion) -> None:
+def _add(regions: ClientRegions, region: NewRegion | NewCudaRegion) -> None:
     if isinstance(region, NewCudaRegion):
-        regions.register_cuda(*region)
+        regions.add_cuda(*region)
     else:
-        regions.register(*region)
+        regions.add(*region)
 
 
 class SharedRegions:
-    """The owner's registry: decides whether a change is valid, and makes it in all frontend processes."""
+    """Implements `RegionRegistry` in the coordinator: decides whether a change is valid, and makes it everywhere.
+
+    Its own registry changes last, in one step: its requests never see a region that may come back.
+    """
 
     def __init__(self, regions: ClientRegions, processes: FrontendProcesses) -> None:
         self._regions = regions
         self._processes = processes
         self._changing = asyncio.Lock()
+        self.part = regions.part
+        self.check = regions.check
+        self.status = regions.status
+        self.cuda_status = regions.cuda_status
+        self.check_allowed = regions.check_allowed
 
     def messages(self) -> list[tuple[int, NewRegion | NewCudaRegion]]:
         """What a process that starts has to know."""
@@ -83,17 +94,21 @@ class SharedRegions:
         regions: list[NewRegion | NewCudaRegion] = [*system, *cuda]
         return [(FrameKind.REGION, region) for region in regions]
 
-    async def register(self, region: NewRegion | NewCudaRegion) -> None:
-        """Register a region in all processes.
+    async def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """See `ClientRegions`."""
+        await self._register(NewRegion(name, key, offset, byte_size))
 
-        Raises:
-            NaiadError: If that is not possible.
-        """
+    async def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        """See `ClientRegions`."""
+        await self._register(NewCudaRegion(name, handle, device_id, byte_size))
+
+    async def _register(self, region: NewRegion | NewCudaRegion) -> None:
         async with self._changing:
-            _register(self._regions, region)
+            _add(self._regions, region)
             self._processes.broadcast(FrameKind.REGION, region)
+        await self._processes.wait_sent()
 
-    async def unregister(self, name: str, *, is_cuda: bool = False) -> None:
+    async def unregister(self, name: str = "", *, is_cuda: bool = False) -> None:
         """Unregister one region, or all of its kind (no name), in all processes.
 
         Raises:
@@ -107,12 +122,9 @@ class SharedRegions:
             # Guests may use a region of GPU memory beyond the request that frontend processes know.
             used = sorted(taken.union(each for each in names if each not in taken and not self._regions.take(each)))
             self._processes.broadcast(FrameKind.RETURN_REGIONS, ReturnedRegions(names, used))
+        await self._processes.wait_sent()
         if used:
             raise in_use(name, used, is_cuda=is_cuda)
-
-    def part(self, name: str, offset: int, byte_size: int) -> RegionPart:
-        """The part of a region that a tensor is in. See `ClientRegions.part`."""
-        return self._regions.part(name, offset, byte_size)
 
 
 class RemoteRegions:
@@ -137,7 +149,7 @@ class RemoteRegions:
     def _add(self, region: NewRegion | NewCudaRegion) -> None:
         """Add a region that the owner has registered. One that cannot be opened any more is unknown here."""
         with contextlib.suppress(NaiadError):
-            _register(self._regions, region)
+            _add(self._regions, region)
 
     def _take(self, number: int, names: Sequence[str]) -> None:
         """Take regions out, until the owner says how that ends; report those that requests use."""
@@ -160,19 +172,19 @@ class RemoteRegions:
             elif region is not None:
                 self._regions.put(region)
 
-    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+    async def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """See `ClientRegions`, as for the methods below."""
         self._regions.check_allowed()
-        self._engine.ask("register_region", NewRegion(name, key, offset, byte_size))
+        await self._engine.call("register_region", name, key, offset, byte_size)
 
-    def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+    async def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
         """See `ClientRegions`."""
         self._regions.check_allowed()
-        self._engine.ask("register_region", NewCudaRegion(name, handle, device_id, byte_size))
+        await self._engine.call("register_cuda_region", name, handle, device_id, byte_size)
 
-    def unregister(self, name: str = "", *, is_cuda: bool = False) -> None:
+    async def unregister(self, name: str = "", *, is_cuda: bool = False) -> None:
         """See `ClientRegions`."""
-        self._engine.ask("unregister_region", name, is_cuda=is_cuda)
+        await self._engine.call("unregister_region", name, is_cuda=is_cuda)
 
     def part(self, name: str, offset: int, byte_size: int) -> RegionPart:
         """See `ClientRegions`."""

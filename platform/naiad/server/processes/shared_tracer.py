@@ -8,12 +8,11 @@ sent.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from naiad.engine.door import EngineDoor
-from naiad.frontends.tracing.request_trace import TraceRecorder, record_answer, record_sending
-from naiad.protocol.inference import InferRequest, InferResponse, Sink
+from naiad.protocol.inference import InferRequest, Sink
 from naiad.server.processes.messages import TracedArrival
 from naiad.server.processes.remote_engine import RemoteEngine
 
@@ -45,58 +44,13 @@ class RemoteTracer:
         found: Mapping[str, str | list[str]] = self._engine.ask("trace_settings", model)
         return found
 
-    def change(self, model: str, changes: Mapping[str, Any]) -> None:
+    async def change(self, model: str, changes: Mapping[str, Any]) -> None:
         """See `RequestTracer`."""
         if changes:
-            self._engine.ask("change_traces", model, dict(changes))
+            await self._engine.call("change_traces", model, dict(changes))
 
     def reopen(self) -> None:
         """See `RequestTracer`: the owner has the file."""
 
     def close(self) -> None:
         """See `RequestTracer`: nothing is pending here."""
-
-
-class TracedSink:
-    """The owner's sink of a traced request. The trace ends once its last response was sent, or cannot be any more."""
-
-    __slots__ = ("_announce", "_is_answered", "_is_gone", "_protocol", "_recorder", "_sink")
-
-    def __init__(self, recorder: TraceRecorder, sink: Sink, protocol: str, announce: Callable[[], None]) -> None:
-        """A sink in front of another one.
-
-        Args:
-            recorder: Records the responses.
-            sink: Sends them to the frontend process.
-            protocol: `HTTP` or `GRPC`.
-            announce: Has the frontend process report when it has sent them; called before the first one.
-        """
-        self._recorder = recorder
-        self._sink = sink
-        self._protocol = protocol
-        self._announce: Callable[[], None] | None = announce
-        self._is_answered = False
-        self._is_gone = False
-
-    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
-        """Record a response and send it."""
-        if self._announce is not None:
-            self._announce()
-            self._announce = None
-        record_answer(self._recorder, response, final=final)
-        self._is_answered = final
-        self._sink.send(response, final)
-        if final and self._is_gone:
-            self._recorder.close()
-
-    def on_sent(self, began: int, ended: int, *, final: bool) -> None:
-        """The frontend process has sent a response."""
-        record_sending(self._recorder, self._protocol, began, ended)
-        if final:
-            self._recorder.close()
-
-    def on_process_end(self) -> None:
-        """The frontend process has exited."""
-        self._is_gone = True
-        if self._is_answered:
-            self._recorder.close()

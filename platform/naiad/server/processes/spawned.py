@@ -62,9 +62,9 @@ class SpawnedProcesses:
 
 def _spawn() -> SpawnedProcess:
     own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    main = "naiad.server.frontend_process:main"
+    main = "naiad.server.further_process:main"
     try:
-        process = start_own_code(main, other.fileno(), os.environ, title=["naiad-frontend"])
+        process = start_own_code(main, other.fileno(), os.environ, title=["naiad-process"])
     except BaseException:
         own.close()
         raise

@@ -27,12 +27,13 @@ from naiad.core.background_imports import import_in_background
 from naiad.core.errors import NaiadError
 from naiad.core.logs import ActiveLog, configure
 from naiad.frontends.metrics.naiad_families import connection_families, request_memory_families
+from naiad.guests.memory.frontend_memory import FrontendMemory
 from naiad.protocol.model_metrics import ModelMetricFamily
 from naiad.server.listeners import Listeners, ListenerServices, listen
 from naiad.server.processes.link import Link
 from naiad.server.processes.messages import FrameKind, FrontendConfiguration, ProcessReport, error_fields, pack
 from naiad.server.processes.own_branches import OwnBranches
-from naiad.server.processes.process_metrics import process_families
+from naiad.server.processes.process_metrics import process_families, role_of
 from naiad.server.processes.remote_engine import REGION_KINDS, RemoteEngine
 from naiad.server.processes.shared_log import RemoteLog
 from naiad.server.processes.shared_regions import RemoteRegions
@@ -67,10 +68,11 @@ class _RemoteState:
 class _Commands:
     """The owner's commands, as events of the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, branches: OwnBranches) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, engine: RemoteEngine, branches: OwnBranches) -> None:
         self.configuration: asyncio.Future[tuple[int, FrontendConfiguration]] = loop.create_future()
         self.listen: asyncio.Future[ServerOptions] = loop.create_future()
         self.stop: asyncio.Future[tuple[float, float]] = loop.create_future()
+        self._engine = engine
         self._branches = branches
         self.listeners: Listeners | None = None
         self.report: Callable[[], None] = lambda: None
@@ -83,6 +85,7 @@ class _Commands:
         """Carry out a command."""
         if kind == FrameKind.CONFIGURATION:
             self._branches.options = content[1].options
+            self._engine.share_branches(FrontendMemory(content[1].processes - 1))
             self.configuration.set_result(content)
         elif kind == FrameKind.LISTEN:
             self.listen.set_result(content)
@@ -121,13 +124,13 @@ class _Commands:
         self._early.clear()
 
 
-def _report(engine: RemoteEngine, listeners: Listeners, process: str) -> None:
-    """Send the metrics of this process to the owner."""
+def _report(engine: RemoteEngine, listeners: Listeners, number: int) -> None:
+    """Send the metrics of this process to the coordinator."""
     count = listeners.count
     families = [
         *connection_families(count),
         *request_memory_families(listeners.memory),
-        *process_families(process, connections=count.open, requests=engine.request_count),
+        *process_families(str(number), connections=count.open, requests=engine.request_count),
     ]
     engine.send(pack(FrameKind.REPORT, ProcessReport(families=families)))
 
@@ -160,18 +163,17 @@ async def _serve(sock: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     engine = RemoteEngine(lambda: os._exit(1))  # the owner is gone, and with it every request
     branches = engine.branches = OwnBranches(engine.send, engine.on_branch_opened)
-    commands = _Commands(loop, branches)
+    commands = _Commands(loop, engine, branches)
     engine.on_command = commands.on_command
     link = Link(sock, loop, engine.on_frame, engine.on_link_end, engine.on_received)
     engine.connect(link)
-    slot, configuration = await commands.configuration
-    role = f"frontend {slot}"  # as metrics and the page call it
-    name_process(role)
-    rewrite_arguments(1, [b"naiad-frontend", str(slot).encode()])
+    number, configuration = await commands.configuration
+    name_process(role_of(number))
+    rewrite_arguments(1, [b"naiad-process", str(number).encode()])
     with configure(configuration.log, is_queued=True) as log:
         first: list[asyncio.Future[Any]] = [commands.listen, commands.stop]
         await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-        if not commands.stop.done() and not await _serve_ports(engine, commands, configuration, log, role):
+        if not commands.stop.done() and not await _serve_ports(engine, commands, configuration, log, number):
             link.flush()
             return
         await branches.stop(commands.stop.result()[1])
@@ -181,7 +183,7 @@ async def _serve(sock: socket.socket) -> None:
 
 
 async def _serve_ports(
-    engine: RemoteEngine, commands: _Commands, configuration: FrontendConfiguration, log: ActiveLog, role: str
+    engine: RemoteEngine, commands: _Commands, configuration: FrontendConfiguration, log: ActiveLog, number: int
 ) -> bool:
     """Serve the ports until the command to stop; whether they could be opened."""
     options = await commands.listen
@@ -211,7 +213,7 @@ async def _serve_ports(
         except NaiadError as error:
             engine.send(pack(FrameKind.REPORT, ProcessReport(error=error_fields(error))))
             return False
-        commands.report = partial(_report, engine, commands.listeners, role)
+        commands.report = partial(_report, engine, commands.listeners, number)
         engine.send(pack(FrameKind.REPORT, ProcessReport(started=commands.listeners.started)))
         await import_in_background("naiad.protocol.numpy_types")
         gc.collect()

@@ -1,0 +1,170 @@
+"""The process that loads models, of a server that has several: it serves the ports like the others.
+
+The other processes ask it for what there is one of (models, settings, regions, traces, stored responses); its own
+listeners use the same things directly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any
+
+from naiad.config.server.options import ServerOptions
+from naiad.core.gpus import gpu_uuid
+from naiad.core.logs import ActiveLog
+from naiad.engine.engine import Engine
+from naiad.engine.lifecycle.placement import COORDINATOR
+from naiad.frontends.console.page import StateSource
+from naiad.frontends.metrics.families import Family
+from naiad.frontends.metrics.naiad_families import connection_families, request_memory_families
+from naiad.frontends.metrics.server import MetricsFrontend
+from naiad.frontends.regions import ClientRegions
+from naiad.frontends.tracing.tracer import Tracer
+from naiad.server.http_api import openai_package
+from naiad.server.listeners import Listeners, ListenerServices, listen, metrics_frontend
+from naiad.server.processes.coordinator_door import CoordinatorDoor
+from naiad.server.processes.messages import FrameKind
+from naiad.server.processes.pool import FrontendPool
+from naiad.server.processes.ports import reserved_ports
+from naiad.server.processes.process_metrics import process_families, role_of
+from naiad.server.processes.shared_log import SharedLog
+from naiad.server.processes.shared_regions import SharedRegions
+
+__all__ = ["listen_in_processes"]
+
+
+async def listen_in_processes(
+    engine: Engine,
+    pool: FrontendPool,
+    tracer: Tracer,
+    services: ListenerServices,
+    options: ServerOptions,
+    log: ActiveLog,
+    stack: AsyncExitStack,
+) -> Listeners:
+    """Serve on all ports that the options name, in all processes, until *stack* is closed; metrics in this one alone.
+
+    Args:
+        engine: The engine.
+        pool: The other processes, which are connected.
+        tracer: Traces requests of all processes.
+        services: What the listeners need.
+        options: The server's options.
+        log: The log.
+        stack: Ends the processes.
+
+    Raises:
+        NaiadError: If a port is not available, or a process cannot serve.
+    """
+    shared = stack.enter_context(reserved_ports(options))
+    door = CoordinatorDoor(engine, pool.wait_sent)
+    shared_log = SharedLog(log, pool)
+    regions = SharedRegions(ClientRegions(is_allowed=options.general.allow_client_shm, find_gpu=gpu_uuid), pool)
+    tracer.on_change = lambda is_on: pool.announce(FrameKind.TRACING, is_on)
+    stored = {} if options.openai.port is None else openai_package().owner_services(options)
+
+    async def collect() -> None:
+        await asyncio.gather(pool.collect(), engine.gather_counts())
+
+    def metrics(listeners: Listeners) -> MetricsFrontend:
+        def families() -> Sequence[Family]:
+            return pool.families(_own_families(listeners, engine, pool), door.received_count)
+
+        return metrics_frontend(engine, options, families, prepare=collect)
+
+    def roles() -> Mapping[int, str]:
+        return {os.getpid(): role_of(COORDINATOR), **{pid: role_of(number) for number, pid in pool.pids.items()}}
+
+    console = None if services.console is None else services.console(stack, roles)
+    page = None if console is None else _ConsoleOfProcesses(console, pool)
+    services = replace(
+        services,
+        log=shared_log,
+        tracer=lambda: tracer,
+        regions=regions,
+        metrics=metrics,
+        ask_owner=lambda name, *arguments: stored[name](*arguments),
+        console=None if page is None else (lambda *_: page),
+        shares_ports=True,
+        share=options.general.processes,
+    )
+    own = await listen(door, services, shared, stack)
+    if page is not None:
+        page.own = lambda: {"connections": own.count.open, "requests": door.received_count}
+        pool.services["console_document"] = page.document
+    if own.metrics is not None:
+        pool.services["metrics_page"] = own.metrics.page
+    pool.services.update(stored)
+    pool.services.update(_services(services, door, regions, shared_log, tracer))
+    pool.first_messages = regions.messages
+
+    async def stop() -> None:
+        exit_time = engine.exit_time
+        grace = exit_time.for_requests()
+        await asyncio.gather(pool.stop(grace, exit_time.for_models()), own.stop_clients(grace))
+
+    stack.push_async_callback(stop)
+    await pool.start(shared)
+    await own.open_metrics(options.metrics.address)
+    return own
+
+
+class _ConsoleOfProcesses:
+    """The documents of the page; the state also has what each process has to do.
+
+    Attributes:
+        own: What this process has to do.
+    """
+
+    def __init__(self, source: StateSource, pool: FrontendPool) -> None:
+        self.own: Callable[[], Mapping[str, int]] = dict
+        self._source = source
+        self._pool = pool
+
+    async def document(self, name: str, *arguments: str) -> Any:
+        """The document of that name."""
+        document = await self._source.document(name, *arguments)
+        if name == "state":
+            figures = {os.getpid(): self.own(), **await self._pool.figures()}
+            for process in document["processes"]:
+                process.update(figures.get(process["pid"], {}))
+        return document
+
+
+def _own_families(listeners: Listeners, engine: Engine, pool: FrontendPool) -> Sequence[Family]:
+    """The metrics of this process."""
+    count = listeners.count
+    return [
+        *connection_families(count),
+        *request_memory_families(listeners.memory),
+        *process_families(
+            str(COORDINATOR), connections=count.open, requests=max(engine.in_flight - pool.request_count, 0)
+        ),
+    ]
+
+
+def _services(
+    services: ListenerServices, door: CoordinatorDoor, regions: SharedRegions, log: SharedLog, tracer: Tracer
+) -> Mapping[str, Callable[..., Any]]:
+    """What other processes may call beside the engine's door, or in place of it."""
+    return {
+        "api_document": services.api_document,
+        "model_metrics": lambda: list(services.model_metrics),
+        "adapters": services.adapters,
+        "context": services.context,
+        "is_tracing": lambda: tracer.is_on,
+        "trace_settings": tracer.settings,
+        "change_traces": tracer.change,
+        "log_settings": lambda: log.settings,
+        "change_log": log.change,
+        "register_region": regions.register,
+        "register_cuda_region": regions.register_cuda,
+        "unregister_region": regions.unregister,
+        "find_part": regions.part,
+        "load": door.load,
+        "unload": door.unload,
+    }

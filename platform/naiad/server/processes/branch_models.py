@@ -1,0 +1,45 @@
+"""The branches of this process, as sessions with other processes need them."""
+
+from __future__ import annotations
+
+from naiad.engine.served import Target
+from naiad.protocol.inference import InferRequest, Sink
+from naiad.server.processes.own_branches import OwnBranch, OwnBranches, ticket_of
+from naiad.server.processes.request_session import GoneError
+
+__all__ = ["BranchModels"]
+
+
+class BranchModels:
+    """Implements `OwnModels`: a request goes to the load of a version that its process had in mind, and stays here."""
+
+    is_exiting = False
+    """The coordinator knows: it rejects requests, and closes all branches."""
+
+    def __init__(self, branches: OwnBranches) -> None:
+        self._branches = branches
+        self.cancel = branches.cancel
+        self.confirm_sent = branches.confirm_sent
+
+    def route(self, name: str, version: int, load: int) -> Target:
+        """See `OwnModels`, as for the methods below."""
+        return self.find_target(name, version, load)
+
+    def find_target(self, name: str, version: int, load: int) -> Target:  # noqa: ARG002 - the signature of `OwnModels`
+        """See `OwnModels`."""
+        return self._find(name, load).version
+
+    def submit(self, request: InferRequest, sink: Sink, load: int) -> int:
+        """See `OwnModels`."""
+        return self._find(request.model_name, load).submit(request, sink)
+
+    @staticmethod
+    def ticket_of(number: int, key: int) -> int:
+        """See `OwnModels`."""
+        return ticket_of(number, key)
+
+    def _find(self, name: str, load: int) -> OwnBranch:
+        branch = self._branches.find(load)
+        if branch is None or not branch.is_open:
+            raise GoneError(f"model '{name}' was unloaded while the request was received; send it again")
+        return branch

@@ -1,0 +1,77 @@
+"""The link between two processes beside the coordinator: each sends the other requests to its branches."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from naiad.core.errors import NaiadError
+from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.protocol.inference import InferRequest, Sink
+from naiad.server.processes.link import Link
+from naiad.server.processes.request_link import RequestLink
+from naiad.server.processes.request_session import REQUEST_KINDS, OwnModels, RequestSession
+
+__all__ = ["Peer", "exited_error"]
+
+
+def exited_error(number: int) -> NaiadError:
+    """What becomes of a request that a process had when it exited."""
+    return NaiadError(
+        f"cannot finish the request: process {number} of the server, which had it, has exited; send it again"
+    )
+
+
+class Peer:
+    """Another process.
+
+    Attributes:
+        requests: Requests to its branches.
+        session: Its requests to branches here.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        sock: socket.socket,
+        models: OwnModels,
+        memory: FrontendMemory,
+        send_elsewhere: Callable[[int, InferRequest, Sink], None],
+        on_end: Callable[[Peer], None],
+    ) -> None:
+        """Use a link.
+
+        Args:
+            number: The number of the process.
+            sock: This process's end of the socket between both.
+            models: The branches here.
+            memory: The memory that other processes share with guests here.
+            send_elsewhere: See `RequestLink`.
+            on_end: Called when the process has exited.
+        """
+        self.requests = RequestLink(send_elsewhere=send_elsewhere)
+        self.session = RequestSession(models, memory)
+        self._number = number
+        self._on_end = on_end
+        self._link = Link(
+            sock, asyncio.get_running_loop(), self._on_frame, self._on_link_end, self.requests.on_received
+        )
+        self.requests.connect(self._link)
+        self.session.connect(self._link)
+
+    def _on_frame(self, kind: int, payload: bytes) -> None:
+        if kind in REQUEST_KINDS:
+            self.session.on_frame(kind, payload)
+        else:
+            self.requests.on_frame(kind, payload)
+
+    def _on_link_end(self) -> None:
+        self._on_end(self)
+        self.close()
+
+    def close(self) -> None:
+        """The process has exited, or another one takes its place."""
+        self._link.close()
+        self.session.close()
+        self.requests.close(exited_error(self._number))

@@ -1,0 +1,847 @@
+"""Requests to the models of another process of the server, over the link to it, and the responses to them.
+
+The other end is `request_session.RequestSession`. Responses and commands are passed on in the order of their arrival;
+while a call blocks (`blocking`), they wait. What must not wait for that is taken in at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple, TypeAlias
+
+import orjson
+from naiad_stub import wire
+from naiad_stub.memo import size_of
+from naiad_stub.segment import Segment
+
+from naiad.core.errors import NaiadError, NotReadyError, fresh, unexpected_error, without_frames
+from naiad.core.turns import SHARE_SECONDS, turns_of
+from naiad.guests.memory.instance import COPY_LIMIT
+from naiad.guests.memory.tracking import track
+from naiad.guests.memory.unsent_frames import COPIED_AT_ONCE, InputCopy, UnsentFrames
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.delivery import end_failed_sink, send_safely
+from naiad.protocol.inference import (
+    NO_PARAMETERS,
+    Buffer,
+    InferRequest,
+    InferResponse,
+    OutputTensor,
+    RejectableSink,
+    Sink,
+)
+from naiad.server.processes.input_part import InputPart
+from naiad.server.processes.link import Link
+from naiad.server.processes.messages import (
+    CONFIRM_SENT,
+    FINAL,
+    MAX_SHORT_TEXT,
+    NO_PLACE,
+    NO_RESPONSE,
+    NUMBER,
+    PLACE,
+    PLACED,
+    RESPONSE,
+    SHORT_REQUEST,
+    SHORT_REQUEST_FRAME,
+    TRACED_SENDING,
+    FrameKind,
+    FullRequest,
+    FullResponse,
+    PartAnnouncement,
+    RegionUse,
+    RequestTemplate,
+    ResponseLayout,
+    SegmentAnnouncement,
+    TemplateInput,
+    TracedArrival,
+    VersionRoute,
+    error_of,
+    input_offsets,
+    pack,
+    unpack,
+)
+from naiad.server.processes.own_branches import OwnBranch
+from naiad.server.processes.region_use import split_regions
+
+__all__ = ["LARGEST_NUMBER", "HeldCounts", "KnownRoute", "RequestLink"]
+
+logger = logging.getLogger("naiad.frontends")
+
+LARGEST_NUMBER = 0xFFFFFFFF
+"""Of a request."""
+_MAX_TEMPLATES = 4096
+_MAX_TEMPLATE_BYTES = 1 << 20
+"""Bytes of the names in templates, of tensors that the model may not have."""
+_NO_TOKEN = 0
+
+
+class _KnownTemplate(NamedTuple):
+    """A template that the other process knows.
+
+    Attributes:
+        number: Its number.
+        sizes: Bytes of each input.
+        offsets: Where each begins.
+        size: Bytes of all together.
+        is_dense: Whether they have no gaps between them.
+        is_plain: Whether requests with the layout key that it was found by have nothing else, parameters excepted: a
+            frontend may add headers of the client to these.
+    """
+
+    number: int
+    sizes: list[int]
+    offsets: tuple[int, ...]
+    size: int
+    is_dense: bool
+    is_plain: bool = False
+
+
+_PendingRequest: TypeAlias = "tuple[Sink, str, tuple[InferRequest, TracedArrival | None] | None]"
+"""What gets the responses to a request, the request's id, and the request with its arrival where its inputs are in the
+segment of a version: if that is gone when the other process reads the request, it is sent once more. Plain, since
+creating a named tuple takes a quarter of a microsecond."""
+
+
+class HeldCounts(NamedTuple):
+    """How much a process holds at a moment.
+
+    Attributes:
+        requests: Requests without their last response.
+        copied: Those of them whose inputs are still copied, or that follow such a request.
+        abandoned: Those of them whose further responses are dropped.
+        routes: Versions that requests can be sent to without asking the other process.
+        templates: Templates of requests, and layout keys that they are found by.
+        layouts: Layouts of responses.
+        segments: Segments of guests that are mapped.
+        input_bytes: Bytes of inputs in the parts of segments.
+    """
+
+    requests: int
+    copied: int
+    abandoned: int
+    routes: int
+    templates: int
+    layouts: int
+    segments: int
+    input_bytes: int
+
+
+class _CopiedRequest:
+    """A request that is sent once its inputs have been copied to a part, or one of a sequence that is to follow it.
+
+    Attributes:
+        known: The route that was known when it came.
+        part: Where its inputs are; None if they were not copied.
+        place: Where they begin there.
+        is_cancelled: Whether its client has given it up meanwhile.
+    """
+
+    __slots__ = ("arrival", "is_cancelled", "known", "part", "place", "request", "sink")
+
+    def __init__(
+        self,
+        request: InferRequest,
+        sink: Sink,
+        arrival: TracedArrival | None,
+        known: KnownRoute,
+        part: InputPart | None,
+        place: int,
+    ) -> None:
+        self.known = known
+        self.request = request
+        self.sink = sink
+        self.arrival = arrival
+        self.part = part
+        self.place = place
+        self.is_cancelled = False
+
+
+class KnownRoute:
+    """A route, its part of the segment, the templates of its requests by layout key, and the branch in this process."""
+
+    __slots__ = ("branch", "part", "route", "templates")
+
+    def __init__(self, route: VersionRoute, part: InputPart | None, branch: OwnBranch | None) -> None:
+        self.route = route
+        self.part = part
+        self.branch = branch
+        self.templates: dict[Hashable, _KnownTemplate] = {}
+
+
+class RequestLink:
+    """Requests to another process.
+
+    Attributes:
+        routes: Where requests to a name and version go, as far as that is known. Dropped when it may have changed.
+        route_changes: How often they were dropped.
+        blocking: How many calls to the other process block now: frontends expect no response meanwhile.
+    """
+
+    def __init__(
+        self,
+        find_route: Callable[[str, int], KnownRoute] | None = None,
+        on_command: Callable[[int, Any], None] = lambda *_: None,
+        take_other: Callable[[int, bytes], bool] = lambda *_: False,
+        send_elsewhere: Callable[[int, InferRequest, Sink], None] | None = None,
+    ) -> None:
+        """Requests without a link; see `connect`.
+
+        Args:
+            find_route: Finds a route by name and version, and adds it to `routes`; None where each request comes with
+                its route.
+            on_command: Called with kind and content of messages that do not concern requests, in order.
+            take_other: Called first with kind and payload of such a message; whether it was handled at once.
+            send_elsewhere: Called with number, request and sink of a request whose version the other process does not
+                have any more; None to send it there again.
+        """
+        self.routes: dict[tuple[str, int], KnownRoute] = {}
+        self.route_changes = 0
+        self.blocking = 0
+        self._find_route = find_route
+        self._on_command = on_command
+        self._take_other = take_other
+        self._send_elsewhere = send_elsewhere
+        self._submitted = self._submitted_before = 0  # requests, until now and until `trim` was called last
+        self._loop = asyncio.get_running_loop()
+        self._link: Link | None = None
+        self._parts: dict[int, InputPart] = {}  # by the number of the segment of inputs
+        self._segments_of_loads: dict[int, int] = {}  # numbers in `_parts`
+        self._segments: dict[int, memoryview] = {}
+        self._layouts: dict[int, ResponseLayout] = {}
+        self._pending: dict[int, _PendingRequest] = {}
+        self._copied: dict[int, _CopiedRequest] = {}  # those of `_pending` that the other process does not know yet
+        self._unsent = UnsentFrames(self._loop, self._on_copied, self._on_copy_failed)
+        self._numbers = itertools.count(1)
+        self._template_numbers = itertools.count(1)
+        self._template_count = self._template_bytes = 0
+        self._deferred: deque[tuple[int, bytes]] = deque()  # responses and commands, in the order of their arrival
+        self._turns = turns_of(self._loop)
+        self._is_resuming = False  # `on_received` is called in a later turn
+        self._abandoned: set[int] = set()  # those of `_pending` whose further responses are dropped
+        self._references: dict[int, Any] = {}  # to borrowed outputs, by token
+        self._thread = threading.get_ident()
+
+    def connect(self, link: Link) -> None:
+        """Use *link*, whose frames go to `on_frame`."""
+        self._link = link
+
+    @property
+    def request_count(self) -> int:
+        """Number of requests without their last response."""
+        return len(self._pending)
+
+    @property
+    def held(self) -> HeldCounts:
+        """What it holds of requests, and of the other process's memory."""
+        return HeldCounts(
+            requests=len(self._pending),
+            copied=len(self._copied),
+            abandoned=len(self._abandoned),
+            routes=len(self.routes),
+            templates=self._template_count,
+            layouts=len(self._layouts),
+            segments=len(self._segments),
+            input_bytes=sum(part.in_use for part in self._parts.values()),
+        )
+
+    def open_link(self) -> Link:
+        """The link.
+
+        Raises:
+            NotReadyError: If the other process has exited.
+        """
+        if self._link is None or not self._link.is_open:
+            raise NotReadyError("Server exiting")
+        return self._link
+
+    def send(self, data: bytes) -> None:
+        """Send a frame, at the end of the loop's turn."""
+        if self._link is not None:
+            self._link.send(data)
+
+    def part_of(self, number: int | None) -> InputPart | None:
+        """This process's part of a segment of inputs, if it has one."""
+        return None if number is None else self._parts.get(number)
+
+    def route_to(self, route: VersionRoute) -> KnownRoute:
+        """A route that the caller has found, with what is known of it here."""
+        known = self.routes.get(("", route.number))
+        if known is None:
+            part = self.part_of(self._segments_of_loads.get(route.number))
+            known = self.routes["", route.number] = KnownRoute(route, part, None)
+        return known
+
+    def close(self, error: NaiadError | None = None) -> None:
+        """The other process has exited: free what it had, and end its requests with an error, if there is one."""
+        self._link = None
+        pending, self._pending = self._pending, {}
+        self._copied.clear()
+        self._segments.clear()
+        self.routes.clear()
+        while self._parts:
+            self._parts.popitem()[1].close()
+        if error is None:
+            return
+        for sink, request_id, _ in pending.values():
+            response = InferResponse("", -1, request_id, error=without_frames(error))
+            send_safely(sink, response, True, ("", -1, request_id))
+
+    def forget_routes(self) -> None:
+        """Look for routes again: they may be others."""
+        if self._template_count:
+            self.forget_templates()
+        self.routes.clear()
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        request: InferRequest,
+        sink: Sink,
+        arrival: TracedArrival | None = None,
+        known: KnownRoute | None = None,
+    ) -> int:
+        """Send a request; its number. What only the other process can reject is answered to the sink.
+
+        Args:
+            request: The request.
+            sink: Gets its responses.
+            arrival: With it, the request may be traced.
+            known: Its route; None to find it.
+
+        Raises:
+            NaiadError: See `EngineDoor.submit`.
+        """
+        number = next(self._numbers) & LARGEST_NUMBER
+        self._submitted += 1
+        try:
+            self._submit(number, request, sink, arrival, known or self._route_of(request))
+        except NaiadError:
+            raise
+        except Exception as error:
+            logger.exception("cannot submit a request to '%s'", request.model_name)
+            waiting = self._copied.pop(number, None)
+            if waiting is not None:
+                self._pending.pop(number, None)
+                self._free_copied(waiting)
+            problem = unexpected_error(f"submit the request to '{request.model_name}'", error)
+        else:
+            return number
+        raise fresh(problem)  # outside the handler: as its context, the error would keep the request's tensors
+
+    def _submit(
+        self,
+        number: int,
+        request: InferRequest,
+        sink: Sink,
+        arrival: TracedArrival | None,
+        known: KnownRoute,
+        copied: _CopiedRequest | None = None,
+    ) -> None:
+        """Send a request, or let it wait; with *copied*, it has waited."""
+        link = self.open_link()
+        inputs, regions = request.inputs, None
+        if request.device is not None:
+            inputs, regions = split_regions(request, request.device)
+        buffers = [tensor.data for tensor in inputs]
+        sizes = list(map(len, buffers))
+        template = None if request.layout_key is None or regions else known.templates.get(request.layout_key)
+        if template is None or template.sizes != sizes:
+            template = self._template(known, request, sizes)
+        place, resend = NO_PLACE, None
+        copies: list[InputCopy] | None = None
+        if template.size > wire.INLINE_LIMIT and known.part is not None:
+            if copied is not None and copied.part is known.part:
+                place = copied.place
+            else:
+                if template.size > COPIED_AT_ONCE:
+                    copies = []
+                place = known.part.place(inputs, template.offsets, template.size, copies)
+        # Requests of a sequence keep their order.
+        if copies or (self._copied and request.correlation_id and copied is None):
+            part = known.part if place >= 0 else None
+            self._put(number, _CopiedRequest(request, sink, arrival, known, part, place), copies)
+            return
+        try:
+            if place >= 0 or self._send_elsewhere is not None:
+                resend = request, arrival
+            data = b"" if place >= 0 else _joined(buffers, template)
+            self._pending[number] = sink, request.request_id, resend
+            if (
+                arrival is None
+                and not request.parameters
+                and regions is None
+                and (template.is_plain or _is_plain(request))
+            ):
+                request_id = request.request_id.encode("utf-8", "surrogatepass") if request.request_id else b""
+                context = orjson.dumps(dict(request.propagated)) if request.propagated else b""
+                id_size, context_size = len(request_id), len(context)
+                if id_size <= MAX_SHORT_TEXT and context_size <= MAX_SHORT_TEXT:
+                    size = SHORT_REQUEST.size + id_size + context_size + len(data)
+                    head = SHORT_REQUEST_FRAME.pack(
+                        size, FrameKind.SHORT_REQUEST, 0, number, template.number, place, id_size, context_size
+                    )
+                    link.send(b"".join((head, request_id, context, data)))
+                    return
+            message = _full_request(number, template, request, place, data, arrival, regions)
+            link.send(pack(FrameKind.REQUEST, message))
+        except BaseException:
+            self._pending.pop(number, None)
+            if place >= 0 and copied is None:
+                assert known.part is not None
+                known.part.free(place)
+            raise
+
+    def _route_of(self, request: InferRequest) -> KnownRoute:
+        key = request.model_name, request.model_version
+        known = self.routes.get(key)
+        if known is None:
+            assert self._find_route is not None
+            known = self._find_route(*key)
+        return known
+
+    def _put(self, number: int, waiting: _CopiedRequest, copies: list[InputCopy] | None = None) -> None:
+        """Send a request behind those that wait, once *copies* are made."""
+        self._pending[number] = waiting.sink, waiting.request.request_id, None
+        self._copied[number] = waiting
+        self._unsent.put(b"", number, copies)
+
+    def _on_copied(self, _: bytes, number: int) -> None:
+        """Send a request that has waited. Its route and its template may have changed meanwhile."""
+        waiting = self._copied.pop(number, None)
+        if waiting is None:
+            return  # the other process has exited
+        request, part = waiting.request, waiting.part
+        is_sent, known = False, None
+        try:
+            known = self._route_of(request) if self._find_route is not None else self.route_to(waiting.known.route)
+            self._submit(number, request, waiting.sink, waiting.arrival, known, waiting)
+            is_sent = True
+        except NaiadError as error:
+            self._reject_copied(number, waiting, error)
+        except Exception as error:
+            logger.exception("cannot submit a request to '%s'", request.model_name)
+            self._reject_copied(
+                number, waiting, unexpected_error(f"submit the request to '{request.model_name}'", error)
+            )
+        if waiting.is_cancelled:
+            self.cancel(number)
+        if not is_sent or known is None or known.part is not part:
+            self._free_copied(waiting)
+
+    def _on_copy_failed(self, number: int, error: Exception) -> None:
+        """The inputs of a request that waits cannot be copied."""
+        waiting = self._copied.pop(number, None)
+        if waiting is None:
+            return
+        name = waiting.request.model_name
+        logger.error("cannot copy the inputs of a request to '%s'", name, exc_info=error)
+        self._reject_copied(number, waiting, unexpected_error(f"copy the inputs of the request to '{name}'", error))
+        self._free_copied(waiting)
+
+    def _reject_copied(self, number: int, waiting: _CopiedRequest, error: NaiadError) -> None:
+        request, sink = waiting.request, waiting.sink
+        self._pending.pop(number, None)
+        if isinstance(sink, RejectableSink):
+            sink.reject(error)
+            return
+        of = request.model_name, request.model_version, request.request_id
+        send_safely(sink, InferResponse(*of, error=without_frames(error)), True, of)
+
+    def _free_copied(self, waiting: _CopiedRequest) -> None:
+        """Free the inputs of a request that was not sent with them, if their part is still there."""
+        if waiting.part is not None and waiting.part in self._parts.values():
+            waiting.part.free(waiting.place)
+
+    def cancel(self, number: int) -> None:
+        """Cancel a request. Responses that are on their way are dropped here, as those after them are there."""
+        if number in self._copied:
+            self._copied[number].is_cancelled = True
+        elif number in self._pending:
+            self._abandoned.add(number)
+            self.send(wire.frame(FrameKind.CANCEL, NUMBER.pack(number)))
+
+    def confirm_sent(self, number: int, count: int) -> None:
+        """See `EngineDoor.confirm_sent`."""
+        if number in self._pending:
+            self.send(wire.frame(FrameKind.CONFIRM_SENT, CONFIRM_SENT.pack(number, count)))
+
+    # -- templates ------------------------------------------------------------------------------------------------
+
+    def _template(self, known: KnownRoute, request: InferRequest, sizes: list[int]) -> _KnownTemplate:
+        """The template of a request; a new one is announced to the other process."""
+        inputs = tuple(
+            [
+                TemplateInput(tensor.name, tensor.datatype, tuple(tensor.shape), size)
+                for tensor, size in zip(request.inputs, sizes, strict=True)
+            ]
+        )
+        outputs = tuple(request.requested_outputs)
+        signature = inputs, outputs
+        template = known.templates.get(signature)
+        if template is None:
+            if self._template_count >= _MAX_TEMPLATES or self._template_bytes >= _MAX_TEMPLATE_BYTES:
+                self.forget_templates()
+            self._template_count += 1
+            self._template_bytes += size_of(signature)
+            offsets, size = input_offsets(inputs)
+            template = _KnownTemplate(next(self._template_numbers), sizes, offsets, size, size == sum(sizes))
+            route = known.route
+            message = RequestTemplate(
+                template.number,
+                request.model_name,
+                request.model_version,
+                inputs,
+                outputs,
+                route.number,
+                route.is_decoupled,
+                None if known.part is None else known.part.number,
+            )
+            self.send(pack(FrameKind.TEMPLATE, message))
+            known.templates[signature] = template
+        if request.layout_key is not None and request.device is None:
+            if all(tensor.datatype is not Datatype.BYTES for tensor in inputs):  # whose strings may have been counted
+                template = template._replace(is_plain=_is_plain(request))
+            known.templates[request.layout_key] = template
+            self._template_count += 1
+        return template
+
+    def forget_templates(self) -> None:
+        """Announce templates again: the other process forgets them, too."""
+        for known in self.routes.values():
+            known.templates.clear()
+        self._template_count = self._template_bytes = 0
+        self.send(wire.frame(FrameKind.FORGET_TEMPLATES, b""))
+
+    def trim(self) -> bool:
+        """Return free pages of a part to the system after a pause in traffic; called periodically.
+
+        Under load there are moments without a request in flight, too: pages that went back then would be cleared again
+        for the next one (of 1 MB: 4.8 page faults).
+
+        Returns:
+            Whether pages are left, after a few milliseconds: call it again in a later turn of the loop.
+        """
+        if self._template_bytes >= _MAX_TEMPLATE_BYTES:  # one of them has the names of a whole request
+            self.forget_templates()
+        is_idle = not self._pending and self._submitted == self._submitted_before
+        self._submitted_before = self._submitted
+        return is_idle and any(part.trim() for part in self._parts.values())
+
+    # -- frames ---------------------------------------------------------------------------------------------------
+
+    def on_frame(self, kind: int, payload: bytes) -> None:
+        """Handle a frame of the other process; while a call blocks, only what cannot call back into a frontend."""
+        try:
+            if kind == FrameKind.RESPONSE and not self.blocking and not self._deferred:  # most frames
+                self._on_response(payload)
+            else:
+                self._take_in(kind, payload)
+        except Exception:  # the frames after this one must still be handled
+            logger.exception("cannot handle a message of another process")
+
+    def _take_in(self, kind: int, payload: bytes) -> None:
+        if kind == FrameKind.LAYOUT:
+            layout: ResponseLayout = unpack(payload)
+            self._layouts[layout.number] = layout
+        elif kind == FrameKind.SEGMENT:
+            self._on_segment(unpack(payload))
+        elif kind == FrameKind.PART:
+            self._on_part(unpack(payload))
+        elif kind == FrameKind.INPUTS_FREE:
+            number, start = PLACE.unpack(payload)
+            part = self._parts.get(number)
+            if part is not None:
+                part.free(start)
+        elif kind == FrameKind.ROUTES_CHANGED:
+            self._on_routes_changed(unpack(payload))
+        elif kind == FrameKind.TRACED:
+            self._on_traced(*NUMBER.unpack(payload))
+        elif self._take_other(kind, payload):
+            pass
+        elif self.blocking or self._deferred:
+            self._deferred.append((kind, payload))
+        else:
+            self._handle(kind, payload)
+
+    def on_received(self) -> None:
+        """Pass on what has waited, for a share of the turn. While a call blocks, frontends expect no response."""
+        deferred = self._deferred
+        deadline = 0.0
+        while deferred and not self.blocking:
+            kind, payload = deferred.popleft()
+            try:
+                self._handle(kind, payload)
+            except Exception:  # those after this one must still be handled
+                logger.exception("cannot handle a message of another process")
+            if deferred:
+                now = perf_counter()
+                if not deadline:
+                    deadline = now + SHARE_SECONDS
+                elif now >= deadline:
+                    break
+        self.resume_later()
+
+    def resume_later(self) -> None:
+        """Pass on in a later turn what has waited for a call."""
+        if self._deferred and not self.blocking and not self._is_resuming:
+            self._is_resuming = True
+            self._turns.defer(self._resume)
+
+    def _resume(self) -> None:
+        self._is_resuming = False
+        self.on_received()
+
+    def _handle(self, kind: int, payload: bytes) -> None:
+        if kind == FrameKind.RESPONSE:
+            self._on_response(payload)
+        elif kind == FrameKind.FULL_RESPONSE:
+            self._on_full_response(unpack(payload))
+        elif kind == FrameKind.FORGET_LAYOUTS:
+            (first,) = NUMBER.unpack(payload)
+            self._layouts = {number: layout for number, layout in self._layouts.items() if number >= first}
+        elif kind == FrameKind.FORGET_SEGMENT:
+            del self._segments[NUMBER.unpack(payload)[0]]  # unmapped with its last view
+        else:
+            self._on_command(kind, unpack(payload))
+
+    def _on_segment(self, announced: SegmentAnnouncement) -> None:
+        assert self._link is not None
+        descriptor = self._link.descriptors.popleft()
+        self._segments[announced.number] = Segment(descriptor, announced.capacity).view
+        os.close(descriptor)
+
+    def _on_part(self, announced: PartAnnouncement) -> None:
+        assert self._link is not None
+        descriptor = self._link.descriptors.popleft()
+        part = self._parts[announced.number] = InputPart(announced.number, descriptor, announced.start, announced.size)
+        os.close(descriptor)
+        self._segments_of_loads[announced.load] = announced.number
+        known = self.routes.get(("", announced.load))
+        if known is not None:
+            known.part = part
+            known.templates.clear()  # they say where inputs are
+
+    def _on_routes_changed(self, inputs: frozenset[int]) -> None:
+        self.forget_routes()
+        self.route_changes += 1
+        for number in [number for number in self._parts if number not in inputs]:
+            self._parts.pop(number).close()
+        self._segments_of_loads = {
+            load: number for load, number in self._segments_of_loads.items() if number in self._parts
+        }
+
+    # -- responses ------------------------------------------------------------------------------------------------
+
+    def _on_traced(self, number: int) -> None:
+        """The coordinator traces a request, whose responses follow."""
+        pending = self._pending.get(number)
+        if pending is not None:
+            sink, request_id, resend = pending
+            self._pending[number] = _TimedSink(number, sink, self.send), request_id, resend
+
+    def _on_response(self, payload: bytes) -> None:
+        number, layout_number, flags, token = RESPONSE.unpack_from(payload)
+        final = bool(flags & FINAL)
+        pending = self._pending.pop(number, None) if final else self._pending.get(number)
+        position = RESPONSE.size
+        if pending is None or number in self._abandoned:
+            self._drop(number, pending, _NO_TOKEN if flags & NO_RESPONSE else token, final=final)
+            return
+        if flags & NO_RESPONSE:
+            pending[0].send(None, True)
+            return
+        layout = self._layouts[layout_number]
+        if flags & PLACED:
+            places = [PLACE.unpack_from(payload, position + PLACE.size * n) for n in range(len(layout.outputs))]
+            sizes = [end - start for _, _, _, start, end in layout.outputs]
+            buffers = self._placed(places, sizes, token)
+            outputs = [
+                OutputTensor(name, datatype, shape, data)
+                for (name, datatype, shape, _, _), data in zip(layout.outputs, buffers, strict=True)
+            ]
+        else:
+            outputs = [
+                OutputTensor(name, datatype, shape, payload[position + start : position + end])
+                for name, datatype, shape, start, end in layout.outputs
+            ]
+        sink, request_id, _ = pending
+        name, version = layout.model_name, layout.model_version
+        try:
+            sink.send(InferResponse(name, version, request_id, outputs, NO_PARAMETERS, None, layout), final)
+        except Exception as error:  # noqa: BLE001 - a sink may raise anything; it is logged
+            self._on_sink_failed(number, sink, error, (name, version, request_id))
+
+    def _drop(self, number: int, pending: _PendingRequest | None, token: int, *, final: bool) -> None:
+        """Free the memory of a response that is discarded, and pass on the end of its request."""
+        if token != _NO_TOKEN:
+            self._release(token)
+        if final:
+            self._abandoned.discard(number)
+            if pending is not None:
+                pending[0].send(None, True)
+
+    def _on_full_response(self, response: FullResponse) -> None:
+        number = response.number
+        pending = self._pending.pop(number, None) if response.final else self._pending.get(number)
+        if pending is None or (number in self._abandoned and response.error is None):
+            self._drop(number, pending, response.token, final=response.final)
+            return
+        outputs = []
+        position = 0
+        placed = [(place, size) for _, _, _, size, place in response.outputs if place is not None]
+        buffers = iter(self._placed([place for place, _ in placed], [size for _, size in placed], response.token))
+        view = memoryview(response.data)
+        for name, datatype, shape, size, place in response.outputs:
+            if place is None:
+                outputs.append(OutputTensor(name, datatype, shape, view[position : position + size]))
+                position += size
+            else:
+                outputs.append(OutputTensor(name, datatype, shape, next(buffers)))
+        error = None if response.error is None else error_of(response.error)
+        sink, _, resend = pending
+        is_abandoned = number in self._abandoned
+        if response.final:
+            self._abandoned.discard(number)
+        if response.is_reroute and resend is not None and not is_abandoned and self._send_elsewhere is not None:
+            self._send_elsewhere(number, resend[0], sink)
+            return
+        if response.is_reroute and resend is not None and not is_abandoned:
+            error = self._submit_again(number, sink, *resend)
+            if error is None:
+                return
+        if response.is_rejection and error is not None and isinstance(sink, RejectableSink):
+            sink.reject(error)
+            return
+        of = response.model_name, response.model_version, response.request_id
+        try:
+            sink.send(InferResponse(*of, outputs, response.parameters or NO_PARAMETERS, error), response.final)
+        except Exception as problem:  # noqa: BLE001 - a sink may raise anything; it is logged
+            self._on_sink_failed(number, sink, problem, of)
+
+    def _on_sink_failed(self, number: int, sink: Sink, error: Exception, of: tuple[str, int, str]) -> None:
+        """A response cannot be passed on: end the request with an error, and have the other process cancel it."""
+        end_failed_sink(sink, error, of)
+        self.cancel(number)
+        self._pending.pop(number, None)
+
+    def _submit_again(
+        self, number: int, sink: Sink, request: InferRequest, arrival: TracedArrival | None
+    ) -> NaiadError | None:
+        """Send a request to the version that serves now; why that is not possible."""
+        self.routes.pop((request.model_name, request.model_version), None)
+        try:
+            self._submit(number, request, sink, arrival, self._route_of(request))
+        except NaiadError as error:
+            return without_frames(error)
+        return None
+
+    def _placed(self, places: Sequence[tuple[int, int]], sizes: Sequence[int], token: int) -> list[Buffer]:
+        """The bytes of outputs in guests' segments: copied if they are few, else borrowed until they are dropped."""
+        buffers: list[Buffer] = []
+        if token == _NO_TOKEN:
+            return buffers
+        if sum(sizes) <= COPY_LIMIT:
+            for (segment, offset), size in zip(places, sizes, strict=True):
+                buffers.append(bytes(self._segments[segment][offset : offset + size]))
+            self._release(token)
+            return buffers
+        tracked = []
+        remaining = len(places)
+
+        def on_dropped(_: object) -> None:
+            nonlocal remaining
+            remaining -= 1
+            if not remaining:
+                self._references.pop(token, None)
+                if threading.get_ident() == self._thread:  # nearly always; waking the loop takes two system calls
+                    self._release(token)
+                else:
+                    self._loop.call_soon_threadsafe(self._release, token)
+
+        for (segment, offset), size in zip(places, sizes, strict=True):
+            view, reference = track(self._segments[segment], offset, size, on_dropped)
+            buffers.append(view)
+            tracked.append(reference)
+        self._references[token] = tracked
+        return buffers
+
+    def _release(self, token: int) -> None:
+        if self._link is not None:
+            self._link.send_lazily(wire.frame(FrameKind.RELEASE_OUTPUTS, NUMBER.pack(token)))
+
+
+class _TimedSink:
+    """Passes on the responses to a traced request, and reports to the coordinator when the connection took them."""
+
+    __slots__ = ("_number", "_report", "_sink")
+
+    def __init__(self, number: int, sink: Sink, report: Callable[[bytes], None]) -> None:
+        self._number = number
+        self._sink = sink
+        self._report = report
+
+    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
+        """See `Sink.send`."""
+        began = time.monotonic_ns()
+        self._sink.send(response, final)
+        times = TRACED_SENDING.pack(self._number, began, time.monotonic_ns(), FINAL if final else 0)
+        self._report(wire.frame(FrameKind.TRACED_SENDING, times))
+
+
+def _is_plain(request: InferRequest) -> bool:
+    """Whether a request without parameters has nothing that a short request has no place for."""
+    return not (
+        request.correlation_id
+        or isinstance(request.correlation_id, str)
+        or request.flags
+        or request.priority
+        or request.timeout_us
+        or any(tensor.strings is not None for tensor in request.inputs)
+    )
+
+
+def _joined(buffers: Sequence[Buffer], template: _KnownTemplate) -> bytes:
+    """The bytes of the inputs, each at its offset."""
+    if template.is_dense:
+        return b"".join(buffers)
+    block = bytearray(template.size)
+    for data, offset in zip(buffers, template.offsets, strict=True):
+        block[offset : offset + len(data)] = data
+    return bytes(block)
+
+
+def _full_request(
+    number: int,
+    template: _KnownTemplate,
+    request: InferRequest,
+    place: int,
+    data: bytes,
+    arrival: TracedArrival | None,
+    regions: RegionUse | None,
+) -> FullRequest:
+    return FullRequest(
+        number,
+        template.number,
+        request.request_id,
+        dict(request.parameters),
+        request.correlation_id,
+        request.flags,
+        request.priority,
+        request.timeout_us,
+        tuple([tensor.strings for tensor in request.inputs]),
+        place,
+        data,
+        dict(request.propagated),
+        arrival,
+        regions,
+    )

@@ -1,0 +1,688 @@
+"""Requests of another process of the server to models of this one: its messages become requests, the responses go back.
+
+The other end is `request_link.RequestLink`. Everything runs on the event loop's thread. When the process exits, its
+requests are cancelled. Its parts of segments are free once the guests, which may still read inputs there, have let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import orjson
+from naiad_stub import wire
+from naiad_stub.memo import size_of
+
+from naiad.core.errors import NaiadError, NotReadyError, unexpected_error
+from naiad.engine.served import Target
+from naiad.engine.serving.forwarding import Forwarding
+from naiad.engine.serving.pending import ForwardedRequest
+from naiad.frontends.regions import RegionPart
+from naiad.frontends.tracing.tracer import Tracer
+from naiad.guests.memory.frontend_memory import FrontendMemory, SharedInputs
+from naiad.guests.tensors import TensorLayout
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.device_bytes import device_bytes
+from naiad.protocol.inference import (
+    NO_HEADERS,
+    NO_PARAMETERS,
+    Buffer,
+    InferRequest,
+    InferResponse,
+    InputPlace,
+    InputTensor,
+    OutputTensor,
+    Sink,
+)
+from naiad.protocol.request_plan import CheckedLayout
+from naiad.server.processes.link import Link
+from naiad.server.processes.messages import (
+    CONFIRM_SENT,
+    FINAL,
+    NO_RESPONSE,
+    NUMBER,
+    PLACE,
+    PLACED,
+    RESPONSE,
+    RESPONSE_FRAME,
+    SHORT_REQUEST,
+    TRACED_SENDING,
+    FrameKind,
+    FullRequest,
+    FullResponse,
+    PartAnnouncement,
+    RequestTemplate,
+    ResponseLayout,
+    SegmentAnnouncement,
+    TracedArrival,
+    error_fields,
+    input_offsets,
+    pack,
+    unpack,
+)
+from naiad.server.processes.region_use import join_regions
+from naiad.server.processes.traced_sink import TracedSink
+
+__all__ = ["REQUEST_KINDS", "GoneError", "OwnModels", "RequestSession"]
+
+logger = logging.getLogger("naiad.frontends")
+
+REQUEST_KINDS = frozenset(
+    {
+        FrameKind.TEMPLATE,
+        FrameKind.SHORT_REQUEST,
+        FrameKind.REQUEST,
+        FrameKind.CANCEL,
+        FrameKind.CONFIRM_SENT,
+        FrameKind.RELEASE_OUTPUTS,
+        FrameKind.FORGET_TEMPLATES,
+        FrameKind.TRACED_SENDING,
+    }
+)
+"""What the other process sends about its requests."""
+_MAX_LAYOUTS = 1024
+_MAX_LAYOUT_BYTES = 1 << 20
+_MAX_ATTEMPTS = 3
+"""After so many requests of a template, its layout is known if it ever will be."""
+_USUAL_ID = 1024
+
+
+class GoneError(NaiadError):
+    """The version that a request was sent to is not here any more."""
+
+
+class OwnModels(Protocol):
+    """The models of this process, as sessions need them. Versions are named, and have the number of their load."""
+
+    @property
+    def is_exiting(self) -> bool:
+        """Whether requests are rejected because the server ends."""
+
+    def route(self, name: str, version: int, load: int) -> Target:
+        """What an inference request goes to.
+
+        Raises:
+            NaiadError: If there is none, which counts as a refusal; `GoneError` if the process has to look again.
+        """
+
+    def find_target(self, name: str, version: int, load: int) -> Target:
+        """What an inference request would go to; raises like `route`."""
+
+    def submit(self, request: InferRequest, sink: Sink, load: int) -> int:
+        """See `EngineDoor.submit`."""
+
+    def ticket_of(self, number: int, key: int) -> int:
+        """The ticket of a request that was forwarded to the version with that number."""
+
+    def cancel(self, ticket: int) -> None:
+        """See `EngineDoor.cancel`."""
+
+    def confirm_sent(self, ticket: int, count: int) -> None:
+        """See `EngineDoor.confirm_sent`."""
+
+
+class _OwnedTemplate:
+    """A template, and what is derived from it. It is the layout key of its requests, and where they are forwarded from.
+
+    Implements `ForwardSource`.
+
+    Attributes:
+        forwarding: Forwards requests of this template to the version that serves it now; None until that is known.
+        layout: Their layout there.
+        first_ticket: The engine's ticket of a request to that version, without the request's number.
+        attempts: How often that was looked for, until it is found or given up.
+    """
+
+    __slots__ = (
+        "_session",
+        "attempts",
+        "first_ticket",
+        "forwarding",
+        "inputs",
+        "is_decoupled",
+        "layout",
+        "load",
+        "model_name",
+        "model_version",
+        "offsets",
+        "outputs",
+        "shared",
+        "size",
+    )
+
+    def __init__(self, session: RequestSession, template: RequestTemplate, shared: SharedInputs | None) -> None:
+        self._session = session
+        self.model_name = template.model_name
+        self.model_version = template.model_version
+        self.inputs = template.inputs
+        self.outputs = template.requested_outputs
+        self.load = template.load
+        self.is_decoupled = template.is_decoupled
+        self.offsets, self.size = input_offsets(template.inputs)
+        self.shared = shared
+        self.forget_version()
+
+    def forget_version(self) -> None:
+        """Another version may serve the model from now on."""
+        self.forwarding: Forwarding | None = None
+        self.layout: CheckedLayout | None = None
+        self.first_ticket = self.attempts = 0
+
+    def request_of(self, forwarded: ForwardedRequest) -> InferRequest:
+        """See `ForwardSource`."""
+        return self.request(self.slices(forwarded.inputs), forwarded.request_id, forwarded.context, None)
+
+    def sink_of(self, number: int) -> Sink:
+        """See `ForwardSource`."""
+        return self._session.sink_of(number)
+
+    def respond(self, number: int, model: tuple[str, int], layout: TensorLayout, outputs: bytes) -> None:
+        """See `ForwardSource`."""
+        self._session.respond_forwarded(number, model, layout, outputs)
+
+    def request(
+        self, inputs: list[InputTensor], request_id: bytes, context: bytes, place: InputPlace | None
+    ) -> InferRequest:
+        """A request with nothing but an id, a context and inputs."""
+        return InferRequest(
+            self.model_name,
+            self.model_version,
+            inputs,
+            str(request_id, "utf-8", "surrogatepass") if request_id else "",
+            self.outputs,
+            layout_key=self,
+            place=place,
+            propagated=orjson.loads(context) if context else NO_HEADERS,
+        )
+
+    def slices(self, data: bytes | memoryview) -> list[InputTensor]:
+        """The inputs of a request whose bytes are *data*."""
+        return [
+            InputTensor(name, datatype, shape, data[offset : offset + size])
+            for (name, datatype, shape, size), offset in zip(self.inputs, self.offsets)  # noqa: B905 - on the request path
+        ]
+
+
+class _SessionSink:
+    """Sends the responses to one request to the frontend process."""
+
+    __slots__ = ("_number", "_send")
+
+    def __init__(self, number: int, send: Callable[[int, InferResponse | None, bool], None]) -> None:
+        self._number = number
+        self._send = send
+
+    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
+        """See `Sink.send`."""
+        self._send(self._number, response, final)
+
+
+class RequestSession:
+    """Requests of one other process.
+
+    Attributes:
+        received_count: Number of requests that it has sent here. It is counted here, so that a process that is killed
+            takes none of them along.
+    """
+
+    def __init__(
+        self,
+        models: OwnModels,
+        memory: FrontendMemory,
+        tracer: Tracer | None = None,
+        find_part: Callable[[str, int, int], RegionPart] | None = None,
+    ) -> None:
+        """A session without a link; see `connect`.
+
+        Args:
+            models: The models of this process.
+            memory: The memory that other processes share with guests.
+            tracer: Traces requests; None if those that may be traced go elsewhere.
+            find_part: Finds a part of a region of GPU memory; None if requests with tensors there go elsewhere.
+        """
+        self.received_count = 0
+        self._models = models
+        self._memory = memory
+        self._tracer = tracer
+        self._find_part = find_part
+        self._traces: dict[int, TracedSink] = {}  # by the numbers of requests
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._link: Link | None = None
+        self._parts: dict[int, int] = {}  # by the number of the segment of inputs
+        self._templates: dict[int, _OwnedTemplate] = {}
+        self._open: dict[int, int] = {}  # tickets by the numbers of requests; 0 while they are submitted
+        self._layouts: dict[tuple[object, bool], int] = {}
+        self._layout_count = 0
+        self._layout_bytes = 0  # of the names in `_layouts`
+        self._segments: set[int] = set()
+        self._lent: dict[int, InferResponse] = {}
+        self._token = 0
+        self._handlers: Mapping[int, Callable[[bytes], None]] = {
+            FrameKind.REQUEST: self._on_request,
+            FrameKind.TEMPLATE: self._on_template,
+            FrameKind.FORGET_TEMPLATES: self._on_forget_templates,
+            FrameKind.CANCEL: self._on_cancel,
+            FrameKind.CONFIRM_SENT: self._on_confirm_sent,
+            FrameKind.RELEASE_OUTPUTS: self._on_release_outputs,
+            FrameKind.TRACED_SENDING: self._on_traced_sending,
+        }
+
+    def connect(self, link: Link) -> None:
+        """Use *link*, whose frames of `REQUEST_KINDS` go to `on_frame`."""
+        self._link = link
+
+    @property
+    def request_count(self) -> int:
+        """Number of requests without their last response."""
+        return len(self._open)
+
+    @property
+    def template_count(self) -> int:
+        """Number of templates of the process that are known."""
+        return len(self._templates)
+
+    @property
+    def segment_count(self) -> int:
+        """Number of segments of guests that the process has mapped."""
+        return len(self._segments)
+
+    def on_frame(self, kind: int, payload: bytes) -> None:
+        """Handle a frame of the other process."""
+        try:
+            if kind == FrameKind.SHORT_REQUEST:  # most frames
+                self._on_short_request(payload)
+            else:
+                self._handlers[kind](payload)
+        except Exception as error:  # the frames after this one must still be handled
+            logger.exception("cannot handle a message of another process")
+            if kind in {FrameKind.SHORT_REQUEST, FrameKind.REQUEST}:
+                self._reject_unreadable(kind, payload, error)
+
+    def close(self) -> None:
+        """The process has exited: cancel its requests, and free what it had."""
+        self._link = None
+        for ticket in list(self._open.values()):
+            if ticket:
+                self._models.cancel(ticket)
+        self._open.clear()
+        self._lent.clear()
+        for traced in self._traces.values():
+            traced.on_process_end()
+        self._traces.clear()
+        for number, part in self._parts.items():
+            shared = self._memory.inputs.get(number)
+            if shared is not None:
+                shared.retire_part(part)
+        self._parts.clear()
+
+    def share_inputs(self, target: Target) -> SharedInputs | None:
+        """The segment of a version's inputs, of which the process has a part now; None if it has none."""
+        shared = None if target.direct is None else target.direct.shared_inputs
+        if shared is not None and shared.number not in self._parts and self._link is not None:
+            part = shared.take_part()
+            if part is None:
+                return None  # until guests are done with the inputs of processes that have exited
+            self._parts[shared.number] = part
+            announcement = PartAnnouncement(shared.number, part * shared.part_size, shared.part_size, target.number)
+            self._link.send_descriptor(pack(FrameKind.PART, announcement), shared.descriptor)
+        return shared
+
+    def on_routes_changed(self) -> None:
+        """Announce that names may be served by other versions."""
+        for template in self._templates.values():
+            template.forget_version()
+        if self._link is not None:
+            self._link.send(pack(FrameKind.ROUTES_CHANGED, frozenset(self._memory.inputs)))
+            self._link.flush()
+
+    def forget_segment(self, number: int) -> None:
+        """Have the process unmap an output segment, after the responses that were sent and name it."""
+        if number in self._segments and self._link is not None:
+            self._segments.remove(number)
+            self._link.send(wire.frame(FrameKind.FORGET_SEGMENT, NUMBER.pack(number)))
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def _on_template(self, payload: bytes) -> None:
+        template: RequestTemplate = unpack(payload)
+        # The segment that the process has used: the version that serves now may have another one.
+        shared = None if template.segment is None else self._memory.inputs.get(template.segment)
+        self._templates[template.number] = _OwnedTemplate(self, template, shared)
+        if template.segment is None:  # from the next template on, inputs may be in shared memory
+            with contextlib.suppress(NaiadError):
+                self.share_inputs(self._models.find_target(template.model_name, template.model_version, template.load))
+
+    def _on_forget_templates(self, _: bytes) -> None:
+        self._templates.clear()
+
+    def _on_short_request(self, payload: bytes) -> None:
+        self.received_count += 1
+        number, template_number, start, id_size, context_size = SHORT_REQUEST.unpack_from(payload)
+        template = self._templates[template_number]
+        position = SHORT_REQUEST.size
+        request_id = context = b""
+        if id_size:
+            request_id = payload[position : position + id_size]
+            position += id_size
+        if context_size:
+            context = payload[position : position + context_size]
+            position += context_size
+        data = payload[position:]
+        if start < 0 and not self._models.is_exiting:
+            layout = template.layout or self._known_layout(template)
+            if layout is not None:  # forward the request as it came, if it need not be submitted like any other
+                assert template.forwarding is not None
+                key = template.forwarding.forward(ForwardedRequest(template, number, request_id, data, context), layout)
+                if key:
+                    self._open[number] = template.first_ticket + key
+                    return
+        found = self._inputs(template, start, data)
+        if found is None:
+            self._reroute(number, template, str(request_id, "utf-8", "surrogatepass"))
+            return
+        inputs, place = found
+        self._submit(number, template, template.request(inputs, request_id, context, place))
+
+    def _known_layout(self, template: _OwnedTemplate) -> CheckedLayout | None:
+        """The layout of a template's requests, once the version that serves them has checked one."""
+        if template.attempts >= _MAX_ATTEMPTS or template.is_decoupled:
+            return None
+        template.attempts += 1
+        try:
+            target = self._models.find_target(template.model_name, template.model_version, template.load)
+        except NaiadError:
+            return None  # which submitting the request reports
+        forwarding = None if target.direct is None else target.direct.forwarding
+        if forwarding is not None:
+            template.forwarding = forwarding
+            template.first_ticket = self._models.ticket_of(target.number, 0)
+            template.layout = forwarding.known_layout(template, template.size)
+        return template.layout
+
+    def _on_request(self, payload: bytes) -> None:
+        self.received_count += 1
+        full: FullRequest = unpack(payload)
+        template = self._templates[full.template]
+        found = self._inputs(template, full.place, full.data)
+        if found is None:
+            self._reroute(full.number, template, full.request_id)
+            return
+        inputs, place = found
+        for tensor, scan in zip(inputs, full.scans, strict=True):
+            tensor.strings = scan
+        use = None
+        if full.regions is not None:  # whose layout is not that of the template
+            assert self._find_part is not None
+            place = None
+            try:
+                use = join_regions(inputs, full.regions, self._find_part)
+            except NaiadError as error:
+                self._reject(full.number, template.request(inputs, full.request_id.encode(), b"", None), error)
+                return
+        # The check of a request depends on these two as well, so a layout that was checked earlier is not enough.
+        is_usual = isinstance(full.correlation_id, int) and len(full.request_id) < _USUAL_ID and use is None
+        request = InferRequest(
+            template.model_name,
+            template.model_version,
+            inputs,
+            full.request_id,
+            template.outputs,
+            full.parameters or NO_PARAMETERS,
+            full.correlation_id,
+            full.flags,
+            full.priority,
+            full.timeout_us,
+            template if is_usual else None,
+            place=place,
+            propagated=full.propagated,
+            device=use,
+        )
+        self._submit(full.number, template, request, full.arrival)
+
+    def _inputs(
+        self, template: _OwnedTemplate, start: int, data: bytes
+    ) -> tuple[list[InputTensor], InputPlace | None] | None:
+        """The inputs of a request: in the part of the process from *start* on, or, below 0, in *data*.
+
+        None if they were in the memory of a version that has been unloaded, and that is unmapped.
+        """
+        if start < 0:
+            return template.slices(data), None
+        shared = template.shared
+        if shared is None or shared.is_closed:
+            return None
+        number = shared.number
+        part = self._parts[number]
+        view = shared.lend(part, start, template.size, lambda: self._on_inputs_dropped(number, start))
+        return template.slices(view), InputPlace(number, part * shared.part_size + start, view)
+
+    def _submit(
+        self, number: int, template: _OwnedTemplate, request: InferRequest, arrival: TracedArrival | None = None
+    ) -> None:
+        self._open[number] = 0
+        sink = self.sink_of(number)
+        try:
+            version = self._models.route(request.model_name, request.model_version, template.load)
+            if version.number != template.load and version.config.decoupled != template.is_decoupled:
+                raise NotReadyError(
+                    f"model '{request.model_name}' was loaded again with another transaction policy while the request "
+                    "was received; send it again"
+                )
+            if arrival is not None:
+                sink = self._trace(number, request, sink, arrival)
+            ticket = self._models.submit(request, sink, template.load)
+        except GoneError:
+            self._reroute(number, template, request.request_id)
+            return
+        except NaiadError as error:
+            if request.trace is not None:
+                request.trace.on_rejected()
+                self._traces.pop(number, None)
+            self._reject(number, request, error)
+            return
+        except Exception as error:
+            logger.exception("cannot submit a request to '%s'", request.model_name)
+            self._reject(number, request, unexpected_error(f"submit the request to '{request.model_name}'", error))
+            return
+        if number in self._open:
+            self._open[number] = ticket
+
+    def _trace(self, number: int, request: InferRequest, sink: Sink, arrival: TracedArrival) -> Sink:
+        """Trace a request if its turn has come; the sink for its responses."""
+        assert self._tracer is not None
+        recorder = self._tracer.start(request, arrival.protocol, arrival.headers, arrival.received)
+        if recorder is None:
+            return sink
+        traced = TracedSink(recorder, sink, arrival.protocol, lambda: self._send_traced(number))
+        self._traces[number] = traced
+        return traced
+
+    def _send_traced(self, number: int) -> None:
+        if self._link is not None:
+            self._link.send(wire.frame(FrameKind.TRACED, NUMBER.pack(number)))
+
+    def _on_traced_sending(self, payload: bytes) -> None:
+        number, began, ended, final = TRACED_SENDING.unpack(payload)
+        traced = self._traces.pop(number) if final else self._traces[number]
+        traced.on_sent(began, ended, final=bool(final))
+
+    def _reroute(self, number: int, template: _OwnedTemplate, request_id: str) -> None:
+        """Have the process send a request again: its version is gone, or the memory with its inputs."""
+        self.received_count -= 1
+        error = NotReadyError(
+            f"model '{template.model_name}' was unloaded while the request was received; send it again"
+        )
+        name, version = template.model_name, template.model_version
+        self._reject(number, InferRequest(name, version, (), request_id), error, is_reroute=True)
+
+    def _reject(self, number: int, request: InferRequest, error: NaiadError, *, is_reroute: bool = False) -> None:
+        self._open.pop(number, None)
+        name, version = request.model_name, request.model_version
+        fields = error_fields(error)
+        message = FullResponse(
+            number, True, name, version, request.request_id, (), b"", 0, {}, fields, True, is_reroute
+        )
+        if self._link is not None:
+            self._link.send(pack(FrameKind.FULL_RESPONSE, message))
+
+    def _reject_unreadable(self, kind: int, payload: bytes, error: Exception) -> None:
+        """Reject a request that could not be read or submitted: its client waits."""
+        number = NUMBER.unpack_from(payload)[0] if kind == FrameKind.SHORT_REQUEST else unpack(payload).number
+        self._reject(number, InferRequest("", -1, ()), unexpected_error("read a request of another process", error))
+
+    def _on_cancel(self, payload: bytes) -> None:
+        ticket = self._open.get(NUMBER.unpack(payload)[0])
+        if ticket:
+            self._models.cancel(ticket)
+
+    def _on_confirm_sent(self, payload: bytes) -> None:
+        number, count = CONFIRM_SENT.unpack(payload)
+        ticket = self._open.get(number)
+        if ticket:
+            self._models.confirm_sent(ticket, count)
+
+    def _on_inputs_dropped(self, number: int, start: int) -> None:
+        # The last reference to inputs is nearly always dropped on the loop's thread, where this costs least.
+        if threading.get_ident() == self._thread:
+            self._send_inputs_free(number, start)
+        elif self._link is not None:
+            self._loop.call_soon_threadsafe(self._send_inputs_free, number, start)
+
+    def _send_inputs_free(self, number: int, start: int) -> None:
+        if self._link is not None:
+            self._link.send_lazily(wire.frame(FrameKind.INPUTS_FREE, PLACE.pack(number, start)))
+
+    # -- responses ------------------------------------------------------------------------------------------------
+
+    def sink_of(self, number: int) -> Sink:
+        """What gets the responses to a request of this process."""
+        return _SessionSink(number, self._respond)
+
+    def respond_forwarded(self, number: int, model: tuple[str, int], layout: TensorLayout, outputs: bytes) -> None:
+        """Send the response to a forwarded request, as the guest wrote it."""
+        self._open.pop(number, None)
+        link = self._link
+        if link is None:
+            return  # the process has exited
+        known = self._layouts.get((layout, True))
+        if known is None:
+            known = self._announce_layout((layout, True), *model, tuple(layout.entries))
+        size = RESPONSE.size + len(outputs)
+        link.send(RESPONSE_FRAME.pack(size, FrameKind.RESPONSE, 0, number, known, FINAL, 0) + outputs)
+
+    def _respond(self, number: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
+        if final:
+            self._open.pop(number, None)
+        link = self._link
+        if link is None:
+            return  # the process has exited
+        if response is None:
+            link.send(wire.frame(FrameKind.RESPONSE, RESPONSE.pack(number, 0, FINAL | NO_RESPONSE, 0)))
+            return
+        outputs = response.outputs
+        places = [self._place_of(output) for output in outputs]
+        is_placed = bool(places) and None not in places
+        if (
+            response.layout is None
+            or response.error is not None
+            or response.is_on_device
+            or response.parameters
+            or not (is_placed or not any(places))
+        ):
+            self._respond_in_full(number, response, places, final=final)
+            return
+        layout = self._layouts.get((response.layout, False)) or self._announce_joined(response)
+        body: Buffer
+        if is_placed:
+            head = RESPONSE.pack(number, layout, PLACED | final, self._lend(response))
+            body = b"".join([PLACE.pack(*place) for place in places if place is not None])
+        else:
+            head = RESPONSE.pack(number, layout, final, 0)
+            body = outputs[0].data if len(outputs) == 1 else b"".join([output.data for output in outputs])
+        link.send(b"".join((wire.FRAME.pack(len(head) + len(body), FrameKind.RESPONSE, 0), head, body)))
+
+    def _respond_in_full(
+        self, number: int, response: InferResponse, places: list[tuple[int, int] | None], *, final: bool
+    ) -> None:
+        # Outputs in GPU memory are in regions of clients.
+        found = [b"" if device_bytes(output.data) is not None else output.data for output in response.outputs]
+        outputs = tuple(
+            [
+                (output.name, output.datatype, tuple(output.shape), len(data), place)
+                for output, place, data in zip(response.outputs, places, found, strict=True)
+            ]
+        )
+        data = [data for data, place in zip(found, places, strict=True) if place is None]
+        error = None if response.error is None else error_fields(response.error)
+        message = FullResponse(
+            number,
+            final,
+            response.model_name,
+            response.model_version,
+            response.request_id,
+            outputs,
+            b"".join(data),
+            self._lend(response) if any(places) else 0,
+            dict(response.parameters),
+            error,
+        )
+        assert self._link is not None
+        self._link.send(pack(FrameKind.FULL_RESPONSE, message))
+
+    def _place_of(self, output: OutputTensor) -> tuple[int, int] | None:
+        """The segment of an output, which the process has been told of, and where it begins there."""
+        data = output.data
+        if not isinstance(data, memoryview):
+            return None
+        segment = self._memory.find(data)
+        if segment is None:
+            return None
+        if segment.number not in self._segments:
+            self._segments.add(segment.number)
+            assert self._link is not None
+            announcement = SegmentAnnouncement(segment.number, segment.capacity)
+            self._link.send_descriptor(pack(FrameKind.SEGMENT, announcement), segment.descriptor)
+        return segment.number, segment.offset_of(data)
+
+    def _lend(self, response: InferResponse) -> int:
+        self._token = token = self._token % 0xFFFFFFFF + 1
+        self._lent[token] = response
+        return token
+
+    def _on_release_outputs(self, payload: bytes) -> None:
+        self._lent.pop(NUMBER.unpack(payload)[0], None)
+
+    def _announce_joined(self, response: InferResponse) -> int:
+        """Announce the layout of a response whose outputs are sent one after the other."""
+        outputs = []
+        end = 0
+        for output in response.outputs:
+            start, end = end, end + len(output.data)
+            outputs.append((output.name, output.datatype, tuple(output.shape), start, end))
+        return self._announce_layout(
+            (response.layout, False), response.model_name, response.model_version, tuple(outputs)
+        )
+
+    def _announce_layout(
+        self,
+        key: tuple[object, bool],
+        model_name: str,
+        model_version: int,
+        outputs: tuple[tuple[str, Datatype, tuple[int, ...], int, int], ...],
+    ) -> int:
+        assert self._link is not None
+        self._layout_count += 1
+        self._layout_bytes += size_of(outputs)
+        if len(self._layouts) >= _MAX_LAYOUTS or self._layout_bytes > _MAX_LAYOUT_BYTES:
+            self._layouts.clear()
+            self._layout_bytes = size_of(outputs)
+            self._link.send(wire.frame(FrameKind.FORGET_LAYOUTS, NUMBER.pack(self._layout_count)))
+        message = ResponseLayout(self._layout_count, model_name, model_version, outputs)
+        self._link.send(pack(FrameKind.LAYOUT, message))
+        self._layouts[key] = self._layout_count
+        return self._layout_count

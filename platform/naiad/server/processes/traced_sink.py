@@ -1,0 +1,55 @@
+"""The sink of a traced request of another process, which reports when it has sent the responses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from naiad.frontends.tracing.request_trace import TraceRecorder, record_answer, record_sending
+from naiad.protocol.inference import InferResponse, Sink
+
+__all__ = ["TracedSink"]
+
+
+class TracedSink:
+    """The owner's sink of a traced request. The trace ends once its last response was sent, or cannot be any more."""
+
+    __slots__ = ("_announce", "_is_answered", "_is_gone", "_protocol", "_recorder", "_sink")
+
+    def __init__(self, recorder: TraceRecorder, sink: Sink, protocol: str, announce: Callable[[], None]) -> None:
+        """A sink in front of another one.
+
+        Args:
+            recorder: Records the responses.
+            sink: Sends them to the frontend process.
+            protocol: `HTTP` or `GRPC`.
+            announce: Has the frontend process report when it has sent them; called before the first one.
+        """
+        self._recorder = recorder
+        self._sink = sink
+        self._protocol = protocol
+        self._announce: Callable[[], None] | None = announce
+        self._is_answered = False
+        self._is_gone = False
+
+    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
+        """Record a response and send it."""
+        if self._announce is not None:
+            self._announce()
+            self._announce = None
+        record_answer(self._recorder, response, final=final)
+        self._is_answered = final
+        self._sink.send(response, final)
+        if final and self._is_gone:
+            self._recorder.close()
+
+    def on_sent(self, began: int, ended: int, *, final: bool) -> None:
+        """The frontend process has sent a response."""
+        record_sending(self._recorder, self._protocol, began, ended)
+        if final:
+            self._recorder.close()
+
+    def on_process_end(self) -> None:
+        """The frontend process has exited."""
+        self._is_gone = True
+        if self._is_answered:
+            self._recorder.close()

@@ -1,0 +1,201 @@
+"""The link between two processes beside the coordinator: what each sends to the branches of the other."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from server.processes.pair import Sink, request
+from support.waiting import until_async
+
+from naiad.core.errors import NaiadError
+from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.protocol.inference import InferRequest, InferResponse
+from naiad.protocol.metadata import ModelMetadata
+from naiad.server.processes.messages import VersionRoute
+from naiad.server.processes.peer import Peer
+from naiad.server.processes.request_session import GoneError
+
+LOAD = 7
+ROUTE = VersionRoute(
+    LOAD, False, ModelMetadata(name="m", versions=(), platform="", inputs=(), outputs=()), {}, None, row=0
+)
+
+
+class Models:
+    """The branches of a process: one version, which answers with the bytes of its inputs, or is gone."""
+
+    is_exiting = False
+
+    def __init__(self, memory: FrontendMemory) -> None:
+        self.version = SimpleNamespace(number=LOAD, config=SimpleNamespace(decoupled=False), forwarding=None)
+        self.version.shared_inputs = memory.add_inputs("m")
+        self.version.direct = self.version
+        self.requests: list[InferRequest] = []
+        self.cancelled: list[int] = []
+        self.is_gone = False
+        self.is_answering = True
+
+    def route(self, name: str, version: int, load: int) -> Any:
+        return self.find_target(name, version, load)
+
+    def find_target(self, name: str, version: int, load: int) -> Any:
+        if self.is_gone or load != LOAD:
+            raise GoneError("gone")
+        return self.version
+
+    def submit(self, request: InferRequest, sink: Any, load: int) -> int:
+        self.requests.append(request)
+        if self.is_answering:
+            sink.send(InferResponse(request.model_name, 1, request.request_id), True)
+        return len(self.requests)
+
+    def ticket_of(self, number: int, key: int) -> int:
+        return key
+
+    def cancel(self, ticket: int) -> None:
+        self.cancelled.append(ticket)
+
+    def confirm_sent(self, ticket: int, count: int) -> None:
+        pass
+
+
+class Ends:
+    """Both ends, on one loop; the second has the models."""
+
+    def __init__(self) -> None:
+        one, two = socket.socketpair()
+        memory = FrontendMemory(1)
+        self.models = Models(memory)
+        self.elsewhere: list[tuple[int, InferRequest, Any]] = []
+        self.ended: list[Peer] = []
+        self.two_socket = two
+        self.here = Peer(
+            2,
+            one,
+            Models(FrontendMemory(1)),
+            FrontendMemory(1),
+            lambda *sent: self.elsewhere.append(sent),
+            self.ended.append,
+        )
+        self.there = Peer(1, two, self.models, memory, lambda *_: None, lambda _: None)
+
+    def send(self, sent: InferRequest, sink: Any) -> int:
+        return self.here.requests.submit(sent, sink, None, self.here.requests.route_to(ROUTE))
+
+    def close(self) -> None:
+        self.here.close()
+        self.there.close()
+
+
+def run(test: Callable[[Ends], Awaitable[None]]) -> None:
+    async def with_ends() -> None:
+        ends = Ends()
+        try:
+            await asyncio.wait_for(test(ends), 30)
+        finally:
+            ends.close()
+
+    asyncio.run(with_ends())
+
+
+def numbered(elements: int) -> InferRequest:
+    sent = request("m", elements)
+    (tensor,) = sent.inputs
+    return replace(sent, inputs=[replace(tensor, data=bytes(range(256)) * (elements // 64))], request_id="id")
+
+
+def test_a_request_is_answered_by_the_version_that_was_meant() -> None:
+    async def test(ends: Ends) -> None:
+        sink = Sink()
+        ends.send(numbered(64), sink)
+        await until_async(lambda: sink.responses)
+        (response,) = sink.responses
+        assert response is not None
+        assert (response.model_name, response.request_id, response.error) == ("m", "id", None)
+        assert ends.here.requests.request_count == ends.there.session.request_count == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("elements", [64, 4_096, 1 << 21])
+def test_long_inputs_are_in_shared_memory_from_the_second_template_on(elements: int) -> None:
+    async def test(ends: Ends) -> None:
+        sent = numbered(elements)
+        for count in (1, 2, 3):
+            sink = Sink()
+            ends.send(sent, sink)
+            await until_async(lambda sink=sink: sink.responses)
+            received = ends.models.requests[-1]
+            assert bytes(received.inputs[0].data) == sent.inputs[0].data
+            assert (received.place is not None) is (count > 1 and elements > 256)
+            del received
+            ends.models.requests.clear()
+        await until_async(lambda: not ends.here.requests.held.input_bytes)
+
+    run(test)
+
+
+def test_a_request_to_a_version_that_is_gone_goes_elsewhere() -> None:
+    async def test(ends: Ends) -> None:
+        ends.models.is_gone = True
+        sink = Sink()
+        number = ends.send(numbered(64), sink)
+        await until_async(lambda: ends.elsewhere)
+        ((given, sent, its_sink),) = ends.elsewhere
+        assert (given, sent.request_id, its_sink) == (number, "id", sink)
+        assert sink.responses == []
+
+    run(test)
+
+
+def test_a_cancelled_request_gets_its_end_and_no_response() -> None:
+    async def test(ends: Ends) -> None:
+        ends.models.is_answering = False
+        sink = Sink()
+        number = ends.send(numbered(64), sink)
+        await until_async(lambda: ends.models.requests)
+        ends.here.requests.cancel(number)
+        await until_async(lambda: ends.models.cancelled == [1])
+
+    run(test)
+
+
+def test_requests_fail_when_the_process_exits() -> None:
+    async def test(ends: Ends) -> None:
+        ends.models.is_answering = False
+        sink = Sink()
+        ends.send(numbered(64), sink)
+        await until_async(lambda: ends.models.requests)
+        ends.there.close()
+        await until_async(lambda: sink.responses)
+        (response,) = sink.responses
+        assert response is not None
+        assert isinstance(response.error, NaiadError)
+        assert response.error.message == (
+            "cannot finish the request: process 2 of the server, which had it, has exited; send it again"
+        )
+        assert ends.ended == [ends.here]
+        assert ends.models.cancelled == [1]
+
+    run(test)
+
+
+def test_memory_of_a_version_that_is_gone_is_unmapped() -> None:
+    async def test(ends: Ends) -> None:
+        for _ in range(2):
+            sink = Sink()
+            ends.send(numbered(4_096), sink)
+            await until_async(lambda sink=sink: sink.responses)
+        ends.models.requests.clear()
+        ends.models.version.shared_inputs.close()
+        ends.there.session.on_routes_changed()
+        await until_async(lambda: not ends.here.requests.routes)
+        assert ends.here.requests.held.templates == 0
+
+    run(test)

@@ -1,0 +1,223 @@
+"""Requests that a process without a free instance sends to another one: over the link between both."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from serving.frontends.killing import kill_under_load, others
+from serving.processes.reaching import connection_of_each
+from serving.repositories import repository
+from serving.written import write_model
+from support.server import ServerProcess
+from support.waiting import until
+
+PROCESSES = 3
+TWO = "instance_group [{ count: 2 kind: KIND_CPU }]\n"
+PARENT = "__import__('os').getppid()"
+SIZES = (1, 300, 5_000, 700_000, 3_000_000)
+"""Elements of FP32: in messages; in shared memory and copied; borrowed; copied in slices."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server whose models have instances in the coordinator and in process 1, and none in process 2."""
+    folder = tmp_path_factory.mktemp("links")
+    models = repository(folder / "models", ["identity"], identity=TWO)
+    write_model(models, "code", config=TWO)
+    options = (f"--processes={PROCESSES}", "--model-control-mode=explicit", "--load-model=*")
+    with ServerProcess(models, *options, work=folder) as process:
+        yield process
+
+
+def numbered(server: ServerProcess) -> list[psutil.Process]:
+    """The processes by their numbers."""
+    return [psutil.Process(server.pid), *sorted(others(server), key=lambda each: each.name())]
+
+
+def body_of(code: str) -> bytes:
+    return json.dumps({"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}).encode()
+
+
+def ask(connection: http.client.HTTPConnection, code: str) -> tuple[int, str]:
+    connection.request("POST", "/v2/models/code/infer", body_of(code))
+    response = connection.getresponse()
+    document = json.loads(response.read())
+    if response.status != 200:
+        return response.status, document["error"]
+    return 200, document["outputs"][0]["data"][0]
+
+
+class Busy:
+    """A request that an instance executes until it is told to end."""
+
+    def __init__(self, connection: http.client.HTTPConnection, folder: Path, name: str) -> None:
+        self._begun, self._end = folder / f"{name}.begun", folder / f"{name}.end"
+        code = (
+            f"open('{self._begun}', 'w').write(str({PARENT}))\n"
+            f"while not os.path.exists('{self._end}'): time.sleep(0.002)"
+        )
+        self.answers: list[tuple[int, str]] = []
+        self._thread = threading.Thread(target=lambda: self.answers.append(ask(connection, code)))
+        self._thread.start()
+        until(lambda: self._begun.exists() and self._begun.read_text(), "the instance to begin")
+
+    @property
+    def process(self) -> int:
+        """The id of the process that has the instance."""
+        return int(self._begun.read_text())
+
+    def end(self) -> tuple[int, str]:
+        self._end.touch()
+        self._thread.join(60)
+        return self.answers[0]
+
+
+def test_a_process_without_instances_uses_those_of_all_others(server: ServerProcess, tmp_path: Path) -> None:
+    first, second, third = (each.pid for each in numbered(server))
+    with connection_of_each(server) as one, connection_of_each(server) as two:
+        busy = [Busy(one[third], tmp_path, "a"), Busy(two[third], tmp_path, "b")]
+        assert {each.process for each in busy} == {first, second}
+        assert [each.end() for each in busy] == [(200, "done")] * 2
+
+
+def test_a_process_whose_instance_is_busy_uses_that_of_another(server: ServerProcess, tmp_path: Path) -> None:
+    first, second, _ = (each.pid for each in numbered(server))
+    with connection_of_each(server) as one, connection_of_each(server) as two:
+        for here, there in ((first, second), (second, first)):
+            busy = Busy(one[here], tmp_path, f"busy {here}")
+            assert busy.process == here
+            assert ask(two[here], PARENT) == (200, str(there))
+            assert busy.end() == (200, "done")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_tensors_of_every_size_pass_over_each_link(server: ServerProcess, size: int) -> None:
+    array = np.random.default_rng(size).random(size, np.float32)
+    tensor = {"name": "IN", "datatype": "FP32", "shape": [size], "parameters": {"binary_data_size": array.nbytes}}
+    head = json.dumps({"id": "x", "inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    with connection_of_each(server) as made:
+        for connection in [*made.values()] * 3:
+            headers = {"Inference-Header-Content-Length": str(len(head))}
+            connection.request("POST", "/v2/models/identity/infer", head + array.tobytes(), headers)
+            response = connection.getresponse()
+            body = response.read()
+            assert response.status == 200, body[:200]
+            end = int(response.headers["Inference-Header-Content-Length"])
+            assert json.loads(body[:end])["id"] == "x"
+            assert body[end:] == array.tobytes()
+
+
+def test_errors_of_another_process_are_those_of_a_single_one(server: ServerProcess) -> None:
+    missing = b'{"inputs": [], "id": "7"}'
+    found = set()
+    with connection_of_each(server) as made:
+        for connection in made.values():
+            connection.request("POST", "/v2/models/code/infer", missing)
+            response = connection.getresponse()
+            found.add((response.status, json.loads(response.read())["error"].partition(" for model")[0]))
+    assert found == {(400, "[request id: 7] expected 1 inputs but got 0 inputs")}
+
+
+def test_a_request_whose_client_has_left_is_cancelled_in_the_other_process(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    """It waits behind another one, and is never begun."""
+    third = numbered(server)[2].pid
+    with connection_of_each(server) as one, connection_of_each(server) as two, connection_of_each(server) as three:
+        busy = [Busy(one[third], tmp_path, "a"), Busy(two[third], tmp_path, "b")]
+        begun = tmp_path / "begun"
+        three[third].request("POST", "/v2/models/code/infer", body_of(f"open('{begun}', 'w').close()"))
+        waiting = 'nv_inference_pending_request_count{model="code",version="1"} 1'
+        until(lambda: waiting in metrics(server), "the request to wait")
+        three[third].close()
+        until(lambda: waiting not in metrics(server), "the request to be cancelled")
+        assert [each.end() for each in busy] == [(200, "done")] * 2
+        assert ask(one[third], "1") == (200, "1")
+        assert not begun.exists()
+
+
+def metrics(server: ServerProcess) -> str:
+    with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=30) as response:
+        return str(response.read(), "utf-8")
+
+
+def test_statistics_and_process_counts_have_each_request_once(server: ServerProcess) -> None:
+    def counts() -> tuple[int, float]:
+        successes = server.get("/v2/models/code/stats").json()["model_stats"][0]["inference_stats"]["success"]["count"]
+        lines = [each for each in metrics(server).splitlines() if each.startswith("naiad_process_requests_total{")]
+        return successes, sum(float(each.rpartition(" ")[2]) for each in lines)
+
+    before = counts()
+    with connection_of_each(server) as made:
+        for connection in [*made.values()] * 4:
+            assert ask(connection, "1") == (200, "1")
+    assert counts() == (before[0] + 4 * PROCESSES, before[1] + 4 * PROCESSES)
+
+
+def test_requests_reach_the_new_version_while_a_model_is_loaded_again(server: ServerProcess) -> None:
+    """None fails: one that meets a version that is gone is sent again."""
+    outcomes: list[tuple[int, str]] = []
+    is_over = threading.Event()
+
+    def run(connection: http.client.HTTPConnection) -> None:
+        while not is_over.is_set():
+            outcomes.append(ask(connection, "1"))
+
+    with connection_of_each(server) as one, connection_of_each(server) as two:
+        threads = [threading.Thread(target=run, args=(each,)) for each in (*one.values(), *two.values())]
+        for thread in threads:
+            thread.start()
+        for _ in range(4):
+            assert server.post("/v2/repository/models/code/load").status == 200
+        is_over.set()
+        for thread in threads:
+            thread.join(60)
+    assert set(outcomes) == {(200, "1")}
+
+
+def test_a_request_that_another_process_had_when_it_exited_fails_and_the_next_is_answered(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    first, second, third = (each.pid for each in numbered(server))
+    with connection_of_each(server) as one, connection_of_each(server) as two:
+        busy = [Busy(one[third], tmp_path, "a"), Busy(two[third], tmp_path, "b")]
+        os.kill(second, signal.SIGKILL)
+        lost = next(each for each in busy if each.process == second)
+        kept = next(each for each in busy if each.process == first)
+        until(lambda: lost.answers, "the request to fail")
+        text = "cannot finish the request: process 1 of the server, which had it, has exited; send it again"
+        assert lost.answers == [(500, text)]
+        assert kept.end() == (200, "done")
+        until(
+            lambda: len(others(server)) == PROCESSES - 1 and second not in {each.pid for each in others(server)}, "it"
+        )
+        alive = 'naiad_guests_alive{model="code",version="1"} 2'
+        until(lambda: alive in metrics(server), "its instance to serve again")
+        again = Busy(one[third], tmp_path, "again")
+        assert ask(two[third], "1") == (200, "1")
+        assert again.end() == (200, "done")
+
+
+@pytest.mark.slow
+def test_processes_killed_under_load_lose_connections_and_requests_that_they_had_only(tmp_path: Path) -> None:
+    """One of three processes has no instance. `NAIAD_KILL_SECONDS=300 pytest -k killed_under_load` runs it longer."""
+    seconds = float(os.environ.get("NAIAD_KILL_SECONDS", "4"))
+    models = repository(tmp_path / "models", ["identity"], identity=TWO)
+    with ServerProcess(models, f"--processes={PROCESSES}", work=tmp_path) as server:
+        outcomes, kills = kill_under_load(server, seconds, PROCESSES)
+        is_lost: Callable[[str], bool] = lambda each: "which had it, has exited; send it again" in each  # noqa: E731
+        assert kills > 0
+        assert outcomes["answered"] > 0
+        assert {each for each in outcomes if not is_lost(each)} <= {"answered", "closed"}
+        server.wait_health("ready")
+        print(f"{kills} kills: {dict(outcomes)}")
