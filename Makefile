@@ -57,7 +57,7 @@ bench: $(VENV)/.ready-dev  ## Beside the real Triton; writes docs/benchmarks.md
 bench-llm: $(VENV)/.ready-dev  ## Language models beside their engine and Triton; writes a section of that page
 	$(BIN)/python -m bench.llm
 
-bench-scaling: $(VENV)/.ready-dev  ## Over the number of frontend processes; writes a section of that page and a picture
+bench-scaling: $(VENV)/.ready-dev  ## Over the number of processes; writes a section of that page and a picture
 	$(BIN)/python -m bench.scaling
 
 bench-others: $(VENV)/.ready-dev  ## Beside FastAPI, LitServe, BentoML, MLServer and Ray Serve; writes a section of that page

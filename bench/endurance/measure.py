@@ -73,7 +73,7 @@ def read(pid: int) -> Reading:
     pids = set()
     for child in psutil.Process(pid).children():
         with contextlib.suppress(psutil.NoSuchProcess):
-            is_frontend = "naiad-frontend" in child.cmdline()
+            is_frontend = "naiad-process" in child.cmdline()
             family = [child, *child.children(recursive=True)]
             held = [(each.pid, found) for each in family if (found := _held_if_running(each.pid))]
             if is_frontend:

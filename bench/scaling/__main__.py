@@ -1,4 +1,4 @@
-"""`python -m bench.scaling`: requests/s, latency, CPU and memory over the number of frontends."""
+"""`python -m bench.scaling`: requests/s, latency, CPU and memory over the number of processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 FOLDER = ROOT / ".bench"
 ROUNDS, WINDOW = 5, 2.0
 QUICK_ROUNDS, QUICK_WINDOW = 1, 1.0
-_FLAG = "--frontends"
+_FLAG = "--processes"
 
 
 def main() -> int:
@@ -32,9 +32,9 @@ def main() -> int:
         return 2
     installed = _installed_reference()
     ours = install_ours(FOLDER, installed) if installed else Path(sys.executable).with_name("tritonserver")
-    programs = [Program(name_of(0), [str(ours)], {})]
-    if _has_frontends(ours):
-        programs = [Program(name_of(count), [str(ours), f"{_FLAG}={count}"], {}) for count in options.frontends]
+    programs = [Program(name_of(1), [str(ours)], {})]
+    if _has_processes(ours):
+        programs = [Program(name_of(count), [str(ours), f"{_FLAG}={count}"], {}) for count in options.processes]
     if installed:
         programs.append(Program(THEIRS, installed.server_command(), installed.server_environ(packages=True)))
     rounds = QUICK_ROUNDS if options.quick else ROUNDS
@@ -60,7 +60,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md even after --quick or --only")
     parser.add_argument(
-        "--frontends", nargs="+", type=int, default=counts(CORES), metavar="N", help="the numbers of frontends"
+        "--processes", nargs="+", type=int, default=counts(CORES), metavar="N", help="the numbers of processes"
     )
     return parser.parse_args()
 
@@ -74,7 +74,7 @@ def _installed_reference() -> reference.Reference | None:
     return reference.install(folder)
 
 
-def _has_frontends(program: Path) -> bool:
+def _has_processes(program: Path) -> bool:
     done = subprocess.run([str(program), "--help"], capture_output=True, text=True, check=True)
     return _FLAG in done.stdout
 

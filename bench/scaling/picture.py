@@ -1,4 +1,4 @@
-"""The picture of a run: requests/s, and CPU per request by role, over the number of frontends."""
+"""The picture of a run: requests/s, and CPU per request by role, over the number of processes."""
 
 from __future__ import annotations
 

@@ -9,13 +9,13 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-OWNER, FRONTENDS, GUESTS, OTHERS = "owner", "frontends", "guests", "others"
-ROLES = (OWNER, FRONTENDS, GUESTS, OTHERS)
+FIRST, FURTHER, GUESTS, OTHERS = "first process", "further ones", "guests", "others"
+ROLES = (FIRST, FURTHER, GUESTS, OTHERS)
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
 # Fields of /proc/PID/stat after the name (proc(5)): state, parent, ..., user and system time.
 _PARENT, _USER, _SYSTEM = 1, 11, 12
-_FRONTEND = "naiad-frontend"
+_FURTHER = "naiad-process"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,18 +45,18 @@ def parse_pss(text: str) -> int:
     return int(found[1]) * 1024 if found else 0
 
 
-def role_of(pid: int, process: Process, owner: int) -> str:
+def role_of(pid: int, process: Process, first: int) -> str:
     """What a process of a server's family does; recognised by its command line, for both servers."""
-    if pid == owner:
-        return OWNER
+    if pid == first:
+        return FIRST
     if "--instance" in process.arguments or process.arguments[0].endswith("triton_python_backend_stub"):
         return GUESTS
-    return FRONTENDS if _FRONTEND in process.arguments else OTHERS
+    return FURTHER if _FURTHER in process.arguments else OTHERS
 
 
-def family(processes: Mapping[int, Process], owner: int) -> dict[int, Process]:
-    """The owner and all processes below it."""
-    found = {owner: processes[owner]} if owner in processes else {}
+def family(processes: Mapping[int, Process], first: int) -> dict[int, Process]:
+    """The first process and all below it."""
+    found = {first: processes[first]} if first in processes else {}
     is_growing = True
     while is_growing:
         below = {pid: each for pid, each in processes.items() if each.parent in found and pid not in found}
@@ -65,16 +65,16 @@ def family(processes: Mapping[int, Process], owner: int) -> dict[int, Process]:
     return found
 
 
-def spent(before: Mapping[int, Process], after: Mapping[int, Process], owner: int) -> dict[str, float]:
+def spent(before: Mapping[int, Process], after: Mapping[int, Process], first: int) -> dict[str, float]:
     """CPU seconds between two readings by role; a process that has ended in between does not count."""
     seconds = dict.fromkeys(ROLES, 0.0)
     for pid, process in after.items():
         earlier = before.get(pid)
-        seconds[role_of(pid, process, owner)] += process.cpu - (earlier.cpu if earlier else 0.0)
+        seconds[role_of(pid, process, first)] += process.cpu - (earlier.cpu if earlier else 0.0)
     return seconds
 
 
-def read_family(owner: int) -> dict[int, Process]:
+def read_family(first: int) -> dict[int, Process]:
     """The server's processes now."""
     found = {}
     for folder in _PROC.iterdir():
@@ -83,13 +83,13 @@ def read_family(owner: int) -> dict[int, Process]:
                 parent, cpu = parse_stat((folder / "stat").read_text(errors="replace"))
                 arguments = (folder / "cmdline").read_text(errors="replace").split("\0")
                 found[int(folder.name)] = Process(parent, cpu, arguments)
-    return family(found, owner)
+    return family(found, first)
 
 
-def connection_memory(owner: int) -> int:
-    """Memory (PSS, bytes) of the processes that hold connections: the owner and its frontends."""
+def connection_memory(first: int) -> int:
+    """Memory (PSS, bytes) of the processes that hold connections."""
     total = 0
-    for pid, process in read_family(owner).items():
-        if role_of(pid, process, owner) in {OWNER, FRONTENDS}:
+    for pid, process in read_family(first).items():
+        if role_of(pid, process, first) in {FIRST, FURTHER}:
             total += parse_pss((_PROC / str(pid) / "smaps_rollup").read_text())
     return total

@@ -12,25 +12,25 @@ from bench.report import SCALING_BEGIN, SCALING_END, processor, table, with_sect
 from bench.results import THEIRS, Results
 from bench.scaling import session
 from bench.scaling.load import GENERATOR
-from bench.scaling.processes import FRONTENDS, GUESTS, OWNER
+from bench.scaling.processes import FIRST, FURTHER, GUESTS
 from bench.scaling.session import ALL, P50, P99, RATE, name_of
 
 PICTURE = "benchmarks-scaling.svg"
 _INTRODUCTION = """\
-Written by `make bench-scaling`: naiad with N frontend processes (`--frontends=N`; 0: one process does all), and the
+Written by `make bench-scaling`: naiad with N processes (`--processes=N`), and the
 real Triton where it is installed, in turns. Figures are medians; a ratio is the median of the ratios of each turn. CPU
-is from `/proc`: microseconds per request of the owner (the server's main process; of Triton the server), of the
-frontends, of the guests (of Triton the stubs), and of all processes. `add_sub` has {instances}; its tensors have 16
+is from `/proc`: microseconds per request of the first process (of Triton the server), of the
+further ones, of the guests (of Triton the stubs), and of all processes. `add_sub` has {instances}; its tensors have 16
 elements."""
 _CONNECTIONS = """\
 Connections that have carried one request each and stay open, beside {active:,} clients that send requests to
-`add_sub`. Memory is what the PSS of owner and frontends grew by for each idle connection; the kernel's buffers are not
-in it."""
+`add_sub`. Memory is what the PSS of the server's processes grew by for each idle connection; the kernel's buffers are
+not in it."""
 _BUSY = " **The machine was busy with other work: rates and latencies mean little, CPU per request and ratios more.**"
 _QUIET = 2.0
 """Load average for each core above which other work disturbs the run; the run itself causes less."""
 _LARGE_MACHINE = 16
-_NO_FRONTENDS = "This version has no `--frontends`, so N is 0."
+_NO_PROCESSES = "This version has no `--processes`, so N is 1."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,33 +69,26 @@ def _ratio(case: str, metric: str, one: str, other: str) -> Callable[[Results], 
 
 
 def _best(case: str, other: str) -> Callable[[Results], float | None]:
-    """The highest ratio of the rate of naiad with frontends to another server's."""
+    """The highest ratio of the rate of naiad with several processes to another server's."""
 
     def figure(results: Results) -> float | None:
-        ours = [name for name in results.samples.get(case, {}) if name not in {THEIRS, ZERO}]
+        ours = [name for name in results.samples.get(case, {}) if name not in {THEIRS, ONE}]
         ratios = [ratio for name in ours if (ratio := results.ratio(case, RATE, name, other)) is not None]
         return max(ratios, default=None)
 
     return figure
 
 
-ZERO, TWO = name_of(0), name_of(2)
+ONE, TWO = name_of(1), name_of(2)
 GOALS = (
-    Goal("CPU of all processes, 16 clients, N=0 / Triton", 0.33, False, _ratio(session.ONE_MODEL, ALL, ZERO, THEIRS)),
-    Goal(
-        "owner's CPU per request, 16 clients, N=2",
-        28,
-        False,
-        lambda results: results.median(session.ONE_MODEL, TWO, OWNER),
-        "us",
-    ),
-    Goal("CPU of all processes, 16 clients, N=2 / N=0", 1.2, False, _ratio(session.ONE_MODEL, ALL, TWO, ZERO)),
-    Goal("one client, p50, N=2 / N=0", 1.25, False, _ratio(session.ONE_CLIENT, P50, TWO, ZERO)),
-    Goal("one client beside a busy process, p50, N=0 / Triton", 1.0, False, _ratio(session.BESIDE, P50, ZERO, THEIRS)),
+    Goal("CPU of all processes, 16 clients, N=1 / Triton", 0.33, False, _ratio(session.ONE_MODEL, ALL, ONE, THEIRS)),
+    Goal("CPU of all processes, 16 clients, N=2 / N=1", 1.1, False, _ratio(session.ONE_MODEL, ALL, TWO, ONE)),
+    Goal("one client, p50, N=2 / N=1", 1.1, False, _ratio(session.ONE_CLIENT, P50, TWO, ONE)),
+    Goal("one client beside a busy process, p50, N=1 / Triton", 1.0, False, _ratio(session.BESIDE, P50, ONE, THEIRS)),
     Goal("one client beside a busy process, p50, N=2 / Triton", 1.0, False, _ratio(session.BESIDE, P50, TWO, THEIRS)),
-    Goal("identity of 1 MB, CPU of all processes, N=2 / N=0", 1.0, False, _ratio(session.LARGE, ALL, TWO, ZERO)),
-    Goal("one model, best rate / N=0", 3, True, _best(session.ONE_MODEL, ZERO), cores=_LARGE_MACHINE),
-    Goal("eight models, best rate / N=0", 6, True, _best(session.EIGHT_MODELS, ZERO), cores=_LARGE_MACHINE),
+    Goal("identity of 1 MB, CPU of all processes, N=2 / N=1", 1.0, False, _ratio(session.LARGE, ALL, TWO, ONE)),
+    Goal("one model, best rate / N=1", 3, True, _best(session.ONE_MODEL, ONE), cores=_LARGE_MACHINE),
+    Goal("eight models, best rate / N=1", 6, True, _best(session.EIGHT_MODELS, ONE), cores=_LARGE_MACHINE),
     Goal("one model, best rate / Triton", 2, True, _best(session.ONE_MODEL, THEIRS), cores=_LARGE_MACHINE),
 )
 
@@ -103,12 +96,12 @@ GOALS = (
 def section(results: Results, settings: str, cores: int) -> str:
     """The text of the section, with its markers."""
     instances = "one instance" if session.INSTANCES == 1 else f"{session.INSTANCES} instances"
-    parts = [SCALING_BEGIN, "## Frontends", _INTRODUCTION.format(instances=instances), _facts(settings, cores)]
-    if list(_servers(results)) in ([ZERO], [ZERO, THEIRS]):
-        parts.append(_NO_FRONTENDS)
+    parts = [SCALING_BEGIN, "## Several processes", _INTRODUCTION.format(instances=instances), _facts(settings, cores)]
+    if list(_servers(results)) in ([ONE], [ONE, THEIRS]):
+        parts.append(_NO_PROCESSES)
     parts.append(table(("", "goal", "reached", "met"), [goal.row(results, cores) for goal in GOALS]))
     if session.ONE_MODEL in results.samples:
-        parts.append(f"![Requests per second and CPU per request over the number of frontends]({PICTURE})")
+        parts.append(f"![Requests per second and CPU per request over the number of processes]({PICTURE})")
     for name, case in session.CASES.items():
         if name in results.samples:
             parts.append(f"### {case.title[0].upper()}{case.title[1:]}\n\n{_case_table(results, name)}")
@@ -135,15 +128,15 @@ def _servers(results: Results) -> dict[str, None]:
 
 
 def _case_table(results: Results, case: str) -> str:
-    head = ("", "requests/s", "/ N=0", "p50 us", "/ N=0", "/ Triton", "p99 us",
-            "CPU us owner", "frontends", "guests", "all", "/ N=0", "/ Triton")  # fmt: skip
+    head = ("", "requests/s", "/ N=1", "p50 us", "/ N=1", "/ Triton", "p99 us",
+            "CPU us first process", "further ones", "guests", "all", "/ N=1", "/ Triton")  # fmt: skip
     rows = []
     for server in results.samples[case]:
-        cells = [server, _figure(results, case, server, RATE), _quotient(results, case, RATE, server, ZERO)]
+        cells = [server, _figure(results, case, server, RATE), _quotient(results, case, RATE, server, ONE)]
         cells += [_figure(results, case, server, P50)]
-        cells += [_quotient(results, case, P50, server, other) for other in (ZERO, THEIRS)]
-        cells += [_figure(results, case, server, metric) for metric in (P99, OWNER, FRONTENDS, GUESTS, ALL)]
-        cells += [_quotient(results, case, ALL, server, other) for other in (ZERO, THEIRS)]
+        cells += [_quotient(results, case, P50, server, other) for other in (ONE, THEIRS)]
+        cells += [_figure(results, case, server, metric) for metric in (P99, FIRST, FURTHER, GUESTS, ALL)]
+        cells += [_quotient(results, case, ALL, server, other) for other in (ONE, THEIRS)]
         rows.append(cells)
     return table(head, rows)
 

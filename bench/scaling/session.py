@@ -24,8 +24,8 @@ CORES = len(os.sched_getaffinity(0))
 COPIES = 8
 # Requests of eight models from many clients keep the cores of a large machine busy.
 EIGHT_CLIENTS = 16 if CORES < 8 else 64
-# One guest runs one request at a time: on a large machine it would be what limits the rate of one model.
-INSTANCES = max(1, CORES // 4)
+# Each process has some of them; and one guest, which runs one request at a time, would be what limits the rate.
+INSTANCES = max(4, CORES // 4)
 IDLE, ACTIVE = 10_000, 1_000
 RATE, P50, P99, ALL = "requests/s", "p50", "p99", "all"
 IDLE_COUNT, IDLE_BYTES = "idle connections", "bytes per idle connection"
@@ -63,14 +63,14 @@ CONNECTIONS_LOAD = Load([_ADD_SUB], ACTIVE)
 NAMES = (*CASES, CONNECTIONS)
 
 
-def name_of(frontends: int) -> str:
-    """How results name naiad with this many frontends."""
-    return f"N={frontends}"
+def name_of(processes: int) -> str:
+    """How results name naiad with this many processes."""
+    return f"N={processes}"
 
 
 def counts(cores: int) -> list[int]:
-    """The numbers of frontends to measure: 0 and the powers of two up to the cores."""
-    return [0, *(1 << power for power in range(cores.bit_length()) if 1 << power <= cores)]
+    """The numbers of processes to measure: the powers of two up to the cores."""
+    return [1 << power for power in range(cores.bit_length()) if 1 << power <= cores]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The pure parts of the bench over frontends, and its client against a server; `make bench-scaling` measures."""
+"""The pure parts of the bench over processes, and its client against a server; `make bench-scaling` measures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench import report as page_report
 from bench.report import SCALING_BEGIN, SCALING_END
 from bench.results import THEIRS, Results
 from bench.scaling import client, load, picture, processes, report, session
-from bench.scaling.processes import FRONTENDS, GUESTS, OTHERS, OWNER, Process
+from bench.scaling.processes import FIRST, FURTHER, GUESTS, OTHERS, Process
 
 STAT = "7 (a (b) c) S 3 7 7 0 -1 4194560 100 0 0 0 250 50 9 9 20 0 4 0 100 200 300\n"
 GUEST = ("/usr/bin/python3", "--instance", "m_0", "--model", "/m/1/model.py")
@@ -29,19 +29,19 @@ def results_of(samples: dict[str, dict[str, list[dict[str, float]]]]) -> Results
     return results
 
 
-def reading(rate: float, owner: float, frontends: float, guests: float, p50: float = 100) -> dict[str, float]:
-    cpu = {OWNER: owner, FRONTENDS: frontends, GUESTS: guests, OTHERS: 0.0}
+def reading(rate: float, first: float, further: float, guests: float, p50: float = 100) -> dict[str, float]:
+    cpu = {FIRST: first, FURTHER: further, GUESTS: guests, OTHERS: 0.0}
     return {session.RATE: rate, session.P50: p50, session.P99: 2 * p50, **cpu, session.ALL: sum(cpu.values())}
 
 
 SAMPLES = {
     session.ONE_MODEL: {
-        "N=0": [reading(10000, 80, 0, 50), reading(5000, 160, 0, 100), reading(10000, 80, 0, 50)],
+        "N=1": [reading(10000, 80, 0, 50), reading(5000, 160, 0, 100), reading(10000, 80, 0, 50)],
         "N=2": [reading(30000, 20, 70, 50), reading(15000, 40, 140, 100), reading(30000, 20, 70, 50)],
         THEIRS: [reading(5000, 150, 0, 110), reading(2500, 300, 0, 220), reading(5000, 150, 0, 110)],
     },
-    session.EIGHT_MODELS: {"N=0": [reading(9000, 90, 0, 90)], "N=2": [reading(18000, 30, 80, 90)]},
-    session.CONNECTIONS: {"N=0": [{**reading(2000, 1, 0, 1), session.IDLE_COUNT: 10000.0, session.IDLE_BYTES: 4903.0}]},
+    session.EIGHT_MODELS: {"N=1": [reading(9000, 90, 0, 90)], "N=2": [reading(18000, 30, 80, 90)]},
+    session.CONNECTIONS: {"N=1": [{**reading(2000, 1, 0, 1), session.IDLE_COUNT: 10000.0, session.IDLE_BYTES: 4903.0}]},
 }
 
 
@@ -58,18 +58,18 @@ def test_cpu_is_told_apart_by_role_and_only_the_servers_family_counts():
     before = {
         1: Process(0, 100.0, ("init",)),
         10: Process(1, 2.0, ("tritonserver",)),
-        11: Process(10, 1.0, ("python3", "-c", "main()", "naiad-frontend", "38")),
+        11: Process(10, 1.0, ("python3", "-c", "main()", "naiad-process", "38")),
         12: Process(11, 1.0, ("python3", "sweeper")),
         20: Process(1, 5.0, GUEST),
     }
     after = before | {
         10: Process(1, 2.5, ("tritonserver",)),
-        11: Process(10, 3.0, ("python3", "-c", "main()", "naiad-frontend", "38")),
+        11: Process(10, 3.0, ("python3", "-c", "main()", "naiad-process", "38")),
         13: Process(10, 0.25, GUEST),  # started in between
         20: Process(1, 9.0, GUEST),  # of another server
     }
     seconds = processes.spent(processes.family(before, 10), processes.family(after, 10), 10)
-    assert seconds == {OWNER: 0.5, FRONTENDS: 2.0, GUESTS: 0.25, OTHERS: 0.0}
+    assert seconds == {FIRST: 0.5, FURTHER: 2.0, GUESTS: 0.25, OTHERS: 0.0}
 
 
 def test_stubs_of_the_reference_count_as_guests():
@@ -85,10 +85,8 @@ def test_this_process_is_found_in_proc_with_its_cpu():
     assert processes.connection_memory(os.getpid()) > 1 << 20
 
 
-@pytest.mark.parametrize(
-    ("cores", "expected"), [(1, [0, 1]), (2, [0, 1, 2]), (6, [0, 1, 2, 4]), (16, [0, 1, 2, 4, 8, 16])]
-)
-def test_frontends_are_the_powers_of_two_up_to_the_cores(cores, expected):
+@pytest.mark.parametrize(("cores", "expected"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4]), (16, [1, 2, 4, 8, 16])])
+def test_numbers_of_processes_are_the_powers_of_two_up_to_the_cores(cores, expected):
     assert session.counts(cores) == expected
 
 
@@ -182,25 +180,24 @@ def test_client_says_which_request_failed():
 def test_section_has_ratios_turn_by_turn_and_says_which_goals_are_met():
     text = report.section(results_of(SAMPLES), "settings", cores=2)
     assert "| N=2 | 30,000 | 3.00 | 100 | 1.00 | 1.00 | 200 | 20 | 70 | 50 | 140 | 1.08 | 0.54 |" in text
-    assert "| owner's CPU per request, 16 clients, N=2 | at most 28 us | 20.00 us | yes |" in text
-    assert "| CPU of all processes, 16 clients, N=0 / Triton | at most 0.33 x | 0.50 x | **no** |" in text
-    assert "| one client, p50, N=2 / N=0 | at most 1.25 x | not measured |  |" in text
-    assert "| one model, best rate / N=0 | at least 3 x | needs 16 cores |  |" in text
-    assert "| N=0 | 10,000 | 4,903 | 2,000 |" in text
-    assert "has no `--frontends`" not in text
+    assert "| CPU of all processes, 16 clients, N=1 / Triton | at most 0.33 x | 0.50 x | **no** |" in text
+    assert "| one client, p50, N=2 / N=1 | at most 1.1 x | not measured |  |" in text
+    assert "| one model, best rate / N=1 | at least 3 x | needs 16 cores |  |" in text
+    assert "| N=1 | 10,000 | 4,903 | 2,000 |" in text
+    assert "has no `--processes`" not in text
 
 
-def test_goals_for_large_machines_take_the_best_number_of_frontends():
+def test_goals_for_large_machines_take_the_best_number_of_processes():
     text = report.section(results_of(SAMPLES), "settings", cores=16)
-    assert "| one model, best rate / N=0 | at least 3 x | 3.00 x | yes |" in text
-    assert "| eight models, best rate / N=0 | at least 6 x | 2.00 x | **no** |" in text
+    assert "| one model, best rate / N=1 | at least 3 x | 3.00 x | yes |" in text
+    assert "| eight models, best rate / N=1 | at least 6 x | 2.00 x | **no** |" in text
     assert "| one model, best rate / Triton | at least 2 x | 6.00 x | yes |" in text
 
 
-def test_section_of_a_version_without_frontends_says_so():
-    text = report.section(results_of({session.ONE_MODEL: {"N=0": SAMPLES[session.ONE_MODEL]["N=0"]}}), "s", cores=2)
-    assert "This version has no `--frontends`" in text
-    assert "| N=0 | 10,000 | - | 100 | - | - | 200 | 80 | 0 | 50 | 130 | - | - |" in text
+def test_section_of_a_version_without_processes_says_so():
+    text = report.section(results_of({session.ONE_MODEL: {"N=1": SAMPLES[session.ONE_MODEL]["N=1"]}}), "s", cores=2)
+    assert "This version has no `--processes`" in text
+    assert "| N=1 | 10,000 | - | 100 | - | - | 200 | 80 | 0 | 50 | 130 | - | - |" in text
 
 
 def test_page_keeps_all_sections_when_another_program_writes_it(tmp_path):
@@ -224,7 +221,7 @@ def test_picture_is_svg_with_a_bar_for_each_role_and_a_line_for_each_case():
     texts = [each.text for each in drawn.iter() if each.tag.endswith("text")]
     assert tags.count("polyline") == 3  # one model, eight models, Triton
     assert texts.count("N=2") == 2
-    assert {"one model", "eight models", OWNER, FRONTENDS, GUESTS, THEIRS} <= set(texts)
+    assert {"one model", "eight models", FIRST, FURTHER, GUESTS, THEIRS} <= set(texts)
     bars = [each for each in drawn.iter() if each.tag.endswith("rect") and float(each.get("y", "0")) > 40]
     heights = sorted(float(each.get("height", "0")) for each in bars)
     # Shares of 20, 70 and 50 us of N=2 are drawn to scale.
