@@ -84,7 +84,10 @@ class Channel:
         except BlockingIOError:
             sent = 0
         except OSError:
-            return  # the process has ended, which its pidfd reports next
+            # The process has ended, which its pidfd reports next, or has closed its end, which the next read reports:
+            # libuv may have reported that already, when there was still something else to read, and never does again.
+            self._loop.call_soon(self._readable)
+            return
         if sent < len(data):
             self._outgoing += data[sent:]
             self._loop.add_writer(self._socket, self._writable)

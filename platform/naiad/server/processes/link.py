@@ -4,7 +4,8 @@ All frames of one turn of the event loop leave in one system call, at the turn's
 moment for others, since each call also wakes the other process.
 
 What was read is handled for a share of the turn (see `turns.py`), and the rest later. Nothing is read until it is
-handled, unless its handler waits for an answer.
+handled, unless its handler waits for an answer. Then the socket is read until nothing is there: a process that was
+killed before it had read everything leaves an error on it, which libuv reports once and never again.
 """
 
 from __future__ import annotations
@@ -182,8 +183,8 @@ class Link:
         return self._read()
 
     def _readable(self) -> None:
-        if not self._frames and self._receive():
-            self._handle_share()
+        if not self._frames:
+            self._read_share()
 
     def _read(self) -> bool:
         """Handle all that has arrived; whether anything has."""
@@ -216,19 +217,18 @@ class Link:
         self._frames += self._reader.feed(bytes(self._view[:size]))
         return True
 
-    def _handle_share(self) -> None:
-        """Handle what was read, for a share of the turn."""
+    def _read_share(self) -> None:
+        """Handle what was read, and read on until nothing is there, for a share of the turn."""
         frames = self._frames
         deadline = 0.0
-        while frames:
-            self._on_frame(*frames.popleft())
-            if frames:
-                now = perf_counter()
-                if not deadline:
-                    deadline = now + SHARE_SECONDS
-                elif now >= deadline:
-                    self._turns.defer(self._handle_share)
-                    break
+        while frames or self._receive():
+            if frames:  # else a part of one was read
+                self._on_frame(*frames.popleft())
+            if not deadline:
+                deadline = perf_counter() + SHARE_SECONDS
+            elif perf_counter() >= deadline:
+                self._turns.defer(self._read_share)
+                break
         self._on_received()
 
     def _handle_frames(self) -> None:
