@@ -715,7 +715,8 @@ def responses_frame(batch: Batch, entries: Sequence[bytes], flags: int, ended: i
     body = b"".join(entries)
     if len(body) > _MAX_BODY:
         return _responses_frames(batch, entries, flags, ended, reports)
-    body += reports
+    if reports:
+        body += reports
     size = wire.RESPONSES_HEAD.size + len(body)
     return (
         wire.RESPONSES_FRAME.pack(size, wire.Kind.RESPONSES, 0, batch.number, len(entries), flags, batch.started, ended)

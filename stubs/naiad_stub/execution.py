@@ -245,7 +245,9 @@ def end_batch(
 
     *reports* are what a native backend has reported of it, packed, at most `wire.MAX_REPORTS`.
     """
-    flags = wire.DONE | len(reports) << wire.REPORTS_SHIFT
+    flags, packed = wire.DONE, b""
+    if reports:
+        flags, packed = flags | len(reports) << wire.REPORTS_SHIFT, b"".join(reports)
     if batch.failed:
         entries = [*entries, *batch.failed]
     batch.requests = []
@@ -258,7 +260,7 @@ def end_batch(
     is_shared_kept = any(each is not None for each in shared_references)
     if is_shared_kept:
         flags |= wire.KEPT_SHARED
-    channel.send(responses_frame(batch, entries, flags, ended, b"".join(reports)))
+    channel.send(responses_frame(batch, entries, flags, ended, packed))
     if reference is not None:  # only now: the host must know that the block is kept before it is released
         kept.add(batch.block, reference)
     if is_shared_kept:
