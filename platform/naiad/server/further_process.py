@@ -1,7 +1,7 @@
-"""A frontend process: the listeners of a server, on an engine that is in the process that started this one.
+"""A process of a server beside the coordinator: listeners, branches of models, and links to the other processes.
 
-The owner of the models starts it with one end of a socket pair and the first message, its configuration. It ends with
-the owner: by a command, or by a signal of the kernel.
+The coordinator starts it with one end of a socket pair and the first message, its configuration. It ends with the
+coordinator: by a command, or by a signal of the kernel.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TRIM_PERIOD = 2.0
 
 
 class _RemoteMetrics:
-    """The models' own metrics, read from the owner."""
+    """The models' own metrics, read from the coordinator."""
 
     def __init__(self, engine: RemoteEngine) -> None:
         self._engine = engine
@@ -55,7 +55,7 @@ class _RemoteMetrics:
 
 
 class _RemoteState:
-    """The documents of the page, read from the owner."""
+    """The documents of the page, read from the coordinator."""
 
     def __init__(self, engine: RemoteEngine) -> None:
         self._engine = engine
@@ -66,7 +66,7 @@ class _RemoteState:
 
 
 class _Commands:
-    """The owner's commands, as events of the event loop."""
+    """The coordinator's commands, as events of the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, engine: RemoteEngine, branches: OwnBranches) -> None:
         self.configuration: asyncio.Future[tuple[int, FrontendConfiguration]] = loop.create_future()
@@ -146,14 +146,14 @@ async def _trim_periodically(engine: RemoteEngine) -> None:
 
 
 def main(descriptor: int) -> None:
-    """Serve until the owner ends this process.
+    """Serve until the coordinator ends this process.
 
     Args:
         descriptor: This process's end of the socket pair.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # Service managers send them to all processes: this one follows the owner. They are not ignored, which guests
-        # that it starts would inherit.
+        # Service managers send them to all processes: this one follows the coordinator. They are not ignored, which
+        # guests that it starts would inherit.
         signal.signal(number, lambda *_: None)
     heap.fix_thresholds()
     uvloop.run(_serve(socket.socket(fileno=descriptor)))
@@ -161,7 +161,7 @@ def main(descriptor: int) -> None:
 
 async def _serve(sock: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    engine = RemoteEngine(lambda: os._exit(1))  # the owner is gone, and with it every request
+    engine = RemoteEngine(lambda: os._exit(1))  # the coordinator is gone, and with it every request
     branches = engine.branches = OwnBranches(engine.send, engine.on_branch_opened)
     commands = _Commands(loop, engine, branches)
     engine.on_command = commands.on_command

@@ -62,7 +62,7 @@ class HttpApiPackage(Protocol):
         """The API, for the listeners of one process."""
 
     def owner_services(self, options: ServerOptions) -> Mapping[str, Callable[..., Any]]:
-        """What the APIs of frontend processes share, as functions that the owner of the models calls for them."""
+        """What the APIs of all processes share, as functions that the coordinator calls for them."""
 
     def adapter_names(self, version: Path) -> Sequence[str]:
         """Names of the adapters of a model's version, from its folder. Reads files: call it on a thread."""

@@ -50,7 +50,7 @@ _MAX_COPIED = 4096
 
 _FIRST_STEP = 1 << 10
 """Bytes that are parsed at once after the end of a request: there may be a dozen in them. In a frontend process each of
-them may cost a question to the owner, 0.3 ms."""
+them may cost a question to the coordinator, 0.3 ms."""
 _PARSER_STEP = 1 << 14
 """The same while it reads one long request. Parts of a body cost little each."""
 _DISCARDED = 1 << 20

@@ -1,1 +1,1 @@
-"""Frontends in separate processes: their messages with the owner of the models, and both sides of them."""
+"""A server of several processes: their messages, both ends of their links, branches, and what all of them share."""

@@ -1,4 +1,4 @@
-"""One end of the socket between a frontend process and the owner: frames with descriptors, in order, never blocking.
+"""One end of the socket between two processes of a server: frames with descriptors, in order, never blocking.
 
 All frames of one turn of the event loop leave in one system call, at the turn's end. Those that only free memory wait a
 moment for others, since each call also wakes the other process.

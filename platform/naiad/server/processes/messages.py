@@ -1,4 +1,4 @@
-"""Messages between a frontend process and the owner: frames of `naiad_stub.wire` with separate kinds.
+"""Messages between processes of a server: frames of `naiad_stub.wire` with separate kinds.
 
 Requests and responses are packed by hand where they repeat themselves. A *template* is what repeated requests have in
 common, a *layout* the same of responses; each is sent once, with a number. Everything else is pickled. Both processes
@@ -47,7 +47,7 @@ copyreg.pickle(MappingProxyType, lambda proxy: (_read_only, (dict(proxy),)))
 class FrameKind:
     """Numbers of the kinds of messages; plain integers, as in `naiad_stub.wire`."""
 
-    # frontend process to owner
+    # to the process with the models (the coordinator, or one with a branch)
     TEMPLATE = 1
     SHORT_REQUEST = 2
     REQUEST = 3
@@ -63,7 +63,7 @@ class FrameKind:
     USED_REGIONS = 13
     ORDERED = 14
     TELL_OWNER = 15
-    # owner to frontend process
+    # from the process with the models
     LAYOUT = 20
     RESPONSE = 21
     FULL_RESPONSE = 22
@@ -214,7 +214,7 @@ class RequestTemplate(NamedTuple):
 
 
 class TracedArrival(NamedTuple):
-    """What the owner needs to trace a request.
+    """What the coordinator needs to trace a request.
 
     Attributes:
         protocol: `HTTP` or `GRPC`.
@@ -295,7 +295,7 @@ class ResponseLayout(NamedTuple):
 
 
 class OwnerCall(NamedTuple):
-    """A call of a method of the engine's door, or of another service of the owner; as ORDER, one of the process."""
+    """A call of a method of the engine's door, or of another service of the coordinator; as ORDER, one of a process."""
 
     number: int
     method: str

@@ -1,4 +1,4 @@
-"""The owner's frontend processes: started, restarted with back-off, drained and stopped together."""
+"""The coordinator's frontend processes: started, restarted with back-off, drained and stopped together."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HANG_SECONDS = 30.0
 """A process that answers nothing for so long is killed: far longer than its loop is ever held by a request, or by a
 machine that swaps."""
 _PINGS = 6
-"""It is asked so often within that time. Where the owner itself was stopped meanwhile, one interval counts."""
+"""It is asked so often within that time. Where the coordinator itself was stopped meanwhile, one interval counts."""
 _SENT_LIMIT_SECONDS = 5.0
 """A process that does not read its socket for so long is hung, or will be late in any case."""
 _EXIT_SECONDS = 1.0

@@ -1,7 +1,7 @@
-"""Metrics of frontend processes: measured in each of them, added up by the owner.
+"""Metrics of the processes of a server: measured in each of them, added up by the coordinator.
 
 Each process reports its families when it is asked, which a scrape does. Counters never go backwards: what a process had
-reported last stays in the sum after it has exited. The owner itself counts requests, since none may be missing.
+reported last stays in the sum after it has exited. The coordinator itself counts requests, since none may be missing.
 """
 
 from __future__ import annotations

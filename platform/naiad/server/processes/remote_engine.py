@@ -132,7 +132,7 @@ class RemoteEngine:
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def ask(self, method: str, *arguments: Any, **keywords: Any) -> Any:
-        """Call a method of the owner, and block until it has returned.
+        """Call a method of the coordinator, and block until it has returned.
 
         Raises:
             NaiadError: What the method raised.
@@ -156,7 +156,7 @@ class RemoteEngine:
         return result.value
 
     async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
-        """Call a method of the owner.
+        """Call a method of the coordinator.
 
         Raises:
             NaiadError: What the method raised.
@@ -430,7 +430,7 @@ class RemoteEngine:
         return True
 
     def on_link_end(self) -> None:
-        """The owner has exited."""
+        """The coordinator has exited."""
         for waiting in self._calls.values():
             if isinstance(waiting, asyncio.Future) and not waiting.done():
                 waiting.set_exception(NotReadyError("Server exiting"))

@@ -49,7 +49,7 @@ class ReturnedRegions(NamedTuple):
 
 
 class FrontendProcesses(Protocol):
-    """All frontend processes, as the owner's registry needs them."""
+    """All frontend processes, as the coordinator's registry needs them."""
 
     def broadcast(self, kind: int, message: Any) -> None:
         """Send a message to all of them."""
@@ -133,12 +133,12 @@ class RemoteRegions:
     def __init__(self, engine: RemoteEngine, *, is_allowed: bool) -> None:
         """No regions; `is_allowed` as for `ClientRegions`."""
         self._engine = engine
-        # The owner has found the GPUs of the regions that it announces, and uses its own region in requests.
+        # The coordinator has found the GPUs of the regions that it announces, and uses its own region in requests.
         self._regions = ClientRegions(is_allowed=is_allowed, find_gpu=lambda _: bytes(16))
         self._taken: dict[str, Region | CudaRegion] = {}
 
     def on_command(self, kind: int, content: Any) -> None:
-        """Carry out a command of the owner."""
+        """Carry out a command of the coordinator."""
         if kind == FrameKind.REGION:
             self._add(content)
         elif kind == FrameKind.TAKE_REGIONS:
@@ -147,12 +147,12 @@ class RemoteRegions:
             self._settle(content)
 
     def _add(self, region: NewRegion | NewCudaRegion) -> None:
-        """Add a region that the owner has registered. One that cannot be opened any more is unknown here."""
+        """Add a region that the coordinator has registered. One that cannot be opened any more is unknown here."""
         with contextlib.suppress(NaiadError):
             _add(self._regions, region)
 
     def _take(self, number: int, names: Sequence[str]) -> None:
-        """Take regions out, until the owner says how that ends; report those that requests use."""
+        """Take regions out, until the coordinator says how that ends; report those that requests use."""
         used = []
         for name in names:
             if self._regions.has(name):
@@ -168,7 +168,7 @@ class RemoteRegions:
         for name in returned.taken:
             region = self._taken.pop(name, None)
             if name not in returned.used:
-                self._regions.discard(name)  # the owner did not wait for this process, if it has just started
+                self._regions.discard(name)  # the coordinator did not wait for this process, if it has just started
             elif region is not None:
                 self._regions.put(region)
 
@@ -211,7 +211,7 @@ class RemoteRegions:
         self._regions.check_allowed()
 
     def _receive(self, name: str) -> None:
-        """Take in what the owner has announced; wait for the end of an unregistration of *name*, or of any for ""."""
+        """Take in what was announced; wait for the end of an unregistration of *name*, or of any for ""."""
         self._engine.receive()
         while name in self._taken if name else self._taken:
             self._engine.receive(wait=True)

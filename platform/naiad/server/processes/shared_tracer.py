@@ -1,8 +1,8 @@
-"""Traces of requests that reach the server in several processes: the owner decides, and writes all of them.
+"""Traces of requests that reach the server in several processes: the coordinator decides, and writes all of them.
 
-While traces are on, frontend processes send requests with what a trace needs of them. So the owner samples the requests
-of all processes in one sequence. For each request that it traces, the frontend process reports when the response was
-sent.
+While traces are on, other processes send it requests with what a trace needs of them. So it samples the requests of all
+processes in one sequence. For each request that it traces, the process with the connection reports when the response
+was sent.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from naiad.server.processes.remote_engine import RemoteEngine
 
 
 class RemoteTracer:
-    """Implements `RequestTracer` in a frontend process.
+    """Implements `RequestTracer` in a process beside the coordinator.
 
     Attributes:
-        is_on: See `RequestTracer`; the owner announces changes, and waits until each process has taken them in.
+        is_on: See `RequestTracer`; the coordinator announces changes, and waits until each process has taken them in.
     """
 
     def __init__(self, engine: RemoteEngine) -> None:
@@ -50,7 +50,7 @@ class RemoteTracer:
             await self._engine.call("change_traces", model, dict(changes))
 
     def reopen(self) -> None:
-        """See `RequestTracer`: the owner has the file."""
+        """See `RequestTracer`: the coordinator has the file."""
 
     def close(self) -> None:
         """See `RequestTracer`: nothing is pending here."""
