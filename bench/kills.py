@@ -441,7 +441,7 @@ def _killable(pid: int) -> Iterator[tuple[str, psutil.Process]]:
     for process in psutil.Process(pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):
             command = " ".join(process.cmdline())
-            if "naiad-frontend" in command or "naiad-branch" in command:
+            if "naiad-process" in command:
                 yield "process", process
             elif "stub" in command:
                 yield "guest", process
