@@ -208,6 +208,7 @@ def test_a_port_that_is_taken_is_named(tmp_path, examine, name):
     (finding,) = document["findings"]
     assert (status, finding["code"]) == (1, "port-taken")
     assert finding["message"].startswith(f"{name} cannot be served at 127.0.0.1:{port}: ")
+    assert f" by process {os.getpid()} (" in finding["message"]
     assert finding["advice"] == f"choose another --{name}-port or stop the process that listens there"
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
+import psutil
 import pytest
 
 from naiad.config.server.command_line import read_options
@@ -28,8 +30,8 @@ def test_a_port_that_is_taken_is_named_with_what_to_do(name: str, service: str) 
         with pytest.raises(OptionError) as refused:
             require_free_ports(options(*(flag for key, flag in FREE.items() if key != name), *given))
     assert refused.value.message == (
-        f"cannot serve {service} at 127.0.0.1:{port}: Address already in use; set another address or port with "
-        f"--{name}-address or --{name}-port"
+        f"cannot serve {service} at 127.0.0.1:{port}: Address already in use by process {os.getpid()} "
+        f"({psutil.Process().name()}); set another address or port with --{name}-address or --{name}-port"
     )
     require_free_ports(options(*(flag for key, flag in FREE.items() if key != name), *given))
 

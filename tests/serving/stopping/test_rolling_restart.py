@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 from serving.repositories import repository
 from serving.stopping.clients import Clients, send_over_grpc, send_over_http
@@ -113,6 +114,6 @@ def test_servers_share_the_ports_of_clients_and_not_that_of_metrics(models, tmp_
             stack.callback(third.kill)
             assert third.wait_exit() == 1
         assert (
-            f"cannot serve metrics at 127.0.0.1:{first.metrics_port}: Address already in use; "
-            "set another address or port with --metrics-address or --metrics-port"
+            f"cannot serve metrics at 127.0.0.1:{first.metrics_port}: Address already in use by process {first.pid} "
+            f"({psutil.Process(first.pid).name()}); set another address or port with --metrics-address or --metrics-port"
         ) in third.log

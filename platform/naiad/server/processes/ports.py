@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import OptionError
+from naiad.core.listening import listener_at
 
 __all__ = ["require_free_ports", "reserved_ports"]
 
@@ -116,6 +118,6 @@ def _explained(service: str, address: str, port: int, advice: str) -> Iterator[N
     try:
         yield
     except OSError as problem:
-        raise OptionError(
-            f"cannot serve {service} at {address}:{port}: {problem.strerror or problem}; {advice}"
-        ) from problem
+        listener = listener_at(port) if problem.errno == errno.EADDRINUSE else ""
+        cause = f"{problem.strerror or problem}{listener and f' by {listener}'}"
+        raise OptionError(f"cannot serve {service} at {address}:{port}: {cause}; {advice}") from problem
