@@ -157,7 +157,10 @@ libc = ctypes.CDLL(None, use_errno=True)
 if libc.ptrace(16, {}, 0, 0):
     raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 """
-_TAKE_DESCRIPTOR = "ctypes.CDLL(None, use_errno=True).syscall(438, os.pidfd_open({}), 3, 0), ctypes.get_errno()"
+_TAKE_DESCRIPTOR = (
+    "__import__('ctypes').CDLL(None, use_errno=True).syscall(438, os.pidfd_open({}), 3, 0), "
+    "__import__('ctypes').get_errno()"
+)
 _EPERM = 1
 _SIGNALS = ("os.kill({}, 0)", "os.kill({}, 9)", "os.killpg({}, 9)")
 
@@ -170,7 +173,6 @@ def assert_unreadable(server, model, pid):
     for attempt in _ATTEMPTS:
         assert "PermissionError" in evaluate(server, model, attempt.format(pid)), attempt
     assert "PermissionError" in evaluate(server, model, _ATTACH.format(pid)), "ptrace"
-    evaluate(server, model, "globals().update(ctypes=__import__('ctypes'))")
     assert evaluate(server, model, _TAKE_DESCRIPTOR.format(pid)) == f"(-1, {_EPERM})", "pidfd_getfd"
 
 
