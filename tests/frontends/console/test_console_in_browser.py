@@ -443,7 +443,7 @@ def test_models_are_controlled_by_requests_of_the_page_alone(server):
     assert server.get("/v2/models/adder/ready").status == 200
 
 
-def test_without_the_flag_there_is_no_page_and_with_frontend_processes_there_is(tmp_path):
+def test_without_the_flag_there_is_no_page_and_with_two_processes_there_is(tmp_path):
     with ServerProcess(
         LANGUAGE_MODELS,
         "--ui=true",
@@ -455,6 +455,6 @@ def test_without_the_flag_there_is_no_page_and_with_frontend_processes_there_is(
         add(server, 1)
         state = server.get("/ui/data/state").json()
         assert {model["name"]: model["state"] for model in state["models"]}["adder"] == "READY"
-        assert [each["role"] for each in state["processes"]] == ["owner", "frontend 0", "frontend 1"]
+        assert [each["role"] for each in state["processes"]] == ["process 0", "process 1"]
         assert server.post("/ui/control/unload/adder", b"", {"naiad-console": "1"}).status == 403
         assert server.get("/ui/data/nothing").status == 400

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,6 +58,10 @@ def ask(connection: http.client.HTTPConnection, code: str) -> tuple[int, str]:
     return 200, document["outputs"][0]["data"][0]
 
 
+STUCK_SECONDS = 0.01
+"""See `_STUCK_NS` of `naiad.engine.serving.tracker`."""
+
+
 class Busy:
     """A request that an instance executes until it is told to end."""
 
@@ -70,6 +75,8 @@ class Busy:
         self._thread = threading.Thread(target=lambda: self.answers.append(ask(connection, code)))
         self._thread.start()
         until(lambda: self._begun.exists() and self._begun.read_text(), "the instance to begin")
+        # Before that, the next request takes it for one of those that end soon, and waits for its instance.
+        until(lambda: time.time() - self._begun.stat().st_mtime > 10 * STUCK_SECONDS, "it to count as a long request")
 
     @property
     def process(self) -> int:
