@@ -198,7 +198,8 @@ def test_required_calls_keep_the_templates_own_description_of_the_tools(client):
 
 def test_several_calls_are_permitted_unless_the_request_forbids_them(client):
     several = talk(client, "twice", tools=[RUN, STOP], tool_choice="required").choices[0]
-    assert [call.function.name for call in several.message.tool_calls] == ["run", "stop"]
+    # After the script the model may end, or by chance call again, which the grammar permits.
+    assert [call.function.name for call in several.message.tool_calls][:2] == ["run", "stop"]
     one = talk(client, "twice", tools=[RUN, STOP], tool_choice="required", parallel_tool_calls=False).choices[0]
     assert [call.function.name for call in one.message.tool_calls] == ["run"]
     assert one.finish_reason == "tool_calls"
