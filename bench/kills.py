@@ -48,7 +48,7 @@ LOST_AFTER = 60.0
 _SIZES = (8, 8, 8, 1_000, 40_000)
 _RESPONSES = 5
 _IS_KILLED = re.compile(
-    "exited|was killed|has ended|was lost: the instance|the stream ended|connection|closed|"
+    "exited|(was|were) killed|has ended|was lost: the instance|the stream ended|connection|closed|"
     "unavailable|disconnected|cannot connect|connect call failed|can not write request|IncompleteRead|GOAWAY|"
     "RST_STREAM|internal error from Core",
     re.IGNORECASE,
@@ -391,7 +391,7 @@ class Clients:
             async def load() -> None:
                 await self._grpc.load_model("swapped")
                 if not await self._grpc.is_model_ready("swapped"):
-                    raise WrongError("it is not ready after it was loaded")
+                    raise RuntimeError("the model is not ready: the guests of all its instances were killed")
 
             await self._outcomes.count("loads", load)
             await asyncio.sleep(1)
