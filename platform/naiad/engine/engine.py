@@ -41,6 +41,7 @@ from naiad.engine.serving.readiness import are_ready
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.settings import EngineSettings
 from naiad.engine.statistics.custom_metrics import ModelMetrics
+from naiad.engine.tickets import KEY_BITS, KEY_MASK
 from naiad.guests.sweeper import sweeper
 from naiad.models.polling import Snapshot
 from naiad.models.repository.layout import DUPLICATE_REASON, ModelFiles, models_named
@@ -63,8 +64,6 @@ _RELEASE_SECONDS = 2.0
 """How often versions release idle memory."""
 _FINISH_SECONDS = 0.02
 """How often to check whether sequences have ended while the server exits."""
-_KEY_BITS = 40
-_KEY_MASK = (1 << _KEY_BITS) - 1
 
 
 class _EngineState(enum.Enum):
@@ -423,7 +422,7 @@ class Engine:
                 self._refusals["exiting"] += 1
                 raise
         version = self.route(request.model_name, request.model_version)
-        return version.number << _KEY_BITS | version.submit(request, sink)
+        return version.number << KEY_BITS | version.submit(request, sink)
 
     @property
     def in_flight(self) -> int:
@@ -436,30 +435,20 @@ class Engine:
         """Whether requests are rejected because the server ends."""
         return self._state is _EngineState.EXITING
 
-    @staticmethod
-    def ticket_of(number: int, key: int) -> int:
-        """The ticket of a request that was forwarded to a version.
-
-        Args:
-            number: Number of the version's load.
-            key: Key of the request there.
-        """
-        return number << _KEY_BITS | key
-
     def cancel(self, ticket: int, *, drops_responses: bool = True) -> None:
         """See `EngineDoor.cancel`; without *drops_responses*, the sink gets what its guest still sends."""
-        version = self._registry.by_number.get(ticket >> _KEY_BITS)
+        version = self._registry.by_number.get(ticket >> KEY_BITS)
         if version is not None:
-            key = ticket & _KEY_MASK
+            key = ticket & KEY_MASK
             version.cancel(key)
             if drops_responses:
                 version.drop_responses(key)
 
     def confirm_sent(self, ticket: int, count: int = 1) -> None:
         """See `EngineDoor.confirm_sent`."""
-        version = self._registry.by_number.get(ticket >> _KEY_BITS)
+        version = self._registry.by_number.get(ticket >> KEY_BITS)
         if version is not None:
-            version.confirm_sent(ticket & _KEY_MASK, count)
+            version.confirm_sent(ticket & KEY_MASK, count)
 
     # -- loading ------------------------------------------------------------------------------------------------
 

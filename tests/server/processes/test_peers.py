@@ -55,9 +55,6 @@ class Models:
             sink.send(InferResponse(request.model_name, 1, request.request_id), True)
         return len(self.requests)
 
-    def ticket_of(self, number: int, key: int) -> int:
-        return key
-
     def cancel(self, ticket: int) -> None:
         self.cancelled.append(ticket)
 

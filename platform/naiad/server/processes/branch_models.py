@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from naiad.engine.served import Target
 from naiad.protocol.inference import InferRequest, Sink
-from naiad.server.processes.own_branches import OwnBranch, OwnBranches, ticket_of
+from naiad.server.processes.own_branches import OwnBranch, OwnBranches
 from naiad.server.processes.request_session import GoneError
 
 __all__ = ["BranchModels"]
@@ -32,11 +32,6 @@ class BranchModels:
     def submit(self, request: InferRequest, sink: Sink, load: int) -> int:
         """See `OwnModels`."""
         return self._find(request.model_name, load).submit(request, sink)
-
-    @staticmethod
-    def ticket_of(number: int, key: int) -> int:
-        """See `OwnModels`."""
-        return ticket_of(number, key)
 
     def _find(self, name: str, load: int) -> OwnBranch:
         branch = self._branches.find(load)

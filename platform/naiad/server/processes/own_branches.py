@@ -16,6 +16,7 @@ from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.serving.branches import BranchOrder, BranchReport
 from naiad.engine.serving.readiness import are_ready
 from naiad.engine.serving.version import ModelVersion
+from naiad.engine.tickets import KEY_BITS, KEY_MASK, ticket_of
 from naiad.guests.memory.frontend_memory import FrontendMemory
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
@@ -28,19 +29,7 @@ __all__ = ["OwnBranch", "OwnBranches"]
 
 logger = logging.getLogger("naiad.engine")
 
-KEY_BITS = 40
-_KEY_MASK = (1 << KEY_BITS) - 1
 _REPORT_SECONDS = 1.0
-
-
-def ticket_of(number: int, key: int) -> int:
-    """The ticket of a request to a branch, which is larger than the number of any request to another process.
-
-    Args:
-        number: Number of the version's load.
-        key: Key of the request there.
-    """
-    return number << KEY_BITS | key
 
 
 class OwnBranch:
@@ -192,14 +181,14 @@ class OwnBranches:
         """See `EngineDoor.cancel`."""
         branch = self._branches.get(ticket >> KEY_BITS)
         if branch is not None:
-            branch.version.cancel(ticket & _KEY_MASK)
-            branch.version.drop_responses(ticket & _KEY_MASK)
+            branch.version.cancel(ticket & KEY_MASK)
+            branch.version.drop_responses(ticket & KEY_MASK)
 
     def confirm_sent(self, ticket: int, count: int) -> None:
         """See `EngineDoor.confirm_sent`."""
         branch = self._branches.get(ticket >> KEY_BITS)
         if branch is not None:
-            branch.version.confirm_sent(ticket & _KEY_MASK, count)
+            branch.version.confirm_sent(ticket & KEY_MASK, count)
 
     def maintain(self) -> None:
         """Return idle memory; called periodically."""

@@ -21,6 +21,7 @@ from naiad.core.errors import NaiadError, NotReadyError, unexpected_error
 from naiad.engine.served import Target
 from naiad.engine.serving.forwarding import Forwarding
 from naiad.engine.serving.pending import ForwardedRequest
+from naiad.engine.tickets import ticket_of
 from naiad.frontends.regions import RegionPart
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.frontend_memory import FrontendMemory, SharedInputs
@@ -114,9 +115,6 @@ class OwnModels(Protocol):
 
     def submit(self, request: InferRequest, sink: Sink, load: int) -> int:
         """See `EngineDoor.submit`."""
-
-    def ticket_of(self, number: int, key: int) -> int:
-        """The ticket of a request that was forwarded to the version with that number."""
 
     def cancel(self, ticket: int) -> None:
         """See `EngineDoor.cancel`."""
@@ -400,7 +398,7 @@ class RequestSession:
         forwarding = None if target.direct is None else target.direct.forwarding
         if forwarding is not None:
             template.forwarding = forwarding
-            template.first_ticket = self._models.ticket_of(target.number, 0)
+            template.first_ticket = ticket_of(target.number, 0)
             template.layout = forwarding.known_layout(template, template.size)
         return template.layout
 

@@ -57,7 +57,6 @@ class _EngineModels:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.ticket_of = engine.ticket_of
         self.cancel = engine.cancel
         self.confirm_sent = engine.confirm_sent
 
