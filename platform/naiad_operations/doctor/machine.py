@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from naiad.config.server.options import ServerOptions
-from naiad.core.listening import listener_at
+from naiad.core.listening import listen_failure
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.room import free_room, needed_room, unused_bytes
 from naiad.environments.store.store import Store
@@ -36,14 +36,10 @@ def examine_ports(options: ServerOptions) -> Iterator[Finding]:
         problem = _listen_error(address, port) if allowed and port and not shared else None
         if problem is not None:
             taken = problem.errno == errno.EADDRINUSE
-            listener = listener_at(port) if taken else ""
             yield Finding(
                 severity=Severity.ERROR,
                 code="port-taken" if taken else "address",
-                message=(
-                    f"{name} cannot be served at {address}:{port}: {problem.strerror or problem}"
-                    f"{listener and f' by {listener}'}"
-                ),
+                message=f"{name} cannot be served at {address}:{port}: {listen_failure(problem, port)}",
                 advice=f"choose another --{name}-port" + (" or stop the process that listens there" if taken else "")
                 if taken or problem.errno == errno.EACCES
                 else f"choose another --{name}-address",

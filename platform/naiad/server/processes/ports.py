@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,7 +11,7 @@ from typing import Any
 
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import OptionError
-from naiad.core.listening import listener_at
+from naiad.core.listening import listen_failure
 
 __all__ = ["require_free_ports", "reserved_ports"]
 
@@ -118,6 +117,5 @@ def _explained(service: str, address: str, port: int, advice: str) -> Iterator[N
     try:
         yield
     except OSError as problem:
-        listener = listener_at(port) if problem.errno == errno.EADDRINUSE else ""
-        cause = f"{problem.strerror or problem}{listener and f' by {listener}'}"
+        cause = listen_failure(problem, port)
         raise OptionError(f"cannot serve {service} at {address}:{port}: {cause}; {advice}") from problem
