@@ -20,7 +20,6 @@ from naiad.engine.engine import Engine
 from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.frontends.console.page import StateSource
 from naiad.frontends.metrics.families import Family
-from naiad.frontends.metrics.naiad_families import connection_families, request_memory_families
 from naiad.frontends.metrics.server import MetricsFrontend
 from naiad.frontends.regions import ClientRegions
 from naiad.frontends.tracing.tracer import Tracer
@@ -137,14 +136,8 @@ class _ConsoleOfProcesses:
 
 def _own_families(listeners: Listeners, engine: Engine, pool: FrontendPool) -> Sequence[Family]:
     """The metrics of this process."""
-    count = listeners.count
-    return [
-        *connection_families(count),
-        *request_memory_families(listeners.memory),
-        *process_families(
-            str(COORDINATOR), connections=count.open, requests=max(engine.in_flight - pool.request_count, 0)
-        ),
-    ]
+    requests = max(engine.in_flight - pool.request_count, 0)
+    return process_families(COORDINATOR, listeners.count, listeners.memory, requests=requests)
 
 
 def _services(

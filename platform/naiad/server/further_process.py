@@ -26,7 +26,6 @@ from naiad.core import garbage_collection, heap
 from naiad.core.background_imports import import_in_background
 from naiad.core.errors import NaiadError
 from naiad.core.logs import ActiveLog, configure
-from naiad.frontends.metrics.naiad_families import connection_families, request_memory_families
 from naiad.guests.memory.frontend_memory import FrontendMemory
 from naiad.protocol.model_metrics import ModelMetricFamily
 from naiad.server.listeners import Listeners, ListenerServices, listen
@@ -126,12 +125,7 @@ class _Commands:
 
 def _report(engine: RemoteEngine, listeners: Listeners, number: int) -> None:
     """Send the metrics of this process to the coordinator."""
-    count = listeners.count
-    families = [
-        *connection_families(count),
-        *request_memory_families(listeners.memory),
-        *process_families(str(number), connections=count.open, requests=engine.request_count),
-    ]
+    families = process_families(number, listeners.count, listeners.memory, requests=engine.request_count)
     engine.send(pack(FrameKind.REPORT, ProcessReport(families=families)))
 
 

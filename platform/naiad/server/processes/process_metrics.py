@@ -13,6 +13,9 @@ from dataclasses import replace
 import psutil
 
 from naiad.frontends.metrics.families import Family, MetricType, Sample
+from naiad.frontends.metrics.naiad_families import connection_families, request_memory_families
+from naiad.frontends.open_connections import ConnectionCount
+from naiad.frontends.request_memory import RequestMemory
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -22,17 +25,19 @@ def role_of(number: int) -> str:
     return f"process {number}"
 
 
-def process_families(process: str, *, connections: int, requests: int) -> list[Family]:
-    """The families about one process of the server, which has *process* as its label.
+def process_families(number: int, count: ConnectionCount, memory: RequestMemory, *, requests: int) -> list[Family]:
+    """The families that each process of the server measures, those about itself with its number as the label.
 
     Args:
-        process: Its number; 0 is the coordinator.
-        connections: Number of its open connections.
+        number: Its number; 0 is the coordinator.
+        count: Of its clients' connections.
+        memory: Of its requests' bodies.
         requests: Number of requests that it has submitted, and whose last response it does not have.
     """
-    label = {"process": process}
-    memory = psutil.Process().memory_info().rss
+    label = {"process": str(number)}
     return [
+        *connection_families(count),
+        *request_memory_families(memory),
         Family(
             "naiad_process_cpu_seconds_total",
             "CPU time of a process of the server",
@@ -43,13 +48,13 @@ def process_families(process: str, *, connections: int, requests: int) -> list[F
             "naiad_process_memory_bytes",
             "Resident memory of a process of the server",
             MetricType.GAUGE,
-            [Sample(label, memory)],
+            [Sample(label, psutil.Process().memory_info().rss)],
         ),
         Family(
             "naiad_process_connections",
             "Number of open client connections of a process of the server, without those for metrics",
             MetricType.GAUGE,
-            [Sample(label, connections)],
+            [Sample(label, count.open)],
         ),
         Family(
             "naiad_process_requests_in_flight",
