@@ -241,8 +241,8 @@ class Clients:
         loops: list[Awaitable[None]] = []
         for _ in range(self._count):
             for model in ("plain", "single", "batched", "pipeline", "calls", "swapped"):
-                loops += [self._repeat(f"{model}, HTTP", self._infer(model, self._http, http_client, model))]
-                loops += [self._repeat(f"{model}, gRPC", self._infer(model, self._grpc, grpc_client, model))]
+                loops += [self._repeat(f"{model}, HTTP", self._infer(model, self._http, http_client))]
+                loops += [self._repeat(f"{model}, gRPC", self._infer(model, self._grpc, grpc_client))]
             loops += [self._sequences(self._http, http_client, "HTTP")]
             loops += [self._sequences(self._grpc, grpc_client, "gRPC")]
             loops += [self._repeat("stream, HTTP", self._events), self._repeat("stream, gRPC", self._responses)]
@@ -268,7 +268,7 @@ class Clients:
         size = size or random.choice(_SIZES)
         return np.arange(size, dtype=np.int64) + (next(self._numbers) << 20)
 
-    def _infer(self, model: str, client: object, module: object, kind: str) -> Callable[[], Awaitable[None]]:
+    def _infer(self, model: str, client: object, module: object) -> Callable[[], Awaitable[None]]:
         """A request to *model*, whose answer is its input and a known number."""
 
         async def request() -> None:
@@ -277,7 +277,7 @@ class Clients:
             given = module.InferInput("IN", shaped.shape, "INT64")  # type: ignore[attr-defined]
             given.set_data_from_numpy(shaped)
             result = await client.infer(model, [given], request_id=str(values[0]))  # type: ignore[attr-defined]
-            _compare(kind, result.as_numpy("OUT").reshape(-1), values + _ADDED[model])
+            _compare(model, result.as_numpy("OUT").reshape(-1), values + _ADDED[model])
 
         return request
 

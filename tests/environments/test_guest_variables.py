@@ -29,7 +29,7 @@ def test_folders_of_pythonpath_reach_guests_of_the_servers_own_interpreter_alone
     assert "PYTHONPATH" not in FOREIGN.environ({"PYTHONPATH": "/srv/modules"})
 
 
-def test_pythonpath_reaches_no_guest_of_a_server_whose_interpreter_ignores_it_as_in_a_bundle():
+def test_pythonpath_does_not_reach_the_guests_of_an_isolated_server_such_as_a_bundle():
     code = """
 from pathlib import Path
 from naiad.environments.ready_environment import ReadyEnvironment, withheld_variables

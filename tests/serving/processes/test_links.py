@@ -97,7 +97,9 @@ def test_a_process_without_instances_uses_those_of_all_others(server: ServerProc
         assert [each.end() for each in busy] == [(200, "done")] * 2
 
 
-def test_a_process_whose_instance_is_busy_uses_that_of_another(server: ServerProcess, tmp_path: Path) -> None:
+def test_a_request_goes_to_another_process_while_the_instance_here_is_busy(
+    server: ServerProcess, tmp_path: Path
+) -> None:
     first, second, _ = (each.pid for each in numbered(server))
     with connection_of_each(server) as one, connection_of_each(server) as two:
         for here, there in ((first, second), (second, first)):
@@ -135,7 +137,7 @@ def test_errors_of_another_process_are_those_of_a_single_one(server: ServerProce
     assert found == {(400, "[request id: 7] expected 1 inputs but got 0 inputs")}
 
 
-def test_a_request_whose_client_has_left_is_cancelled_in_the_other_process(
+def test_a_request_is_cancelled_in_the_other_process_when_its_client_leaves(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     """It waits behind another one, and is never begun."""

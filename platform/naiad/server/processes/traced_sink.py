@@ -11,7 +11,10 @@ __all__ = ["TracedSink"]
 
 
 class TracedSink:
-    """The owner's sink of a traced request. The trace ends once its last response was sent, or cannot be any more."""
+    """The coordinator's sink of a traced request of another process.
+
+    The trace ends once its last response was sent, or cannot be any more.
+    """
 
     __slots__ = ("_announce", "_is_answered", "_is_gone", "_protocol", "_recorder", "_sink")
 
@@ -20,9 +23,9 @@ class TracedSink:
 
         Args:
             recorder: Records the responses.
-            sink: Sends them to the frontend process.
+            sink: Sends them to that process.
             protocol: `HTTP` or `GRPC`.
-            announce: Has the frontend process report when it has sent them; called before the first one.
+            announce: Has that process report when it has sent them; called before the first one.
         """
         self._recorder = recorder
         self._sink = sink
@@ -43,13 +46,13 @@ class TracedSink:
             self._recorder.close()
 
     def on_sent(self, began: int, ended: int, *, final: bool) -> None:
-        """The frontend process has sent a response."""
+        """The other process has sent a response."""
         record_sending(self._recorder, self._protocol, began, ended)
         if final:
             self._recorder.close()
 
     def on_process_end(self) -> None:
-        """The frontend process has exited."""
+        """The other process has exited."""
         self._is_gone = True
         if self._is_answered:
             self._recorder.close()

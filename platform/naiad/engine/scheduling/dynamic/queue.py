@@ -201,8 +201,6 @@ class WaitingQueue(Generic[Item]):
 
     def next_deadline(self) -> int | None:
         """The next time at which a request expires; None for never."""
-        if not self._deadlines:
-            return None
         while self._deadlines and self._deadlines[0][2].container is None:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
