@@ -10,6 +10,7 @@ PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE :=
 # `make test PROCESSES=2`: servers under test serve their ports by so many processes. SHARE=1/3 runs a third of the files,
 # SLOW_SHARE=1/3 all tests but two thirds of the slow ones, and SERVER_SHARE=1/2 all but half of the others that start servers.
+# WITHIN=300 skips those of both kinds that would begin after so many seconds.
 export NAIAD_TEST_PROCESSES := $(PROCESSES)
 
 .PHONY: demo demo-llm demo-ray test quick mutation check docs bench bench-llm bench-scaling bench-declared bench-others gpu-check changelog proto clean
@@ -34,7 +35,7 @@ demo-ray: $(VENV)/.ready-demo-ray  ## Two nodes of a Ray cluster under load: upd
 	$(BIN)/python examples/demo/demo_ray.py
 
 test: $(VENV)/.ready-dev  ## Every test; TESTS='-m "not slow"' leaves some out
-	$(BIN)/python -m pytest $(PARALLEL) $(if $(SHARE),--share=$(SHARE)) $(if $(SLOW_SHARE),--slow-share=$(SLOW_SHARE)) $(if $(SERVER_SHARE),--server-share=$(SERVER_SHARE)) $(TESTS)
+	$(BIN)/python -m pytest $(PARALLEL) $(if $(SHARE),--share=$(SHARE)) $(if $(SLOW_SHARE),--slow-share=$(SLOW_SHARE)) $(if $(SERVER_SHARE),--server-share=$(SERVER_SHARE)) $(if $(WITHIN),--within=$(WITHIN)) $(TESTS)
 
 quick: $(VENV)/.ready-dev  ## The tests that start no server process and build no environment, and a few that do
 	$(BIN)/python -m pytest $(PARALLEL) $(if $(SHARE),--share=$(SHARE)) --hypothesis-profile=quick -m "smoke or not (slow or server or builds)"

@@ -6,16 +6,19 @@ import gc
 import logging
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from support.once import once
-from support.selection import deselect_other_shares, is_slow, put_longest_first, starts_quick_server
+from support.selection import deselect_other_shares, is_sampled, is_slow, put_longest_first, starts_quick_server
 from support.server import ServerProcess, shared_guests
 
 from naiad.environments.store.placement import spread
+
+_LAST_START = "NAIAD_TEST_LAST_START"  # a variable that workers inherit
 
 # Hundreds of processes import numpy, whose OpenBLAS starts a thread for each core: time that no test is about.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -108,11 +111,27 @@ def _knows_servers(namespace: Mapping[str, object]) -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--share`, `--slow-share` and `--server-share`."""
+    """Add `--share`, `--slow-share`, `--server-share` and `--within`."""
     what = "run only the Kth of N shares of the files, which their names decide"
     parser.addoption("--share", metavar="K/N", help=what)
     parser.addoption("--slow-share", metavar="K/N", help="the same for tests marked as slow alone; all others run")
     parser.addoption("--server-share", metavar="K/N", help="the same for tests that start servers and are not slow")
+    what = "run tests that are slow or start servers last, and skip those that would begin after so many seconds"
+    parser.addoption("--within", metavar="SECONDS", type=float, help=what)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Note when the last test that is slow or starts a server may begin, for all processes that run tests."""
+    within = config.getoption("within")
+    if within is not None:
+        os.environ.setdefault(_LAST_START, str(time.time() + within))
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures start servers
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what would begin too late: CI has a quarter of an hour on any machine."""
+    if _LAST_START in os.environ and is_sampled(item) and time.time() > float(os.environ[_LAST_START]):
+        pytest.skip("the time for tests that are slow or start servers is over")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -127,4 +146,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if server_share is not None:
         config.hook.pytest_deselected(items=deselect_other_shares(items, server_share, starts_quick_server))
     if hasattr(config, "workerinput"):
-        put_longest_first(items)
+        put_longest_first(items, sampled_last=config.getoption("within") is not None)

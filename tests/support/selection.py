@@ -49,28 +49,40 @@ def starts_quick_server(item: pytest.Item) -> bool:
     return item.get_closest_marker("server") is not None and not is_slow(item)
 
 
+def is_sampled(item: pytest.Item) -> bool:
+    """Whether CI runs a share of the tests of this kind: those that are slow or start servers."""
+    return is_slow(item) or item.get_closest_marker("server") is not None
+
+
 def _file_of(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
 
 
-def put_longest_first(items: list[pytest.Item]) -> None:
+def put_longest_first(items: list[pytest.Item], *, sampled_last: bool = False) -> None:
     """In a parallel run, begin with the files that take longest, so that none of them runs alone at the end.
 
     They are recognised by a longer timeout and by tests marked as slow. Xdist itself begins with the files that have
     most tests, but the longest files have one or two (so `make test` turns that off).
+
+    Args:
+        items: Collected tests.
+        sampled_last: Whether files of which CI runs a share come after all others: they may be left out.
     """
     limits: dict[str, float] = {}
     slow: Counter[str] = Counter()
     tests: Counter[str] = Counter()
+    sampled: set[str] = set()
     for item in items:
         file = _file_of(item)
+        if is_sampled(item):
+            sampled.add(file)
         marker = item.get_closest_marker("timeout")
         limits[file] = max(limits.get(file, 0), marker.args[0] if marker is not None and marker.args else 0)
         slow[file] += is_slow(item)
         tests[file] += 1
 
-    def weight(item: pytest.Item) -> tuple[float, int, int]:
+    def weight(item: pytest.Item) -> tuple[bool, float, int, int]:
         file = _file_of(item)
-        return limits[file], slow[file], tests[file]
+        return sampled_last and file not in sampled, limits[file], slow[file], tests[file]
 
     items.sort(key=weight, reverse=True)  # stable: tests of a file stay together, in the order they have

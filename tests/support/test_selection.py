@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from support.selection import deselect_other_shares
+
+ROOT = Path(__file__).parents[2]
 
 
 class Item(NamedTuple):
@@ -49,3 +55,13 @@ def test_an_invalid_share_is_refused_with_an_example(share):
         pytest.UsageError, match=f"cannot run the share '{share}' of the tests: give K/N, K from 1 to N, such as 1/3"
     ):
         deselect_other_shares(list(ITEMS), share)
+
+
+def test_tests_that_start_servers_too_late_are_skipped_and_all_others_run():
+    files = ["tests/support/test_server_process.py", "tests/support/test_selection.py"]
+    command = [sys.executable, "-m", "pytest", "-rs", "--within=-1", "-k", "server_process or single", *files]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("NAIAD_TEST_", "PYTEST_"))}
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=100, check=False)
+    assert "the time for tests that are slow or start servers is over" in done.stdout
+    assert "1 passed" in done.stdout
+    assert done.returncode == 0
