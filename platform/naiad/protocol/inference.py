@@ -127,7 +127,7 @@ class InferRequest:
         flags: SEQUENCE_START and SEQUENCE_END.
         priority: Priority level, 0 for the model's default.
         timeout_us: Timeout in microseconds, 0 for none.
-        layout_key: Equal for requests that differ in nothing but their id and their tensors' bytes, so that what the
+        layout_key: Equal for requests that differ in nothing that a check against a plan looks at, so that what the
             check of one of them found holds for all; None if unknown. Frontends use a fresh `object()` for each form of
             request they recognise.
         trace: Its trace; None for requests that are not traced.

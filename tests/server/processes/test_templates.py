@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
 from server.processes.pair import Pair, Sink, request, run
+
+from naiad.protocol.inference import SEQUENCE_START
 
 CHANGES = 20
 
@@ -35,5 +41,35 @@ def test_a_request_on_its_way_at_the_change_finds_its_template() -> None:
         await pair.settle(lambda: sink.responses)
         assert [each.model_name for each in pair.engine.requests] == ["m"]
         await pair.settle(lambda: not pair.session.requests.template_count)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"priority": 3},
+        {"timeout_us": 5},
+        {"flags": SEQUENCE_START},
+        {"correlation_id": 7},
+        {"correlation_id": "s"},
+        {"correlation_id": ""},
+    ],
+)
+def test_requests_of_one_layout_may_differ_in_all_that_is_not_part_of_a_layout(fields: dict[str, Any]) -> None:
+    """So do those of an ensemble's step, and of a model that calls another one."""
+
+    async def test(pair: Pair) -> None:
+        sink = Sink()
+        pair.know_route("m")
+        plain = request("m")
+        for sent in (plain, replace(plain, **fields), plain):
+            pair.remote.submit(sent, sink)
+        await pair.settle(lambda: len(sink.responses) == 3)
+        assert [{name: getattr(each, name) for name in fields} for each in pair.engine.requests] == [
+            {name: getattr(plain, name) for name in fields},
+            fields,
+            {name: getattr(plain, name) for name in fields},
+        ]
 
     run(test)

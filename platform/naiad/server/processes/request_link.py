@@ -93,8 +93,7 @@ class _KnownTemplate(NamedTuple):
         offsets: Where each begins.
         size: Bytes of all together.
         is_dense: Whether they have no gaps between them.
-        is_plain: Whether requests with the layout key that it was found by have nothing else, parameters excepted: a
-            frontend may add headers of the client to these.
+        has_no_strings: Whether no request with the layout key that it was found by has counted strings.
     """
 
     number: int
@@ -102,7 +101,7 @@ class _KnownTemplate(NamedTuple):
     offsets: tuple[int, ...]
     size: int
     is_dense: bool
-    is_plain: bool = False
+    has_no_strings: bool = False
 
 
 _PendingRequest: TypeAlias = "tuple[Sink, str, tuple[InferRequest, TracedArrival | None] | None]"
@@ -380,7 +379,10 @@ class RequestLink:
                 arrival is None
                 and not request.parameters
                 and regions is None
-                and (template.is_plain or _is_plain(request))
+                # Requests of ensembles and models may have the same layout key and differ in any of these.
+                and request.correlation_id == 0
+                and not (request.flags or request.priority or request.timeout_us)
+                and (template.has_no_strings or all(tensor.strings is None for tensor in inputs))
             ):
                 request_id = request.request_id.encode("utf-8", "surrogatepass") if request.request_id else b""
                 context = orjson.dumps(dict(request.propagated)) if request.propagated else b""
@@ -510,7 +512,7 @@ class RequestLink:
             known.templates[signature] = template
         if request.layout_key is not None and request.device is None:
             if all(tensor.datatype is not Datatype.BYTES for tensor in inputs):  # whose strings may have been counted
-                template = template._replace(is_plain=_is_plain(request))
+                template = template._replace(has_no_strings=True)
             known.templates[request.layout_key] = template
             self._template_count += 1
         return template
@@ -796,18 +798,6 @@ class _TimedSink:
         self._sink.send(response, final)
         times = TRACED_SENDING.pack(self._number, began, time.monotonic_ns(), FINAL if final else 0)
         self._report(wire.frame(FrameKind.TRACED_SENDING, times))
-
-
-def _is_plain(request: InferRequest) -> bool:
-    """Whether a request without parameters has nothing that a short request has no place for."""
-    return not (
-        request.correlation_id
-        or isinstance(request.correlation_id, str)
-        or request.flags
-        or request.priority
-        or request.timeout_us
-        or any(tensor.strings is not None for tensor in request.inputs)
-    )
 
 
 def _joined(buffers: Sequence[Buffer], template: _KnownTemplate) -> bytes:
