@@ -258,6 +258,7 @@ def start_processes(
 
     assert memory is not None
     branches.services = engine.services
+    engine.services.calls.ask_again = branches.gather_waits
     engine.count_elsewhere = branches.gather
     spawned = SpawnedProcesses()
     stack.push_async_callback(spawned.close)

@@ -7,24 +7,40 @@ into the caller it would wait forever.
 A call that its instance waits for may close a cycle of instances that wait for each other. It is rejected with an error
 that names the cycle; the reference hangs. Calls by other threads than the main one are not looked at: only the guest
 could know what its threads wait for. Other texts are the reference's (PB src/request_executor.cc).
+
+Other processes of the server execute calls of their guests, too, and report what these wait for if that lasts. Such a
+report may be old: the coordinator asks again before it rejects a call because of one. What each call waited for at both
+times, by the number of the call, it has waited for in between, so all of it at the same time.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 from naiad.config.model.ensemble import ENSEMBLE_PLATFORM
 from naiad.core.errors import Code, ModelError, NaiadError, NotReadyError
-from naiad.engine.registry import Registry
-from naiad.engine.scheduling.deadlock import deadlock_cycle
+from naiad.engine.scheduling.deadlock import deadlock_cycle, find_deadlocked
 from naiad.engine.served import Target
 from naiad.guests.calls import ModelCall
 from naiad.guests.worker import Worker
 from naiad.protocol.device_bytes import DeviceUse
 from naiad.protocol.inference import CALL_CHAIN, DEVICE_INPUTS, DEVICE_OUTPUTS, NO_HEADERS, InferResponse, Sink
 
-__all__ = ["ModelCalls"]
+__all__ = ["CallId", "CallTargets", "Events", "ModelCalls"]
+
+CallId: TypeAlias = tuple[Worker, int]
+"""The calling guest, and its number of the call."""
+Events: TypeAlias = Sequence[Collection[Worker]]
+"""What a call waits for: see `Target.waits_of`."""
+
+
+class CallTargets(Protocol):
+    """Finds what a call goes to: the registry, or the branches of a process."""
+
+    def find(self, name: str, version: int) -> Target:
+        """What a request to a name and version goes to; raises NaiadError if nothing serves it."""
 
 
 class _PendingCall:
@@ -83,12 +99,17 @@ class ModelCalls:
 
     Attributes:
         made: How many calls were accepted since the start, by the names of the calling and the called model.
+        ask_again: Has other processes report what their guests wait for; calls its argument when they have.
     """
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, targets: CallTargets) -> None:
+        """No calls yet; *targets* finds what they go to."""
         self.made: Counter[tuple[str, str]] = Counter()
-        self._registry = registry
+        self.ask_again: Callable[[Callable[[], None]], None] = lambda then: then()
+        self._targets = targets
         self._calls: dict[Worker, dict[int, _PendingCall]] = {}
+        self._reported: dict[Worker, Mapping[int, Events]] = {}
+        self._suspected: frozenset[CallId] | None = None  # blocking calls when other processes were asked again
 
     def on_call(self, worker: Worker, call: ModelCall) -> None:
         """Submit a call; a call that is rejected gets the error as its response."""
@@ -118,6 +139,10 @@ class ModelCalls:
         if version.is_waiting(pending.key):
             self._reject_cycle(pending)
 
+    def open_calls(self) -> Iterator[CallId]:
+        """All calls that do not have their last response."""
+        return ((worker, number) for worker, calls in self._calls.items() for number in calls)
+
     def is_calling(self, worker: Worker) -> bool:
         """Whether a model waits for results of its calls."""
         return any(not pending.is_discarded for pending in self._calls.get(worker, {}).values())
@@ -145,6 +170,7 @@ class ModelCalls:
 
     def on_worker_exit(self, worker: Worker) -> None:
         """Cancel the calls of a guest that has exited."""
+        self._reported.pop(worker, None)
         for pending in self._calls.pop(worker, {}).values():
             pending.is_discarded = True
             pending.version.drop_responses(pending.key)
@@ -163,7 +189,7 @@ class ModelCalls:
 
     def _find(self, call: ModelCall) -> Target:
         request = call.request
-        version = self._registry.find(request.model_name, request.model_version)
+        version = self._targets.find(request.model_name, request.model_version)
         # While its guests restart, the call waits for the next one, as a client's request does.
         if version.reason:
             raise NotReadyError(
@@ -194,30 +220,81 @@ class ModelCalls:
 
     def on_call_waiting(self) -> None:
         """A call waits that was sent to an idle instance of another process, which was not idle any more."""
-        for calls in list(self._calls.values()):
-            for pending in list(calls.values()):
-                if pending.key and pending.version.is_waiting(pending.key):
-                    self._reject_cycle(pending)
+        self._look_for_cycles()
 
-    def _reject_cycle(self, last: _PendingCall) -> None:
-        """Reject the call *last* if it closes a cycle of instances that wait for each other."""
-        cycle = deadlock_cycle(last.worker, self._waits()) if last.is_blocking_instance else ()
-        if cycle:
-            names = " -> ".join(f"'{worker.spec.name}'" for worker in cycle)
-            error = NaiadError(
-                f"Model {last.call.request.model_name} - Error when running inference: the call can never be answered, "
-                f"as all instances that could wait on each other: {names}. Give one of these models more instances, or "
-                "call from decoupled models whose execute returns meanwhile"
-            )
-            last.version.reject_waiting(last.key, error)
+    def on_waits_reported(self, waits: Mapping[Worker, Mapping[int, Events] | None]) -> None:
+        """Another process has reported what its guests wait for.
 
-    def _waits(self) -> Mapping[Worker, Sequence[Collection[Worker]]]:
+        Args:
+            waits: For each of these guests, what each of its calls waits for that the process executes itself and that
+                block the guest; None for a guest that waits for nothing, and of which nothing else is known.
+        """
+        for worker, calls in waits.items():
+            if calls is None:
+                self._reported.pop(worker, None)
+            else:
+                self._reported[worker] = calls
+        if any(calls is not None for calls in waits.values()):
+            self._look_for_cycles()
+
+    def blocking_calls(self) -> dict[CallId, Events]:
+        """What each call waits for that blocks its instance."""
+        found: dict[CallId, Events] = {
+            (worker, number): pending.version.waits_of(pending.key)
+            for worker, calls in self._calls.items()
+            for number, pending in calls.items()
+            if pending.is_blocking_instance
+        }
+        for worker, reported in self._reported.items():
+            for number, events in reported.items():
+                found[worker, number] = events
+        return found
+
+    def _look_for_cycles(self, among: Container[CallId] | None = None) -> None:
+        """Reject calls that wait, and that close cycles of instances that wait for each other."""
+        # A call without a key is being submitted: `on_call` looks at it next.
+        pending_calls = [pending for calls in self._calls.values() for pending in calls.values() if pending.key]
+        waiting = [pending for pending in pending_calls if pending.version.is_waiting(pending.key)]
+        if waiting and find_deadlocked(self._waits(among)):
+            for pending in waiting:
+                if pending.version.is_waiting(pending.key):
+                    self._reject_cycle(pending, among)
+
+    def _reject_cycle(self, last: _PendingCall, among: Container[CallId] | None = None) -> None:
+        """Reject the call *last* if it closes a cycle of instances that wait for each other.
+
+        Without *among*, and if other processes have reported that guests wait, they are asked again first.
+        """
+        cycle = deadlock_cycle(last.worker, self._waits(among)) if last.is_blocking_instance else ()
+        if not cycle:
+            return
+        if among is None and self._reported:
+            self._ask_again()
+            return
+        names = " -> ".join(f"'{worker.spec.name}'" for worker in cycle)
+        error = NaiadError(
+            f"Model {last.call.request.model_name} - Error when running inference: the call can never be answered, "
+            f"as all instances that could wait on each other: {names}. Give one of these models more instances, or "
+            "call from decoupled models whose execute returns meanwhile"
+        )
+        last.version.reject_waiting(last.key, error)
+
+    def _ask_again(self) -> None:
+        if self._suspected is None:
+            self._suspected = frozenset(self.blocking_calls())
+            self.ask_again(self._on_asked_again)
+
+    def _on_asked_again(self) -> None:
+        among, self._suspected = self._suspected, None
+        self._look_for_cycles(among)
+        self._look_for_cycles()  # of calls that have come meanwhile
+
+    def _waits(self, among: Container[CallId] | None = None) -> Mapping[Worker, Events]:
         """For each blocked instance, for each of its calls: the instances that could answer it."""
         waits: defaultdict[Worker, list[Collection[Worker]]] = defaultdict(list)
-        for worker, calls in self._calls.items():
-            for pending in calls.values():
-                if pending.is_blocking_instance:
-                    waits[worker] += pending.version.waits_of(pending.key)
+        for call, events in self.blocking_calls().items():
+            if among is None or call in among:
+                waits[call[0]] += events
         return waits
 
 

@@ -24,7 +24,7 @@ from naiad.protocol.delivery import send_safely
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.metadata import InstanceStatus, MemoryUse
 
-__all__ = ["BranchCounts", "BranchMaker", "BranchOrder", "BranchReport", "Branches", "Spreading"]
+__all__ = ["BranchCounts", "BranchMaker", "BranchOrder", "BranchReport", "Branches", "ProcessCounts", "Spreading"]
 
 _MOVE_SECONDS = 0.002
 """How often requests that wait are looked at: an instance of a branch may be idle."""
@@ -86,6 +86,20 @@ class BranchReport(NamedTuple):
     statuses: Sequence[InstanceStatus]
     is_asked: bool
     typical: int
+
+
+class ProcessCounts(NamedTuple):
+    """What a process with branches has counted.
+
+    Attributes:
+        received: Requests of its clients that it has answered, or sent to other branches.
+        calls: Calls of its guests that it has executed itself, by the names of the calling and the called model.
+        branches: What it reports of each branch, by the number of its load.
+    """
+
+    received: int
+    calls: Mapping[tuple[str, str], int]
+    branches: Mapping[int, BranchReport]
 
 
 class Branches(Protocol):

@@ -17,7 +17,7 @@ from naiad.core.errors import Code, NaiadError, fresh, without_frames
 from naiad.core.logs import log_guest_line
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.lifecycle.placement import COORDINATOR
-from naiad.engine.serving.branches import BranchCounts, BranchOrder, BranchReport
+from naiad.engine.serving.branches import BranchCounts, BranchOrder, BranchReport, ProcessCounts
 from naiad.engine.serving.version_log import VersionLog
 from naiad.guests.launch import LaunchSpec, server_id
 from naiad.guests.worker import Worker
@@ -54,6 +54,7 @@ class _BranchProcess:
         guests: Its guests.
         orders: What it was ordered to do, and has not done yet.
         gathering: Set once it has reported what it has counted.
+        calls: The calls that it has executed itself, as it reported last.
     """
 
     def __init__(self, session: FrontendSession, services: ModelServices) -> None:
@@ -61,6 +62,7 @@ class _BranchProcess:
         self.guests = FarGuests(services, self.tell)
         self.orders: dict[int, asyncio.Future[Any]] = {}
         self.gathering: asyncio.Future[Any] | None = None
+        self.calls: Mapping[tuple[str, str], int] = {}
 
     def tell(self, name: str, *arguments: Any) -> None:
         self.session.send_soon(FrameKind.TELL_PROCESS, Told(name, arguments))
@@ -433,6 +435,7 @@ class BranchProcesses:
         self._running: dict[int, _BranchProcess] = {}
         self._versions: dict[int, VersionBranches] = {}
         self._numbers = itertools.count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def make(self, order: BranchOrder, model: str, specs: Mapping[int, Sequence[LaunchSpec]]) -> VersionBranches:
         """See `BranchMaker`."""
@@ -545,15 +548,28 @@ class BranchProcesses:
         gathering = process.gathering
         done, _ = await asyncio.wait([gathering], timeout=_GATHER_SECONDS)
         if done and gathering.exception() is None:
-            self._on_reports(number, process, *gathering.result())
+            self._on_reports(number, process, gathering.result())
 
-    def _on_reports(
-        self, number: int, process: _BranchProcess, received: int, reports: Mapping[int, BranchReport]
-    ) -> None:
-        process.session.answered_count = received
-        for version, report in reports.items():
+    def _on_reports(self, number: int, process: _BranchProcess, counts: ProcessCounts) -> None:
+        process.session.answered_count = counts.received
+        self.services.calls.made.update(counts.calls)
+        self.services.calls.made.subtract(process.calls)
+        process.calls = counts.calls
+        for version, report in counts.branches.items():
             if version in self._versions:
                 self._versions[version].on_report(number, report)
+
+    def gather_waits(self, then: Callable[[], None]) -> None:
+        """Have the processes report again whose guests wait, as they reported last; call *then* when they have."""
+        task = asyncio.get_running_loop().create_task(self._gather_waits(then))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _gather_waits(self, then: Callable[[], None]) -> None:
+        asked = [number for number, process in self._running.items() if process.guests.are_waiting]
+        # What a process that exits has reported ends with it.
+        await asyncio.gather(*(self.order(number, "waits") for number in asked), return_exceptions=True)
+        then()
 
     def _on_message(self, number: int, process: _BranchProcess, kind: int, message: Any) -> None:
         if kind == FrameKind.ORDERED:

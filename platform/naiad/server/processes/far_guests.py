@@ -1,23 +1,36 @@
 """What the guests of branches ask of the server: their processes pass it on to the coordinator, and the answers back.
 
-So there is one registry of models' metrics, one place that loads models, and calls go to the coordinator's instances,
-as if the caller were a guest of the coordinator.
+So there is one registry of models' metrics, and one place that loads models.
+
+A process executes a call itself if the called model has an idle instance there; the coordinator does not know of it.
+Other calls go to the coordinator, as if the caller were a guest there. Deadlocks are looked for by the coordinator
+alone. A deadlock lasts for ever, so a process reports only what has lasted for 50 ms: which guests wait for which
+others, and whether a guest with an awaited or decoupled call still executes a batch.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 from naiad.core.errors import ModelError, NaiadError
+from naiad.engine.calls.model_calls import CallId, Events, ModelCalls
+from naiad.engine.calls.services import ModelServices
+from naiad.engine.served import Target
+from naiad.engine.serving.version import ModelVersion
 from naiad.guests.calls import ModelCall
-from naiad.guests.worker import GuestServices, Worker
+from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, InferResponse
 from naiad.server.processes.messages import ErrorFields, error_fields, error_of
 from naiad.server.processes.plain_messages import PlainResponse, plain_request, plain_response, response_of
 
 __all__ = ["FarGuests", "GuestRelay"]
+
+_LASTING_SECONDS = 0.05
+"""A call that was open at two looks so far apart is reported. Most calls take less, and are never reported."""
 
 
 class Tell(Protocol):
@@ -27,17 +40,79 @@ class Tell(Protocol):
         """Send *arguments*, which can be pickled."""
 
 
+class CallableBranch(Protocol):
+    """A branch of a process, as calls of its guests use it: see `OwnBranch`."""
+
+    @property
+    def version(self) -> ModelVersion:
+        """The version that runs it."""
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether it takes requests, and an instance is idle."""
+
+    def note_load(self, in_flight: int) -> None:
+        """Have other processes know how many requests it has."""
+
+
+class _OwnTargets:
+    """Implements `CallTargets` with the branches of a process, for calls that one of them has an idle instance for."""
+
+    def __init__(self, find_branch: Callable[[str, int], CallableBranch | None]) -> None:
+        self._find_branch = find_branch
+
+    def find(self, name: str, version: int) -> Target:
+        """See `CallTargets`."""
+        branch = self._find_branch(name, version)
+        assert branch is not None
+        return branch.version
+
+
+class GuestWaits(NamedTuple):
+    """What a guest waits for, as its process reports it.
+
+    Attributes:
+        calls: For each call that its process executes and that blocks the guest: for each event that it waits for, the
+            numbers of the guests that could cause it; 0 for a guest that has asked for nothing so far.
+        is_executing: Whether it executes a batch, where that decides if it is blocked by a call that the coordinator
+            executes.
+    """
+
+    calls: Mapping[int, Sequence[Sequence[int]]]
+    is_executing: bool
+
+
 class GuestRelay:
     """Implements `naiad.guests.worker.GuestServices` for the guests of a process's branches."""
 
-    def __init__(self, tell: Tell) -> None:
-        """A relay; *tell* sends to the coordinator."""
+    def __init__(self, tell: Tell, find_branch: Callable[[str, int], CallableBranch | None]) -> None:
+        """A relay.
+
+        Args:
+            tell: Sends to the coordinator.
+            find_branch: The branch of this process that serves a name and version; None without one, or if that is not
+                known yet.
+        """
         self._tell = tell
+        self._find_branch = find_branch
+        self._own = ModelCalls(_OwnTargets(find_branch))
         self._numbers = itertools.count(1)
         self._guests: dict[int, Worker] = {}
         self._known: dict[Worker, int] = {}
-        self._calls: dict[int, set[int]] = {}  # those whose results a guest waits for
+        # Calls that the coordinator executes, as long as the model waits for their results: whether each blocks the
+        # guest only while that executes a batch.
+        self._relayed: dict[Worker, dict[int, bool]] = {}
         self._handlers: Mapping[str, Callable[..., None]] = {"result": self._on_result, "reply": self._on_reply}
+        self._loop = asyncio.get_running_loop()
+        self._next_look: asyncio.TimerHandle | None = None
+        self._open_before: frozenset[CallId] = frozenset()  # calls at the last look
+        self._lasting: frozenset[CallId] = frozenset()  # those of them that were open at the look before, too
+        self._reported: Mapping[int, GuestWaits] = {}
+
+    @property
+    def made(self) -> Counter[tuple[str, str]]:
+        """How many calls this process has executed itself, by the names of the calling and the called model."""
+        return self._own.made
 
     def on_told(self, name: str, arguments: Sequence[Any]) -> bool:
         """Handle what the coordinator has sent for a guest; whether it was that."""
@@ -46,37 +121,131 @@ class GuestRelay:
             handler(*arguments)
         return handler is not None
 
+    def close(self) -> None:
+        """Report nothing more."""
+        if self._next_look is not None:
+            self._next_look.cancel()
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
     def on_call(self, worker: Worker, call: ModelCall) -> None:
         """See `GuestServices`, as for the methods below."""
+        branch = self._idle_branch(call)
+        if branch is None:
+            self._relay(worker, call)
+        else:
+            self._own.on_call(worker, call)
+            branch.note_load(branch.version.in_flight)
+        if self._next_look is None:
+            self._next_look = self._loop.call_later(_LASTING_SECONDS, self._look)
+
+    def _idle_branch(self, call: ModelCall) -> CallableBranch | None:
+        """The branch that executes a call; None if the coordinator has to find an instance, or an error."""
+        request = call.request
+        if request.device is not None or call.uses_device:
+            return None
+        branch = self._find_branch(request.model_name, request.model_version)
+        if branch is None or not branch.has_idle or (branch.version.config.decoupled and not call.is_decoupled):
+            return None
+        return branch
+
+    def _relay(self, worker: Worker, call: ModelCall) -> None:
         if call.request.device is not None and call.request.device.has_inputs:  # a guest sends none unless it was told
             error = ModelError(f"Model {call.request.model_name} - Error when running inference: inputs in GPU memory")
             worker.send_result(call.number, InferResponse(call.request.model_name, -1, error=error), True)
             return
-        number = self._number(worker)
-        self._calls.setdefault(number, set()).add(call.number)
+        self._relayed.setdefault(worker, {})[call.number] = call.is_decoupled or call.is_awaited
         caller = None if call.traced_by is None else worker.request_of(call.traced_by)
         plain = call._replace(request=plain_request(call.request), uses_device=False)
         headers = dict(worker.propagated())
-        self._tell("guest_call", number, plain, headers, None if caller is None else dict(caller.propagated))
+        propagated = None if caller is None else dict(caller.propagated)
+        self._tell("guest_call", self._number(worker), plain, headers, propagated)
 
     def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
         """See `GuestServices`."""
-        self._tell("guest_consumed", self._number(worker), number, count)
+        if self._is_relayed(worker, number):
+            self._tell("guest_consumed", self._number(worker), number, count)
+        else:
+            self._own.on_results_consumed(worker, number, count)
 
     def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None:
         """See `GuestServices`."""
-        self._tell("guest_cancelled", self._number(worker), list(numbers))
+        relayed = [number for number in numbers if self._is_relayed(worker, number)]
+        if relayed:
+            self._tell("guest_cancelled", self._number(worker), relayed)
+        self._own.on_calls_cancelled(worker, numbers)
 
     def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
         """See `GuestServices`."""
-        guest = self._number(worker)
-        self._calls.get(guest, set()).difference_update(numbers)
-        self._tell("guest_discarded", guest, list(numbers))
+        relayed = [number for number in numbers if self._is_relayed(worker, number)]
+        if relayed:
+            self._tell("guest_discarded", self._number(worker), relayed)
+        for number in relayed:
+            self._forget_relayed(worker, number)
+        self._own.on_results_discarded(worker, numbers)
 
     def is_calling(self, worker: Worker) -> bool:
         """See `GuestServices`."""
-        number = self._known.get(worker)
-        return number is not None and bool(self._calls.get(number))
+        return worker in self._relayed or self._own.is_calling(worker)
+
+    def _is_relayed(self, worker: Worker, number: int) -> bool:
+        return number in self._relayed.get(worker, ())
+
+    def _forget_relayed(self, worker: Worker, number: int) -> None:
+        calls = self._relayed.get(worker)
+        if calls is not None:
+            calls.pop(number, None)
+            if not calls:
+                del self._relayed[worker]
+
+    def _on_result(self, guest: int, number: int, response: PlainResponse | None, final: bool) -> None:  # noqa: FBT001 - a message
+        worker = self._guests.get(guest)
+        if worker is None:
+            return  # it has exited meanwhile
+        if final:
+            self._forget_relayed(worker, number)
+        worker.send_result(number, response_of(response), final)
+
+    # -- what calls wait for --------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Report calls that last, and look again later while there are calls."""
+        now = frozenset(self._own.open_calls()) | {
+            (worker, number) for worker, calls in self._relayed.items() for number in calls
+        }
+        self._lasting, self._open_before = now & self._open_before, now
+        self.report_waits()
+        self._next_look = self._loop.call_later(_LASTING_SECONDS, self._look) if now else None
+
+    def report_waits(self) -> None:
+        """Report what guests wait for, in calls that last, if that has changed since the last report."""
+        report = self._waits() if self._lasting else {}
+        if report != self._reported:
+            self._reported = report
+            self._tell("waits", report)
+
+    def _waits(self) -> Mapping[int, GuestWaits]:
+        """By the numbers of the guests."""
+        calls: dict[Worker, dict[int, Events]] = {}
+        for (worker, number), events in self._own.blocking_calls().items():
+            if (worker, number) in self._lasting:
+                calls.setdefault(worker, {})[number] = events
+        executing = set()
+        for worker, number in self._lasting:
+            if self._relayed.get(worker, {}).get(number) and worker.batches:
+                executing.add(worker)
+        numbers = {worker: self._number(worker) for worker in {*calls, *executing}}
+        return {
+            number: GuestWaits(
+                {key: self._known_numbers(events) for key, events in calls.get(worker, {}).items()}, worker in executing
+            )
+            for worker, number in numbers.items()
+        }
+
+    def _known_numbers(self, events: Events) -> Sequence[Sequence[int]]:
+        return [[self._known.get(each, 0) for each in guests] for guests in events]
+
+    # -- what else models ask for ---------------------------------------------------------------------------------
 
     def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:
         """See `GuestServices`."""
@@ -88,10 +257,11 @@ class GuestRelay:
 
     def on_worker_exit(self, worker: Worker) -> None:
         """See `GuestServices`."""
+        self._own.on_worker_exit(worker)
+        self._relayed.pop(worker, None)
         number = self._known.pop(worker, None)
         if number is not None:
             del self._guests[number]
-            self._calls.pop(number, None)
             self._tell("guest_exit", number)
 
     def _number(self, worker: Worker) -> int:
@@ -102,13 +272,6 @@ class GuestRelay:
             spec = worker.spec
             self._tell("guest", number, spec.name, spec.load.model_name, spec.load_number)
         return number
-
-    def _on_result(self, guest: int, number: int, response: PlainResponse | None, final: bool) -> None:  # noqa: FBT001 - a message
-        worker = self._guests.get(guest)
-        if final:
-            self._calls.get(guest, set()).discard(number)
-        if worker is not None:  # else it has exited meanwhile
-            worker.send_result(number, response_of(response), final)
 
     def _on_reply(self, guest: int, number: int, error: ErrorFields | None, text: str) -> None:
         worker = self._guests.get(guest)
@@ -132,16 +295,16 @@ class FarGuest:
         spec: Its name, and its model's.
         is_starting: Whether its model is being loaded.
         load_number: Number of its version's load.
-        batches: None: a decoupled or awaited call of it counts as one that does not block it, since nobody here knows
-            whether it still executes a batch.
+        batches: Not empty if a decoupled or awaited call of it lasts, and its process has reported that it executes a
+            batch. Without a report, such a call counts as one that does not block it.
         gpus: None: its calls have no tensors in GPU memory.
     """
 
-    batches: tuple[()] = ()
     gpus = None
 
     def __init__(self, tell: Tell, number: int, name: str, model: str, load: int) -> None:
         self.load_number = load
+        self.batches: Sequence[None] = ()
         self.spec = _FarSpec(name, _FarLoad(model))
         self.is_starting = False
         self.headers: Mapping[str, str] = {}
@@ -172,7 +335,7 @@ class FarGuest:
 class FarGuests:
     """The guests of one process's branches, as the coordinator sees them."""
 
-    def __init__(self, services: GuestServices, tell: Tell) -> None:
+    def __init__(self, services: ModelServices, tell: Tell) -> None:
         """No guests yet.
 
         Args:
@@ -182,9 +345,18 @@ class FarGuests:
         self._services = services
         self._tell = tell
         self._guests: dict[int, FarGuest] = {}
+        self._waiting: frozenset[int] = frozenset()
+
+    @property
+    def are_waiting(self) -> bool:
+        """Whether the process has reported last that guests wait."""
+        return bool(self._waiting)
 
     def on_told(self, name: str, arguments: Sequence[Any]) -> bool:
         """Handle what the process has sent for a guest; whether it was that."""
+        if name == "waits":
+            self._on_waits(*arguments)
+            return True
         if name == "guest":
             number, instance, model, load = arguments
             self._guests[number] = FarGuest(self._tell, number, instance, model, load)
@@ -214,6 +386,26 @@ class FarGuests:
             del self._guests[guest]
             services.on_worker_exit(worker)
         return True
+
+    def _on_waits(self, report: Mapping[int, GuestWaits]) -> None:
+        """The process has reported what its guests wait for now; what it reported before has ended."""
+        changes: dict[Worker, Mapping[int, Events] | None] = {}
+        for number in {*self._waiting, *report}:
+            far, waits = self._guests.get(number), report.get(number)
+            if far is not None:
+                far.batches = (None,) if waits is not None and waits.is_executing else ()
+                calls = None if waits is None else {key: self._workers(events) for key, events in waits.calls.items()}
+                changes[cast("Worker", far)] = calls
+        self._waiting = frozenset(report)
+        self._services.calls.on_waits_reported(changes)
+
+    def _workers(self, events: Sequence[Sequence[int]]) -> Events:
+        """The guests with these numbers; none for an event if one of them waits for nothing, and could cause it."""
+        found = []
+        for numbers in events:
+            guests = [self._guests.get(number) for number in numbers]
+            found.append([] if None in guests else [cast("Worker", guest) for guest in guests])
+        return found
 
     def of(self, load: int, instance: str) -> Worker:
         """The guest of an instance, to look for deadlocks; one that has asked for nothing waits for nothing."""

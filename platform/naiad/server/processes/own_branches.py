@@ -13,7 +13,7 @@ from naiad.config.model.model_config import freeze
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import NaiadError, NotReadyError, unexpected_error
 from naiad.engine.lifecycle.placement import COORDINATOR
-from naiad.engine.serving.branches import BranchOrder, BranchReport
+from naiad.engine.serving.branches import BranchOrder, BranchReport, ProcessCounts
 from naiad.engine.serving.readiness import are_ready
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.tickets import KEY_BITS, KEY_MASK, ticket_of
@@ -71,6 +71,12 @@ class OwnBranch:
         """Whether it takes requests."""
         return self._is_open
 
+    @property
+    def has_idle(self) -> bool:
+        """Whether it takes requests, and an instance is idle."""
+        version = self.version
+        return self._is_open and not version.reason and version.has_idle()
+
     def better_process(self) -> int | None:
         """The process in which a request is better off than here; None for none."""
         version = self.version
@@ -119,12 +125,18 @@ class OwnBranches:
 
     options: ServerOptions
 
-    def __init__(self, send: Callable[[bytes], None], on_opened: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        send: Callable[[bytes], None],
+        on_opened: Callable[[], None],
+        find_branch: Callable[[str, int], OwnBranch | None],
+    ) -> None:
         """No branches yet.
 
         Args:
             send: Sends a frame to the coordinator.
             on_opened: Called when a branch takes requests.
+            find_branch: See `GuestRelay`.
         """
         self.memory: FrontendMemory | None = None
         self._send = send
@@ -136,13 +148,14 @@ class OwnBranches:
         self._given: dict[tuple[int, int], int] = {}  # keys here, by version and the coordinator's key
         self.received = 0
         self.on_closed: Callable[[], None] = lambda: None
-        self._relay = GuestRelay(self._tell)
+        self._relay = GuestRelay(self._tell, find_branch)
         self._tasks: set[asyncio.Task[None]] = set()
         self._orders: Mapping[str, Callable[..., Any]] = {
             "start": self._start,
             "stop": self._stop,
             "check": self._check,
             "report": self._report,
+            "waits": self._report_waits,
         }
         self._told: Mapping[str, Callable[..., None]] = {
             "infer": self._infer,
@@ -200,6 +213,7 @@ class OwnBranches:
     async def stop(self, timeout: float) -> None:
         """End all branches within *timeout* seconds."""
         self._reporting.cancel()
+        self._relay.close()
         await asyncio.gather(*(self._stop(number, timeout) for number in {*self._branches, *self._starts}))
 
     # -- orders ---------------------------------------------------------------------------------------------------
@@ -291,14 +305,18 @@ class OwnBranches:
         branch = self._branches.get(number)
         return branch is None or await are_ready([branch.version])
 
-    async def _report(self) -> tuple[int, Mapping[int, BranchReport]]:
+    async def _report(self) -> ProcessCounts:
         return self._reports()
 
-    def _reports(self) -> tuple[int, Mapping[int, BranchReport]]:
-        return self.received, {number: _report_of(branch) for number, branch in self._branches.items()}
+    async def _report_waits(self) -> None:
+        self._relay.report_waits()
+
+    def _reports(self) -> ProcessCounts:
+        reports = {number: _report_of(branch) for number, branch in self._branches.items()}
+        return ProcessCounts(self.received, self._relay.made, reports)
 
     def _send_reports(self) -> None:
-        self._tell("reports", *self._reports())
+        self._tell("reports", self._reports())
 
     async def _report_periodically(self) -> None:
         """Report what was counted, so that little is lost where this process is killed."""

@@ -37,7 +37,7 @@ from naiad.server.processes.messages import (
     pack,
     unpack,
 )
-from naiad.server.processes.own_branches import OwnBranches
+from naiad.server.processes.own_branches import OwnBranch, OwnBranches
 from naiad.server.processes.peer import Peer
 from naiad.server.processes.request_link import LARGEST_NUMBER, HeldCounts, KnownRoute, RequestLink
 from naiad.server.processes.request_session import REQUEST_KINDS, OwnModels, RequestSession
@@ -97,6 +97,7 @@ class RemoteEngine:
         self.session: RequestSession | None = None
         self._shared: tuple[OwnModels, FrontendMemory] | None = None
         self.peers: dict[int, Peer] = {}
+        self._sought: dict[tuple[str, int], asyncio.Task[None]] = {}  # routes that the coordinator was asked for
         self._sent_elsewhere: dict[int, int] = {}  # numbers of requests to the coordinator, by first tickets
         self.requests = RequestLink(self._find_route, self._pass_on, self._take_in)
         self._on_end = on_end
@@ -344,9 +345,35 @@ class RemoteEngine:
         while changes != self.requests.route_changes:  # a change may have arrived with the answer, which is old then
             changes = self.requests.route_changes
             route: VersionRoute = self.ask("route", name, version)
+        return self._keep_route(name, version, route)
+
+    def _keep_route(self, name: str, version: int, route: VersionRoute) -> KnownRoute:
         branch = None if self.branches is None else self.branches.find(route.number)
         known = self.requests.routes[name, version] = KnownRoute(route, self.requests.part_of(route.inputs), branch)
         return known
+
+    def find_own_branch(self, name: str, version: int) -> OwnBranch | None:
+        """The branch of this process that serves a name; None without one.
+
+        None also if that is not known: the coordinator is asked then, and a later call finds it.
+        """
+        known = self.requests.routes.get((name, version))
+        if known is not None:
+            return known.branch
+        if (name, version) not in self._sought:
+            self._sought[name, version] = self._loop.create_task(self._seek_route(name, version))
+        return None
+
+    async def _seek_route(self, name: str, version: int) -> None:
+        changes = self.requests.route_changes
+        try:
+            route: VersionRoute = await self.call("find_route", name, version)
+        except NaiadError:
+            return  # the call that asked for it gets the error
+        finally:
+            del self._sought[name, version]
+        if changes == self.requests.route_changes:
+            self._keep_route(name, version, route)
 
     # -- other processes ------------------------------------------------------------------------------------------
 

@@ -122,7 +122,8 @@ class FrontendSession:
         self._link: Link | None = None
         self._services = services
         self._door: dict[str, Service] = {name: getattr(engine, name) for name in _DOOR}
-        self._door["route"] = self._route
+        self._door["route"] = lambda name, version: self._route_to(self._engine.route(name, version), name, version)
+        self._door["find_route"] = self._find_route
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[int, Callable[[bytes], None]] = {
             FrameKind.CALL: self._on_call,
@@ -278,8 +279,11 @@ class FrontendSession:
             failure = error_fields(unexpected_error("return the result of a call", problem))
             self.send(FrameKind.RESULT, CallResult(number, None, failure))
 
-    def _route(self, name: str, version: int) -> VersionRoute:
-        found = self._engine.route(name, version)
+    def _find_route(self, name: str, version: int) -> VersionRoute:
+        """The same, for a call of a model: one that names no model that serves is not counted as refused."""
+        return self._route_to(self._engine.find_target(name, version), name, version)
+
+    def _route_to(self, found: Target, name: str, version: int) -> VersionRoute:
         shared = self.requests.share_inputs(found)
         return VersionRoute(
             number=found.number,

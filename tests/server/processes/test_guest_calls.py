@@ -1,0 +1,457 @@
+"""Calls of the guests of branches: which process executes them, and how deadlocks are found that pass through several."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fakes.clock import Clock, turns
+
+from naiad.core.errors import NaiadError
+from naiad.engine.calls.services import ModelServices
+from naiad.guests.calls import ModelCall
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.device_bytes import DeviceUse
+from naiad.protocol.inference import InferRequest, InferResponse, InputTensor
+from naiad.server.processes.far_guests import FarGuests, GuestRelay
+
+LASTING = 0.2
+"""Seconds after which a call has been reported."""
+
+
+class Guest:
+    """Stands in for `Worker`: keeps the results of its calls.
+
+    Attributes:
+        results: The number of the call, the response, and whether it was the last, of each.
+    """
+
+    gpus = None
+
+    def __init__(self, name: str, model: str, load: int = 1) -> None:
+        self.spec = SimpleNamespace(name=name, load=SimpleNamespace(model_name=model), load_number=load)
+        self.is_starting = False
+        self.batches: dict[int, object] = {1: None}
+        self.results: list[tuple[int, InferResponse | None, bool]] = []
+
+    def send_result(self, number: int, response: InferResponse | None, final: bool) -> None:
+        self.results.append((number, response, final))
+
+    def propagated(self) -> Mapping[str, str]:
+        return {}
+
+    def request_of(self, _: int) -> None:
+        return None
+
+    def tell_device_use(self, *_: object, **__: object) -> None:
+        pass
+
+    @property
+    def error(self) -> str:
+        """The text of the only result."""
+        ((_, response, _),) = self.results
+        assert response is not None
+        assert response.error is not None
+        return response.error.message
+
+
+class Model:
+    """Stands in for `ModelVersion`: requests wait for, or are executed by, the guests that a test says.
+
+    Attributes:
+        open: The sinks of its requests.
+        waits: The guests that each request waits for.
+        waiting: The keys of those that wait for an instance.
+        acts: What was asked for requests, by the names of methods.
+    """
+
+    device = 0
+    gpus = None
+    reason = ""
+
+    def __init__(self, *guests: Any, decoupled: bool = False, is_idle: bool = True) -> None:
+        self.config = SimpleNamespace(decoupled=decoupled, platform="")
+        self.guests = list(guests)
+        self.is_idle = is_idle
+        self.loads: list[int] = []
+        self.open: dict[int, Any] = {}
+        self.waits: dict[int, Sequence[Any]] = {}
+        self.waiting: set[int] = set()
+        self.acts: list[tuple[Any, ...]] = []
+        self.problem: NaiadError | None = None
+        self._keys = 0
+
+    # -- as a branch of a process
+
+    @property
+    def version(self) -> Any:
+        return self
+
+    @property
+    def has_idle(self) -> bool:
+        return self.is_idle
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.open)
+
+    def note_load(self, in_flight: int) -> None:
+        self.loads.append(in_flight)
+
+    # -- as what a call goes to
+
+    def submit(self, request: InferRequest, sink: Any, *, needs_idle: bool = False) -> int:
+        assert needs_idle
+        if self.problem is not None:
+            raise self.problem
+        self._keys += 1
+        self.open[self._keys] = sink
+        self.waits[self._keys] = self.guests
+        if not self.is_idle:
+            self.waiting.add(self._keys)
+        return self._keys
+
+    def is_waiting(self, key: int) -> bool:
+        return key in self.waiting
+
+    def waits_of(self, key: int) -> Sequence[Collection[Any]]:
+        return (self.waits[key],) if key in self.waits else ()
+
+    def reject_waiting(self, key: int, error: NaiadError) -> None:
+        self.waiting.discard(key)
+        self.answer(InferResponse("m", 1, error=error), key)
+
+    def confirm_sent(self, key: int, count: int) -> None:
+        self.acts.append(("confirm_sent", key, count))
+
+    def cancel(self, key: int) -> None:
+        self.acts.append(("cancel", key))
+
+    def drop_responses(self, key: int) -> None:
+        self.acts.append(("drop_responses", key))
+
+    def answer(self, response: InferResponse | None = None, key: int = 0, *, final: bool = True) -> None:
+        key = key or min(self.open)
+        sink = self.open.pop(key) if final else self.open[key]
+        if final:
+            del self.waits[key]
+        sink.send(response or InferResponse("m", 1), final)
+
+
+class Server:
+    """The coordinator, and a process with guests of branches.
+
+    Attributes:
+        here: Models of the coordinator, by name.
+        there: Branches of the process, as far as it knows where calls of them go.
+        told: The names of what the process has told.
+        is_slow: Whether the process answers no more that it is asked again.
+    """
+
+    def __init__(self) -> None:
+        self.here: dict[str, Model] = {}
+        self.there: dict[str, Model] = {}
+        self.told: list[str] = []
+        self.asked: list[Callable[[], None]] = []
+        self.is_slow = False
+        self.services = ModelServices(SimpleNamespace(find=lambda name, _: self.here[name]))  # type: ignore[arg-type]
+        self.services.calls.ask_again = self._ask_again
+        self.far = FarGuests(self.services, self._tell_process)
+        self.relay = GuestRelay(self._tell, lambda name, _: self.there.get(name))  # type: ignore[arg-type, return-value]
+
+    def _tell(self, name: str, *arguments: Any) -> None:
+        self.told.append(name)
+        assert self.far.on_told(*pickle.loads(pickle.dumps((name, arguments))))
+
+    def _tell_process(self, name: str, *arguments: Any) -> None:
+        assert self.relay.on_told(*pickle.loads(pickle.dumps((name, arguments))))
+
+    def _ask_again(self, then: Callable[[], None]) -> None:
+        if self.is_slow:
+            self.asked.append(then)
+        else:
+            self.relay.report_waits()
+            then()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def call(
+    number: int = 1,
+    model: str = "m",
+    *,
+    device: DeviceUse | None = None,
+    is_decoupled: bool = False,
+    is_blocking: bool = True,
+    is_awaited: bool = False,
+    uses_device: bool = False,
+) -> ModelCall:
+    request = InferRequest(model, -1, [InputTensor("X", Datatype.FP32, (1,), memoryview(bytes(4)))], device=device)
+    return ModelCall(number, request, is_decoupled, is_blocking, is_awaited, uses_device=uses_device)
+
+
+@pytest.mark.parametrize(
+    ("branch", "made", "is_executed_there"),
+    [
+        (Model(), call(), True),
+        (Model(decoupled=True), call(is_decoupled=True), True),
+        (Model(), call(is_decoupled=True), True),
+        (None, call(), False),
+        (Model(is_idle=False), call(), False),
+        (Model(decoupled=True), call(), False),
+        (Model(), call(uses_device=True), False),
+        (Model(), call(device=DeviceUse(keeps_outputs=True)), False),
+    ],
+)
+def test_a_process_executes_a_call_if_it_has_an_idle_instance(
+    clock: Clock, branch: Model | None, made: ModelCall, is_executed_there: bool
+) -> None:
+    async def check() -> None:
+        server = Server()
+        server.here["m"] = Model(decoupled=branch is not None and branch.config.decoupled)
+        if branch is not None:
+            server.there["m"] = branch
+        guest: Any = Guest("a_0_1", "a")
+        server.relay.on_call(guest, made)
+        assert (branch is not None and len(branch.open) == 1) is is_executed_there
+        assert (len(server.here["m"].open) == 1 or bool(guest.results)) is not is_executed_there
+        assert ("guest_call" in server.told) is not is_executed_there
+        if is_executed_there:
+            assert branch is not None
+            assert branch.loads == [1]
+        server.relay.close()
+
+    clock.run(check())
+
+
+def test_each_call_ends_with_its_own_result_and_is_counted_where_it_was_executed(clock: Clock) -> None:
+    async def check() -> None:
+        server = Server()
+        server.here["m"], server.there["m"] = Model(), Model()
+        guest: Any = Guest("a_0_1", "a")
+        server.relay.on_call(guest, call(1))
+        server.there["m"].is_idle = False
+        server.relay.on_call(guest, call(2))
+        assert server.relay.is_calling(guest)
+        assert (dict(server.relay.made), dict(server.services.calls.made)) == ({("a", "m"): 1}, {("a", "m"): 1})
+        server.there["m"].answer()
+        assert server.relay.is_calling(guest)
+        server.here["m"].answer()
+        assert [(number, final) for number, _, final in guest.results] == [(1, True), (2, True)]
+        assert not server.relay.is_calling(guest)
+        server.relay.close()
+
+    clock.run(check())
+
+
+def test_a_call_that_a_branch_does_not_accept_ends_with_the_reason(clock: Clock) -> None:
+    async def check() -> None:
+        server = Server()
+        server.there["m"] = Model()
+        server.there["m"].problem = NaiadError("a shape that does not fit")
+        guest: Any = Guest("a_0_1", "a")
+        server.relay.on_call(guest, call())
+        assert guest.error == "Model m - Error when running inference: a shape that does not fit"
+        assert not server.relay.made
+        server.relay.close()
+
+    clock.run(check())
+
+
+def test_what_a_model_does_with_results_is_told_to_the_model_that_it_has_called(clock: Clock) -> None:
+    async def check() -> None:
+        server = Server()
+        server.here["m"], server.there["m"] = Model(), Model()
+        guest: Any = Guest("a_0_1", "a")
+        server.relay.on_call(guest, call(1, is_decoupled=True))
+        server.there["m"].is_idle = False
+        server.relay.on_call(guest, call(2, is_decoupled=True))
+        server.relay.on_results_consumed(guest, 1, 3)
+        server.relay.on_results_consumed(guest, 2, 4)
+        server.relay.on_calls_cancelled(guest, [1, 2])
+        server.relay.on_results_discarded(guest, [1, 2])
+        expected = [("cancel", 1), ("drop_responses", 1)]
+        assert server.there["m"].acts == [("confirm_sent", 1, 3), *expected]
+        assert server.here["m"].acts == [("confirm_sent", 1, 4), *expected]
+        assert not server.relay.is_calling(guest)
+        server.there["m"].answer()
+        server.here["m"].answer()
+        told = len(server.told)
+        server.relay.on_results_consumed(guest, 1, 1)  # of calls that have ended
+        server.relay.on_calls_cancelled(guest, [1, 2])
+        server.relay.on_results_discarded(guest, [1, 2])
+        assert len(server.told) == told
+        server.relay.close()
+
+    clock.run(check())
+
+
+def test_the_calls_of_a_guest_that_exits_are_cancelled(clock: Clock) -> None:
+    async def check() -> None:
+        server = Server()
+        server.here["m"], server.there["m"] = Model(), Model()
+        guest: Any = Guest("a_0_1", "a")
+        server.relay.on_call(guest, call(1))
+        server.there["m"].is_idle = False
+        server.relay.on_call(guest, call(2))
+        server.relay.on_worker_exit(guest)
+        for model in (server.there["m"], server.here["m"]):
+            assert model.acts == [("drop_responses", 1), ("cancel", 1)]
+            model.answer()
+        assert guest.results == []
+        assert not server.relay.is_calling(guest)
+        server.relay.close()
+
+    clock.run(check())
+
+
+# -- what calls wait for ------------------------------------------------------------------------------------------
+
+
+def test_only_calls_that_last_are_reported_and_their_end_is(clock: Clock) -> None:
+    async def check() -> None:
+        server = Server()
+        guest: Any = Guest("a_0_1", "a")
+        server.there["m"] = model = Model(Guest("m_0_1", "m"))
+        for number in range(40):
+            server.relay.on_call(guest, call(number))
+            clock.advance(0.02)
+            await turns()
+            model.answer()
+        assert server.told == []
+        server.relay.on_call(guest, call(99))
+        clock.advance(LASTING)
+        await turns()
+        clock.advance(LASTING)
+        await turns()
+        assert server.told == ["guest", "waits"]
+        assert server.far.are_waiting
+        clock.advance(10)
+        await turns()
+        model.answer()
+        clock.advance(LASTING)
+        await turns()
+        assert server.told == ["guest", "waits", "waits"]
+        assert not server.far.are_waiting
+        clock.advance(LASTING)
+        await turns()
+        server.relay.close()
+
+    clock.run(check())
+
+
+async def last(clock: Clock) -> None:
+    """Let calls last so long that they are reported."""
+    for _ in range(3):
+        clock.advance(LASTING)
+        await turns()
+
+
+def ring(server: Server) -> tuple[Any, Any, Model]:
+    """A guest of `a` that calls a guest of `b` in its process, which calls `a`: all of its instances wait."""
+    a, b = Guest("a_0_1", "a"), Guest("b_0_1", "b")
+    server.there["b"] = Model(b)
+    server.relay.on_call(a, call(1, "b"))  # type: ignore[arg-type]
+    server.here["a"] = model = Model(is_idle=False)
+    server.relay.on_call(b, call(1, "a"))  # type: ignore[arg-type]
+    model.guests.append(server.far.of(1, "a_0_1"))
+    return a, b, model
+
+
+def test_a_cycle_through_a_call_that_a_process_executes_is_found_once_it_lasts(clock: Clock) -> None:
+    async def check() -> None:
+        server = Server()
+        _, b, model = ring(server)
+        # Its only instance is the guest that waits, which nobody here has heard of before its report.
+        await last(clock)
+        model.guests[:] = [server.far.of(1, "a_0_1")]
+        await last(clock)
+        server.services.calls.on_call_waiting()
+        assert "the call can never be answered" in b.error
+        assert "'b_0_1' -> 'a_0_1' -> 'b_0_1'" in b.error
+        server.relay.close()
+
+    clock.run(check())
+
+
+def test_a_process_is_asked_again_before_a_call_is_rejected(clock: Clock) -> None:
+    async def check(*, ends: bool) -> None:
+        server = Server()
+        server.is_slow = True
+        a, b, model = ring(server)
+        await last(clock)
+        model.guests[:] = [server.far.of(1, "a_0_1")]
+        server.services.calls.on_call_waiting()
+        server.services.calls.on_call_waiting()
+        (then,) = server.asked
+        assert b.results == []
+        if ends:
+            server.there["b"].answer()
+            server.relay.on_call(a, call(2, "b"))
+        server.asked.clear()
+        server.relay.report_waits()
+        then()
+        assert bool(b.results) is not ends
+        assert server.asked == []
+        if ends:  # the same guests wait for each other again, by another call
+            await last(clock)
+            (then,) = server.asked
+            then()
+            assert "'b_0_1' -> 'a_0_1' -> 'b_0_1'" in b.error
+        server.relay.close()
+
+    clock.run(check(ends=False))
+    clock.run(check(ends=True))
+
+
+@pytest.mark.parametrize("made", [call(1, "b", is_awaited=True, is_blocking=False), call(1, "b", is_decoupled=True)])
+def test_a_guest_is_blocked_by_awaited_and_decoupled_calls_while_it_executes_a_batch(
+    clock: Clock, made: ModelCall
+) -> None:
+    async def check(*, is_executing: bool, is_executed_there: bool) -> None:
+        server = Server()
+        a, b = Guest("a_0_1", "a"), Guest("b_0_1", "b")
+        if not is_executing:
+            a.batches.clear()
+        server.there["b"] = Model(b, is_idle=is_executed_there)
+        server.here["b"] = Model()
+        server.here["a"] = model = Model(is_idle=False)
+        server.relay.on_call(b, call(1, "a"))  # type: ignore[arg-type]
+        server.relay.on_call(a, made)  # type: ignore[arg-type]
+        if not is_executed_there:
+            server.here["b"].waits[1] = [server.far.of(1, "b_0_1")]
+        await last(clock)
+        model.waits[1] = [server.far.of(1, "a_0_1")]
+        server.services.calls.on_call_waiting()
+        assert bool(b.results) is is_executing
+        if not is_executing:  # until the next batch
+            a.batches[2] = None
+            await last(clock)
+            model.waits[1] = [server.far.of(1, "a_0_1")]
+            server.services.calls.on_call_waiting()
+            assert "'b_0_1' -> 'a_0_1' -> 'b_0_1'" in b.error
+        server.relay.close()
+
+    for is_executing in (True, False):
+        for is_executed_there in (True, False):
+            clock.run(check(is_executing=is_executing, is_executed_there=is_executed_there))
+
+
+def test_what_a_process_has_reported_ends_with_it(clock: Clock) -> None:
+    async def check() -> None:
+        server = Server()
+        _, b, model = ring(server)
+        await last(clock)
+        model.guests[:] = [server.far.of(1, "a_0_1")]
+        server.far.close()
+        server.services.calls.on_call_waiting()
+        assert b.results == []
+        server.relay.close()
+
+    clock.run(check())

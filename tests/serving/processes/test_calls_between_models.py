@@ -1,0 +1,397 @@
+"""Calls between models whose instances are in several processes of the server: which instance executes them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from serving.processes.reaching import connection_of_each
+from serving.written import evaluate, write_model
+from support.server import ServerProcess
+from support.waiting import until
+
+TWO = "instance_group [{ count: 2 kind: KIND_CPU }]\n"
+"""One instance in each process."""
+DECOUPLED = "model_transaction_policy { decoupled: true }\n"
+PARENT = "__import__('os').getppid()"
+LONG = 600_000
+"""Bytes of a tensor that takes a bridge."""
+RING = (
+    r"Model (\w+) - Error when running inference: the call can never be answered, as all instances that could wait on "
+    r"each other: '(.*)'\. "
+)
+HELPERS = """
+import asyncio, threading
+def request_to(model, code, outputs=["OUT"], **more):
+    array = np.array([code.encode()], object) if isinstance(code, str) else code
+    return pb_utils.InferenceRequest(model_name=model, requested_output_names=outputs,
+                                     inputs=[pb_utils.Tensor("CODE", array)], **more)
+def value_of(response):
+    if response.has_error():
+        return response.error().message()
+    return response.output_tensors()[0].as_numpy()[0].decode()
+def call(model, code, *outputs, **more):
+    return value_of(request_to(model, code, *outputs, **more).exec())
+async def awaited(model, code):
+    return value_of(await request_to(model, code).async_exec())
+def results_of(model, code):
+    return [value_of(each) for each in request_to(model, code).exec(decoupled=True) if each.output_tensors()]
+def meet(folder, name, count):
+    open(os.path.join(folder, name), "w").close()
+    wait_for(folder, count)
+def wait_for(folder, count):
+    deadline = time.monotonic() + 60
+    while len(os.listdir(folder)) < count:
+        if time.monotonic() > deadline:
+            raise TimeoutError(folder)
+        time.sleep(0.001)
+"""
+REPEATS = """
+def execute(self, requests):
+    for request in requests:
+        text, count = pb_utils.get_input_tensor_by_name(request, "CODE").as_numpy()[0].decode().split()
+        sender = request.get_response_sender()
+        for number in range(int(count)):
+            if sender.is_cancelled():
+                break
+            answer = f"{text} {number} {os.getppid()}".encode()
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([answer], object))]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+"""Answers to `text 3` with three responses; each has the id of the guest's parent."""
+
+
+def write_runner(models: Path, name: str, config: str = "") -> None:
+    """A model that runs the code it is sent, which may use `HELPERS`."""
+    file = write_model(models, name, config=config)
+    file.write_text(HELPERS + file.read_text())
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("calls") / "models"
+
+
+@pytest.fixture(scope="module")
+def server(models: Path) -> Iterator[ServerProcess]:
+    for name in ("a", "b", "c"):
+        write_runner(models, name, TWO)
+    write_runner(models, "single")
+    write_model(models, "repeats", REPEATS, config=TWO + DECOUPLED)
+    options = ("--processes=2", "--model-control-mode=explicit", "--load-model=*", "--ui=true")
+    with ServerProcess(models, *options, work=models.parent) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def other(server: ServerProcess) -> Iterator[http.client.HTTPConnection]:
+    """A connection to the process beside the coordinator."""
+    with connection_of_each(server) as connections:
+        yield connections[server.others()[0].pid]
+
+
+@pytest.fixture
+def met(tmp_path: Path) -> Path:
+    folder = tmp_path / "met"
+    folder.mkdir()
+    return folder
+
+
+def ask(connection: http.client.HTTPConnection, code: str, model: str = "a") -> Any:
+    """The value of an expression, or the text of what it raised."""
+    document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
+    connection.request("POST", f"/v2/models/{model}/infer", json.dumps(document))
+    response = connection.getresponse()
+    body = response.read()
+    assert response.status == 200, body
+    text = str(json.loads(body)["outputs"][0]["data"][0])
+    try:
+        return eval(text)
+    except (SyntaxError, NameError):
+        return text
+
+
+def know_route(connection: http.client.HTTPConnection, server: ServerProcess, model: str) -> None:
+    """Have the other process know where calls of *model* go: the first one goes to the coordinator."""
+    own = str(server.others()[0].pid)
+    caller = "b" if model == "a" else "a"
+    until(lambda: ask(connection, f"call({model!r}, {PARENT!r})", caller) == own, "a call within the process")
+
+
+def guests_of(server: ServerProcess, name: str, parent: int) -> list[int]:
+    """The guest of a model in a process; none while it is being restarted."""
+    found = []
+    for each in server.children():
+        with suppress(psutil.Error):  # it has exited since
+            if each.ppid() == parent and any(word.startswith(f"{name}_0_") for word in each.cmdline()):
+                found.append(each.pid)
+    return found
+
+
+def counts(server: ServerProcess, model: str) -> tuple[int, int]:
+    """Successes and failures of a model."""
+    (found,) = server.get(f"/v2/models/{model}/stats").json()["model_stats"]
+    return found["inference_stats"]["success"]["count"], found["inference_stats"]["fail"]["count"]
+
+
+def test_a_call_goes_to_an_idle_instance_in_the_process_of_its_caller(
+    server: ServerProcess, other: http.client.HTTPConnection
+) -> None:
+    know_route(other, server, "b")
+    own = str(server.others()[0].pid)
+
+    assert [ask(other, f"call('b', {PARENT!r})") for _ in range(20)] == [own] * 20
+
+
+def test_a_call_goes_to_another_process_where_that_of_its_caller_has_no_idle_instance(
+    server: ServerProcess, other: http.client.HTTPConnection
+) -> None:
+    know_route(other, server, "b")
+    there = str(server.pid)
+
+    assert ask(other, f"call('a', {PARENT!r})") == there  # the caller has the only instance of its process
+    assert ask(other, f"call('single', {PARENT!r})") == there
+    nested = f"call('b', {PARENT!r})"
+    assert ask(other, f"call('b', {nested!r})") == repr(there)
+
+
+def test_a_call_that_is_not_accepted_gets_the_same_error_in_each_process(
+    server: ServerProcess, other: http.client.HTTPConnection
+) -> None:
+    know_route(other, server, "b")
+    calls = [
+        "call('b', np.zeros([1], np.float32))",
+        "call('b', '1', ['NONE'])",
+        "call('b', '1', model_version=9)",
+        "call('missing', '1')",
+        "call('repeats', 'x 1')",
+    ]
+    for code in calls:
+        text = ask(other, code)
+        assert "Error when running inference" in text
+        assert text == eval(evaluate(server, "single", code))
+
+
+def test_responses_of_a_decoupled_model_come_in_order_and_are_read_one_by_one(
+    server: ServerProcess, other: http.client.HTTPConnection
+) -> None:
+    own = str(server.others()[0].pid)
+
+    def take(count: int) -> list[str]:
+        found: list[str] = ask(other, f"results_of('repeats', 'x {count}')")
+        return found
+
+    until(lambda: take(1) == [f"x 0 {own}"], "a call within the process")
+    assert take(2_000) == [f"x {number} {own}" for number in range(2_000)]
+
+
+@pytest.mark.parametrize("end", ["responses.cancel()", "del responses"])
+def test_a_call_whose_further_results_are_not_wanted_ends(
+    server: ServerProcess, other: http.client.HTTPConnection, end: str
+) -> None:
+    own = str(server.others()[0].pid)
+
+    def is_free() -> bool:
+        return bool(ask(other, "results_of('repeats', 'x 1')") == [f"x 0 {own}"])
+
+    until(is_free, "a call within the process")
+    code = f"responses = request_to('repeats', 'x 3000').exec(decoupled=True)\nfirst = next(iter(responses))\n{end}"
+    assert ask(other, code) == "done"
+    until(is_free, "an idle instance again")
+
+
+def test_calls_are_counted_once_whoever_executes_them(server: ServerProcess, other: http.client.HTTPConnection) -> None:
+    know_route(other, server, "c")
+
+    def made() -> int:
+        edges = server.get("/ui/data/graph").json()["edges"]
+        return sum(each["count"] for each in edges if (each["kind"], each["from"], each["to"]) == ("call", "a", "c"))
+
+    successes, failures = counts(server, "c")
+    # What is counted is reported when statistics are asked for.
+    before = made()
+    for _ in range(5):
+        ask(other, "call('c', '1')")
+        evaluate(server, "single", "call('c', '1')")
+    assert counts(server, "c") == (successes + 10, failures)
+    assert made() == before + 5
+
+
+def test_long_tensors_of_calls_within_a_process_go_through_bridges(
+    server: ServerProcess, other: http.client.HTTPConnection
+) -> None:
+    know_route(other, server, "b")
+    process = server.others()[0].pid
+    text = f"'x' * {LONG}"
+    expected = [LONG + 2] * 6
+
+    assert ask(other, f"[len(call('b', {text!r})) for _ in range(6)]") == expected
+    (there,) = guests_of(server, "b", process)
+    assert "bridge" in Path(f"/proc/{there}/maps").read_text()
+    assert ask(other, f"[len(call('b', '1 #' + {text})) for _ in range(6)]") == [1] * 6
+
+
+def test_a_call_ends_with_an_error_when_the_guest_that_executes_it_exits(
+    server: ServerProcess, other: http.client.HTTPConnection
+) -> None:
+    know_route(other, server, "b")
+    process = server.others()[0].pid
+    before = guests_of(server, "b", process)
+
+    text = ask(other, "call('b', 'os._exit(3)')")
+
+    assert "'b_0_1' is not healthy" in text
+    until(lambda: guests_of(server, "b", process) not in ([], before), "another guest")
+    know_route(other, server, "b")
+
+
+def test_a_call_ends_with_the_guest_that_has_made_it(
+    server: ServerProcess, other: http.client.HTTPConnection, met: Path
+) -> None:
+    know_route(other, server, "b")
+    process = server.others()[0].pid
+    (caller,) = guests_of(server, "a", process)
+    inner = f"meet({str(met)!r}, 'called', 2)"
+
+    def kill() -> None:
+        until((met / "called").exists, "the call")
+        os.kill(caller, signal.SIGKILL)
+
+    killing = threading.Thread(target=kill)
+    killing.start()
+    with pytest.raises(AssertionError, match="SIGKILL"):
+        ask(other, f"call('b', {inner!r})")
+    killing.join()
+    (met / "released").touch()
+    until(lambda: ask(other, "1", "b") == 1, "the called instance")
+    know_route(other, server, "b")
+
+
+def test_no_call_is_executed_by_a_version_that_was_replaced(
+    server: ServerProcess, other: http.client.HTTPConnection, models: Path
+) -> None:
+    text = """
+def execute(self, requests):
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([b"NUMBER"], object))]) for _ in requests]
+"""
+    for number in range(3):
+        write_model(models, "changing", text.replace("NUMBER", str(number)), config=TWO)
+        assert server.post("/v2/repository/models/changing/load").status == 200
+        assert ask(other, "[call('changing', '') for _ in range(30)]") == [str(number)] * 30
+    assert server.post("/v2/repository/models/changing/unload").status == 200
+    assert "'changing' has no available versions" in ask(other, "call('changing', '')")
+
+
+def test_calls_go_on_while_the_called_model_is_loaded_again(
+    server: ServerProcess, other: http.client.HTTPConnection, models: Path
+) -> None:
+    write_runner(models, "again", TWO)
+    assert server.post("/v2/repository/models/again/load").status == 200
+    stop = threading.Event()
+    found: list[list[str]] = []
+
+    def run() -> None:
+        while not stop.is_set():
+            found.append(ask(other, "[call('again', '7') for _ in range(20)]"))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        for number in range(3):
+            write_runner(models, "again", TWO + f'parameters {{ key: "n" value {{ string_value: "{number}" }} }}\n')
+            assert server.post("/v2/repository/models/again/load").status == 200
+    finally:
+        stop.set()
+        thread.join()
+    assert found
+    assert all(each == ["7"] * 20 for each in found)
+
+
+# -- deadlocks ----------------------------------------------------------------------------------------------------
+
+
+def run_together(parts: dict[str, tuple[http.client.HTTPConnection, str, str]]) -> dict[str, Any]:
+    """What each of the named requests, a connection with a model and code, is answered with."""
+    found: dict[str, Any] = {}
+    threads = [
+        threading.Thread(target=lambda name=name, part=part: found.setdefault(name, ask(part[0], part[2], part[1])))
+        for name, part in parts.items()
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(found) == len(parts), found
+    return found
+
+
+def rings(found: object) -> list[set[str]]:
+    """The instances of each cycle that is named in what requests were answered with."""
+    return [set(names.split("' -> '")) for _, names in re.findall(RING, str(found).replace("\\", ""))]
+
+
+def test_a_cycle_through_a_call_within_a_process_is_found(
+    server: ServerProcess, other: http.client.HTTPConnection, met: Path
+) -> None:
+    """Both instances of `a` call `b`, each in its process, and both instances of `b` call `a`: all of them are blocked."""
+    know_route(other, server, "b")
+    with connection_of_each(server) as connections:
+        parts = {}
+        for name, connection in (("here", connections[server.pid]), ("there", other)):
+            inner = f"meet({str(met)!r}, {name!r}, 2) or call('a', '1')"
+            parts[name] = (connection, "a", f"call('b', {inner!r})")
+        found = run_together(parts)
+    refused = rings(found)
+    assert len(refused) == 1, found  # the other call is answered by the instance that the error has freed
+    assert refused[0] <= {"a_0_0", "a_0_1", "b_0_0", "b_0_1"}
+    assert sorted(ask(other, "1", model) for model in "ab") == [1, 1]
+
+
+def test_a_cycle_through_an_awaited_call_of_another_process_is_found(
+    server: ServerProcess, other: http.client.HTTPConnection
+) -> None:
+    """`single`, in the coordinator, calls the caller's model: its other instance calls it once more, and waits for the caller."""
+    innermost = "call('c', '1')"
+    inner = f"call('c', {innermost!r})"
+    text = ask(other, f"asyncio.run(awaited('single', {inner!r}))", "c")
+
+    assert rings(text), text
+    assert ask(other, "1", "c") == 1
+
+
+def test_a_cycle_through_an_awaited_call_within_a_process_is_found(
+    server: ServerProcess, other: http.client.HTTPConnection
+) -> None:
+    know_route(other, server, "b")
+    innermost = "call('a', '1')"
+    inner = f"call('a', {innermost!r})"  # by the instance of `a` in the coordinator
+    text = ask(other, f"asyncio.run(awaited('b', {inner!r}))")
+
+    assert rings(text), text
+    assert ask(other, "1") == 1
+
+
+def test_a_call_that_waits_for_long_calls_within_a_process_is_not_rejected(
+    server: ServerProcess, other: http.client.HTTPConnection, met: Path
+) -> None:
+    """Calls of `b` wait for both instances of `a`, which wait for calls that end at last."""
+    know_route(other, server, "c")
+    with connection_of_each(server) as connections, connection_of_each(server) as further:
+        parts = {"waits": (further[server.pid], "single", f"wait_for({str(met)!r}, 2) or call('a', '42')")}
+        for name, connection in (("here", connections[server.pid]), ("there", other)):
+            parts[name] = (connection, "a", f"call('c', {f'meet({str(met)!r}, {name!r}, 3)'!r})")
+        releasing = threading.Timer(0.5, (met / "released").touch)
+        releasing.start()
+        found = run_together(parts)
+        releasing.join()
+    assert found == {"here": "None", "there": "None", "waits": "42"}
