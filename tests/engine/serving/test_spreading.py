@@ -54,7 +54,7 @@ class Tracker:
 
     def wait(self, key: int, request: InferRequest, sink: Any) -> None:
         if not self.is_idle:
-            self.waiting.append(SimpleNamespace(key=key, request=request, sink=sink))
+            self.waiting.append(SimpleNamespace(key=key, request=request, sink=sink, worker=None))
 
     def has_idle(self) -> bool:
         return self.is_idle
@@ -62,8 +62,8 @@ class Tracker:
     def takes_at_once(self, _: int) -> bool:
         return self.is_idle
 
-    def oldest_waiting(self) -> Any:
-        return self.waiting[0] if self.waiting else None
+    def find(self, key: int) -> Any:
+        return next((each for each in self.waiting if each.key == key), None)
 
     def give_away(self, pending: Any) -> None:
         self.waiting.remove(pending)
@@ -146,7 +146,7 @@ def test_what_belongs_to_this_process_stays(fields: dict[str, Any]) -> None:
         spread.branches.better = spread.branches.idle = 1
         spread.submit("a", **fields)
         spread.submit("b", needs_idle=True, **fields)
-        spread.spreading._move()
+        spread.spreading._waiting.look()
         assert spread.branches.sent == []
 
     run(test)

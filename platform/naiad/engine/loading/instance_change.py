@@ -1,25 +1,69 @@
 """Changes of `instance_group` alone: instances are added and removed while the others of the version serve.
 
-As in the reference (CORE src/model_config_utils.cc, `ConfigChangeRequiresReload`), an instance stays if its group is
-unchanged apart from its count. Here its name has to stay as well, since logs and metrics identify it by name.
+Those that stay keep their processes: of the server, and their guests. What a process executes for the version may
+become nothing, or begin; only the coordinator always has an instance of it.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import orjson
 
 from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.kept_instances import kept_names
 from naiad.config.model.model_config import ModelConfig, freeze, instance_groups, instance_names
 from naiad.config.model.render import to_json
+from naiad.engine.lifecycle.placement import COORDINATOR, Placement
 from naiad.engine.loading.thread_counts import THREAD_VARIABLES, threads_each
 from naiad.engine.serving.version import ModelVersion
 from naiad.guests.launch import LaunchSpec
 from naiad.models.polling import Signature
 
-__all__ = ["changed_config", "has_other_changes", "specs_with"]
+__all__ = ["ChangedInstances", "changed_instances", "has_other_changes", "specs_with"]
+
+
+class ChangedInstances(NamedTuple):
+    """Instances of a version that are to serve, in place of those that do.
+
+    Attributes:
+        config: Its configuration with them.
+        placement: Their processes; None in a server of one process.
+    """
+
+    config: ModelConfig
+    placement: Placement | None
+
+    @property
+    def places(self) -> Mapping[str, int]:
+        """The processes of the instances, by name, as far as they are not in the coordinator."""
+        if self.placement is None:
+            return {}
+        names = [instance.name for instance in instance_names(self.config)]
+        return dict(zip(names, self.placement.processes, strict=True))
+
+
+def changed_instances(loaded: ModelVersion, before: pb.ModelConfig, now: pb.ModelConfig) -> ChangedInstances | None:
+    """The instances of *now* for *loaded*; None if the version has to be loaded again.
+
+    Args:
+        loaded: The version that serves.
+        before: The configuration that it was loaded from, as read.
+        now: The configuration as read now.
+    """
+    config = changed_config(loaded, before, now)
+    if config is None or loaded.spread is None:
+        return None if config is None else ChangedInstances(config, None)
+    kept, places = kept_names(loaded.config, config), loaded.places
+    staying = {name: process for name, process in places.items() if name in kept}
+    changed = ChangedInstances(config, loaded.spread.place(config, staying))
+    if any(changed.places.get(name) != process for name, process in staying.items()):
+        return None  # now all of them have to be in one process
+    has_own = COORDINATOR in changed.places.values() and COORDINATOR in places.values()
+    return changed if has_own else None
 
 
 def changed_config(loaded: ModelVersion, before: pb.ModelConfig, now: pb.ModelConfig) -> ModelConfig | None:
@@ -34,8 +78,8 @@ def changed_config(loaded: ModelVersion, before: pb.ModelConfig, now: pb.ModelCo
         return None
     if loaded.reason or any(instance.reason for instance in loaded.instances):
         return None  # a load is also how an instance that was given up is tried again at once
-    if loaded.branches is not None:
-        return None  # its instances are started again, spread over the processes as the new configuration asks
+    if loaded.branches is not None and any(each.state == "given up" for each in loaded.branches.statuses()):
+        return None
     if loaded.resolution is None or loaded.resolution.library is not None:
         return None  # the instances of a native model may share one process
     message = pb.ModelConfig()
@@ -56,12 +100,6 @@ def changed_config(loaded: ModelVersion, before: pb.ModelConfig, now: pb.ModelCo
         if removed and (set(names) - kept or loaded.is_in_use(removed)):
             return None
     return config
-
-
-def kept_names(before: ModelConfig, now: ModelConfig) -> set[str]:
-    """The names of the instances that are the same in both configurations."""
-    old, new = _identities(before), _identities(now)
-    return {name for name, identity in new.items() if old.get(name) == identity}
 
 
 def specs_with(loaded: ModelVersion, config: ModelConfig) -> tuple[list[LaunchSpec], set[str]]:
@@ -111,19 +149,6 @@ def _without_instances(message: pb.ModelConfig) -> pb.ModelConfig:
     rest.ClearField("instance_group")
     rest.ClearField("version_policy")
     return rest
-
-
-def _identities(config: ModelConfig) -> dict[str, tuple[object, ...]]:
-    """What must not change about each instance, by its name."""
-    groups = instance_groups(config)
-    found: dict[str, tuple[object, ...]] = {}
-    for each in instance_names(config):
-        group = pb.ModelInstanceGroup()
-        group.CopyFrom(groups.get(each.name, group))
-        for name in ("name", "count", "gpus"):
-            group.ClearField(name)
-        found[each.name] = (each.kind, each.device_id, group.SerializeToString(deterministic=True))
-    return found
 
 
 def _resource_needs(config: ModelConfig) -> set[tuple[int, bytes]]:

@@ -43,7 +43,7 @@ from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.loading.introspect import may_auto_complete
 from naiad.engine.loading.missing_package import missing_package
 from naiad.engine.loading.thread_counts import THREAD_VARIABLES, threads_each
-from naiad.engine.serving.branches import BranchMaker, BranchOrder
+from naiad.engine.serving.branches import BranchMaker, BranchOrder, SpreadRule
 from naiad.engine.serving.compile_plan import input_names, state_outputs
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.sequence_states import read_states
@@ -379,7 +379,7 @@ class Loader:
         shares = shares_of(specs, placement)
         own = shares.pop(COORDINATOR)
         loaded = ModelVersion(config, version, own, settings.restart, services, samples, settings.limiter, states)
-        if shares and settings.branches is not None:
+        if settings.branches is not None:
             order = BranchOrder(
                 loaded.number,
                 version,
@@ -389,7 +389,9 @@ class Loader:
                 settings.restart,
                 samples,
             )
-            loaded.spread_over(settings.branches.make(order, config.name, shares))
+            loaded.spread = SpreadRule(facts, settings.branches, order)
+            if shares:
+                loaded.spread_over(loaded.spread.make(config.name, shares))
         loaded.metadata, loaded.resolution = with_labels(loaded.metadata, labels), resolution
         loaded.log.advise = partial(missing_package, resolution=resolution)
         self.launching.set()

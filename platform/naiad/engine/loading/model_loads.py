@@ -23,8 +23,9 @@ from naiad.core.errors import Code, ConfigError, InvalidRequestError, ModelError
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.ensembles.build import checked_ensemble, find_members, make_ensemble, needed_models
 from naiad.engine.ensembles.version import EnsembleVersion
+from naiad.engine.lifecycle.placement import describe_placement
 from naiad.engine.lifecycle.states import UNLOADED
-from naiad.engine.loading.instance_change import changed_config, has_other_changes, specs_with
+from naiad.engine.loading.instance_change import changed_instances, has_other_changes, specs_with
 from naiad.engine.loading.loader import Loader
 from naiad.engine.loading.model_source import ModelSource
 from naiad.engine.loading.unchanged import is_whole, model_signature, version_signature
@@ -427,10 +428,12 @@ class ModelLoads:
         path = config_path(files, self._settings.config_name).relative_to(files.directory)
         if has_other_changes(before.signature, now, str(path), loaded.version):
             return False
-        config = changed_config(loaded, before.message, origin.message)
-        if config is None:
+        changed = changed_instances(loaded, before.message, origin.message)
+        if changed is None:
             return False
-        await loaded.change_instances(config, *specs_with(loaded, config))
+        if changed.placement is not None:
+            logger.info("'%s': %s", files.key, describe_placement(changed.config, changed.placement))
+        await loaded.change_instances(changed.config, *specs_with(loaded, changed.config), changed.places)
         self._origins[loaded.number] = replace(origin, signature=now)
         self._registry.changed(files.key)
         self._in_background(files.key, loaded.end_removed(self._settings.exit_timeout), replaced=loaded)

@@ -8,12 +8,16 @@ once to where there is less to do.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from naiad.config.model.model_config import ModelConfig
 from naiad.core.errors import NaiadError, without_frames
+from naiad.engine.lifecycle.placement import LoadFacts, Placement, place_instances
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.serving.admission import Admission
+from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.tracker import RequestTracker
 from naiad.engine.serving.version_log import VersionLog
 from naiad.engine.serving.warmup import WarmupSample
@@ -24,10 +28,20 @@ from naiad.protocol.delivery import send_safely
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.metadata import InstanceStatus, MemoryUse
 
-__all__ = ["BranchCounts", "BranchMaker", "BranchOrder", "BranchReport", "Branches", "ProcessCounts", "Spreading"]
+__all__ = [
+    "BranchCounts",
+    "BranchMaker",
+    "BranchOrder",
+    "BranchReport",
+    "Branches",
+    "ProcessCounts",
+    "SpreadRule",
+    "Spreading",
+    "WaitingRequests",
+]
 
 _MOVE_SECONDS = 0.002
-"""How often requests that wait are looked at: an instance of a branch may be idle."""
+"""How often requests that wait are looked at: an instance of another process may be idle."""
 
 
 class BranchOrder(NamedTuple):
@@ -42,6 +56,7 @@ class BranchOrder(NamedTuple):
         policy: How often guests are restarted.
         samples: Warm-up samples.
         row: Where the loads of the version are on the board (`server.processes.load_board`).
+        change: How often the instances of the version had been changed.
     """
 
     number: int
@@ -52,6 +67,7 @@ class BranchOrder(NamedTuple):
     policy: RestartPolicy
     samples: tuple[WarmupSample, ...]
     row: int = 0
+    change: int = 0
 
 
 class BranchCounts(NamedTuple):
@@ -126,6 +142,39 @@ class Branches(Protocol):
         """Let requests in flight finish within *timeout* seconds, then end all guests."""
 
     @property
+    def places(self) -> Mapping[str, int]:
+        """The process of each of their instances, by name."""
+
+    async def add_instances(self, config: bytes, specs: Mapping[int, Sequence[LaunchSpec]]) -> None:
+        """Start the instances that are new in all processes. `switch` or `undo` follows.
+
+        Args:
+            config: The configuration with the changed instances, as bytes of the message.
+            specs: How to start the guests of each process, also of instances that stay; a process without any ends its
+                branch.
+
+        Raises:
+            NaiadError: If one of them cannot be started, when all have started or failed.
+        """
+
+    async def undo(self) -> None:
+        """End the instances that `add_instances` has started."""
+
+    async def switch(self) -> None:
+        """Have new instances take requests, and those that are in the configuration no more get none."""
+
+    async def end_removed(self, timeout: float) -> None:
+        """Let removed instances finish their requests within *timeout* seconds, then end their guests."""
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether instances are being added or removed."""
+
+    @property
+    def is_finishing_removed(self) -> bool:
+        """Whether removed instances may have requests."""
+
+    @property
     def in_flight(self) -> int:
         """Number of requests that the other processes have."""
 
@@ -198,6 +247,95 @@ class BranchMaker(Protocol):
         """
 
 
+class SpreadRule(NamedTuple):
+    """How the instances of a version are spread, as its loader knows it.
+
+    Attributes:
+        facts: What the processes of its instances depend on beside its configuration.
+        maker: The other processes.
+        order: See `BranchMaker.make`.
+    """
+
+    facts: LoadFacts
+    maker: BranchMaker
+    order: BranchOrder
+
+    def place(self, config: ModelConfig, before: Mapping[str, int] | None = None) -> Placement:
+        """See `place_instances`."""
+        return place_instances(config, self.facts, self.maker.processes, before)
+
+    def make(self, model: str, specs: Mapping[int, Sequence[LaunchSpec]]) -> Branches:
+        """Branches of the version; see `BranchMaker.make`."""
+        return self.maker.make(self.order, model, specs)
+
+
+class WaitingRequests:
+    """Moves requests that wait for an instance of this process to others that have an idle one.
+
+    While none waits, it costs one look for each request, and no timer.
+
+    Attributes:
+        queue: The requests that wait, those that may not move included: `add` is of use while there are any.
+    """
+
+    def __init__(
+        self,
+        tracker: RequestTracker,
+        idle_process: Callable[[], int | None],
+        move: Callable[[int, PendingRequest], bool],
+    ) -> None:
+        """Know of no request yet.
+
+        Args:
+            tracker: Has the requests.
+            idle_process: Finds a process with an idle instance.
+            move: Sends a request to a process, and has the tracker give it away; whether it has.
+        """
+        self._find = tracker.find
+        self.queue = tracker.waiting
+        self._idle_process = idle_process
+        self._move_one = move
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._keys: deque[int] = deque()  # in the order of arrival; some of them may not wait any more
+        self._is_closed = False
+
+    def add(self, key: int) -> None:
+        """A request that may go to another process waits: look at it soon, and again while it does."""
+        if not self._is_closed:
+            self._keys.append(key)
+            self._look_later()
+
+    def _look_later(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(_MOVE_SECONDS, self.look)
+
+    def look(self) -> None:
+        """Move what waits to processes that idle."""
+        self._timer = None
+        while (pending := self._oldest()) is not None:
+            process = self._idle_process()
+            if process is None or not self._move_one(process, pending):
+                self._look_later()
+                return
+
+    def _oldest(self) -> PendingRequest | None:
+        """The request that waits longest."""
+        while self._keys:
+            pending = self._find(self._keys[0])
+            if pending is not None and pending.worker is None:
+                return pending
+            self._keys.popleft()
+        return None
+
+    def close(self) -> None:
+        """Move nothing any more."""
+        self._is_closed = True
+        self._keys.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+
 class Spreading:
     """Takes the requests of a version that has branches: submits each here, or sends it to a branch with less to do.
 
@@ -220,9 +358,8 @@ class Spreading:
         self._tracker = tracker
         self._branches = branches
         self._count_serving = count_serving
-        self._loop = asyncio.get_running_loop()
-        self._moving: asyncio.TimerHandle | None = None
         self._is_closed = False
+        self._waiting = WaitingRequests(tracker, branches.idle_process, self._move)
         branches.take_back = self._take_back
 
     def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
@@ -237,33 +374,23 @@ class Spreading:
                 return key
         key = self._admission.submit(request, sink, needs_idle=needs_idle)
         self._branches.note_load(len(self._tracker))
-        self._move_later()
+        if self._waiting.queue and is_movable(request):
+            self._waiting.add(key)
         return key
 
     def close(self) -> None:
         """Send nothing to branches any more: they end."""
         self._is_closed = True
-        if self._moving is not None:
-            self._moving.cancel()
+        self._waiting.close()
 
     def _better_process(self) -> int | None:
         instances = 0 if self._admission.reason else self._count_serving()
         return self._branches.least_loaded(len(self._tracker), instances)
 
-    def _move_later(self) -> None:
-        if self._moving is None and not self._is_closed and self._tracker.oldest_waiting() is not None:
-            self._moving = self._loop.call_later(_MOVE_SECONDS, self._move)
-
-    def _move(self) -> None:
-        """Send requests that wait to branches that idle."""
-        self._moving = None
-        while (oldest := self._tracker.oldest_waiting()) is not None and is_movable(oldest.request):
-            process = self._branches.idle_process()
-            if process is None:
-                break
-            self._tracker.give_away(oldest)
-            self._branches.send(process, oldest.key, oldest.request, oldest.sink, needs_idle=True)
-        self._move_later()
+    def _move(self, process: int, pending: PendingRequest) -> bool:
+        self._tracker.give_away(pending)
+        self._branches.send(process, pending.key, pending.request, pending.sink, needs_idle=True)
+        return True
 
     def _take_back(self, key: int, request: InferRequest, sink: Sink) -> None:
         """A branch is not idle any more: the request waits here."""
@@ -273,7 +400,7 @@ class Spreading:
             of = request.model_name, request.model_version, request.request_id
             send_safely(sink, InferResponse(*of, error=without_frames(error)), True, of)
         else:
-            self._move_later()
+            self._waiting.add(key)
 
 
 def is_movable(request: InferRequest) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from naiad.config.model.model_config import ModelConfig, instance_groups
 from naiad.core.errors import Code, GuestExitedError, ModelError, NaiadError, fresh, is_model_response, without_frames
@@ -161,10 +161,10 @@ class RequestTracker:
         found = self._scheduler.next_instance() if isinstance(self._scheduler, FifoScheduler) else None
         return found is not None and not found[1]
 
-    def oldest_waiting(self) -> PendingRequest | None:
-        """The request that waits longest for an instance."""
-        waiting = self._scheduler.waiting if isinstance(self._scheduler, FifoScheduler) else ()
-        return waiting[0] if waiting else None
+    @property
+    def waiting(self) -> Collection[PendingRequest]:
+        """The requests that wait for an instance, oldest first, if they are dispatched one by one."""
+        return self._scheduler.waiting if isinstance(self._scheduler, FifoScheduler) else ()
 
     def give_away(self, pending: PendingRequest) -> None:
         """Forget a request that waits: another process executes it."""

@@ -31,7 +31,7 @@ class BranchModels:
 
     def submit(self, request: InferRequest, sink: Sink, load: int) -> int:
         """See `OwnModels`."""
-        return self._find(request.model_name, load).submit(request, sink)
+        return self._find(request.model_name, load).submit_sent(request, sink)
 
     def _find(self, name: str, load: int) -> OwnBranch:
         branch = self._branches.find(load)

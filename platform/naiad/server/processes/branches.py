@@ -8,17 +8,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from naiad.core.errors import Code, NaiadError, fresh, without_frames
+from naiad.core.errors import Code, NaiadError, NotReadyError, fresh, without_frames
 from naiad.core.logs import log_guest_line
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.serving.branches import BranchCounts, BranchOrder, BranchReport, ProcessCounts
 from naiad.engine.serving.version_log import VersionLog
+from naiad.engine.statistics.counters import Statistics
 from naiad.guests.launch import LaunchSpec, server_id
 from naiad.guests.worker import Worker
 from naiad.protocol.delivery import send_safely
@@ -76,16 +77,53 @@ class _Branch:
         report: Its last report; None before the first one, and after its process has exited.
         before: What it had counted in processes that have exited; None if none has.
         restarts: How often each of its instances was restarted in those.
-        starting: Starts it again in the next process; None while it runs.
+        starting: Starts it in the next process, or again with other instances; None while it runs.
+        ended: Set once it has ended, while its version goes on.
     """
 
-    def __init__(self, specs: Sequence[LaunchSpec], number: int) -> None:
-        plain = [replace(spec, lease=None, restore=None, prewarm=None, frontends=None, inputs=None) for spec in specs]
-        self.specs = [replace(spec, server_id=server_id(), load_number=number) for spec in plain]
+    def __init__(self, specs: tuple[LaunchSpec, ...]) -> None:
+        self.specs = specs
         self.report: BranchReport | None = None
         self.before: BranchCounts | None = None
-        self.restarts: dict[str, Counter[str]] = {spec.name: Counter() for spec in specs}
+        self.restarts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.starting: asyncio.Task[None] | None = None
+        self.ended = asyncio.Event()
+
+    def on_process_end(self) -> None:
+        """Its process has exited."""
+        report, self.report = self.report, None
+        if report is not None:
+            self.before = _with(self.before, report.counts.statistics)
+            for status in report.statuses:
+                self.restarts[status.name].update(status.restarts)
+                self.restarts[status.name][_PROCESS_EXIT] += 1
+
+    def counts(self) -> list[BranchCounts]:
+        """What it has counted in all processes."""
+        return [each for each in (self.before, None if self.report is None else self.report.counts) if each is not None]
+
+
+def _with(before: BranchCounts | None, counted: Statistics) -> BranchCounts:
+    """What was counted before, if anything, and *counted*."""
+    return BranchCounts(counted if before is None else before.statistics.with_counts_of([counted]))
+
+
+def _plain(specs: Sequence[LaunchSpec], number: int) -> tuple[LaunchSpec, ...]:
+    """How another process starts guests of the load *number*, without what belongs to the coordinator."""
+    plain = [replace(spec, lease=None, restore=None, prewarm=None, frontends=None, inputs=None) for spec in specs]
+    return tuple([replace(spec, server_id=server_id(), load_number=number) for spec in plain])
+
+
+class _Change(NamedTuple):
+    """A change of instances, until it is done or undone.
+
+    Attributes:
+        order: What all branches have in common from then on.
+        shares: How to start the guests of each process from then on.
+    """
+
+    order: BranchOrder
+    shares: Mapping[int, tuple[LaunchSpec, ...]]
 
 
 class _SentRequest:
@@ -144,7 +182,13 @@ class VersionBranches:
         self.row = order.row
         self.is_decoupled = False
         self._board = processes.board
-        self._branches = {number: _Branch(own, order.number) for number, own in specs.items()}
+        self._branches = {number: _Branch(_plain(own, order.number)) for number, own in specs.items()}
+        self._leaving: dict[int, _Branch] = {}  # those of processes that have no instance any more
+        self._gone: BranchCounts | None = None  # what those that have ended had counted
+        self._change: _Change | None = None
+        self._changes = itertools.count(1)
+        self._removing: set[int] = set()  # processes with instances that are being removed
+        self._finishing: set[int] = set()  # those of them where these may have requests
         self._sent: dict[int, _SentRequest] = {}  # by key
         self._counts: Counter[int] = Counter()  # of `_sent`, by process
         self.is_open = False
@@ -159,22 +203,31 @@ class VersionBranches:
                 raise fresh(result)
 
     async def _start_in(self, number: int) -> None:
-        order = self._order._replace(specs=tuple(self._branches[number].specs))
+        order = self._order._replace(specs=self._branches[number].specs)
         report: BranchReport = await self._processes.order(number, "start", order)
         self._branches[number].report = report
 
     def on_process(self, number: int) -> None:
         """A process serves in place of one that has exited: have it run the branch."""
         branch = self._branches.get(number)
-        if branch is not None and self.is_open and branch.starting is None:
+        if branch is not None:
+            self._start_later(number, branch)
+
+    def _start_later(self, number: int, branch: _Branch) -> None:
+        """Have a process run the present instances of a branch, as soon as it can."""
+        if self.is_open and branch.starting is None:
             branch.starting = asyncio.get_running_loop().create_task(self._start_again(number, branch))
 
     async def _start_again(self, number: int, branch: _Branch) -> None:
         pause = _FIRST_PAUSE
+        started: Sequence[LaunchSpec] | None = None
         try:
-            while self.is_open:
+            while self.is_open and started is not branch.specs:
+                wanted = branch.specs
+                order = self._order._replace(specs=wanted, change=next(self._changes))
                 try:
-                    await self._start_in(number)
+                    await self._processes.order(number, "change", order)
+                    branch.report = await self._processes.order(number, "switch", order.number, order.change)
                 except _ProcessEndedError:
                     return
                 except NaiadError as error:
@@ -182,25 +235,16 @@ class VersionBranches:
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE)
                 else:
-                    return
+                    started = wanted
         finally:
             branch.starting = None
 
     def on_process_end(self, number: int) -> None:
         """A process has exited, and the branch with it."""
-        branch = self._branches.get(number)
-        if branch is None:
-            return
         self._board.clear(self._order.row, number)
-        report, branch.report = branch.report, None
-        if report is not None:
-            counted = report.counts.statistics
-            if branch.before is not None:
-                counted = branch.before.statistics.with_counts_of([counted])
-            branch.before = BranchCounts(counted)
-            for status in report.statuses:
-                branch.restarts[status.name].update(status.restarts)
-                branch.restarts[status.name][_PROCESS_EXIT] += 1
+        for branch in (self._branches.get(number), self._leaving.get(number)):
+            if branch is not None:
+                branch.on_process_end()
         lost = [key for key, sent in self._sent.items() if sent.process == number]
         for key in lost:
             error = exited_error(number)
@@ -209,30 +253,124 @@ class VersionBranches:
 
     async def stop(self, timeout: float) -> None:
         """See `Branches`."""
+        self.note_instances(0)  # before the other processes end theirs: nothing is sent here any more
         self.is_open = False
         for branch in self._branches.values():
             if branch.starting is not None:
                 branch.starting.cancel()
-        stops = [self._stop_in(number, timeout) for number in self._branches]
-        await asyncio.gather(*stops)
-        self._processes.forget(self._order.number, self._order.row)
+        added = () if self._change is None else self._change.shares
+        load, numbers = self._order.number, {*self._branches, *self._leaving, *added}
+        await asyncio.gather(*(self._order_end(number, "stop", load, timeout) for number in numbers))
+        self._processes.forget(load, self._order.row)
 
-    async def _stop_in(self, number: int, timeout: float) -> None:
+    async def _order_end(self, number: int, method: str, *arguments: Any) -> None:
+        """Have a process do one of the steps that end instances."""
         try:
-            await self._processes.order(number, "stop", self._order.number, timeout)
+            await self._processes.order(number, method, *arguments)
         except _ProcessEndedError:
             pass
         except NaiadError as error:
             logger.error("cannot end instances of '%s': %s", self._of[0], error.message)  # noqa: TRY400 - the cause is there
 
+    # -- changes of instances -------------------------------------------------------------------------------------
+
+    @property
+    def places(self) -> Mapping[str, int]:
+        """See `Branches`, as for the methods below."""
+        return {spec.name: number for number, branch in self._branches.items() for spec in branch.specs}
+
+    async def add_instances(self, config: bytes, specs: Mapping[int, Sequence[LaunchSpec]]) -> None:
+        """See `Branches`. A process that has exited, or starts its branch again, starts the new instances later."""
+        load = self._order.number
+        order = self._order._replace(config=config, change=next(self._changes))
+        self._change = _Change(order, {number: _plain(share, load) for number, share in specs.items()})
+        await asyncio.gather(*(self._leaving[number].ended.wait() for number in specs if number in self._leaving))
+        starting = {number for number, branch in self._branches.items() if branch.starting is not None}
+        starts = [
+            self._processes.order(number, "change", order._replace(specs=share))
+            for number, share in self._change.shares.items()
+            if number not in starting
+        ]
+        for result in await asyncio.gather(*starts, return_exceptions=True):
+            if isinstance(result, BaseException) and not isinstance(result, _ProcessEndedError):
+                raise fresh(result)
+        if not self.is_open:
+            raise NotReadyError(f"model '{self._of[0]}' is being unloaded")
+
+    async def undo(self) -> None:
+        """See `Branches`."""
+        change, self._change = self._change, None
+        if change is not None:
+            of = change.order.number, change.order.change
+            await asyncio.gather(*(self._order_end(number, "undo", *of) for number in change.shares))
+
+    async def switch(self) -> None:
+        """See `Branches`."""
+        assert self._change is not None
+        (order, shares), self._change = self._change, None
+        self._order = order
+        removing = set(self._branches)  # an instance of the same name may be another one
+        for number in set(self._branches).difference(shares):
+            self._leaving[number] = branch = self._branches.pop(number)
+            if branch.starting is not None:
+                branch.starting.cancel()
+        for number, share in shares.items():
+            self._branches.setdefault(number, _Branch(share)).specs = share
+        self._removing |= removing
+        self._finishing |= removing
+        closing = [self._order_end(number, "close", order.number) for number in self._leaving]
+        switching = [self._switch_in(number, order.change) for number in shares]
+        await asyncio.shield(asyncio.gather(*closing, *switching))
+
+    async def _switch_in(self, number: int, change: int) -> None:
+        try:
+            report: BranchReport | None = await self._processes.order(number, "switch", self._order.number, change)
+        except _ProcessEndedError:
+            return  # the next process starts the new instances
+        branch = self._branches.get(number)
+        if branch is None:
+            return
+        if report is None:  # the process has started meanwhile, with the instances as they were
+            self._start_later(number, branch)
+        else:
+            branch.report = report
+
+    @property
+    def is_changing(self) -> bool:
+        """See `Branches`."""
+        return self._change is not None or bool(self._removing)
+
+    @property
+    def is_finishing_removed(self) -> bool:
+        """See `Branches`."""
+        return bool(self._finishing)
+
+    async def end_removed(self, timeout: float) -> None:
+        """See `Branches`."""
+        await asyncio.gather(*(self._end_in(number, timeout) for number in list(self._removing)))
+
+    async def _end_in(self, number: int, timeout: float) -> None:
+        loop, load = asyncio.get_running_loop(), self._order.number
+        deadline = loop.time() + timeout
+        await self._order_end(number, "finish", load, timeout)
+        self._finishing.discard(number)
+        await self._order_end(number, "end", load, max(deadline - loop.time(), 0.0))
+        self._removing.discard(number)
+        branch = self._leaving.pop(number, None)
+        if branch is not None:
+            for counts in branch.counts():
+                self._gone = _with(self._gone, counts.statistics)
+            branch.ended.set()
+
     # -- state ----------------------------------------------------------------------------------------------------
 
     def on_report(self, number: int, report: BranchReport) -> None:
         """A process has reported its branch."""
-        branch = self._branches.get(number)
+        branch = self._branches.get(number) or self._leaving.get(number)
         if branch is not None:
             branch.report = report
-            self.typical = max(each.report.typical for each in self._branches.values() if each.report is not None)
+            reports = [each.report for each in self._branches.values() if each.report is not None]
+            self.typical = max((each.typical for each in reports), default=0)
 
     @property
     def in_flight(self) -> int:
@@ -279,10 +417,9 @@ class VersionBranches:
 
     def counts(self) -> Sequence[BranchCounts]:
         """See `Branches`."""
-        found = []
-        for branch in self._branches.values():
-            found += [] if branch.before is None else [branch.before]
-            found += [] if branch.report is None else [branch.report.counts]
+        found = [] if self._gone is None else [self._gone]
+        for branch in (*self._branches.values(), *self._leaving.values()):
+            found += branch.counts()
         return found
 
     def queries(self) -> Sequence[Awaitable[bool]]:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.config.model.model_config import freeze
+from naiad.config.model.kept_instances import kept_names
+from naiad.config.model.model_config import ModelConfig, freeze
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import NaiadError, NotReadyError, unexpected_error
 from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.serving.branches import BranchOrder, BranchReport, ProcessCounts
+from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.readiness import are_ready
-from naiad.engine.serving.version import ModelVersion
+from naiad.engine.serving.version import InstanceChange, ModelVersion
 from naiad.engine.tickets import KEY_BITS, KEY_MASK, ticket_of
-from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.guests.launch import LaunchSpec
+from naiad.guests.memory.frontend_memory import FrontendMemory, SharedInputs
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.server.processes.far_guests import GuestRelay
@@ -39,8 +42,25 @@ class OwnBranch:
         version: The version that runs it.
     """
 
-    def __init__(self, version: ModelVersion, row: int, board: LoadBoard) -> None:
+    def __init__(
+        self,
+        version: ModelVersion,
+        row: int,
+        board: LoadBoard,
+        move: Callable[[OwnBranch, int, PendingRequest], bool] = lambda *_: False,
+    ) -> None:
+        """The branch that *version* runs, which takes no requests yet.
+
+        Args:
+            version: The version.
+            row: Where its loads are on the board.
+            board: The board.
+            move: Sends a request that waits to another process, and gives it away; whether it has.
+        """
         self.version = version
+        self._waiting = version.moving_waiting(
+            lambda: board.idle_process(row), lambda process, pending: move(self, process, pending)
+        )
         self._row = row
         self._board = board
         self._is_open = False
@@ -56,6 +76,10 @@ class OwnBranch:
         """Take none any more; those in flight go on."""
         self._is_open = False
         self.on_change()
+
+    def keep_waiting(self) -> None:
+        """Let the requests that wait be executed here."""
+        self._waiting.close()
 
     def on_change(self) -> None:
         """An instance can serve again, or cannot any more."""
@@ -88,7 +112,20 @@ class OwnBranch:
         return self._board.better_process(self._row, version.in_flight, self._instances)
 
     def submit(self, request: InferRequest, sink: Sink) -> int:
-        """Submit a request; its ticket.
+        """Submit a request of a client, which may move to another process while it waits; its ticket.
+
+        Raises:
+            NaiadError: See `EngineDoor.submit`.
+        """
+        version = self.version
+        key = version.submit(request, sink)
+        self._board.note_requests(self._row, version.in_flight)
+        if self._waiting.queue:
+            self._waiting.add(key)
+        return ticket_of(version.number, key)
+
+    def submit_sent(self, request: InferRequest, sink: Sink) -> int:
+        """Submit a request that another process has sent, and that stays here; its ticket.
 
         Raises:
             NaiadError: See `EngineDoor.submit`.
@@ -97,6 +134,11 @@ class OwnBranch:
         key = version.submit(request, sink)
         self._board.note_requests(self._row, version.in_flight)
         return ticket_of(version.number, key)
+
+    def note_moved(self, process: int) -> None:
+        """A request has moved to another process, which says how many it has once it has read it."""
+        self._board.note_sent(self._row, process)
+        self._board.note_requests(self._row, self.version.in_flight)
 
 
 class _AnswerSink:
@@ -113,6 +155,18 @@ class _AnswerSink:
         self._send(self._key, response, final)
 
 
+class _BegunChange(NamedTuple):
+    """A change of the instances of a branch that waits for the other processes.
+
+    Attributes:
+        number: See `BranchOrder.change`.
+        instances: The instances; None where the branch has begun with it.
+    """
+
+    number: int
+    instances: InstanceChange | None
+
+
 class OwnBranches:
     """All branches of this process.
 
@@ -121,6 +175,7 @@ class OwnBranches:
         memory: The memory that guests here share with other processes; None to share none.
         received: How many requests of this process's clients it has answered, or sent to other branches.
         on_closed: Called when a branch takes requests no more.
+        move: See `OwnBranch`.
     """
 
     options: ServerOptions
@@ -135,7 +190,7 @@ class OwnBranches:
 
         Args:
             send: Sends a frame to the coordinator.
-            on_opened: Called when a branch takes requests.
+            on_opened: Called when a branch takes requests, or has ended.
             find_branch: See `GuestRelay`.
         """
         self.memory: FrontendMemory | None = None
@@ -144,15 +199,25 @@ class OwnBranches:
         self._loop = asyncio.get_running_loop()
         self._board: LoadBoard | None = None
         self._branches: dict[int, OwnBranch] = {}
-        self._starts: dict[int, asyncio.Task[Any]] = {}
+        self._starts: dict[int, tuple[int, asyncio.Task[None]]] = {}  # with the number of the change
+        self._changes: dict[int, _BegunChange] = {}
+        self._leaving: set[int] = set()  # those that end while their versions go on
+        self._stops: dict[int, asyncio.Task[None]] = {}
         self._given: dict[tuple[int, int], int] = {}  # keys here, by version and the coordinator's key
         self.received = 0
         self.on_closed: Callable[[], None] = lambda: None
+        self.move: Callable[[OwnBranch, int, PendingRequest], bool] = lambda *_: False
         self._relay = GuestRelay(self._tell, find_branch)
         self._tasks: set[asyncio.Task[None]] = set()
         self._orders: Mapping[str, Callable[..., Any]] = {
             "start": self._start,
             "stop": self._stop,
+            "change": self._change,
+            "switch": self._switch,
+            "undo": self._undo,
+            "close": self._close_branch,
+            "finish": self._finish,
+            "end": self._end,
             "check": self._check,
             "report": self._report,
             "waits": self._report_waits,
@@ -238,21 +303,32 @@ class OwnBranches:
         self._send(pack(FrameKind.ORDERED, CallResult(order.number, value, error)))
 
     async def _start(self, order: BranchOrder) -> BranchReport:
-        starting = self._loop.create_task(self._start_version(order))
-        self._starts[order.number] = starting
-        try:
-            return await starting
-        finally:
-            self._starts.pop(order.number, None)
+        await self._begin(order, self._start_version(order))
+        return self._open(self._branches[order.number])
 
-    async def _start_version(self, order: BranchOrder) -> BranchReport:
-        message = pb.ModelConfig()
-        message.ParseFromString(order.config)
-        config = freeze(message)
-        specs = order.specs
-        if self.memory is not None:
-            inputs = self.memory.add_inputs(config.name)
-            specs = tuple([replace(spec, frontends=self.memory, inputs=inputs) for spec in specs])
+    async def _begin(self, order: BranchOrder, work: Coroutine[Any, Any, None]) -> None:
+        """Start instances, unless the branch ends meanwhile, or the change is undone."""
+        task = self._loop.create_task(work)
+        self._starts[order.number] = order.change, task
+        try:
+            await task
+        finally:
+            if self._starts.get(order.number) == (order.change, task):
+                del self._starts[order.number]
+
+    def _open(self, branch: OwnBranch) -> BranchReport:
+        branch.open()
+        self._on_opened()
+        return _report_of(branch)
+
+    def _own_specs(self, specs: Sequence[LaunchSpec], inputs: SharedInputs | None) -> tuple[LaunchSpec, ...]:
+        """*specs* with the memory that guests here share with other processes."""
+        return tuple([replace(spec, frontends=self.memory, inputs=inputs) for spec in specs])
+
+    async def _start_version(self, order: BranchOrder) -> None:
+        config = _config_of(order)
+        inputs = None if self.memory is None else self.memory.add_inputs(config.name)
+        specs = self._own_specs(order.specs, inputs)
         version = ModelVersion(
             config, order.version, specs, order.policy, self._relay, order.samples, number=order.number
         )
@@ -263,13 +339,10 @@ class OwnBranches:
         if self.options.http.ui:
             totals.count_latencies(config)
         assert self._board is not None
-        branch = OwnBranch(version, order.row, self._board)
+        branch = OwnBranch(version, order.row, self._board, self.move)
         await version.start()
         self._branches[order.number] = branch
-        branch.open()
         version.on_change = lambda: self._on_change(branch)
-        self._on_opened()
-        return _report_of(branch)
 
     def _log_there(self, version: ModelVersion) -> None:
         """Have the coordinator log what the guests of a branch log: some of it once for all instances of a version."""
@@ -288,18 +361,101 @@ class OwnBranches:
         self._send_reports()
 
     async def _stop(self, number: int, timeout: float) -> None:
-        starting = self._starts.get(number)
-        if starting is not None:
+        stopping = self._stops.get(number)
+        if stopping is None:
+            stopping = self._stops[number] = self._loop.create_task(self._stop_branch(number, timeout))
+            stopping.add_done_callback(lambda _: self._stops.pop(number))
+        await asyncio.shield(stopping)
+
+    async def _stop_branch(self, number: int, timeout: float) -> None:
+        if number in self._starts:
+            _, starting = self._starts[number]
             starting.cancel()
             await asyncio.wait([starting])
+        change = self._changes.pop(number, None)
         branch = self._branches.get(number)
         if branch is None:
             return
         branch.close()
+        branch.keep_waiting()
         self.on_closed()
+        if change is not None and change.instances is not None:
+            await branch.version.undo(change.instances)
         await branch.version.stop(timeout)
         self._send_reports()
         self._branches.pop(number, None)
+        self._leaving.discard(number)
+        self._on_opened()
+
+    # -- changes of instances -------------------------------------------------------------------------------------
+
+    async def _change(self, order: BranchOrder) -> None:
+        """Start the instances of a branch that are new, or the branch. `_switch` or `_undo` follows."""
+        branch = self._branches.get(order.number)
+        if branch is None:
+            await self._begin(order, self._start_version(order))
+            self._changes[order.number] = _BegunChange(order.change, None)
+            return
+        version, config = branch.version, _config_of(order)
+        kept = kept_names(version.config, config) & {instance.name for instance in version.instances}
+        specs = self._own_specs(order.specs, version.shared_inputs)
+        instances = version.begin_change(config, specs, kept)
+        try:
+            await self._begin(order, version.add_instances(instances))
+        except BaseException:
+            await version.undo(instances)
+            raise
+        self._changes[order.number] = _BegunChange(order.change, instances)
+
+    async def _switch(self, number: int, change: int) -> BranchReport | None:
+        """Let the instances of a change serve. None if this process does not know it: it has started since."""
+        known, branch = self._changes.get(number), self._branches.get(number)
+        if branch is None or known is None or known.number != change:
+            return None
+        del self._changes[number]
+        if known.instances is None:
+            return self._open(branch)
+        branch.version.switch(known.instances)
+        return _report_of(branch)
+
+    async def _undo(self, number: int, change: int) -> None:
+        """End the instances that a change has started."""
+        begun, starting = self._starts.get(number, (0, None))
+        if starting is not None and begun == change:
+            starting.cancel()
+            await asyncio.wait([starting])
+        known = self._changes.get(number)
+        if known is None or known.number != change:
+            return
+        del self._changes[number]
+        if known.instances is None:
+            await self._stop(number, 0)
+        else:
+            await self._branches[number].version.undo(known.instances)
+
+    async def _close_branch(self, number: int) -> None:
+        """The branch has no instance any more: it ends while its version goes on."""
+        branch = self._branches.get(number)
+        if branch is not None:
+            self._leaving.add(number)
+            branch.close()
+            self.on_closed()
+
+    async def _finish(self, number: int, timeout: float) -> None:
+        """Let the requests of removed instances finish."""
+        branch = self._branches.get(number)
+        if branch is not None and number in self._leaving:
+            await branch.version.finish_requests(timeout)
+        elif branch is not None:
+            await branch.version.finish_removed(timeout)
+
+    async def _end(self, number: int, timeout: float) -> None:
+        """End removed instances."""
+        branch = self._branches.get(number)
+        if branch is not None and number in self._leaving:
+            await self._stop(number, timeout)
+        elif branch is not None:
+            await branch.version.end_removed(timeout)
 
     async def _check(self, number: int) -> bool:
         branch = self._branches.get(number)
@@ -344,7 +500,7 @@ class OwnBranches:
     def _infer(self, number: int, key: int, request: InferRequest) -> None:
         """A call, which an idle instance takes at once or none."""
         branch = self._branches.get(number)
-        if branch is None or not branch.version.has_idle():
+        if branch is None or not branch.is_open or not branch.version.has_idle():
             self._tell("refused", number, key)
             return
 
@@ -383,6 +539,13 @@ class OwnBranches:
     def _close(self) -> None:
         for branch in self._branches.values():
             branch.close()
+            branch.keep_waiting()
+
+
+def _config_of(order: BranchOrder) -> ModelConfig:
+    message = pb.ModelConfig()
+    message.ParseFromString(order.config)
+    return freeze(message)
 
 
 def _report_of(branch: OwnBranch) -> BranchReport:

@@ -15,11 +15,14 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from naiad_stub import wire
 
 from naiad.core.errors import NaiadError, NotReadyError, without_frames
+from naiad.engine.lifecycle.placement import COORDINATOR
+from naiad.engine.serving.pending import PendingRequest
+from naiad.engine.tickets import ticket_of
 from naiad.guests.memory.frontend_memory import FrontendMemory
 from naiad.protocol.delivery import send_safely
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse, RejectableSink, Sink
@@ -54,29 +57,37 @@ def _ticket_of(process: int, number: int) -> int:
     return -(process << _NUMBER_BITS | number)
 
 
+_Sent: TypeAlias = "dict[int, tuple[RequestLink, int]]"
+
+
 class _MovedSink:
-    """Gets the responses to a request that was sent a second time, until when it has a second number."""
+    """Gets the responses to a request that was sent elsewhere than where it was first, where it has another number.
 
-    __slots__ = ("_first", "_numbers", "_sink")
+    Attributes:
+        first: Its first ticket.
+    """
 
-    def __init__(self, numbers: dict[int, int], first: int, sink: Sink) -> None:
-        self._numbers = numbers
-        self._first = first
+    __slots__ = ("_of", "_sent", "_sink", "first")
+
+    def __init__(self, sent: _Sent, first: int, request: InferRequest, sink: Sink) -> None:
+        self._sent = sent
+        self.first = first
+        self._of = request.model_name, request.model_version, request.request_id
         self._sink = sink
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
         """See `Sink.send`."""
         if final:
-            self._numbers.pop(self._first, None)
+            self._sent.pop(self.first, None)
         self._sink.send(response, final)
 
     def reject(self, error: NaiadError) -> None:
         """See `RejectableSink`."""
-        self._numbers.pop(self._first, None)
+        self._sent.pop(self.first, None)
         if isinstance(self._sink, RejectableSink):
             self._sink.reject(error)
         else:
-            send_safely(self._sink, InferResponse("", -1, error=without_frames(error)), True, ("", -1, ""))
+            send_safely(self._sink, InferResponse(*self._of, error=without_frames(error)), True, self._of)
 
 
 class RemoteEngine:
@@ -98,7 +109,7 @@ class RemoteEngine:
         self._shared: tuple[OwnModels, FrontendMemory] | None = None
         self.peers: dict[int, Peer] = {}
         self._sought: dict[tuple[str, int], asyncio.Task[None]] = {}  # routes that the coordinator was asked for
-        self._sent_elsewhere: dict[int, int] = {}  # numbers of requests to the coordinator, by first tickets
+        self._sent_elsewhere: _Sent = {}  # where requests have gone from where they were first, by their first tickets
         self.requests = RequestLink(self._find_route, self._pass_on, self._take_in)
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
@@ -277,20 +288,43 @@ class RemoteEngine:
 
     def _send_elsewhere(self, process: int, number: int, request: InferRequest, sink: Sink) -> None:
         """Send a request to the coordinator, whose branch in another process takes none any more."""
-        first = _ticket_of(process, number)
+        if not isinstance(sink, _MovedSink):
+            sink = _MovedSink(self._sent_elsewhere, _ticket_of(process, number), request, sink)
         try:
-            self._sent_elsewhere[first] = self.requests.submit(request, _MovedSink(self._sent_elsewhere, first, sink))
+            self._sent_elsewhere[sink.first] = self.requests, self.requests.submit(request, sink)
         except NaiadError as error:
-            self._sent_elsewhere.pop(first, None)
-            if isinstance(sink, RejectableSink):
-                sink.reject(error)
-                return
-            of = request.model_name, request.model_version, request.request_id
-            send_safely(sink, InferResponse(*of, error=without_frames(error)), True, of)
+            sink.reject(error)
+
+    def _move(self, branch: OwnBranch, process: int, pending: PendingRequest) -> bool:
+        """Send a request that waits in a branch to another process, which idles; whether it was sent."""
+        request, routes = pending.request, self.requests.routes
+        key = request.model_name, request.model_version
+        ticket = ticket_of(branch.version.number, pending.key)
+        sink = _MovedSink(self._sent_elsewhere, ticket, request, pending.sink)
+        try:
+            known = routes.get(key) or self._find_route(*key)
+            if known.branch is not branch:
+                return False  # another version serves now
+            if process == COORDINATOR:
+                link, number = self.requests, self.requests.submit(request, sink)
+            elif process in self.peers:
+                link = self.peers[process].requests
+                number = link.submit(request, sink, None, link.route_to(known.route))
+            else:
+                return False
+        except NaiadError:
+            return False
+        branch.version.give_away(pending)
+        self._sent_elsewhere[ticket] = link, number
+        branch.note_moved(process)
+        if process == COORDINATOR:  # which counts it, too
+            assert self.branches is not None
+            self.branches.received -= 1
+        return True
 
     def cancel(self, ticket: int) -> None:
         """See `EngineDoor`."""
-        if ticket > LARGEST_NUMBER:
+        if ticket > LARGEST_NUMBER and ticket not in self._sent_elsewhere:
             if self.branches is not None:
                 self.branches.cancel(ticket)
         else:
@@ -299,7 +333,7 @@ class RemoteEngine:
 
     def confirm_sent(self, ticket: int, count: int = 1) -> None:
         """See `EngineDoor`."""
-        if ticket > LARGEST_NUMBER:
+        if ticket > LARGEST_NUMBER and ticket not in self._sent_elsewhere:
             if self.branches is not None:
                 self.branches.confirm_sent(ticket, count)
         else:
@@ -308,10 +342,10 @@ class RemoteEngine:
 
     def _sent_as(self, ticket: int) -> tuple[RequestLink, int]:
         """Where a request was sent that this process does not execute, and its number there."""
+        if ticket in self._sent_elsewhere:
+            return self._sent_elsewhere[ticket]
         if ticket >= 0:
             return self.requests, ticket
-        if ticket in self._sent_elsewhere:
-            return self.requests, self._sent_elsewhere[ticket]
         peer = self.peers.get(-ticket >> _NUMBER_BITS)
         return (self.requests, 0) if peer is None else (peer.requests, -ticket & LARGEST_NUMBER)
 
@@ -391,6 +425,7 @@ class RemoteEngine:
         self.session.connect(self._link)
         self.branches.memory = memory
         self.branches.on_closed = self._on_branch_closed
+        self.branches.move = self._move
         memory.on_outputs_removed = self._on_outputs_removed
 
     def _sessions(self) -> list[RequestSession]:
