@@ -63,7 +63,7 @@ class Waiting:
         self.branch: Any = SimpleNamespace(
             version=SimpleNamespace(number=LOAD, give_away=self.given.append), note_moved=self.noted.append
         )
-        self.pending: Any = SimpleNamespace(key=KEY, request=request(SILENT), sink=self.sink)
+        self.pending: Any = SimpleNamespace(key=KEY, request=request(SILENT), sink=self.sink, worker=None)
         self.branches: Any = SimpleNamespace(find=lambda _: self.branch, received=1, cancel=lambda _: None)
         self.remote.branches = self.branches
         self.peer = Peer()
@@ -122,7 +122,7 @@ def test_the_coordinator_counts_what_has_moved_to_it() -> None:
     waiting(test)
 
 
-@pytest.mark.parametrize("reason", ["process", "link", "version"])
+@pytest.mark.parametrize("reason", ["process", "link", "version", "dispatched"])
 def test_what_cannot_move_stays(reason: str) -> None:
     async def test(made: Waiting) -> None:
         process = 2
@@ -130,6 +130,8 @@ def test_what_cannot_move_stays(reason: str) -> None:
             process = 3
         elif reason == "link":
             made.peer.problem = NotReadyError("Server exiting")
+        elif reason == "dispatched":
+            made.pending.worker = object()
         else:
             made.branches.find = lambda _: None
         await asyncio.sleep(0)

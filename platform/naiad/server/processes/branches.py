@@ -189,6 +189,8 @@ class VersionBranches:
         self._changes = itertools.count(1)
         self._removing: set[int] = set()  # processes with instances that are being removed
         self._finishing: set[int] = set()  # those of them where these may have requests
+        self._end_timeout = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
         self._sent: dict[int, _SentRequest] = {}  # by key
         self._counts: Counter[int] = Counter()  # of `_sent`, by process
         self.is_open = False
@@ -236,6 +238,7 @@ class VersionBranches:
                     pause = min(2 * pause, _LONGEST_PAUSE)
                 else:
                     started = wanted
+                    self._end_later(number)  # it may have started instances that were removed meanwhile
         finally:
             branch.starting = None
 
@@ -323,14 +326,17 @@ class VersionBranches:
         await asyncio.shield(asyncio.gather(*closing, *switching))
 
     async def _switch_in(self, number: int, change: int) -> None:
+        report: BranchReport | None = None
         try:
-            report: BranchReport | None = await self._processes.order(number, "switch", self._order.number, change)
+            report = await self._processes.order(number, "switch", self._order.number, change)
         except _ProcessEndedError:
             return  # the next process starts the new instances
+        except NaiadError as error:
+            logger.error("cannot change instances of '%s': %s", self._of[0], error.message)  # noqa: TRY400 - the cause is there
         branch = self._branches.get(number)
         if branch is None:
             return
-        if report is None:  # the process has started meanwhile, with the instances as they were
+        if report is None:  # the process has started meanwhile, with the instances as they were, or has failed
             self._start_later(number, branch)
         else:
             branch.report = report
@@ -347,7 +353,14 @@ class VersionBranches:
 
     async def end_removed(self, timeout: float) -> None:
         """See `Branches`."""
+        self._end_timeout = timeout
         await asyncio.gather(*(self._end_in(number, timeout) for number in list(self._removing)))
+
+    def _end_later(self, number: int) -> None:
+        """End the instances that a process has removed, while the version goes on."""
+        task = asyncio.get_running_loop().create_task(self._end_in(number, self._end_timeout))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _end_in(self, number: int, timeout: float) -> None:
         loop, load = asyncio.get_running_loop(), self._order.number

@@ -374,6 +374,7 @@ class OwnBranches:
             await asyncio.wait([starting])
         change = self._changes.pop(number, None)
         branch = self._branches.get(number)
+        self._leaving.discard(number)
         if branch is None:
             return
         branch.close()
@@ -384,7 +385,6 @@ class OwnBranches:
         await branch.version.stop(timeout)
         self._send_reports()
         self._branches.pop(number, None)
-        self._leaving.discard(number)
         self._on_opened()
 
     # -- changes of instances -------------------------------------------------------------------------------------
@@ -435,9 +435,9 @@ class OwnBranches:
 
     async def _close_branch(self, number: int) -> None:
         """The branch has no instance any more: it ends while its version goes on."""
+        self._leaving.add(number)
         branch = self._branches.get(number)
-        if branch is not None:
-            self._leaving.add(number)
+        if branch is not None:  # else it is being started in place of one that a process had when it exited
             branch.close()
             self.on_closed()
 
@@ -452,7 +452,7 @@ class OwnBranches:
     async def _end(self, number: int, timeout: float) -> None:
         """End removed instances."""
         branch = self._branches.get(number)
-        if branch is not None and number in self._leaving:
+        if number in self._leaving:
             await self._stop(number, timeout)
         elif branch is not None:
             await branch.version.end_removed(timeout)

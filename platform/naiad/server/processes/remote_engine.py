@@ -303,8 +303,8 @@ class RemoteEngine:
         sink = _MovedSink(self._sent_elsewhere, ticket, request, pending.sink)
         try:
             known = routes.get(key) or self._find_route(*key)
-            if known.branch is not branch:
-                return False  # another version serves now
+            if known.branch is not branch or pending.worker is not None:
+                return False  # another version serves now; or its turn has come while the route was looked for
             if process == COORDINATOR:
                 link, number = self.requests, self.requests.submit(request, sink)
             elif process in self.peers:
