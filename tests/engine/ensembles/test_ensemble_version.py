@@ -244,10 +244,10 @@ def test_requests_of_one_layout_have_one_key_until_a_member_is_loaded_again(ense
         keys.append(a.last.layout_key)
     assert keys[0] == keys[1]
     hash(keys[0])
-    plan = ensemble.version._submitter.plan(0, a)
-    assert ensemble.version._submitter.plan(0, a) is plan
+    plan = ensemble.version._execution.submitter.plan(0, a)
+    assert ensemble.version._execution.submitter.plan(0, a) is plan
     a.number = 2
-    assert ensemble.version._submitter.plan(0, a) is not plan
+    assert ensemble.version._execution.submitter.plan(0, a) is not plan
 
 
 @pytest.mark.parametrize(
@@ -521,7 +521,7 @@ def test_an_action_that_fails_unexpectedly_ends_the_request(ensemble, a, monkeyp
     def broken(*_: object) -> None:
         raise ValueError("odd")
 
-    monkeypatch.setattr(ensemble.version._submitter, "begin", broken)
+    monkeypatch.setattr(ensemble.version._execution.submitter, "begin", broken)
     a.respond()
     assert replies.error.message == (
         "cannot carry out the request to 'e': unexpected ValueError: odd; see the log of the server"

@@ -13,10 +13,11 @@ from naiad.config.model.model_config import freeze
 from naiad.config.model.validate import validate, validate_response_cache
 from naiad.core.errors import ConfigError
 from naiad.engine.calls.services import ModelServices
+from naiad.engine.ensembles.execution import graph_of
 from naiad.engine.ensembles.version import EnsembleVersion
 from naiad.engine.lifecycle.dependencies import Dependencies, find_cycle
 from naiad.engine.registry import ModelRecord, Registry
-from naiad.engine.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
+from naiad.engine.scheduling.ensembles.graph import EnsembleStep
 from naiad.protocol.metadata import with_labels
 from naiad.protocol.model_names import LATEST, model_key
 
@@ -109,12 +110,7 @@ def make_ensemble(
         ConfigError: If it enables the response cache and is decoupled.
     """
     validate_response_cache(message)
-    graph = EnsembleGraph(
-        name=message.name,
-        steps=tuple(_step(step, registry) for step in message.ensemble_scheduling.step),
-        inputs=tuple(tensor.name for tensor in message.input),
-        outputs=tuple(tensor.name for tensor in message.output),
-    )
+    graph = graph_of(message, [_step(step, registry) for step in message.ensemble_scheduling.step])
     made = EnsembleVersion(freeze(message), version, graph, registry, services.calls.on_ensemble_step_waiting)
     made.metadata = with_labels(made.metadata, _labels(message, registry))
     return made

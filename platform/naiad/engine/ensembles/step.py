@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from typing import NamedTuple, Protocol
 
 from naiad.core.errors import Code, InvalidRequestError, NaiadError, unexpected_error, without_frames
-from naiad.engine.registry import Registry
 from naiad.engine.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
 from naiad.engine.scheduling.ensembles.step_limits import StepLimits
 from naiad.engine.served import Target
@@ -122,20 +121,31 @@ class StepParent(Protocol):
         """A step returned an error, or was rejected."""
 
 
+class StepModels(Protocol):
+    """Finds the models of steps; a `Registry` does."""
+
+    def find(self, name: str, version: int) -> Target:
+        """What a request to a name and version goes to now.
+
+        Raises:
+            NaiadError: If nothing serves it.
+        """
+
+
 class StepSubmitter:
     """Submits the steps of all requests to an ensemble, within `max_inflight_requests` of each step.
 
     Attributes:
         graph: The ensemble's steps.
-        registry: Where to find their models.
+        models: Where to find their models.
         limits: Which steps are in flight, and which wait for their turn.
         uses_device: Whether tensors may stay in GPU memory between steps.
         on_waiting: Called when a step has to wait, for an instance or for its turn.
     """
 
-    def __init__(self, graph: EnsembleGraph, registry: Registry, limit: int, on_waiting: Callable[[], None]) -> None:
+    def __init__(self, graph: EnsembleGraph, models: StepModels, limit: int, on_waiting: Callable[[], None]) -> None:
         self.graph = graph
-        self.registry = registry
+        self.models = models
         self.limits: StepLimits[StepRequest] = StepLimits(limit)
         self.on_waiting = on_waiting
         self.uses_device = False
@@ -170,7 +180,7 @@ class StepSubmitter:
         """Whether the model of a step takes inputs in GPU memory."""
         found = self.graph.steps[step]
         try:
-            return bool(self.registry.find(found.model, found.version).device & DEVICE_INPUTS)
+            return bool(self.models.find(found.model, found.version).device & DEVICE_INPUTS)
         except NaiadError:
             return False
 
@@ -201,7 +211,7 @@ class StepSubmitter:
         for index in steps:
             step = self.graph.steps[index]
             with contextlib.suppress(NaiadError):
-                found.append(self.registry.find(step.model, step.version).gpus)
+                found.append(self.models.find(step.model, step.version).gpus)
         return usable_by_all(found)
 
     def begin(self, step_request: StepRequest) -> None:
@@ -291,7 +301,7 @@ class StepRequest:
         request = None
         try:
             step = submitter.graph.steps[self.step]
-            version = self._version = submitter.registry.find(step.model, step.version)
+            version = self._version = submitter.models.find(step.model, step.version)
             request = self._request(step, submitter.plan(self.step, version))
             self._inputs = ()
             trace = parent.request.trace

@@ -1,7 +1,7 @@
 """One loaded version of an ensemble: a graph of steps, which are requests to other models.
 
-An ensemble has no guests and no queue. Its requests pass an `Admission`, like those to models; then each is
-an `EnsembleRequest`, whose steps are submitted to the versions that the registry has at that moment.
+An ensemble has no guests and no queue. Its requests are executed by an `EnsembleExecution`, here and in the processes
+of the server that have instances of all of its models.
 """
 
 from __future__ import annotations
@@ -9,29 +9,23 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.config.model.render import to_json
-from naiad.core.errors import NaiadError, NotReadyError
-from naiad.engine.ensembles.request import EnsembleRequest, EnsembleResponses
-from naiad.engine.ensembles.step import StepSubmitter
+from naiad.core.errors import NaiadError
+from naiad.engine.ensembles.execution import EnsembleExecution
 from naiad.engine.registry import Registry
-from naiad.engine.response_cache import CachedResponses, ResponseCache
 from naiad.engine.scheduling.ensembles.graph import EnsembleGraph
 from naiad.engine.served import LoadedVersion, metadata_of, version_numbers
-from naiad.engine.serving.admission import Admission
-from naiad.engine.serving.compile_plan import compile_plan
+from naiad.engine.serving.branches import Branches
 from naiad.engine.serving.instance import Instance
-from naiad.engine.statistics.counters import Statistics
-from naiad.guests.worker import Worker
-from naiad.protocol.inference import DEVICE_INPUTS, DEVICE_OUTPUTS, InferRequest, Sink
+from naiad.engine.serving.readiness import HasBranches
+from naiad.protocol.inference import DEVICE_INPUTS, DEVICE_OUTPUTS
 from naiad.protocol.metadata import ModelCondition, ModelStatistics
-from naiad.protocol.request_plan import CheckedLayout
 
 
 class EnsembleVersion:
-    """A loaded version of an ensemble. Implements `ServedVersion`.
+    """A loaded version of an ensemble, as the coordinator has it. Implements `ServedVersion`.
 
     Attributes:
         config: Its effective configuration.
@@ -40,11 +34,16 @@ class EnsembleVersion:
         version: Its version number.
         number: Number of this load among all loads of all versions: the plan's generation.
         graph: Its steps.
-        submit: See `Target.submit`.
+        totals: What the coordinator has counted of its requests.
+        submit: See `Target.submit`, also for the other methods of `Target`.
+        keep_responses: See `EnsembleExecution.keep_responses`.
+        branches: Its executions in other processes; None without any.
         direct: None: which instance gets the inputs is known only when the steps are dispatched.
     """
 
     direct = None
+
+    branches: Branches | None = None
 
     def __init__(
         self,
@@ -70,29 +69,22 @@ class EnsembleVersion:
         self.number = next(version_numbers)
         self.graph = graph
         self._registry = registry
-        self._submitter = StepSubmitter(
-            graph, registry, config.message.ensemble_scheduling.max_inflight_requests, on_waiting
-        )
-        self._responses = EnsembleResponses(config, version)
-        plan = compile_plan(config, version, self.number)
-        self._admission = Admission(plan, self._start, itertools.count(1), self._responses.totals)
-        self.submit = self._admission.submit
-        self._requests: dict[int, EnsembleRequest] = {}
+        self._execution = execution = EnsembleExecution(config, version, self.number, graph, registry, on_waiting)
+        self.totals = execution.totals
+        self.submit = execution.submit
+        self.cancel = execution.cancel
+        self.confirm_sent = execution.confirm_sent
+        self.drop_responses = execution.drop_responses
+        self.reject_waiting = execution.reject_waiting
+        self.is_waiting = execution.is_waiting
+        self.waits_of = execution.waits_of
+        self.keep_responses = execution.keep_responses
 
     def __repr__(self) -> str:
         return (
             f"<EnsembleVersion '{self.config.name}' {self.version} ready={self.is_ready()} "
-            f"steps={len(self.graph.steps)} in-flight={len(self._requests)}>"
+            f"steps={len(self.graph.steps)} in-flight={self._execution.in_flight}>"
         )
-
-    @property
-    def totals(self) -> Statistics:
-        """What is counted of its requests."""
-        return self._responses.totals
-
-    def keep_responses(self, cache: ResponseCache) -> None:
-        """From now on answer requests that *cache* knows the response of from there."""
-        self._admission.cache = CachedResponses(cache, self.config, self.version, self.number, self._responses.totals)
 
     @property
     def device(self) -> int:
@@ -100,18 +92,18 @@ class EnsembleVersion:
         if self.config.message.response_cache.enable:
             return 0
         steps = {step for name in self.graph.inputs for step in self.graph.consumers.get(name, ())}
-        return DEVICE_OUTPUTS | (DEVICE_INPUTS if all(map(self._submitter.takes_device, steps)) else 0)
+        return DEVICE_OUTPUTS | (DEVICE_INPUTS if all(map(self._execution.submitter.takes_device, steps)) else 0)
 
     @property
     def gpus(self) -> frozenset[bytes] | None:
         """See `Target`: those of the guests that its inputs go to."""
         steps = {step for name in self.graph.inputs for step in self.graph.consumers.get(name, ())}
-        return self._submitter.gpus_of(steps)
+        return self._execution.submitter.gpus_of(steps)
 
     @property
     def reason(self) -> str:
         """Why it cannot serve now; empty while it can."""
-        return self._admission.reason
+        return self._execution.reason
 
     @property
     def is_lost(self) -> bool:
@@ -120,19 +112,28 @@ class EnsembleVersion:
 
     # -- life ---------------------------------------------------------------------------------------------------
 
+    async def start_branches(self, branches: Branches) -> None:
+        """Have other processes execute its requests, too, that arrive there.
+
+        Raises:
+            NaiadError: If one of them cannot.
+        """
+        branches.is_decoupled = self.config.decoupled
+        try:
+            await branches.start()
+        except BaseException:
+            await branches.stop(0)
+            raise
+        self.branches = branches
+
     async def stop(self, timeout: float) -> None:
         """Let requests in flight finish within *timeout* seconds; fail those that do not."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        while self._requests and loop.time() < deadline:
-            await asyncio.sleep(0.01)
-        self._admission.reason = self.reason or "it is being unloaded"
-        for request in list(self._requests.values()):
-            request.fail(NotReadyError(f"model '{self.config.name}' is being unloaded"))
+        elsewhere = () if self.branches is None else (self.branches.stop(timeout),)
+        await asyncio.gather(self._execution.stop(timeout), *elsewhere)
 
     def is_finishing_requests(self) -> bool:
         """See `LoadedVersion`."""
-        return bool(self._requests)
+        return self._execution.in_flight > 0 or (self.branches is not None and self.branches.in_flight > 0)
 
     @property
     def open_sequences(self) -> int:
@@ -162,6 +163,10 @@ class EnsembleVersion:
         except NaiadError:
             return None
 
+    def processes_of_members(self) -> list[Collection[int]]:
+        """For the model of each step, the processes beside the coordinator that execute its requests."""
+        return [_processes_of(self._member(*step)) for step in self._steps()]
+
     def _members(self) -> Iterator[LoadedVersion | None]:
         return itertools.starmap(self._member, self._steps())
 
@@ -170,53 +175,13 @@ class EnsembleVersion:
         condition = ModelCondition.NOT_SERVING
         if self.is_ready():
             condition = ModelCondition.READY if self.are_all_ready() else ModelCondition.DEGRADED
-        return self._responses.totals.value(self.config.name, str(self.version), condition=condition)
+        others = () if self.branches is None else [each.statistics for each in self.branches.counts()]
+        totals = self.totals.with_counts_of(others) if others else self.totals
+        return totals.value(self.config.name, str(self.version), condition=condition)
 
-    # -- requests -----------------------------------------------------------------------------------------------
 
-    def _start(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout, needs_idle: bool) -> None:  # noqa: FBT001 - see `StartRequest`
-        """See `StartRequest`."""
-        started = self._requests[key] = EnsembleRequest(
-            self._submitter,
-            self._responses,
-            request,
-            sink,
-            layout.batch_size,
-            needs_idle=needs_idle,
-            on_done=partial(self._requests.pop, key, None),
-        )
-        started.begin()
-
-    def cancel(self, key: int) -> None:
-        """See `Target`."""
-        request = self._requests.get(key)
-        if request is not None:
-            request.cancel()
-
-    def reject_waiting(self, key: int, error: NaiadError) -> None:
-        """See `Target`."""
-        request = self._requests.get(key)
-        if request is not None:
-            request.fail(error)
-
-    def is_waiting(self, key: int) -> bool:
-        """Whether a step of the request waits for an instance."""
-        request = self._requests.get(key)
-        return request is not None and any(step.is_waiting for step in request.step_requests)
-
-    def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
-        """What the request's steps in flight wait for."""
-        request = self._requests.get(key)
-        return [] if request is None else [servers for step in request.step_requests for servers in step.waits]
-
-    def confirm_sent(self, key: int, count: int) -> None:
-        """See `Target`."""
-        request = self._requests.get(key)
-        if request is not None:
-            request.confirm_sent(count)
-
-    def drop_responses(self, key: int) -> None:
-        """See `Target`."""
-        request = self._requests.get(key)
-        if request is not None:
-            request.drop_responses()
+def _processes_of(member: object) -> Collection[int]:
+    """The processes beside the coordinator that execute requests to the model of a step; None is missing."""
+    if not isinstance(member, HasBranches) or member.branches is None:
+        return ()
+    return member.branches.processes

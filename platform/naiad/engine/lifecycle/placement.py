@@ -8,12 +8,20 @@ has go to that.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from naiad.config.model.model_config import InstanceKind, ModelConfig, instance_groups, instance_names
 
-__all__ = ["COORDINATOR", "LoadFacts", "Placement", "describe_placement", "place_instances"]
+__all__ = [
+    "COORDINATOR",
+    "LoadFacts",
+    "Placement",
+    "describe_ensemble",
+    "describe_placement",
+    "place_ensemble",
+    "place_instances",
+]
 
 COORDINATOR = 0
 
@@ -71,6 +79,33 @@ def place_instances(
     if reason or len(names) <= 1:
         return Placement((COORDINATOR,) * len(names), reason or "it has one instance")
     return Placement(_spread(names, processes, before or {}), "its instances share nothing")
+
+
+def place_ensemble(config: ModelConfig, members: Sequence[Collection[int]], *, is_cached: bool) -> Placement:
+    """Which processes execute requests to an ensemble that arrive there; the coordinator executes all others.
+
+    Args:
+        config: The ensemble's configuration.
+        members: For the model of each step, the processes beside the coordinator that have instances of it.
+        is_cached: Whether the server caches responses.
+    """
+    message = config.message
+    if is_cached and message.response_cache.enable:
+        return Placement((COORDINATOR,), "one cache has its responses")
+    if message.ensemble_scheduling.max_inflight_requests:
+        return Placement((COORDINATOR,), "it limits the requests in one of its steps")
+    shared = set.intersection(*map(set, members)) if members else set()
+    if not shared:
+        return Placement((COORDINATOR,), "no other process has instances of all of its models")
+    return Placement((COORDINATOR, *sorted(shared)), "they have instances of all of its models")
+
+
+def describe_ensemble(placement: Placement) -> str:
+    """Which processes execute requests to an ensemble, and why, as a sentence without its end."""
+    names = ", ".join(map(str, placement.processes))
+    if not placement.is_spread:
+        return f"its requests are executed in process {names}, because {placement.reason}"
+    return f"its requests are executed in processes {names}, where they arrive, because {placement.reason}"
 
 
 def describe_placement(config: ModelConfig, placement: Placement) -> str:

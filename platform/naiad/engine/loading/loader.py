@@ -32,11 +32,14 @@ from naiad.config.server.guest_user import GuestUser, GuestUserRange
 from naiad.core.errors import ModelError, ResolutionError
 from naiad.core.file_content import find_unfetched
 from naiad.core.logs import logged_levels
+from naiad.engine.ensembles.version import EnsembleVersion
 from naiad.engine.lifecycle.placement import (
     COORDINATOR,
     LoadFacts,
     Placement,
+    describe_ensemble,
     describe_placement,
+    place_ensemble,
     place_instances,
 )
 from naiad.engine.lifecycle.restart import RestartPolicy
@@ -397,6 +400,31 @@ class Loader:
         self.launching.set()
         await loaded.start()
         return loaded
+
+    async def start_ensemble(self, files: ModelFiles, made: EnsembleVersion) -> None:
+        """Have the processes that have instances of all models of an ensemble execute its requests, too.
+
+        Raises:
+            NaiadError: If one of them cannot.
+        """
+        maker = self._settings.branches
+        if maker is None:
+            return
+        placement = place_ensemble(made.config, made.processes_of_members(), is_cached=self._settings.is_caching)
+        logger.info("'%s': %s", files.key, describe_ensemble(placement))
+        others = [process for process in placement.processes if process != COORDINATOR]
+        if others:
+            order = BranchOrder(
+                made.number,
+                made.version,
+                files.namespace,
+                made.config.message.SerializeToString(),
+                (),
+                self._settings.restart,
+                (),
+                steps=made.graph.steps,
+            )
+            await made.start_branches(maker.make(order, made.config.name, dict.fromkeys(others, ())))
 
     def _load_facts(
         self, config: ModelConfig, resolution: Resolution, prewarmed: PrewarmedGuests | None, *, is_on_demand: bool

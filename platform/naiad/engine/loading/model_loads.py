@@ -443,7 +443,9 @@ class ModelLoads:
         self, files: ModelFiles, message: pb.ModelConfig, number: int, *, is_on_demand: bool
     ) -> ModelVersion | EnsembleVersion:
         if message.HasField("ensemble_scheduling"):
-            return make_ensemble(message, number, self._registry, self._services)
+            made = make_ensemble(message, number, self._registry, self._services)
+            await self._loader.start_ensemble(files, made)
+            return made
         for attempt in range(self._settings.load_retries):
             try:
                 return await self._loader.load(files, message, number, self._services, is_on_demand=is_on_demand)

@@ -16,6 +16,7 @@ from naiad.config.model.model_config import ModelConfig
 from naiad.core.errors import NaiadError, without_frames
 from naiad.engine.lifecycle.placement import LoadFacts, Placement, place_instances
 from naiad.engine.lifecycle.restart import RestartPolicy
+from naiad.engine.scheduling.ensembles.graph import EnsembleStep
 from naiad.engine.serving.admission import Admission
 from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.tracker import RequestTracker
@@ -57,6 +58,7 @@ class BranchOrder(NamedTuple):
         samples: Warm-up samples.
         row: Where the loads of the version are on the board (`server.processes.load_board`).
         change: How often the instances of the version had been changed.
+        steps: The steps of an ensemble, which has no instances; none for a model.
     """
 
     number: int
@@ -68,6 +70,7 @@ class BranchOrder(NamedTuple):
     samples: tuple[WarmupSample, ...]
     row: int = 0
     change: int = 0
+    steps: tuple[EnsembleStep, ...] = ()
 
 
 class BranchCounts(NamedTuple):
@@ -134,6 +137,10 @@ class Branches(Protocol):
     is_decoupled: bool
     log: VersionLog
     take_back: Callable[[int, InferRequest, Sink], None]
+
+    @property
+    def processes(self) -> Collection[int]:
+        """The numbers of the processes that have one."""
 
     async def start(self) -> None:
         """Start the branches in all processes; raises the first failure when all have started or failed."""

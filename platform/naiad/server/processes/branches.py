@@ -386,6 +386,11 @@ class VersionBranches:
             self.typical = max((each.typical for each in reports), default=0)
 
     @property
+    def processes(self) -> Collection[int]:
+        """See `Branches`."""
+        return self._branches.keys()
+
+    @property
     def in_flight(self) -> int:
         """See `Branches`."""
         is_alive = self._processes.has_version(self._order.number)

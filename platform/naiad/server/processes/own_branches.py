@@ -13,11 +13,14 @@ from naiad.config.model.kept_instances import kept_names
 from naiad.config.model.model_config import ModelConfig, freeze
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import NaiadError, NotReadyError, unexpected_error
+from naiad.engine.ensembles.execution import EnsembleExecution, graph_of
+from naiad.engine.ensembles.step import StepModels
 from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.serving.branches import BranchOrder, BranchReport, ProcessCounts
 from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.readiness import are_ready
 from naiad.engine.serving.version import InstanceChange, ModelVersion
+from naiad.engine.statistics.counters import Statistics
 from naiad.engine.tickets import KEY_BITS, KEY_MASK, ticket_of
 from naiad.guests.launch import LaunchSpec
 from naiad.guests.memory.frontend_memory import FrontendMemory, SharedInputs
@@ -26,6 +29,7 @@ from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.server.processes.far_guests import GuestRelay
 from naiad.server.processes.load_board import LoadBoard
 from naiad.server.processes.messages import CallResult, FrameKind, OwnerCall, Told, error_fields, pack
+from naiad.server.processes.own_ensembles import OwnEnsemble
 from naiad.server.processes.plain_messages import plain_response
 
 __all__ = ["OwnBranch", "OwnBranches"]
@@ -95,6 +99,10 @@ class OwnBranch:
         """Whether it takes requests."""
         return self._is_open
 
+    def reserve_input(self, size: int, ahead: int) -> memoryview | None:
+        """See `EngineDoor.reserve_input`."""
+        return self.version.reserve_input(size, ahead)
+
     @property
     def has_idle(self) -> bool:
         """Whether it takes requests, and an instance is idle."""
@@ -140,6 +148,12 @@ class OwnBranch:
         self._board.note_sent(self._row, process)
         self._board.note_requests(self._row, self.version.in_flight)
 
+    def report(self) -> BranchReport:
+        """What the coordinator is to know of it."""
+        version = self.version
+        is_asked = any(each.worker is not None and each.worker.readiness is not None for each in version.instances)
+        return BranchReport(version.counts(), version.statuses(), is_asked, version.typical)
+
 
 class _AnswerSink:
     """Sends the responses to a request that the coordinator has sent."""
@@ -174,11 +188,14 @@ class OwnBranches:
         options: The server's options; set before the first order.
         memory: The memory that guests here share with other processes; None to share none.
         received: How many requests of this process's clients it has answered, or sent to other branches.
+        models: Where to find the models of ensembles' steps; set before the first order.
+        is_exiting: Whether the server exits: clients' requests go to the coordinator, which rejects them.
         on_closed: Called when a branch takes requests no more.
         move: See `OwnBranch`.
     """
 
     options: ServerOptions
+    models: StepModels
 
     def __init__(
         self,
@@ -199,6 +216,8 @@ class OwnBranches:
         self._loop = asyncio.get_running_loop()
         self._board: LoadBoard | None = None
         self._branches: dict[int, OwnBranch] = {}
+        self._ensembles: dict[int, OwnEnsemble] = {}
+        self.is_exiting = False
         self._starts: dict[int, tuple[int, asyncio.Task[None]]] = {}  # with the number of the change
         self._changes: dict[int, _BegunChange] = {}
         self._leaving: set[int] = set()  # those that end while their versions go on
@@ -236,13 +255,18 @@ class OwnBranches:
         self._board = LoadBoard(descriptor, processes, own)
 
     def find(self, number: int) -> OwnBranch | None:
-        """The branch of the version with that number of its load, if this process has one that takes requests."""
+        """The branch of the version with that number of its load, if this process has one."""
         return self._branches.get(number)
+
+    def find_ensemble(self, number: int) -> OwnEnsemble | None:
+        """The ensemble with that number of its load, if this process executes requests to it."""
+        return self._ensembles.get(number)
 
     @property
     def request_count(self) -> int:
-        """Number of requests of this process's branches without their last response."""
-        return sum(branch.version.in_flight for branch in self._branches.values())
+        """Number of requests of this process's branches and ensembles without their last response."""
+        ensembles = sum(ensemble.execution.in_flight for ensemble in self._ensembles.values())
+        return ensembles + sum(branch.version.in_flight for branch in self._branches.values())
 
     def process_of(self, row: int | None) -> int:
         """The process with the least to do for a version without a branch here; *row* as in `VersionRoute`."""
@@ -250,23 +274,30 @@ class OwnBranches:
         return COORDINATOR if found is None else found
 
     def note_sent(self, row: int, process: int) -> None:
-        """A request of a client was sent to a branch of another process."""
-        self.received += 1
+        """A request was sent to a branch of another process."""
         if self._board is not None:
             self._board.note_sent(row, process)
 
     def cancel(self, ticket: int) -> None:
         """See `EngineDoor.cancel`."""
-        branch = self._branches.get(ticket >> KEY_BITS)
-        if branch is not None:
-            branch.version.cancel(ticket & KEY_MASK)
-            branch.version.drop_responses(ticket & KEY_MASK)
+        executor = self._executor(ticket)
+        if executor is not None:
+            executor.cancel(ticket & KEY_MASK)
+            executor.drop_responses(ticket & KEY_MASK)
 
     def confirm_sent(self, ticket: int, count: int) -> None:
         """See `EngineDoor.confirm_sent`."""
+        executor = self._executor(ticket)
+        if executor is not None:
+            executor.confirm_sent(ticket & KEY_MASK, count)
+
+    def _executor(self, ticket: int) -> ModelVersion | EnsembleExecution | None:
+        """What has a request."""
         branch = self._branches.get(ticket >> KEY_BITS)
         if branch is not None:
-            branch.version.confirm_sent(ticket & KEY_MASK, count)
+            return branch.version
+        ensemble = self._ensembles.get(ticket >> KEY_BITS)
+        return None if ensemble is None else ensemble.execution
 
     def maintain(self) -> None:
         """Return idle memory; called periodically."""
@@ -279,7 +310,10 @@ class OwnBranches:
         """End all branches within *timeout* seconds."""
         self._reporting.cancel()
         self._relay.close()
-        await asyncio.gather(*(self._stop(number, timeout) for number in {*self._branches, *self._starts}))
+        deadline = self._loop.time() + timeout
+        await asyncio.gather(*(self._stop(number, timeout) for number in list(self._ensembles)))  # their steps go on
+        left = max(deadline - self._loop.time(), 0.0)
+        await asyncio.gather(*(self._stop(number, left) for number in {*self._branches, *self._starts}))
 
     # -- orders ---------------------------------------------------------------------------------------------------
 
@@ -303,6 +337,8 @@ class OwnBranches:
         self._send(pack(FrameKind.ORDERED, CallResult(order.number, value, error)))
 
     async def _start(self, order: BranchOrder) -> BranchReport:
+        if order.steps:
+            return self._start_ensemble(order)
         await self._begin(order, self._start_version(order))
         return self._open(self._branches[order.number])
 
@@ -319,7 +355,7 @@ class OwnBranches:
     def _open(self, branch: OwnBranch) -> BranchReport:
         branch.open()
         self._on_opened()
-        return _report_of(branch)
+        return branch.report()
 
     def _own_specs(self, specs: Sequence[LaunchSpec], inputs: SharedInputs | None) -> tuple[LaunchSpec, ...]:
         """*specs* with the memory that guests here share with other processes."""
@@ -333,16 +369,28 @@ class OwnBranches:
             config, order.version, specs, order.policy, self._relay, order.samples, number=order.number
         )
         self._log_there(version)
-        totals = version.totals
-        totals.namespace = order.namespace
-        totals.measure(self.options.metrics.config, config)
-        if self.options.http.ui:
-            totals.count_latencies(config)
+        self._measure(version.totals, order, config)
         assert self._board is not None
         branch = OwnBranch(version, order.row, self._board, self.move)
         await version.start()
         self._branches[order.number] = branch
         version.on_change = lambda: self._on_change(branch)
+
+    def _start_ensemble(self, order: BranchOrder) -> BranchReport:
+        config = _config_of(order)
+        graph = graph_of(config.message, order.steps)
+        execution = EnsembleExecution(config, order.version, order.number, graph, self.models, lambda: None)
+        self._measure(execution.totals, order, config)
+        assert self._board is not None
+        ensemble = self._ensembles[order.number] = OwnEnsemble(execution, order.row, self._board)
+        self._on_opened()
+        return ensemble.report()
+
+    def _measure(self, totals: Statistics, order: BranchOrder, config: ModelConfig) -> None:
+        totals.namespace = order.namespace
+        totals.measure(self.options.metrics.config, config)
+        if self.options.http.ui:
+            totals.count_latencies(config)
 
     def _log_there(self, version: ModelVersion) -> None:
         """Have the coordinator log what the guests of a branch log: some of it once for all instances of a version."""
@@ -372,6 +420,9 @@ class OwnBranches:
             _, starting = self._starts[number]
             starting.cancel()
             await asyncio.wait([starting])
+        if number in self._ensembles:
+            await self._stop_ensemble(number, timeout)
+            return
         change = self._changes.pop(number, None)
         branch = self._branches.get(number)
         self._leaving.discard(number)
@@ -385,6 +436,14 @@ class OwnBranches:
         await branch.version.stop(timeout)
         self._send_reports()
         self._branches.pop(number, None)
+        self._on_opened()
+
+    async def _stop_ensemble(self, number: int, timeout: float) -> None:
+        ensemble = self._ensembles[number]
+        ensemble.close()
+        await ensemble.execution.stop(timeout)
+        self._send_reports()
+        del self._ensembles[number]
         self._on_opened()
 
     # -- changes of instances -------------------------------------------------------------------------------------
@@ -416,7 +475,7 @@ class OwnBranches:
         if known.instances is None:
             return self._open(branch)
         branch.version.switch(known.instances)
-        return _report_of(branch)
+        return branch.report()
 
     async def _undo(self, number: int, change: int) -> None:
         """End the instances that a change has started."""
@@ -468,7 +527,8 @@ class OwnBranches:
         self._relay.report_waits()
 
     def _reports(self) -> ProcessCounts:
-        reports = {number: _report_of(branch) for number, branch in self._branches.items()}
+        reports = {number: branch.report() for number, branch in self._branches.items()}
+        reports.update({number: ensemble.report() for number, ensemble in self._ensembles.items()})
         return ProcessCounts(self.received, self._relay.made, reports)
 
     def _send_reports(self) -> None:
@@ -480,6 +540,7 @@ class OwnBranches:
         while True:
             await asyncio.sleep(_REPORT_SECONDS)
             marks = [(each.version.totals.last, each.version.in_flight) for each in self._branches.values()]
+            marks += [(each.execution.totals.last, each.execution.in_flight) for each in self._ensembles.values()]
             if marks != before:
                 before = marks
                 self._send_reports()
@@ -537,6 +598,9 @@ class OwnBranches:
             act(branch.version, own)
 
     def _close(self) -> None:
+        self.is_exiting = True
+        for ensemble in self._ensembles.values():
+            ensemble.close()
         for branch in self._branches.values():
             branch.close()
             branch.keep_waiting()
@@ -546,9 +610,3 @@ def _config_of(order: BranchOrder) -> ModelConfig:
     message = pb.ModelConfig()
     message.ParseFromString(order.config)
     return freeze(message)
-
-
-def _report_of(branch: OwnBranch) -> BranchReport:
-    version = branch.version
-    is_asked = any(each.worker is not None and each.worker.readiness is not None for each in version.instances)
-    return BranchReport(version.counts(), version.statuses(), is_asked, version.typical)

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 from naiad_stub import wire
 
+from naiad.config.model.model_config import ModelConfig
 from naiad.core.errors import NaiadError, NotReadyError, without_frames
 from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.serving.pending import PendingRequest
@@ -41,6 +42,7 @@ from naiad.server.processes.messages import (
     unpack,
 )
 from naiad.server.processes.own_branches import OwnBranch, OwnBranches
+from naiad.server.processes.own_ensembles import OwnEnsemble, StepTargets
 from naiad.server.processes.peer import Peer
 from naiad.server.processes.request_link import LARGEST_NUMBER, HeldCounts, KnownRoute, RequestLink
 from naiad.server.processes.request_session import REQUEST_KINDS, OwnModels, RequestSession
@@ -248,14 +250,14 @@ class RemoteEngine:
 
     def is_decoupled(self, name: str, version: int = LATEST) -> bool:
         """See `EngineDoor`. A request is checked against the answer when it reaches the coordinator."""
-        known = self.requests.routes.get((name, version)) or self._find_route(name, version)
+        known = self._known_route(name, version)
         return known.route.is_decoupled
 
     def reserve_input(self, name: str, version: int, size: int, ahead: int) -> memoryview | None:
         """See `EngineDoor`."""
-        known = self.requests.routes.get((name, version)) or self._find_route(name, version)
+        known = self._known_route(name, version)
         if known.branch is not None:
-            return known.branch.version.reserve_input(size, ahead)
+            return known.branch.reserve_input(size, ahead)
         return None if known.part is None else known.part.reserve(size, ahead)
 
     def submit(self, request: InferRequest, sink: Sink, arrival: TracedArrival | None = None) -> int:
@@ -264,18 +266,39 @@ class RemoteEngine:
         With *arrival*, the request may be traced.
         """
         if arrival is None and self.branches is not None and request.device is None:
-            key = request.model_name, request.model_version
-            known = self.requests.routes.get(key) or self._find_route(*key)
-            branch = known.branch
-            if branch is None:
-                process: int | None = self.branches.process_of(known.route.row)
-            elif (process := branch.better_process()) is None:
-                ticket = branch.submit(request, sink)
+            known = self._known_route(request.model_name, request.model_version)
+            process = self._process_for(known)
+            ticket = self._submit_near(process, known, request, sink)
+            if ticket is not None:
                 self.branches.received += 1
                 return ticket
-            if process in self.peers:
-                return self._submit_to(process, known.route, request, sink)
         return self.requests.submit(request, sink, arrival)
+
+    def submit_step(self, request: InferRequest, sink: Sink) -> int:
+        """See `ModelAccess`: as for a client's request, but it counts as none."""
+        assert self.branches is not None
+        known = self._known_route(request.model_name, request.model_version)
+        # The ensemble's request was accepted before the server began to exit: its steps are executed here.
+        process = None if self.branches.is_exiting and known.branch is not None else self._process_for(known)
+        ticket = self._submit_near(process, known, request, sink)
+        if ticket is None:
+            self.branches.received -= 1  # the coordinator counts what comes to it
+            ticket = self.requests.submit(request, sink)
+        return ticket
+
+    def _process_for(self, known: KnownRoute) -> int | None:
+        """The process that a request is to go to; None for this one."""
+        if known.branch is not None:
+            return known.branch.better_process()
+        assert self.branches is not None
+        return self.branches.process_of(known.route.row)
+
+    def _submit_near(self, process: int | None, known: KnownRoute, request: InferRequest, sink: Sink) -> int | None:
+        """Submit a request to this process, or one that it has a link to beside the coordinator; None if to neither."""
+        if process is None:
+            assert known.branch is not None
+            return known.branch.submit(request, sink)
+        return self._submit_to(process, known.route, request, sink) if process in self.peers else None
 
     def _submit_to(self, process: int, route: VersionRoute, request: InferRequest, sink: Sink) -> int:
         """Send a request to a branch of another process than the coordinator; its ticket, which is negative."""
@@ -297,12 +320,12 @@ class RemoteEngine:
 
     def _move(self, branch: OwnBranch, process: int, pending: PendingRequest) -> bool:
         """Send a request that waits in a branch to another process, which idles; whether it was sent."""
-        request, routes = pending.request, self.requests.routes
+        request = pending.request
         key = request.model_name, request.model_version
         ticket = ticket_of(branch.version.number, pending.key)
         sink = _MovedSink(self._sent_elsewhere, ticket, request, pending.sink)
         try:
-            known = routes.get(key) or self._find_route(*key)
+            known = self._known_route(*key)
             if known.branch is not branch or pending.worker is not None:
                 return False  # another version serves now; or its turn has come while the route was looked for
             if process == COORDINATOR:
@@ -351,9 +374,20 @@ class RemoteEngine:
 
     # -- routes ---------------------------------------------------------------------------------------------------
 
+    def find_model(self, name: str, version: int) -> tuple[VersionRoute, ModelConfig | None]:
+        """See `ModelAccess`."""
+        known = self._known_route(name, version)
+        branch = known.branch
+        if branch is None:
+            return known.route, None
+        return known.route, branch.version.config if isinstance(branch, OwnBranch) else branch.execution.config
+
+    def _known_route(self, name: str, version: int) -> KnownRoute:
+        return self.requests.routes.get((name, version)) or self._find_route(name, version)
+
     def _current_route(self, name: str, version: int) -> KnownRoute:
         self.receive()
-        return self.requests.routes.get((name, version)) or self._find_route(name, version)
+        return self._known_route(name, version)
 
     def receive(self, *, wait: bool = False) -> None:
         """Take in what the coordinator has sent so far; responses are passed on in a later turn.
@@ -382,7 +416,9 @@ class RemoteEngine:
         return self._keep_route(name, version, route)
 
     def _keep_route(self, name: str, version: int, route: VersionRoute) -> KnownRoute:
-        branch = None if self.branches is None else self.branches.find(route.number)
+        branch: OwnBranch | OwnEnsemble | None = None
+        if self.branches is not None:
+            branch = self.branches.find(route.number) or self.branches.find_ensemble(route.number)
         known = self.requests.routes[name, version] = KnownRoute(route, self.requests.part_of(route.inputs), branch)
         return known
 
@@ -393,7 +429,7 @@ class RemoteEngine:
         """
         known = self.requests.routes.get((name, version))
         if known is not None:
-            return known.branch
+            return known.branch if isinstance(known.branch, OwnBranch) else None
         if (name, version) not in self._sought:
             self._sought[name, version] = self._loop.create_task(self._seek_route(name, version))
         return None
@@ -424,6 +460,7 @@ class RemoteEngine:
         self.session = RequestSession(models, memory)
         self.session.connect(self._link)
         self.branches.memory = memory
+        self.branches.models = StepTargets(self)
         self.branches.on_closed = self._on_branch_closed
         self.branches.move = self._move
         memory.on_outputs_removed = self._on_outputs_removed

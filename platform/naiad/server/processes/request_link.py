@@ -70,6 +70,7 @@ from naiad.server.processes.messages import (
     unpack,
 )
 from naiad.server.processes.own_branches import OwnBranch
+from naiad.server.processes.own_ensembles import OwnEnsemble
 from naiad.server.processes.region_use import split_regions
 
 __all__ = ["LARGEST_NUMBER", "HeldCounts", "KnownRoute", "RequestLink"]
@@ -165,11 +166,11 @@ class _CopiedRequest:
 
 
 class KnownRoute:
-    """A route, its part of the segment, the templates of its requests by layout key, and the branch in this process."""
+    """A route, its part of the segment, the templates of its requests by layout key, and what executes them here."""
 
     __slots__ = ("branch", "part", "route", "templates")
 
-    def __init__(self, route: VersionRoute, part: InputPart | None, branch: OwnBranch | None) -> None:
+    def __init__(self, route: VersionRoute, part: InputPart | None, branch: OwnBranch | OwnEnsemble | None) -> None:
         self.route = route
         self.part = part
         self.branch = branch

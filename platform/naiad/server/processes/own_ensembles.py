@@ -1,0 +1,155 @@
+"""The ensembles whose requests this process executes where they arrive, by order of the coordinator.
+
+A step goes where a client's request to its model would go: to an instance here, or to another process with less to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from naiad.config.model.model_config import ModelConfig, freeze
+from naiad.config.model.text import parse_mapping
+from naiad.core.errors import NaiadError
+from naiad.engine.ensembles.execution import EnsembleExecution
+from naiad.engine.lifecycle.placement import COORDINATOR
+from naiad.engine.served import Target
+from naiad.engine.serving.branches import BranchCounts, BranchReport
+from naiad.engine.tickets import ticket_of
+from naiad.guests.worker import Worker
+from naiad.protocol.inference import InferRequest, Sink
+from naiad.protocol.metadata import ModelMetadata
+from naiad.server.processes.load_board import LoadBoard
+from naiad.server.processes.messages import VersionRoute
+
+__all__ = ["ModelAccess", "OwnEnsemble", "StepTargets"]
+
+
+class ModelAccess(Protocol):
+    """How this process reaches the models of all processes."""
+
+    def find_model(self, name: str, version: int) -> tuple[VersionRoute, ModelConfig | None]:
+        """The route of requests to a name and version, and its configuration, if an instance is here.
+
+        Raises:
+            NaiadError: If nothing serves them.
+        """
+
+    def submit_step(self, request: InferRequest, sink: Sink) -> int:
+        """Submit a request that this process makes; its ticket.
+
+        Raises:
+            NaiadError: See `EngineDoor.submit`.
+        """
+
+    def cancel(self, ticket: int) -> None:
+        """Cancel a request, and have its further responses dropped."""
+
+    def confirm_sent(self, ticket: int, count: int = 1) -> None:
+        """See `EngineDoor.confirm_sent`."""
+
+
+class _StepTarget:
+    """What a step's requests go to; implements `Target`. Its keys are tickets.
+
+    Clients' requests alone are executed here, and these have no tensors in GPU memory: so nobody asks what such a
+    request waits for.
+    """
+
+    direct = None
+    device = 0
+    gpus = None
+    open_sequences = 0
+    reason = ""
+
+    def __init__(self, models: ModelAccess, config: ModelConfig, number: int, metadata: ModelMetadata) -> None:
+        self.config = config
+        self.number = number
+        self.metadata = metadata
+        self._submit = models.submit_step
+        self._confirm_sent = models.confirm_sent
+        self.cancel = models.cancel
+
+    def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:  # noqa: ARG002 - see `Target`
+        """See `Target`, as for the methods below."""
+        return self._submit(request, sink)
+
+    def confirm_sent(self, key: int, count: int) -> None:
+        self._confirm_sent(key, count)
+
+    def drop_responses(self, key: int) -> None:
+        """Nothing: they are dropped since it was cancelled."""
+
+    def reject_waiting(self, key: int, error: NaiadError) -> None:
+        """Nothing: it is never asked to."""
+
+    def is_waiting(self, key: int) -> bool:  # noqa: ARG002 - see `Target`
+        return False
+
+    def waits_of(self, key: int) -> Sequence[Collection[Worker]]:  # noqa: ARG002 - see `Target`
+        return ()
+
+
+class StepTargets:
+    """Implements `StepModels` with the routes of this process."""
+
+    def __init__(self, models: ModelAccess) -> None:
+        self._models = models
+        self._found: dict[tuple[str, int], _StepTarget] = {}
+
+    def find(self, name: str, version: int) -> Target:
+        """See `StepModels`."""
+        route, config = self._models.find_model(name, version)
+        found = self._found.get((name, version))
+        if found is None or found.number != route.number:
+            if config is None:
+                config = freeze(parse_mapping(route.config, name))
+            found = self._found[name, version] = _StepTarget(self._models, config, route.number, route.metadata)
+        return found
+
+
+class OwnEnsemble:
+    """One ensemble, and the way of this process's requests to it.
+
+    Attributes:
+        execution: Executes them.
+        is_open: Whether it takes requests.
+    """
+
+    def __init__(self, execution: EnsembleExecution, row: int, board: LoadBoard) -> None:
+        self.execution = execution
+        self.is_open = True
+        self._row = row
+        self._board = board
+        execution.on_end = self._note_load
+
+    def close(self) -> None:
+        """Take no requests any more; those in flight go on."""
+        self.is_open = False
+
+    def better_process(self) -> int | None:
+        """The process that a request goes to; None for this one."""
+        return None if self.is_open else COORDINATOR
+
+    def reserve_input(self, size: int, ahead: int) -> memoryview | None:  # noqa: ARG002 - as that of `OwnBranch`
+        """None: which instance gets the inputs is known only when the steps are dispatched."""
+        return None
+
+    def submit(self, request: InferRequest, sink: Sink) -> int:
+        """Submit a request; its ticket.
+
+        Raises:
+            NaiadError: See `EngineDoor.submit`.
+        """
+        execution = self.execution
+        key = execution.submit(request, sink)
+        self._note_load()
+        return ticket_of(execution.number, key)
+
+    def _note_load(self) -> None:
+        """Have the coordinator know how many requests it has: it waits for them when the ensemble is unloaded."""
+        self._board.note_requests(self._row, self.execution.in_flight)
+
+    def report(self) -> BranchReport:
+        """What the coordinator is to know of it."""
+        return BranchReport(BranchCounts(self.execution.totals), (), is_asked=False, typical=0)
