@@ -7,7 +7,13 @@ from google.protobuf import text_format
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import ModelConfig, freeze
-from naiad.engine.lifecycle.placement import LoadFacts, place_instances
+from naiad.engine.lifecycle.placement import (
+    LoadFacts,
+    Placement,
+    describe_ensemble,
+    place_ensemble,
+    place_instances,
+)
 from naiad.engine.lifecycle.sharing import is_better_elsewhere
 
 FOUR = 'instance_group { name: "m_0" count: 4 kind: KIND_CPU }'
@@ -115,3 +121,37 @@ def test_a_request_moves_to_an_idle_instance_or_a_much_shorter_queue(
     own: int, own_instances: int, other: int, other_instances: int, expected: bool
 ) -> None:
     assert is_better_elsewhere(own, own_instances, other, other_instances) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "members", "expected", "reason"),
+    [
+        ("", [{1, 2, 3}, {3, 2}], (0, 2, 3), "they have instances of all of its models"),
+        ("", [{1}, {2}], (0,), "no other process has instances of all of its models"),
+        ("", [{1}, ()], (0,), "no other process has instances of all of its models"),
+        ("", [], (0,), "no other process has instances of all of its models"),
+        ("response_cache { enable: true }", [{1}], (0,), "one cache has its responses"),
+        ("ensemble_scheduling { max_inflight_requests: 3 }", [{1}], (0,), "it limits the requests in one of its steps"),
+    ],
+)
+def test_an_ensemble_runs_where_all_of_its_models_have_instances(
+    text: str, members: list[set[int]], expected: tuple[int, ...], reason: str
+) -> None:
+    assert place_ensemble(config(text), members, is_cached=True) == Placement(expected, reason)
+
+
+def test_an_ensemble_whose_responses_are_not_kept_runs_everywhere_where_its_models_do() -> None:
+    placement = place_ensemble(config("response_cache { enable: true }"), [{1}], is_cached=False)
+
+    assert placement.processes == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("placement", "sentence"),
+    [
+        (Placement((0,), "of this"), "its requests are executed in process 0, because of this"),
+        (Placement((0, 2), "of that"), "its requests are executed in processes 0, 2, where they arrive, because of that"),
+    ],
+)
+def test_a_sentence_says_where_an_ensemble_runs(placement: Placement, sentence: str) -> None:
+    assert describe_ensemble(placement) == sentence
