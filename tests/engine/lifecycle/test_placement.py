@@ -150,7 +150,10 @@ def test_an_ensemble_whose_responses_are_not_kept_runs_everywhere_where_its_mode
     ("placement", "sentence"),
     [
         (Placement((0,), "of this"), "its requests are executed in process 0, because of this"),
-        (Placement((0, 2), "of that"), "its requests are executed in processes 0, 2, where they arrive, because of that"),
+        (
+            Placement((0, 2), "of that"),
+            "its requests are executed in processes 0, 2, where they arrive, because of that",
+        ),
     ],
 )
 def test_a_sentence_says_where_an_ensemble_runs(placement: Placement, sentence: str) -> None:

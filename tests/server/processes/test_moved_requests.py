@@ -64,7 +64,9 @@ class Waiting:
             version=SimpleNamespace(number=LOAD, give_away=self.given.append), note_moved=self.noted.append
         )
         self.pending: Any = SimpleNamespace(key=KEY, request=request(SILENT), sink=self.sink, worker=None)
-        self.branches: Any = SimpleNamespace(find=lambda _: self.branch, received=1, cancel=lambda _: None)
+        self.branches: Any = SimpleNamespace(
+            find=lambda _: self.branch, find_ensemble=lambda _: None, received=1, cancel=lambda _: None
+        )
         self.remote.branches = self.branches
         self.peer = Peer()
         self.remote.peers[2] = self.peer  # type: ignore[assignment]

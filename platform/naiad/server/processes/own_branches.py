@@ -450,6 +450,9 @@ class OwnBranches:
 
     async def _change(self, order: BranchOrder) -> None:
         """Start the instances of a branch that are new, or the branch. `_switch` or `_undo` follows."""
+        if order.steps:  # this process has taken the place of another one
+            self._start_ensemble(order)
+            return
         branch = self._branches.get(order.number)
         if branch is None:
             await self._begin(order, self._start_version(order))
@@ -468,6 +471,8 @@ class OwnBranches:
 
     async def _switch(self, number: int, change: int) -> BranchReport | None:
         """Let the instances of a change serve. None if this process does not know it: it has started since."""
+        if number in self._ensembles:
+            return self._ensembles[number].report()
         known, branch = self._changes.get(number), self._branches.get(number)
         if branch is None or known is None or known.number != change:
             return None
