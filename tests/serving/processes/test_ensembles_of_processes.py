@@ -31,6 +31,13 @@ def answer(self, request):
         time.sleep(0.01)
     return self.output(np.append(self.input(request), os.getppid()))
 """
+ASKED = """
+def is_ready(self):
+    return not os.path.exists(os.path.join({folder!r}, f"unready-{{os.getppid()}}"))
+
+def answer(self, request):
+    return self.output(self.input(request))
+"""
 FAILS = """
 def answer(self, request):
     raise ValueError("no such thing")
@@ -43,12 +50,15 @@ def write_models(models: Path) -> None:
         write_function(models, name, ADDS_PROCESS, GROUP, TENSORS)
     write_function(models, "together", ADDS_PROCESS, GROUP + ONE_PROCESS, TENSORS)
     write_model(models, "waits", WAITS.format(folder=str(models.parent)), GROUP, TENSORS)
+    write_model(models, "asked", ASKED.format(folder=str(models.parent)), GROUP, TENSORS)
     write_model(models, "fails", FAILS, GROUP, TENSORS)
     write_ensemble(models, "pair", "a IN=X > OUT=M", "b IN=M > OUT=Y", **EDGES)
     write_ensemble(models, "nested", "pair X=X > Y=M", "a IN=M > OUT=Y", **EDGES)
     write_ensemble(models, "mixed", "a IN=X > OUT=M", "together IN=M > OUT=Y", **EDGES)
     write_ensemble(models, "limited", "a IN=X > OUT=M", "b IN=M > OUT=Y", limit=1, **EDGES)
     write_ensemble(models, "waiting", "waits IN=X > OUT=M", "a IN=M > OUT=Y", **EDGES)
+    write_ensemble(models, "asking", "asked IN=X > OUT=M", "a IN=M > OUT=Y", **EDGES)
+    write_ensemble(models, "outer", "asking X=X > Y=M", "a IN=M > OUT=Y", **EDGES)
     write_ensemble(models, "failing", "a IN=X > OUT=M", "fails IN=M > OUT=Y", **EDGES)
 
 
@@ -59,10 +69,15 @@ def models(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    folder = tmp_path_factory.mktemp("ensembles")
-    write_models(folder / "models")
-    with server_of(folder / "models") as process:
+def shared_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    models = tmp_path_factory.mktemp("ensembles") / "models"
+    write_models(models)
+    return models
+
+
+@pytest.fixture(scope="module")
+def shared(shared_models: Path) -> Iterator[ServerProcess]:
+    with server_of(shared_models) as process:
         yield process
 
 
@@ -197,3 +212,15 @@ def test_the_process_after_one_that_was_killed_executes_ensembles_again(models: 
 
         until(is_whole, "the ensemble in the new process")
         assert statistics(server, "pair")["inference_count"] > counted
+
+
+@pytest.mark.parametrize("model", ["asking", "outer"])
+def test_an_ensemble_is_ready_if_the_guests_of_its_models_in_all_processes_say_so(
+    shared: ServerProcess, shared_models: Path, model: str
+) -> None:
+    for pid in [each.pid for each in serving(shared)]:
+        assert shared.get(f"/v2/models/{model}/ready").status == 200
+        file = shared_models.parent / f"unready-{pid}"
+        file.touch()
+        assert shared.get(f"/v2/models/{model}/ready").status == 400
+        file.unlink()

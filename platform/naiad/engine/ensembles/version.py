@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.config.model.render import to_json
@@ -108,7 +108,7 @@ class EnsembleVersion:
     @property
     def is_lost(self) -> bool:
         """Whether the model of a step is missing or lost."""
-        return any(member is None or member.is_lost for member in self._members())
+        return any(member is None or member.is_lost for member in self.members())
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -143,16 +143,16 @@ class EnsembleVersion:
 
     def is_ready(self) -> bool:
         """Whether the models of all steps can serve now."""
-        return not self.reason and all(member is not None and member.is_ready() for member in self._members())
+        return not self.reason and all(member is not None and member.is_ready() for member in self.members())
 
     def are_all_ready(self) -> bool:
         """Whether the models of all steps can serve with all their instances."""
-        return not self.reason and all(member is not None and member.are_all_ready() for member in self._members())
+        return not self.reason and all(member is not None and member.are_all_ready() for member in self.members())
 
     @property
     def instances(self) -> Sequence[Instance]:
         """The instances of the models of all steps."""
-        return [instance for member in self._members() if member is not None for instance in member.instances]
+        return [instance for member in self.members() if member is not None for instance in member.instances]
 
     def _steps(self) -> Iterable[tuple[str, int]]:
         return dict.fromkeys((step.model, step.version) for step in self.graph.steps)
@@ -167,7 +167,8 @@ class EnsembleVersion:
         """For the model of each step, the processes beside the coordinator that execute its requests."""
         return [_processes_of(self._member(*step)) for step in self._steps()]
 
-    def _members(self) -> Iterator[LoadedVersion | None]:
+    def members(self) -> Iterable[LoadedVersion | None]:
+        """The versions of the models of its steps that serve now; None for one that is missing."""
         return itertools.starmap(self._member, self._steps())
 
     def statistics(self) -> ModelStatistics:

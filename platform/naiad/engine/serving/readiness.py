@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
 from naiad.core.errors import NotReadyError, fresh
@@ -21,6 +21,14 @@ class HasBranches(Protocol):
     branches: Branches | None
 
 
+@runtime_checkable
+class HasMembers(Protocol):
+    """An ensemble."""
+
+    def members(self) -> Iterable[LoadedVersion | None]:
+        """The versions of the models of its steps; None for one that is missing."""
+
+
 async def are_ready(versions: Iterable[LoadedVersion]) -> bool:
     """Whether all guests of *versions* report that they are ready; guests whose model has no `is_ready` count as ready.
 
@@ -32,9 +40,8 @@ async def are_ready(versions: Iterable[LoadedVersion]) -> bool:
     queries: list[Awaitable[object]] = [
         worker.readiness.ask() for worker in workers if worker is not None and worker.readiness is not None
     ]
-    for version in versions:
-        if isinstance(version, HasBranches) and version.branches is not None:
-            queries += version.branches.queries()
+    for branches in dict.fromkeys(branches for version in versions for branches in _branches_of(version)):
+        queries += branches.queries()
     if not queries:
         return True
     answers = await asyncio.gather(*queries, return_exceptions=True)
@@ -44,3 +51,13 @@ async def are_ready(versions: Iterable[LoadedVersion]) -> bool:
         elif isinstance(answer, BaseException):
             raise fresh(answer)
     return not any(answers)
+
+
+def _branches_of(version: LoadedVersion) -> Iterator[Branches]:
+    """The instances of a version, or of the models of an ensemble, in other processes."""
+    if isinstance(version, HasMembers):
+        for member in version.members():
+            if member is not None:
+                yield from _branches_of(member)
+    elif isinstance(version, HasBranches) and version.branches is not None:
+        yield version.branches
