@@ -353,12 +353,12 @@ async def last(clock: Clock) -> None:
         await turns()
 
 
-def ring(server: Server) -> tuple[Any, Any, Model]:
+def ring(server: Server, model: Model | None = None) -> tuple[Any, Any, Model]:
     """A guest of `a` that calls a guest of `b` in its process, which calls `a`: all of its instances wait."""
     a, b = Guest("a_0_1", "a"), Guest("b_0_1", "b")
     server.there["b"] = Model(b)
     server.relay.on_call(a, call(1, "b"))  # type: ignore[arg-type]
-    server.here["a"] = model = Model(is_idle=False)
+    server.here["a"] = model = model or Model(is_idle=False)
     server.relay.on_call(b, call(1, "a"))  # type: ignore[arg-type]
     model.guests.append(server.far.of(1, "a_0_1"))
     return a, b, model
@@ -452,6 +452,25 @@ def test_what_a_process_has_reported_ends_with_it(clock: Clock) -> None:
         server.far.close()
         server.services.calls.on_call_waiting()
         assert b.results == []
+        server.relay.close()
+
+    clock.run(check())
+
+
+def test_the_call_that_was_made_last_is_rejected_and_none_that_only_waits_for_the_cycle(clock: Clock) -> None:
+    """`c` waits for `a`, and `a` and `b` for each other."""
+
+    async def check() -> None:
+        server = Server()
+        server.here["a"] = Model(is_idle=False)
+        c = Guest("c_0_1", "c")
+        server.relay.on_call(c, call(1, "a"))  # type: ignore[arg-type]
+        a, b, model = ring(server, server.here["a"])
+        await last(clock)
+        model.guests[:] = [server.far.of(1, "a_0_1")]
+        server.services.calls.on_call_waiting()
+        assert a.results == c.results == []
+        assert "'b_0_1' -> 'a_0_1' -> 'b_0_1'" in b.error
         server.relay.close()
 
     clock.run(check())

@@ -15,6 +15,7 @@ times, by the number of the call, it has waited for in between, so all of it at 
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias
@@ -51,16 +52,18 @@ class _PendingCall:
         call: The call.
         version: The version called.
         key: Key of the request there; 0 while it is being submitted.
+        began: When it was made (monotonic ns).
         is_discarded: Whether the model ignores all further results.
     """
 
-    __slots__ = ("_calls", "_response", "call", "is_discarded", "key", "version", "worker")
+    __slots__ = ("_calls", "_response", "began", "call", "is_discarded", "key", "version", "worker")
 
     def __init__(self, calls: ModelCalls, worker: Worker, call: ModelCall, version: Target) -> None:
         self.worker = worker
         self.call = call
         self.version = version
         self.key = 0
+        self.began = time.monotonic_ns()
         self.is_discarded = False
         self._calls = calls
         self._response: InferResponse | None = None
@@ -255,18 +258,24 @@ class ModelCalls:
         # A call without a key is being submitted: `on_call` looks at it next.
         pending_calls = [pending for calls in self._calls.values() for pending in calls.values() if pending.key]
         waiting = [pending for pending in pending_calls if pending.version.is_waiting(pending.key)]
-        if waiting and find_deadlocked(self._waits(among)):
-            for pending in waiting:
-                if pending.version.is_waiting(pending.key):
-                    self._reject_cycle(pending, among)
+        if waiting and find_deadlocked(_by_worker(self.blocking_calls())):
+            # In a cycle, the call that was made last waits: the instance that it needs made its own call before.
+            for pending in sorted(waiting, key=lambda pending: pending.began, reverse=True):
+                self._reject_cycle(pending, among)
 
     def _reject_cycle(self, last: _PendingCall, among: Container[CallId] | None = None) -> None:
         """Reject the call *last* if it closes a cycle of instances that wait for each other.
 
         Without *among*, and if other processes have reported that guests wait, they are asked again first.
         """
-        cycle = deadlock_cycle(last.worker, self._waits(among)) if last.is_blocking_instance else ()
-        if not cycle:
+        if not last.is_blocking_instance:
+            return
+        blocking = self.blocking_calls()
+        if among is not None:
+            blocking = {call: events for call, events in blocking.items() if call in among}
+        waits = _by_worker(blocking)
+        cycle = deadlock_cycle(last.worker, waits)
+        if not cycle or not _is_needed(blocking, (last.worker, last.call.number), find_deadlocked(waits)):
             return
         if among is None and self._reported:
             self._ask_again()
@@ -289,13 +298,21 @@ class ModelCalls:
         self._look_for_cycles(among)
         self._look_for_cycles()  # of calls that have come meanwhile
 
-    def _waits(self, among: Container[CallId] | None = None) -> Mapping[Worker, Events]:
-        """For each blocked instance, for each of its calls: the instances that could answer it."""
-        waits: defaultdict[Worker, list[Collection[Worker]]] = defaultdict(list)
-        for call, events in self.blocking_calls().items():
-            if among is None or call in among:
-                waits[call[0]] += events
-        return waits
+
+def _by_worker(blocking: Mapping[CallId, Events]) -> Mapping[Worker, Events]:
+    """For each blocked instance, for each of its calls: the instances that could answer it."""
+    waits: defaultdict[Worker, list[Collection[Worker]]] = defaultdict(list)
+    for (worker, _), events in blocking.items():
+        waits[worker] += events
+    return waits
+
+
+def _is_needed(blocking: Mapping[CallId, Events], call: CallId, deadlocked: set[Worker]) -> bool:
+    """Whether a deadlock ends without *call*: some only wait for instances that are deadlocked among themselves."""
+    others = {each: events for each, events in blocking.items() if each != call}
+    still = find_deadlocked(_by_worker(others))
+    freed = deadlocked.difference(still)
+    return any(not freed.isdisjoint(servers) for servers in blocking.get(call, ()))
 
 
 def _caused(worker: Worker, call: ModelCall, sink: Sink) -> Sink:
