@@ -63,6 +63,7 @@ class World:
         self.forgotten: list[str] = []
         self.gate: asyncio.Event | None = None
         self.needs: dict[str, frozenset[str]] = {}
+        self.after: dict[str, frozenset[str]] = {}
         self.ensembles: dict[str, ModelSource] = {}
         self.config_name = ""
         self._folder = folder
@@ -562,7 +563,7 @@ def test_models_that_no_repository_has_are_forgotten_unless_they_serve(world):
     world.order.forget_removed({"stored"})
     assert [model.key for model in world.registry] == ["stored", "serving"]
     assert world.forgotten == ["gone"]
-    assert set(world.order._after) == {"stored", "serving"}
+    assert set(world.after) == {"stored", "serving"}
 
 
 def test_a_model_that_is_being_loaded_is_not_forgotten(world):

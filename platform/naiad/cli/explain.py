@@ -28,6 +28,7 @@ from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind, parse_value
 from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.core.errors import NaiadError, OptionError, RepositoryError, ResolutionError
+from naiad.core.gpus import find_gpus
 from naiad.engine.lifecycle.placement import LoadFacts, Placement, describe_placement, place_instances
 from naiad.environments.store.opening import open_store
 from naiad.models.repository.layout import ModelFiles, available_versions, models_named, versions_to_load
@@ -47,6 +48,10 @@ from naiad.models.resolution.resolve import resolution_settings, resolve
 __all__ = ["explain"]
 
 _PROGRAM = "naiad explain MODEL"
+_ONE_INSTANCE = (
+    "the only one in the process that has the fewest when it is loaded; in process 0 if an ensemble has the model as a "
+    "step, or LOAD_AFTER names it"
+)
 _GROUP = "Explain (also takes all flags of the server; without --model-repository, MODEL is a model's directory)"
 _PREPARE = Flag("prepare", Kind.NOTHING, "", "Prepare the environment, too, and show its contents.")
 _VERSION = Flag("version", Kind.INTEGER, "", "Explain this version; default: all versions that a server would load.")
@@ -140,13 +145,17 @@ def _explain_files(
         environment = _prepare(found, options) if prepare else None
         placement = _placement(config, found, options)
         if as_json:
-            places = {"processes": list(placement.processes), "processes_reason": placement.reason}
+            places = {
+                "processes": None if placement.is_free else list(placement.processes),
+                "processes_reason": _ONE_INSTANCE if placement.is_free else placement.reason,
+            }
             shown = places if options.general.processes > 1 else {}
             explained.append({**resolution_as_json(found, environment), **shown})
         else:
             print(explain_plainly(found, environment), end="")
             if options.general.processes > 1:
-                print(f"instances: {describe_placement(config, placement)}")
+                described = _ONE_INSTANCE if placement.is_free else describe_placement(config, placement)
+                print(f"instances: {described}")
     if as_json:
         print_json({"model": model, "is_ensemble": False, "versions": explained})
 
@@ -160,6 +169,7 @@ def _placement(config: ModelConfig, resolution: Resolution, options: ServerOptio
         is_on_demand=or_default(config.settings.is_on_demand, is_demand),
         is_cached=bool(options.cache.size),
         is_rate_limited=options.rate_limit.resources is not None,
+        has_gpus=bool(find_gpus()),
     )
     return place_instances(config, facts, options.general.processes)
 

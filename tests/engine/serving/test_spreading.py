@@ -140,12 +140,11 @@ def test_a_request_goes_where_there_is_less_to_do_and_a_call_to_an_idle_instance
     run(test)
 
 
-@pytest.mark.parametrize("fields", [{"trace": object()}, {"device": object()}], ids=["traced", "gpu"])
-def test_what_belongs_to_this_process_stays(fields: dict[str, Any]) -> None:
+def test_a_request_with_tensors_in_gpu_memory_stays() -> None:
     async def test(spread: Spread) -> None:
         spread.branches.better = spread.branches.idle = 1
-        spread.submit("a", **fields)
-        spread.submit("b", needs_idle=True, **fields)
+        spread.submit("a", device=object())
+        spread.submit("b", needs_idle=True, device=object())
         spread.spreading._waiting.look()
         assert spread.branches.sent == []
 

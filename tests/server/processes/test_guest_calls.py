@@ -159,7 +159,7 @@ class Server:
         self.is_slow = False
         self.services = ModelServices(SimpleNamespace(find=lambda name, _: self.here[name]))  # type: ignore[arg-type]
         self.services.calls.ask_again = self._ask_again
-        self.far = FarGuests(self.services, self._tell_process)
+        self.far = FarGuests(self.services, self._tell_process, lambda *_: None)
         self.relay = GuestRelay(self._tell, lambda name, _: self.there.get(name))  # type: ignore[arg-type, return-value]
 
     def _tell(self, name: str, *arguments: Any) -> None:

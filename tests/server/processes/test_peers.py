@@ -17,6 +17,7 @@ from naiad.core.errors import NaiadError
 from naiad.guests.memory.frontend_memory import FrontendMemory
 from naiad.protocol.inference import InferRequest, InferResponse
 from naiad.protocol.metadata import ModelMetadata
+from naiad.server.processes.far_trace import FarTrace
 from naiad.server.processes.messages import VersionRoute
 from naiad.server.processes.peer import Peer
 from naiad.server.processes.request_session import GoneError
@@ -25,6 +26,29 @@ LOAD = 7
 ROUTE = VersionRoute(
     LOAD, False, ModelMetadata(name="m", versions=(), platform="", inputs=(), outputs=()), {}, None, row=0
 )
+
+
+TIMES = tuple((1 << 60) + number for number in range(5))
+
+
+class Trace:
+    """Keeps what it is told, and how many responses there were before that."""
+
+    def __init__(self, context: bytes | None, sink: Sink) -> None:
+        self.context = context
+        self.computed: list[tuple[tuple[int, ...], int]] = []
+        self._sink = sink
+
+    def on_computed(self, *times: int) -> None:
+        self.computed.append((times, len(self._sink.responses)))
+
+    def start_child(self, request: InferRequest, sink: Any) -> Any:
+        return sink
+
+    def on_rejected(self) -> None:
+        pass
+
+    on_composed = on_computed
 
 
 class Models:
@@ -49,8 +73,10 @@ class Models:
             raise GoneError("gone")
         return self.version
 
-    def submit(self, request: InferRequest, sink: Any, load: int) -> int:
+    def submit(self, request: InferRequest, sink: Any, load: int, needs_idle: bool) -> int:
         self.requests.append(request)
+        if request.trace is not None:
+            request.trace.on_computed(*TIMES)
         if self.is_answering:
             sink.send(InferResponse(request.model_name, 1, request.request_id), True)
         return len(self.requests)
@@ -134,6 +160,38 @@ def test_long_inputs_are_in_shared_memory_from_the_second_template_on(elements: 
             del received
             ends.models.requests.clear()
         await until_async(lambda: not ends.here.requests.held.input_bytes)
+
+    run(test)
+
+
+@pytest.mark.parametrize("context", [None, b"", b'{"traceparent": "00-1-2-01"}'])
+@pytest.mark.parametrize("fields", [{}, {"parameters": {"a": 1}}], ids=["short", "full"])
+def test_a_traced_request_has_its_context_there_and_its_times_come_back_before_the_response(
+    context: bytes | None, fields: dict[str, Any]
+) -> None:
+    async def test(ends: Ends) -> None:
+        sink, untraced = Sink(), Sink()
+        trace = Trace(context, sink)
+        number = ends.send(replace(numbered(64), trace=trace, **fields), sink)
+        ends.send(replace(numbered(64), **fields), untraced)
+        await until_async(lambda: sink.responses and untraced.responses)
+        found, other = (each.trace for each in ends.models.requests)
+        assert isinstance(found, FarTrace)
+        assert (found.context, found.of, other) == (context, (0, number), None)
+        assert trace.computed == [(TIMES, 0)]
+
+    run(test)
+
+
+def test_a_trace_of_a_request_that_is_refused_is_not_that_of_the_next_one() -> None:
+    async def test(ends: Ends) -> None:
+        ends.models.is_gone = True
+        ends.send(replace(numbered(64), trace=Trace(None, Sink())), Sink())
+        await until_async(lambda: ends.elsewhere)
+        ends.models.is_gone = False
+        ends.send(numbered(64), Sink())
+        await until_async(lambda: ends.models.requests)
+        assert ends.models.requests[0].trace is None
 
     run(test)
 

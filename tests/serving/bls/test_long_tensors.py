@@ -92,19 +92,22 @@ def talk(seed, count, sizes, model="doubles"):
         del kept[:-4]
     return wrong
 """
+TOGETHER = 'parameters { key: "ONE_PROCESS" value { string_value: "true" } }\n'
+"""Bridges are between guests of one process."""
 SIZES = "(0, 3, 5_000, 70_000, 300_000, 1_000_000)"
 LONG = 300_000
 
 
 def write(repository: Path, name: str, methods: str, more: str = "") -> None:
     file = write_model(repository, name, methods)
-    (file.parents[1] / "config.pbtxt").write_text(f'backend: "python"\n{PORTS}{more}')
+    (file.parents[1] / "config.pbtxt").write_text(f'backend: "python"\n{PORTS}{TOGETHER}{more}')
 
 
 def serving(tmp_path: Path, *options: str, called: str = "", callers: int = 1) -> ServerProcess:
     models = tmp_path / "models"
     write(models, "doubles", DOUBLES, called)
-    code = write_model(models, "caller", config=f"instance_group [{{ count: {callers} kind: KIND_CPU }}]")
+    group = f"instance_group [{{ count: {callers} kind: KIND_CPU }}]"
+    code = write_model(models, "caller", config=f"{group}\n{TOGETHER}")
     code.write_text(code.read_text() + DEFINITIONS)  # in each of its instances
     return ServerProcess(models, *options, work=tmp_path)
 
@@ -150,7 +153,7 @@ def test_tensors_of_all_sizes_come_back_unchanged_and_stay_their_models_own(tmp_
 
 def test_two_models_share_bridges_and_no_third_one_maps_them(tmp_path):
     models = tmp_path / "models"
-    write_model(models, "other")
+    write_model(models, "other", config=TOGETHER)
     write(models, "elsewhere", DOUBLES)
     with serving(tmp_path) as server:
         settle(server)
@@ -202,7 +205,10 @@ def test_calls_by_coroutines_threads_and_a_batching_model_do_not_mix(tmp_path):
     models = tmp_path / "models"
     write(models, "batched", DOUBLES, "max_batch_size: 4\ndynamic_batching { max_queue_delay_microseconds: 2000 }")
     (models / "batched" / "config.pbtxt").write_text(
-        'backend: "python"\n' + PORTS + "max_batch_size: 4\ndynamic_batching { max_queue_delay_microseconds: 2000 }"
+        'backend: "python"\n'
+        + PORTS
+        + TOGETHER
+        + "max_batch_size: 4\ndynamic_batching { max_queue_delay_microseconds: 2000 }"
     )
     with serving(tmp_path) as server:
         code = f"pool = concurrent.futures.ThreadPoolExecutor(6)\nwrong = list(pool.map(lambda seed: talk(seed, 25, (70_000, {LONG}), 'batched'), range(6)))\npool.shutdown()"

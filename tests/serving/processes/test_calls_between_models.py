@@ -71,6 +71,9 @@ def execute(self, requests):
 """Answers to `text 3` with three responses; each has the id of the guest's parent."""
 
 
+IN_COORDINATOR = 'parameters { key: "ONE_PROCESS" value { string_value: "true" } }\n'
+
+
 def write_runner(models: Path, name: str, config: str = "") -> None:
     """A model that runs the code it is sent, which may use `HELPERS`."""
     file = write_model(models, name, config=config)
@@ -86,7 +89,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(models: Path) -> Iterator[ServerProcess]:
     for name in ("a", "b", "c"):
         write_runner(models, name, TWO)
-    write_runner(models, "single")
+    write_runner(models, "single", IN_COORDINATOR)
     write_model(models, "repeats", REPEATS, config=TWO + DECOUPLED)
     options = ("--processes=2", "--model-control-mode=explicit", "--load-model=*", "--ui=true")
     with ServerProcess(models, *options, work=models.parent) as process:

@@ -156,8 +156,23 @@ def test_instances_are_added_and_removed_in_all_processes_while_the_others_serve
     assert "loading: m:1" in server.log
 
 
-def test_a_model_with_one_instance_is_not_started_again_when_it_gets_more(server: ServerProcess) -> None:
+def test_the_only_instance_in_another_process_is_replaced_when_the_model_gets_more(server: ServerProcess) -> None:
+    """The coordinator then has the first one, so it is loaded again; no request fails."""
     assert load(server, 1) == ""
+    ((parent, guest),) = instances(server).values()
+    assert parent != server.pid
+    with closing(Load(server)) as clients:
+        assert load(server, PROCESSES) == ""
+    assert clients.problems == []
+    until(lambda: guest not in {each.pid for each in server.children()}, "the guest that was replaced to end")
+    found = instances(server)
+    assert (len(found), {parent for parent, _ in found.values()}) == (PROCESSES, set(processes(server)))
+
+
+def test_a_model_that_is_back_at_one_instance_is_not_started_again_when_it_gets_more(server: ServerProcess) -> None:
+    assert load(server, PROCESSES) == ""
+    assert load(server, 1) == ""
+    until(lambda: len(instances(server)) == 1, "the other instances to end")
     (only,) = instances(server).values()
     assert load(server, PROCESSES) == ""
     found = instances(server)

@@ -85,6 +85,10 @@ class _PendingCall:
         if final:
             self.worker.send_result(self.call.number, self._response or _no_response(self.call), True)
 
+    def reject(self, error: NaiadError) -> None:
+        """See `RejectableSink`: another process, which has the called model, has not accepted the call."""
+        self.send(_rejection(self.call, error), True)
+
     @property
     def is_blocking_instance(self) -> bool:
         """Whether the calling instance can take no other request until the call is answered.
@@ -133,10 +137,7 @@ class ModelCalls:
                     request.trace.on_rejected()
                 raise
         except NaiadError as error:
-            message = f"Model {name} - Error when running inference: {error.message}"
-            worker.send_result(
-                call.number, InferResponse(name, -1, error=ModelError(message, code=Code.INTERNAL)), True
-            )
+            worker.send_result(call.number, _rejection(call, error), True)
             return
         self.made[worker.spec.load.model_name, name] += 1
         if version.is_waiting(pending.key):
@@ -149,6 +150,10 @@ class ModelCalls:
     def is_calling(self, worker: Worker) -> bool:
         """Whether a model waits for results of its calls."""
         return any(not pending.is_discarded for pending in self._calls.get(worker, {}).values())
+
+    def may_wait(self, worker: Worker) -> bool:
+        """Whether a guest waits for results of its calls, as far as that is known here."""
+        return worker in self._calls or worker in self._reported
 
     def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
         """*count* more results of a call were consumed."""
@@ -346,6 +351,12 @@ def _settle_device_use(worker: Worker, call: ModelCall, version: Target) -> None
         request.device = DeviceUse(has_inputs=True) if use.has_inputs else None
     elif use is not None:
         use.readers = worker.gpus
+
+
+def _rejection(call: ModelCall, error: NaiadError) -> InferResponse:
+    name = call.request.model_name
+    message = f"Model {name} - Error when running inference: {error.message}"
+    return InferResponse(name, -1, error=ModelError(message, code=Code.INTERNAL))
 
 
 def _no_response(call: ModelCall) -> InferResponse:

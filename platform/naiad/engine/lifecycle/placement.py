@@ -2,13 +2,14 @@
 
 Process 0 is the one that loads models, the coordinator. The instances of a model are spread evenly over all processes,
 since each has connections of clients. The coordinator has one in any case: requests that need what only the coordinator
-has go to that.
+has go to that. A model with one instance is in the process that has the fewest: several of them use all cores.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from naiad.config.model.model_config import InstanceKind, ModelConfig, instance_groups, instance_names
@@ -36,6 +37,8 @@ class LoadFacts(NamedTuple):
         is_on_demand: Whether its first request loads it.
         is_cached: Whether the server caches responses.
         is_rate_limited: Whether the server limits resources.
+        has_gpus: Whether the server has GPUs, in whose memory clients and models may have tensors.
+        passes_tensors: Whether it is a step of an ensemble, or named by LOAD_AFTER as a model that calls or is called.
     """
 
     is_native: bool = False
@@ -44,6 +47,11 @@ class LoadFacts(NamedTuple):
     is_on_demand: bool = False
     is_cached: bool = False
     is_rate_limited: bool = False
+    has_gpus: bool = False
+    passes_tensors: bool = False
+
+
+_NOTHING: Mapping[int, int] = MappingProxyType({})
 
 
 class Placement(NamedTuple):
@@ -52,19 +60,25 @@ class Placement(NamedTuple):
     Attributes:
         processes: The number of the process of each instance, in the order of the configuration.
         reason: Why they are there, as the rest of a sentence.
+        is_free: Whether its only instance might be in any process: which one depends on what else is loaded.
     """
 
     processes: tuple[int, ...]
     reason: str
+    is_free: bool = False
 
     @property
     def is_spread(self) -> bool:
-        """Whether processes other than the coordinator have instances."""
-        return any(self.processes)
+        """Whether several processes have instances."""
+        return len(set(self.processes)) > 1
 
 
 def place_instances(
-    config: ModelConfig, facts: LoadFacts, processes: int, before: Mapping[str, int] | None = None
+    config: ModelConfig,
+    facts: LoadFacts,
+    processes: int,
+    before: Mapping[str, int] | None = None,
+    busy: Mapping[int, int] = _NOTHING,
 ) -> Placement:
     """Where the instances of a model run.
 
@@ -73,12 +87,24 @@ def place_instances(
         facts: What else is known of it.
         processes: Number of the server's processes, the coordinator included.
         before: The processes of the instances that stay where they are, by name.
+        busy: How many instances of other models each process has.
     """
     names = [instance.name for instance in instance_names(config)]
-    reason = "the server has one process" if processes <= 1 else _why_together(config, facts)
-    if reason or len(names) <= 1:
-        return Placement((COORDINATOR,) * len(names), reason or "it has one instance")
+    reason = "the server has one process" if processes <= 1 else _why_together(config, facts, len(names))
+    if reason or not names:
+        return Placement((COORDINATOR,) * len(names), reason)
+    if len(names) == 1:
+        return _place_one(names[0], processes, before or {}, busy)
     return Placement(_spread(names, processes, before or {}), "its instances share nothing")
+
+
+def _place_one(name: str, processes: int, before: Mapping[str, int], busy: Mapping[int, int]) -> Placement:
+    """The process of the only instance of a model; the coordinator counts as one that has one more, since it loads."""
+    number = before.get(name, processes)
+    if number < processes:
+        return Placement((number,), "its only instance was there before", is_free=True)
+    number = min(range(processes), key=lambda each: (busy.get(each, 0) + (each == COORDINATOR), each))
+    return Placement((number,), "it has one instance, and no process has fewer", is_free=True)
 
 
 def place_ensemble(config: ModelConfig, members: Sequence[Collection[int]], *, is_cached: bool) -> Placement:
@@ -112,7 +138,8 @@ def describe_placement(config: ModelConfig, placement: Placement) -> str:
     """Where the instances of a model run, and why, as a sentence without its end."""
     names = [instance.name for instance in instance_names(config)]
     if not placement.is_spread:
-        return f"all instances in process {COORDINATOR}, because {placement.reason}"
+        number = placement.processes[0] if placement.processes else COORDINATOR
+        return f"all instances in process {number}, because {placement.reason}"
     places = [f"{name} in process {process}" for name, process in zip(names, placement.processes, strict=True)]
     return f"{', '.join(places)}, because {placement.reason}"
 
@@ -132,14 +159,14 @@ def _spread(names: Sequence[str], processes: int, before: Mapping[str, int]) -> 
     return tuple(chosen)
 
 
-def _why_together(config: ModelConfig, facts: LoadFacts) -> str:
-    """Why one process must have all instances; empty if none must."""
+def _why_together(config: ModelConfig, facts: LoadFacts, count: int) -> str:
+    """Why the coordinator must have all *count* instances; empty if it need not."""
     message = config.message
     if config.settings.is_in_one_process:
         return "its parameter ONE_PROCESS asks for one process"
     if message.HasField("sequence_batching"):
         return "a sequence stays with its instance, and one scheduler knows all of them"
-    if message.HasField("dynamic_batching"):
+    if message.HasField("dynamic_batching") and count > 1:
         return "one queue fills the batches of all instances"
     if config.settings.scaling is not None:
         return "the number of its instances follows their load"
@@ -160,4 +187,10 @@ def _why_together(config: ModelConfig, facts: LoadFacts) -> str:
         return "it has passive instances"
     if any(instance.kind in {InstanceKind.GPU, InstanceKind.MODEL} for instance in instance_names(config)):
         return "tensors in GPU memory pass through one process"
+    if count > 1:
+        return ""
+    if facts.has_gpus:
+        return "tensors in the memory of this machine's GPUs pass through one process"
+    if facts.passes_tensors:
+        return "models of one process pass long tensors to each other without copies"
     return ""

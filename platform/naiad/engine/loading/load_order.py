@@ -43,7 +43,6 @@ class LoadOrder:
         self._settings = settings
         self._loads = loads
         self._registry = registry
-        self._after: dict[str, frozenset[str]] = {}  # by model: the models to load before it
         # Weak, because clients may name models that do not exist: a lock stays while somebody holds it or waits for it.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._requested: set[str] = set()  # models that were loaded because they were requested, not as a member
@@ -90,7 +89,7 @@ class LoadOrder:
             except NaiadError:
                 return False  # loading it reports the error
             unchanged = await self._loads.is_unchanged(source)
-        if unchanged := unchanged and all(self._registry.is_serving(need) for need in self._after.get(key, ())):
+        if unchanged := unchanged and all(self._registry.is_serving(need) for need in self._loads.after.get(key, ())):
             logger.info("'%s' is loaded and has not changed since", key)
         return unchanged
 
@@ -139,7 +138,7 @@ class LoadOrder:
                     del sources[key]
                     continue
                 self._loads.needs.pop(key, None)
-                self._after.pop(key, None)
+                self._loads.after.pop(key, None)
                 if message is not None:
                     if models is None:
                         models = (await asyncio.to_thread(self._settings.repositories.scan)).models
@@ -182,7 +181,7 @@ class LoadOrder:
         named = message.parameters[_AFTER].string_value if _AFTER in message.parameters else ""
         found = frozenset(find_key(name, files.namespace, keys_of) for name in named.replace(",", " ").split())
         if found:
-            self._after[files.key] = found
+            self._loads.after[files.key] = found
         return found
 
     def _cannot_fetch(self, key: str, error: BaseException) -> BaseException:
@@ -198,7 +197,7 @@ class LoadOrder:
         self, sources: Mapping[str, ModelSource], *, is_nested: bool = False
     ) -> Mapping[str, BaseException | None]:
         outcomes: dict[str, BaseException | None] = {}
-        for wave in load_waves(sources, {**self._after, **self._loads.needs}):
+        for wave in load_waves(sources, {**self._loads.after, **self._loads.needs}):
             results = await asyncio.gather(
                 *(self._load_one(sources[name], is_nested=is_nested) for name in wave), return_exceptions=True
             )
@@ -299,7 +298,7 @@ class LoadOrder:
         for model in list(self._registry):
             if model.key not in stored and model.is_at_rest and not self.is_changing(model.key):
                 self._forget(model.key)
-                self._after.pop(model.key, None)
+                self._loads.after.pop(model.key, None)
                 self._loads.forget(model.key)
                 self._registry.forget(model.key)
 

@@ -31,6 +31,7 @@ from naiad.config.model.validate import validate
 from naiad.config.server.guest_user import GuestUser, GuestUserRange
 from naiad.core.errors import ModelError, ResolutionError
 from naiad.core.file_content import find_unfetched
+from naiad.core.gpus import find_gpus
 from naiad.core.logs import logged_levels
 from naiad.engine.ensembles.version import EnsembleVersion
 from naiad.engine.lifecycle.placement import (
@@ -45,6 +46,7 @@ from naiad.engine.lifecycle.placement import (
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.loading.introspect import may_auto_complete
 from naiad.engine.loading.missing_package import missing_package
+from naiad.engine.loading.placed import PlacedVersions
 from naiad.engine.loading.thread_counts import THREAD_VARIABLES, threads_each
 from naiad.engine.serving.branches import BranchMaker, BranchOrder, SpreadRule
 from naiad.engine.serving.compile_plan import input_names, state_outputs
@@ -158,6 +160,7 @@ class Loader:
         steps: The decisions before the failure of versions that could not be resolved at their last load.
         frontend_memory: See `LaunchSpec.frontends`.
         launching: Set as soon as the first guest is being started.
+        placed: Where the instances of all versions are; those that have ended are to be removed.
     """
 
     def __init__(self, settings: LoadSettings, environments: Environments) -> None:
@@ -169,6 +172,7 @@ class Loader:
         self.resolutions: dict[tuple[str, int], Resolution] = {}
         self.steps: dict[tuple[str, int], Sequence[Decision]] = {}
         self.launching = asyncio.Event()
+        self.placed = PlacedVersions()
         self._noticed: set[str] = set()
         self._has_warned_of_activated = False
 
@@ -180,6 +184,7 @@ class Loader:
         services: GuestServices,
         *,
         is_on_demand: bool = False,
+        passes_tensors: bool = False,
     ) -> ModelVersion:
         """Load one version.
 
@@ -189,6 +194,7 @@ class Loader:
             version: The version, a directory of the model.
             services: What the model can use of the server.
             is_on_demand: Whether its first request loads it.
+            passes_tensors: See `LoadFacts`.
 
         Raises:
             NaiadError: If it cannot be loaded.
@@ -203,9 +209,9 @@ class Loader:
         self._warn_of_activated(config.name, resolution, environment)
         prewarmed = self._prewarmed(config, resolution)
         try:
-            return await self._start(
-                files, config, resolution, environment, services, prewarmed, is_on_demand=is_on_demand
-            )
+            facts = self._load_facts(config, resolution, prewarmed)
+            facts = facts._replace(is_on_demand=is_on_demand, passes_tensors=passes_tensors)
+            return await self._start(files, config, resolution, environment, services, prewarmed, facts)
         except BaseException as error:
             if prewarmed is not None:
                 prewarmed.release()
@@ -344,8 +350,7 @@ class Loader:
         environment: GuestEnvironment,
         services: GuestServices,
         prewarmed: PrewarmedGuests | None,
-        *,
-        is_on_demand: bool,
+        facts: LoadFacts,
     ) -> ModelVersion:
         message = pb.ModelConfig()
         message.CopyFrom(config.message)
@@ -371,16 +376,17 @@ class Loader:
             instances = instances[:1]
         specs = [self._spec(config, resolution, environment, instance, lanes=lanes) for instance in instances]
         specs = [spec if spec.at_terminal else replace(spec, prewarm=prewarmed) for spec in specs]
-        settings, version = self._settings, resolution.version
-        if settings.frontends is not None:
-            inputs = settings.frontends.add_inputs(config.name)
-            specs = [replace(spec, frontends=settings.frontends, inputs=inputs) for spec in specs]
-        facts = self._load_facts(config, resolution, prewarmed, is_on_demand=is_on_demand)
-        placement = place_instances(config, facts, 1 if settings.branches is None else settings.branches.processes)
+        settings, version, placed = self._settings, resolution.version, self.placed
+        processes = 1 if settings.branches is None else settings.branches.processes
+        before, busy = placed.before(files.key, version), placed.busy(files.key)
+        placement = place_instances(config, facts, processes, before, busy)
         if settings.branches is not None:
             logger.info("'%s': %s", files.key, describe_placement(config, placement))
         shares = shares_of(specs, placement)
         own = shares.pop(COORDINATOR)
+        if own and settings.frontends is not None:
+            inputs = settings.frontends.add_inputs(config.name)
+            own = [replace(spec, frontends=settings.frontends, inputs=inputs) for spec in own]
         loaded = ModelVersion(config, version, own, settings.restart, services, samples, settings.limiter, states)
         if settings.branches is not None:
             order = BranchOrder(
@@ -391,14 +397,21 @@ class Loader:
                 (),
                 settings.restart,
                 samples,
+                is_home=not own and bool(shares),
             )
             loaded.spread = SpreadRule(facts, settings.branches, order)
             if shares:
                 loaded.spread_over(loaded.spread.make(config.name, shares))
+                loaded.hold(spec.lease for each in shares.values() for spec in each if spec.lease is not None)
         loaded.metadata, loaded.resolution = with_labels(loaded.metadata, labels), resolution
         loaded.log.advise = partial(missing_package, resolution=resolution)
         self.launching.set()
-        await loaded.start()
+        placed.add(files.key, loaded)
+        try:
+            await loaded.start()
+        except BaseException:
+            placed.remove(loaded.number)
+            raise
         return loaded
 
     async def start_ensemble(self, files: ModelFiles, made: EnsembleVersion) -> None:
@@ -426,17 +439,15 @@ class Loader:
             )
             await made.start_branches(maker.make(order, made.config.name, dict.fromkeys(others, ())))
 
-    def _load_facts(
-        self, config: ModelConfig, resolution: Resolution, prewarmed: PrewarmedGuests | None, *, is_on_demand: bool
-    ) -> LoadFacts:
+    def _load_facts(self, config: ModelConfig, resolution: Resolution, prewarmed: PrewarmedGuests | None) -> LoadFacts:
         debugged = self._settings.debugged
         return LoadFacts(
             is_native=resolution.library is not None,
             is_forked=prewarmed is not None,
             is_debugged=debugged is not None and debugged[0] == config.name,
-            is_on_demand=is_on_demand,
             is_cached=self._settings.is_caching,
             is_rate_limited=self._settings.limiter is not None,
+            has_gpus=self._settings.branches is not None and bool(find_gpus()),
         )
 
     def _is_model_shared(self, config: ModelConfig, resolution: Resolution) -> bool:

@@ -79,6 +79,7 @@ class ModelLoads:
     Attributes:
         ensembles: The source of each loaded ensemble.
         needs: The members of each of them.
+        after: The models that each model names as those to load before it, because it calls them (LOAD_AFTER).
         on_wake: Called with the key of a dormant model when a request needs it.
         on_loaded: Called with the key of a model and each version of it that has been started.
     """
@@ -93,6 +94,7 @@ class ModelLoads:
     ) -> None:
         self.ensembles: dict[str, ModelSource] = {}
         self.needs: dict[str, frozenset[str]] = {}
+        self.after: dict[str, frozenset[str]] = {}
         self.on_wake: OnWakeModel = _ignore_wake
         self.on_loaded: Callable[[str, ModelVersion], None] = lambda key, version: None  # noqa: ARG005 - a callback
         self._settings = settings
@@ -214,6 +216,7 @@ class ModelLoads:
         for number in [number for number, each in by_number.items() if _newest(each) is version]:
             del by_number[number]
         self._registry.versions_alive.pop(version.number, None)
+        self._loader.placed.remove(version.number)
         if self._cache is not None:
             self._cache.forget(version.number)
         self._origins.pop(version.number, None)
@@ -446,12 +449,26 @@ class ModelLoads:
             made = make_ensemble(message, number, self._registry, self._services)
             await self._loader.start_ensemble(files, made)
             return made
+        load = partial(
+            self._loader.load,
+            files,
+            message,
+            number,
+            self._services,
+            is_on_demand=is_on_demand,
+            passes_tensors=self._passes_tensors(files.key),
+        )
         for attempt in range(self._settings.load_retries):
             try:
-                return await self._loader.load(files, message, number, self._services, is_on_demand=is_on_demand)
+                return await load()
             except NaiadError as error:
                 logger.warning("loading '%s' failed (attempt %d): %s", files.key, attempt + 1, error.message)
-        return await self._loader.load(files, message, number, self._services, is_on_demand=is_on_demand)
+        return await load()
+
+    def _passes_tensors(self, key: str) -> bool:
+        """Whether a model is known to pass tensors to others, or to get some from them."""
+        named = [*self.needs.values(), *self.after.values()]
+        return bool(self.after.get(key)) or any(key in each for each in named)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 The version itself is in the coordinator, with its share of the instances. Each other process that has some of them runs
 a branch: a version of its own, of the same number, with its own queue. A request is answered where it arrives, or goes
-once to where there is less to do.
+once to where there is less to do. Where one other process has all instances, it is their home (`serving.home`).
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class BranchOrder(NamedTuple):
         specs: How to start the guest of each of the branch's instances.
         policy: How often guests are restarted.
         samples: Warm-up samples.
+        is_home: Whether one process beside the coordinator has all instances of the version.
         row: Where the loads of the version are on the board (`server.processes.load_board`).
         change: How often the instances of the version had been changed.
         steps: The steps of an ensemble, which has no instances; none for a model.
@@ -68,6 +69,7 @@ class BranchOrder(NamedTuple):
     specs: tuple[LaunchSpec, ...]
     policy: RestartPolicy
     samples: tuple[WarmupSample, ...]
+    is_home: bool = False
     row: int = 0
     change: int = 0
     steps: tuple[EnsembleStep, ...] = ()
@@ -99,12 +101,18 @@ class BranchReport(NamedTuple):
         statuses: Its instances.
         is_asked: Whether its model defines `is_ready`.
         typical: How long `execute` usually takes there, in nanoseconds.
+        reason: Why it cannot serve; empty while it can.
+        is_lost: See `LoadedVersion`.
+        python: The version of the interpreter of its guests; empty while none runs.
     """
 
     counts: BranchCounts
     statuses: Sequence[InstanceStatus]
     is_asked: bool
     typical: int
+    reason: str = ""
+    is_lost: bool = False
+    python: str = ""
 
 
 class ProcessCounts(NamedTuple):
@@ -125,18 +133,22 @@ class Branches(Protocol):
     """All branches of one version, as the coordinator sees them.
 
     Attributes:
+        home: The process that has all instances of the version; None if several have some, or the coordinator has all.
         take_back: Called with a request that its branch did not take: its key, the request, its sink.
+        on_reported: Called when it may have changed whether the home can serve.
         log: The version's log, which gets what guests of branches log, too.
         row: Where processes note their loads for the version.
         is_decoupled: Whether the model may send any number of responses to a request.
         typical: How long `execute` usually takes in the slowest of them, as they reported last, in nanoseconds.
     """
 
+    home: int | None
     typical: int
     row: int
     is_decoupled: bool
     log: VersionLog
     take_back: Callable[[int, InferRequest, Sink], None]
+    on_reported: Callable[[], None]
 
     @property
     def processes(self) -> Collection[int]:
@@ -182,6 +194,22 @@ class Branches(Protocol):
         """Whether removed instances may have requests."""
 
     @property
+    def is_running(self) -> bool:
+        """Whether all branches run: none of them is being started in a new process."""
+
+    @property
+    def reason(self) -> str:
+        """Why the home cannot serve, as it reported last; empty while it can."""
+
+    @property
+    def is_lost(self) -> bool:
+        """See `LoadedVersion`, for the home."""
+
+    @property
+    def guest(self) -> tuple[LaunchSpec, str]:
+        """How one of their guests is started, and the version of its interpreter; empty while that is not known."""
+
+    @property
     def in_flight(self) -> int:
         """Number of requests that the other processes have."""
 
@@ -215,8 +243,18 @@ class Branches(Protocol):
     def send(self, process: int, key: int, request: InferRequest, sink: Sink, *, needs_idle: bool) -> None:
         """Send a request to a branch; its responses go to *sink*.
 
-        With *needs_idle*, a branch without an idle instance does not take it, and it comes back by `take_back`.
+        With *needs_idle*, a branch without an idle instance does not take it, and it comes back by `take_back`. In the
+        home, it waits until its instance is idle.
         """
+
+    def reserve_input(self, size: int, ahead: int) -> memoryview | None:
+        """Room for a request's body where the home can read it. See `EngineDoor.reserve_input`."""
+
+    def is_waiting(self, key: int) -> bool:
+        """Whether a request that was sent to the home may wait for an instance that waits itself."""
+
+    def reject(self, key: int, error: NaiadError) -> None:
+        """Answer a request that was sent to a branch with *error*, and cancel it there."""
 
     def waits_of(self, key: int) -> Sequence[Sequence[Worker]]:
         """See `Target.waits_of`, for a request that was sent to a branch."""
@@ -411,5 +449,5 @@ class Spreading:
 
 
 def is_movable(request: InferRequest) -> bool:
-    """Whether a request may go to another process: its trace and tensors in GPU memory belong to this one."""
-    return request.trace is None and request.device is None
+    """Whether a request may go to another process: tensors in GPU memory belong to this one."""
+    return request.device is None

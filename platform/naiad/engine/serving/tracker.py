@@ -9,6 +9,7 @@ call, and a response from `on_response` to the sink in one call, without a task 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -165,6 +166,10 @@ class RequestTracker:
     def waiting(self) -> Collection[PendingRequest]:
         """The requests that wait for an instance, oldest first, if they are dispatched one by one."""
         return self._scheduler.waiting if isinstance(self._scheduler, FifoScheduler) else ()
+
+    def first(self, count: int) -> list[PendingRequest]:
+        """The first *count* requests in the order in which they came."""
+        return list(itertools.islice(self._pending.values(), count))
 
     def give_away(self, pending: PendingRequest) -> None:
         """Forget a request that waits: another process executes it."""

@@ -40,6 +40,7 @@ from naiad.engine.serving.branches import (
 from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.device_use import device_use, usable_by_all
 from naiad.engine.serving.forwarding import Forwarding
+from naiad.engine.serving.home import HomeRequests
 from naiad.engine.serving.instance import Instance
 from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
@@ -48,7 +49,7 @@ from naiad.engine.serving.version_log import VersionLog
 from naiad.engine.serving.warmup import WarmUp, WarmupSample
 from naiad.engine.statistics.counters import Statistics
 from naiad.guests.exchange import ExecutingBatch, GuestResponse, ModelInterface, SingleResponse
-from naiad.guests.launch import LaunchSpec
+from naiad.guests.launch import EnvironmentLease, LaunchSpec
 from naiad.guests.worker import GuestServices, Worker
 from naiad.models.resolution.decision import Resolution
 from naiad.protocol.metadata import InstanceStatus, MemoryUse, ModelCondition, ModelStatistics
@@ -211,9 +212,14 @@ class ModelVersion:
         """Have *branches* run the other instances of the version, as soon as they are started."""
         self.branches = branches
         branches.log, branches.is_decoupled = self.log, self.config.decoupled
-        spreading = Spreading(self._admission, self._tracker, branches, lambda: self.serving_count)
-        self._end_spreading = spreading.close
-        self.submit = spreading.submit
+        elsewhere: Spreading | HomeRequests
+        if branches.home is None:
+            elsewhere = Spreading(self._admission, self._tracker, branches, lambda: self.serving_count)
+        else:
+            elsewhere = HomeRequests(self._admission, self._tracker, branches)
+            self.device = 0  # tensors in GPU memory do not pass between processes
+        self._end_spreading = elsewhere.close
+        self.submit = elsewhere.submit
         self.observe_load(branches.note_load)
         self.on_change = lambda: branches.note_instances(self.serving_count)
 
@@ -221,6 +227,15 @@ class ModelVersion:
     def row(self) -> int | None:
         """See `DirectAccess`."""
         return None if self.branches is None else self.branches.row
+
+    @property
+    def home(self) -> int | None:
+        """See `DirectAccess`."""
+        return None if self.branches is None else self.branches.home
+
+    def hold(self, leases: Iterable[EnvironmentLease]) -> None:
+        """Hold the environment of instances in other processes, too, until the version ends."""
+        self._leases.update(leases)
 
     def observe_load(self, note: Callable[[int], None]) -> None:
         """Call *note* with the number of requests in flight whenever one has been answered."""
@@ -267,7 +282,8 @@ class ModelVersion:
     @property
     def is_lost(self) -> bool:
         """See `LoadedVersion`."""
-        return bool(self.reason) and self._trials.is_lost
+        is_lost = self._trials.is_lost or (self.branches is not None and self.branches.is_lost)
+        return bool(self.reason) and is_lost
 
     async def start(self) -> None:
         """Start all instances; if one fails, stop them all.
@@ -619,6 +635,8 @@ class ModelVersion:
         None with schedulers that batch. They lay the inputs of several requests side by side and may move a request
         to another instance, so the bytes would have to be copied anyway.
         """
+        if self.branches is not None and self.branches.home is not None:
+            return self.branches.reserve_input(size, ahead)
         if self._tracker.is_batching:
             return None
         workers = [instance.worker for instance in self._active if instance.worker is not None]
@@ -642,7 +660,10 @@ class ModelVersion:
 
     def reject_waiting(self, key: int, error: NaiadError) -> None:
         """See `Target`."""
-        self._tracker.reject_waiting(key, error)
+        if self.branches is not None and self.branches.has(key):
+            self.branches.reject(key, error)
+        else:
+            self._tracker.reject_waiting(key, error)
 
     def confirm_sent(self, key: int, count: int) -> None:
         """See `Target`."""
@@ -674,7 +695,9 @@ class ModelVersion:
     def is_waiting(self, key: int) -> bool:
         """See `Target`."""
         pending = self._tracker.find(key)
-        return pending is not None and pending.worker is None
+        if pending is None:
+            return self.branches is not None and self.branches.is_waiting(key)
+        return pending.worker is None
 
     def waits_of(self, key: int) -> Sequence[Sequence[Worker]]:
         """See `Target`. A request waits for its guest, or for any guest while it is queued."""

@@ -11,6 +11,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from naiad.core.errors import Code, NaiadError, NotReadyError, fresh, without_frames
@@ -23,7 +24,7 @@ from naiad.engine.statistics.counters import Statistics
 from naiad.guests.launch import LaunchSpec, server_id
 from naiad.guests.worker import Worker
 from naiad.protocol.delivery import send_safely
-from naiad.protocol.inference import InferRequest, InferResponse, Sink
+from naiad.protocol.inference import InferRequest, InferResponse, RejectableSink, Sink, Trace
 from naiad.protocol.metadata import InstanceStatus, ModelMetadata
 from naiad.server.processes.far_guests import FarGuests
 from naiad.server.processes.load_board import LoadBoard
@@ -58,9 +59,14 @@ class _BranchProcess:
         calls: The calls that it has executed itself, as it reported last.
     """
 
-    def __init__(self, session: FrontendSession, services: ModelServices) -> None:
+    def __init__(
+        self,
+        session: FrontendSession,
+        services: ModelServices,
+        find_trace: Callable[[FrontendSession, int, int], Trace | None],
+    ) -> None:
         self.session = session
-        self.guests = FarGuests(services, self.tell)
+        self.guests = FarGuests(services, self.tell, partial(find_trace, session))
         self.orders: dict[int, asyncio.Future[Any]] = {}
         self.gathering: asyncio.Future[Any] | None = None
         self.calls: Mapping[tuple[str, str], int] = {}
@@ -162,6 +168,10 @@ class _BranchSink:
         """See `Sink.send`."""
         self._branches.pass_on(self.key, response, final=final)
 
+    def reject(self, error: NaiadError) -> None:
+        """See `RejectableSink`."""
+        self._branches.on_rejected(self.key, error)
+
     def take_back(self) -> None:
         """The branch takes no requests any more."""
         self._branches.on_refused(self.key)
@@ -181,6 +191,8 @@ class VersionBranches:
         self._of = model, order.version
         self.row = order.row
         self.is_decoupled = False
+        self.home = next(iter(specs)) if order.is_home else None
+        self.on_reported: Callable[[], None] = lambda: None
         self._board = processes.board
         self._branches = {number: _Branch(_plain(own, order.number)) for number, own in specs.items()}
         self._leaving: dict[int, _Branch] = {}  # those of processes that have no instance any more
@@ -208,6 +220,7 @@ class VersionBranches:
         order = self._order._replace(specs=self._branches[number].specs)
         report: BranchReport = await self._processes.order(number, "start", order)
         self._branches[number].report = report
+        self.on_reported()
 
     def on_process(self, number: int) -> None:
         """A process serves in place of one that has exited: have it run the branch."""
@@ -230,6 +243,7 @@ class VersionBranches:
                 try:
                     await self._processes.order(number, "change", order)
                     branch.report = await self._processes.order(number, "switch", order.number, order.change)
+                    self.on_reported()
                 except _ProcessEndedError:
                     return
                 except NaiadError as error:
@@ -249,10 +263,9 @@ class VersionBranches:
             if branch is not None:
                 branch.on_process_end()
         lost = [key for key, sent in self._sent.items() if sent.process == number]
+        self.on_reported()
         for key in lost:
-            error = exited_error(number)
-            request_id = self._sent[key].request.request_id
-            self.pass_on(key, InferResponse(*self._of, request_id, error=without_frames(error)), final=True)
+            self._end(key, exited_error(number))
 
     async def stop(self, timeout: float) -> None:
         """See `Branches`."""
@@ -384,6 +397,30 @@ class VersionBranches:
             branch.report = report
             reports = [each.report for each in self._branches.values() if each.report is not None]
             self.typical = max((each.typical for each in reports), default=0)
+            self.on_reported()
+
+    @property
+    def is_running(self) -> bool:
+        """See `Branches`, also for the following ones."""
+        return all(branch.report is not None for branch in self._branches.values())
+
+    @property
+    def reason(self) -> str:
+        """See `Branches`."""
+        report = None if self.home is None else self._branches[self.home].report
+        return "" if report is None else report.reason
+
+    @property
+    def is_lost(self) -> bool:
+        """See `Branches`."""
+        report = None if self.home is None else self._branches[self.home].report
+        return report is not None and report.is_lost
+
+    @property
+    def guest(self) -> tuple[LaunchSpec, str]:
+        """See `Branches`."""
+        branch = next(iter(self._branches.values()))
+        return branch.specs[0], "" if branch.report is None else branch.report.python
 
     @property
     def processes(self) -> Collection[int]:
@@ -478,15 +515,23 @@ class VersionBranches:
         """See `Branches`."""
         sent = self._sent[key] = _SentRequest(process, request, sink)
         self._counts[process] += 1
-        if needs_idle:
-            self._processes.tell(process, "infer", self._order.number, key, plain_request(request))
+        if self.home is not None:
+            sent.instance = self._branches[process].specs[0].name
+        elif needs_idle:
+            traced = None if request.trace is None else (request.trace.context,)
+            self._processes.tell(process, "infer", self._order.number, key, plain_request(request), traced)
             return
         try:
-            sent.number = self._processes.submit(process, request, _BranchSink(self, key), self._route())
+            sink = _BranchSink(self, key)
+            sent.number = self._processes.submit(process, request, sink, self._route, needs_idle=needs_idle)
         except NaiadError as error:
-            response = InferResponse(*self._of, request.request_id, error=without_frames(error))
-            self.pass_on(key, response, final=True)
+            self._end(key, error)
 
+    def reserve_input(self, size: int, ahead: int) -> memoryview | None:
+        """See `Branches`."""
+        return None if self.home is None else self._processes.reserve_input(self.home, self._route, size, ahead)
+
+    @cached_property
     def _route(self) -> VersionRoute:
         """What a link has to know of the version: names and configurations are looked at where requests arrive."""
         metadata = ModelMetadata(name=self._of[0], versions=(), platform="", inputs=(), outputs=())
@@ -499,17 +544,46 @@ class VersionBranches:
 
     def on_refused(self, key: int) -> None:
         """A branch has no idle instance any more for a request."""
-        sent = self._sent.pop(key, None)
+        sent = self._sent.get(key)
         if sent is None:
             return
-        self._counts[sent.process] -= 1
         if sent.is_cancelled:
-            error = NaiadError("Request was cancelled", code=Code.CANCELLED)
-            response = InferResponse(*self._of, sent.request.request_id, error=error)
-            send_safely(sent.sink, response, True, (*self._of, sent.request.request_id))
+            self._end(key, NaiadError("Request was cancelled", code=Code.CANCELLED))
             return
+        self._forget(key)
         self.take_back(key, sent.request, sent.sink)
         self._processes.services.calls.on_call_waiting()
+
+    def on_rejected(self, key: int, error: NaiadError) -> None:
+        """A branch has not accepted a request."""
+        sent = self._sent.get(key)
+        if sent is not None and isinstance(sent.sink, RejectableSink):
+            self._forget(key)
+            sent.sink.reject(error)
+        elif sent is not None:
+            self._end(key, error)
+
+    def reject(self, key: int, error: NaiadError) -> None:
+        """See `Branches`."""
+        self.cancel(key)
+        self._end(key, error)
+
+    def _end(self, key: int, error: NaiadError) -> None:
+        """Answer a request with *error*."""
+        response = InferResponse(*self._of, self._sent[key].request.request_id, error=without_frames(error))
+        self.pass_on(key, response, final=True)
+
+    def _forget(self, key: int) -> None:
+        sent = self._sent.pop(key)
+        self._counts[sent.process] -= 1
+
+    def is_waiting(self, key: int) -> bool:
+        """See `Branches`."""
+        sent = self._sent.get(key)
+        if self.home is None or sent is None:
+            return False
+        guest = self._processes.guest_of(sent.process, self._order.number, sent.instance)
+        return guest is not None and self._processes.services.calls.may_wait(guest)
 
     def waits_of(self, key: int) -> Sequence[Sequence[Worker]]:
         """See `Branches`. A request whose branch has not told yet which instance has it is not looked at."""
@@ -540,9 +614,19 @@ class VersionBranches:
         if sent is None:
             return  # its process was taken for lost
         if final:
-            del self._sent[key]
-            self._counts[sent.process] -= 1
+            self._forget(key)
         send_safely(sent.sink, response, final, (*self._of, sent.request.request_id))
+
+    def trace_of(self, key: int) -> Trace | None:
+        """The trace of a request that a branch has; None without one."""
+        sent = self._sent.get(key)
+        return None if sent is None else sent.request.trace
+
+    def on_computed(self, key: int, *times: int) -> None:
+        """A branch has executed a request, which is traced; its last response follows."""
+        trace = self.trace_of(key)
+        if trace is not None:
+            trace.on_computed(*times)
 
     def has(self, key: int) -> bool:
         """See `Branches`."""
@@ -612,7 +696,7 @@ class BranchProcesses:
 
     def connect(self, number: int, session: FrontendSession) -> None:
         """A process runs; it has its configuration."""
-        process = self._running[number] = _BranchProcess(session, self.services)
+        process = self._running[number] = _BranchProcess(session, self.services, self._find_trace)
         session.on_branch_message = lambda kind, message: self._on_message(number, process, kind, message)
         session.send_descriptor(FrameKind.BOARD, (self.processes, number), self.board.descriptor)
         for version in list(self._versions.values()):
@@ -652,7 +736,13 @@ class BranchProcesses:
             raise error_of(result.error)
         return result.value
 
-    def submit(self, number: int, request: InferRequest, sink: Sink, route: VersionRoute) -> int:
+    def reserve_input(self, number: int, route: VersionRoute, size: int, ahead: int) -> memoryview | None:
+        """See `Branches`, for the process with that number."""
+        process = self._running.get(number)
+        part = None if process is None else process.session.to_branches.route_to(route).part
+        return None if part is None else part.reserve(size, ahead)
+
+    def submit(self, number: int, request: InferRequest, sink: Sink, route: VersionRoute, *, needs_idle: bool) -> int:
         """Send a request to a branch of a process; its number on that link.
 
         Raises:
@@ -662,7 +752,7 @@ class BranchProcesses:
         if process is None:
             raise exited_error(number)
         requests = process.session.to_branches
-        return requests.submit(request, sink, None, requests.route_to(route))
+        return requests.submit(request, sink, None, requests.route_to(route, needs_idle=needs_idle))
 
     def cancel(self, number: int, request: int) -> None:
         """Cancel a request, and have its further responses dropped."""
@@ -686,6 +776,13 @@ class BranchProcesses:
         """The guest of an instance in a process; None if the process does not run."""
         process = self._running.get(number)
         return None if process is None else process.guests.of(load, instance)
+
+    def _find_trace(self, session: FrontendSession, load: int, number: int) -> Trace | None:
+        """See `FarTrace.of`."""
+        if not load:
+            return session.to_branches.trace_of(number)
+        version = self._versions.get(load)
+        return None if version is None else version.trace_of(number)
 
     def close_branches(self) -> None:
         """Have branches take no further requests: the server exits, and rejects them."""
@@ -737,6 +834,10 @@ class BranchProcesses:
             version, key, plain, final = arguments
             if version in self._versions:
                 self._versions[version].on_answer(key, plain, final=final)
+        elif name == "computed":
+            version, key, *times = arguments
+            if version in self._versions:
+                self._versions[version].on_computed(key, *times)
         elif name == "record":
             version, *record = arguments
             if version in self._versions:

@@ -23,7 +23,8 @@ from naiad.engine.served import Target
 from naiad.engine.serving.version import ModelVersion
 from naiad.guests.calls import ModelCall
 from naiad.guests.worker import Worker
-from naiad.protocol.inference import InferRequest, InferResponse
+from naiad.protocol.inference import InferRequest, InferResponse, Trace
+from naiad.server.processes.far_trace import FarTrace
 from naiad.server.processes.messages import ErrorFields, error_fields, error_of
 from naiad.server.processes.plain_messages import PlainResponse, plain_request, plain_response, response_of
 
@@ -130,9 +131,13 @@ class GuestRelay:
 
     def on_call(self, worker: Worker, call: ModelCall) -> None:
         """See `GuestServices`, as for the methods below."""
-        branch = self._idle_branch(call)
+        caller = None if call.traced_by is None else worker.request_of(call.traced_by)
+        trace = None if caller is None else caller.trace
+        # The coordinator, which has the trace, makes the call's part of it.
+        is_traced = isinstance(trace, FarTrace) and trace.context is not None
+        branch = None if is_traced else self._idle_branch(call)
         if branch is None:
-            self._relay(worker, call)
+            self._relay(worker, call, caller)
         else:
             self._own.on_call(worker, call)
             branch.note_load(branch.version.in_flight)
@@ -149,17 +154,18 @@ class GuestRelay:
             return None
         return branch
 
-    def _relay(self, worker: Worker, call: ModelCall) -> None:
+    def _relay(self, worker: Worker, call: ModelCall, caller: InferRequest | None) -> None:
         if call.request.device is not None and call.request.device.has_inputs:  # a guest sends none unless it was told
             error = ModelError(f"Model {call.request.model_name} - Error when running inference: inputs in GPU memory")
             worker.send_result(call.number, InferResponse(call.request.model_name, -1, error=error), True)
             return
         self._relayed.setdefault(worker, {})[call.number] = call.is_decoupled or call.is_awaited
-        caller = None if call.traced_by is None else worker.request_of(call.traced_by)
         plain = call._replace(request=plain_request(call.request), uses_device=False)
         headers = dict(worker.propagated())
         propagated = None if caller is None else dict(caller.propagated)
-        self._tell("guest_call", self._number(worker), plain, headers, propagated)
+        trace = None if caller is None else caller.trace
+        traced = trace.of if isinstance(trace, FarTrace) and trace.context is not None else None
+        self._tell("guest_call", self._number(worker), plain, headers, propagated, traced)
 
     def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
         """See `GuestServices`."""
@@ -335,16 +341,19 @@ class FarGuest:
 class FarGuests:
     """The guests of one process's branches, as the coordinator sees them."""
 
-    def __init__(self, services: ModelServices, tell: Tell) -> None:
+    def __init__(self, services: ModelServices, tell: Tell, find_trace: Callable[[int, int], Trace | None]) -> None:
         """No guests yet.
 
         Args:
             services: What models may use of the server.
             tell: Sends to the process.
+            find_trace: Finds the trace of a request that was sent to the process; see `FarTrace.of`.
         """
         self._services = services
         self._tell = tell
+        self._find_trace = find_trace
         self._guests: dict[int, FarGuest] = {}
+        self._by_instance: dict[tuple[int, str], FarGuest] = {}  # the latest guest of each, by load and instance
         self._waiting: frozenset[int] = frozenset()
 
     @property
@@ -359,7 +368,8 @@ class FarGuests:
             return True
         if name == "guest":
             number, instance, model, load = arguments
-            self._guests[number] = FarGuest(self._tell, number, instance, model, load)
+            made = self._guests[number] = FarGuest(self._tell, number, instance, model, load)
+            self._by_instance[load, instance] = made
             return True
         if not name.startswith("guest_"):
             return False
@@ -368,8 +378,9 @@ class FarGuests:
         worker = cast("Worker", far)  # it has what the services use of one
         services = self._services
         if name == "guest_call":
-            call, far.headers, propagated = rest
-            far.caller = None if propagated is None else InferRequest("", -1, (), propagated=propagated)
+            call, far.headers, propagated, traced = rest
+            trace = None if traced is None else self._find_trace(*traced)
+            far.caller = None if propagated is None else InferRequest("", -1, (), propagated=propagated, trace=trace)
             services.on_call(worker, call)
         elif name == "guest_query":
             *query, far.is_starting = rest
@@ -384,6 +395,8 @@ class FarGuests:
             services.on_results_discarded(worker, *rest)
         elif name == "guest_exit":
             del self._guests[guest]
+            if self._by_instance.get((far.load_number, far.spec.name)) is far:
+                del self._by_instance[far.load_number, far.spec.name]
             services.on_worker_exit(worker)
         return True
 
@@ -409,11 +422,12 @@ class FarGuests:
 
     def of(self, load: int, instance: str) -> Worker:
         """The guest of an instance, to look for deadlocks; one that has asked for nothing waits for nothing."""
-        found = [each for each in self._guests.values() if (each.load_number, each.spec.name) == (load, instance)]
-        return cast("Worker", found[-1] if found else FarGuest(self._tell, 0, instance, "", load))
+        known = self._by_instance.get((load, instance))
+        return cast("Worker", known or FarGuest(self._tell, 0, instance, "", load))
 
     def close(self) -> None:
         """The process has exited, and its guests with it."""
         guests, self._guests = list(self._guests.values()), {}
+        self._by_instance.clear()
         for far in guests:
             self._services.on_worker_exit(cast("Worker", far))

@@ -63,6 +63,7 @@ class FrameKind:
     USED_REGIONS = 13
     ORDERED = 14
     TELL_OWNER = 15
+    TRACE = 16
     # from the process with the models
     LAYOUT = 20
     RESPONSE = 21
@@ -91,6 +92,7 @@ class FrameKind:
     BOARD = 44
     LISTEN = 45
     PEER = 46
+    COMPUTED = 47
 
 
 SHORT_REQUEST = struct.Struct("<IIqHH")
@@ -104,6 +106,8 @@ MAX_SHORT_TEXT = 0xFFFF
 NUMBER = struct.Struct("<I")
 CONFIRM_SENT = struct.Struct("<II")  # request, responses
 TRACED_SENDING = struct.Struct("<IQQB")  # request, when sending its response began and ended (monotonic ns), FINAL
+TRACE = struct.Struct("<B")  # whether the model gets a context, which follows: that of the request in the next frame
+COMPUTED = struct.Struct("<IQQQQQ")  # request, the times of `Trace.on_computed`
 RESPONSE = struct.Struct("<IIBI")
 """Number of the request, of the layout, flags, token to return once the outputs are not referred to any more. Then the
 outputs: their bytes, as the layout places them, or for each (PLACED) its place."""
@@ -142,6 +146,7 @@ class VersionRoute(NamedTuple):
         config: As `EngineDoor.model_config`.
         inputs: The segment of inputs in which this frontend process has a part; None if it has none.
         row: The row of the version on the load board; None if the coordinator has all of its instances.
+        home: The process that has all of them, if that is another one than the coordinator; else None.
     """
 
     number: int
@@ -150,6 +155,7 @@ class VersionRoute(NamedTuple):
     config: Mapping[str, Any]
     inputs: int | None
     row: int | None = None
+    home: int | None = None
 
 
 class UsedRegions(NamedTuple):
@@ -201,6 +207,7 @@ class RequestTemplate(NamedTuple):
         load: Number of the load that the frontend process took for the model's; see `VersionRoute.number`.
         is_decoupled: See `VersionRoute`.
         segment: Number of the segment with the inputs of such requests; None if their inputs travel in messages.
+        needs_idle: Whether only an instance that holds no other request may get them; see `Admission.submit`.
     """
 
     number: int
@@ -211,6 +218,7 @@ class RequestTemplate(NamedTuple):
     load: int
     is_decoupled: bool
     segment: int | None
+    needs_idle: bool = False
 
 
 class TracedArrival(NamedTuple):

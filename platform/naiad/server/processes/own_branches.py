@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from naiad.config.model import model_config_pb2 as pb
@@ -27,6 +28,7 @@ from naiad.guests.memory.frontend_memory import FrontendMemory, SharedInputs
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.server.processes.far_guests import GuestRelay
+from naiad.server.processes.far_trace import FarTrace
 from naiad.server.processes.load_board import LoadBoard
 from naiad.server.processes.messages import CallResult, FrameKind, OwnerCall, Told, error_fields, pack
 from naiad.server.processes.own_ensembles import OwnEnsemble
@@ -44,6 +46,7 @@ class OwnBranch:
 
     Attributes:
         version: The version that runs it.
+        is_home: Whether it has all instances of the version; see `BranchOrder`.
     """
 
     def __init__(
@@ -52,6 +55,8 @@ class OwnBranch:
         row: int,
         board: LoadBoard,
         move: Callable[[OwnBranch, int, PendingRequest], bool] = lambda *_: False,
+        *,
+        is_home: bool = False,
     ) -> None:
         """The branch that *version* runs, which takes no requests yet.
 
@@ -60,8 +65,10 @@ class OwnBranch:
             row: Where its loads are on the board.
             board: The board.
             move: Sends a request that waits to another process, and gives it away; whether it has.
+            is_home: Whether it has all instances of the version.
         """
         self.version = version
+        self.is_home = is_home
         self._waiting = version.moving_waiting(
             lambda: board.idle_process(row), lambda process, pending: move(self, process, pending)
         )
@@ -112,6 +119,8 @@ class OwnBranch:
     def better_process(self) -> int | None:
         """The process in which a request is better off than here; None for none."""
         version = self.version
+        if self.is_home:
+            return None if self._is_open else COORDINATOR
         if not self._instances or version.reason:
             found = self._board.better_process(self._row, 0, 0)
             return COORDINATOR if found is None else found
@@ -128,18 +137,18 @@ class OwnBranch:
         version = self.version
         key = version.submit(request, sink)
         self._board.note_requests(self._row, version.in_flight)
-        if self._waiting.queue:
+        if self._waiting.queue and not self.is_home:
             self._waiting.add(key)
         return ticket_of(version.number, key)
 
-    def submit_sent(self, request: InferRequest, sink: Sink) -> int:
+    def submit_sent(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
         """Submit a request that another process has sent, and that stays here; its ticket.
 
         Raises:
             NaiadError: See `EngineDoor.submit`.
         """
         version = self.version
-        key = version.submit(request, sink)
+        key = version.submit(request, sink, needs_idle=needs_idle)
         self._board.note_requests(self._row, version.in_flight)
         return ticket_of(version.number, key)
 
@@ -151,8 +160,16 @@ class OwnBranch:
     def report(self) -> BranchReport:
         """What the coordinator is to know of it."""
         version = self.version
-        is_asked = any(each.worker is not None and each.worker.readiness is not None for each in version.instances)
-        return BranchReport(version.counts(), version.statuses(), is_asked, version.typical)
+        workers = [each.worker for each in version.instances if each.worker is not None]
+        return BranchReport(
+            version.counts(),
+            version.statuses(),
+            any(worker.readiness is not None for worker in workers),
+            version.typical,
+            version.reason,
+            version.is_lost,
+            workers[0].python if workers else "",
+        )
 
 
 class _AnswerSink:
@@ -371,7 +388,7 @@ class OwnBranches:
         self._log_there(version)
         self._measure(version.totals, order, config)
         assert self._board is not None
-        branch = OwnBranch(version, order.row, self._board, self.move)
+        branch = OwnBranch(version, order.row, self._board, self.move, is_home=order.is_home)
         await version.start()
         self._branches[order.number] = branch
         version.on_change = lambda: self._on_change(branch)
@@ -563,8 +580,8 @@ class OwnBranches:
         else:
             self._relay.on_told(name, arguments)
 
-    def _infer(self, number: int, key: int, request: InferRequest) -> None:
-        """A call, which an idle instance takes at once or none."""
+    def _infer(self, number: int, key: int, request: InferRequest, traced: tuple[bytes | None] | None) -> None:
+        """A call, which an idle instance takes at once or none; with *traced*, it is traced, with that context."""
         branch = self._branches.get(number)
         if branch is None or not branch.is_open or not branch.version.has_idle():
             self._tell("refused", number, key)
@@ -575,6 +592,8 @@ class OwnBranches:
                 self._given.pop((number, key), None)
             self._tell("answer", number, key, plain_response(response), final)
 
+        if traced is not None:
+            request.trace = FarTrace((number, key), *traced, partial(self._tell, "computed"))
         sink = _AnswerSink(key, answer)
         self._given[number, key] = 0
         try:

@@ -26,7 +26,7 @@ class PlainResponse(NamedTuple):
 
 
 def plain_request(request: InferRequest) -> InferRequest:
-    """A copy of *request*, which has nothing to do with GPU memory and no trace, with bytes of its own."""
+    """A copy of *request*, which has nothing to do with GPU memory, with bytes of its own and without its trace."""
     inputs = [replace(tensor, data=bytes(tensor.data), strings=None) for tensor in request.inputs]
     return replace(request, inputs=inputs, layout_key=None, trace=None, place=None, device=None, reader=0)
 

@@ -23,7 +23,7 @@ from naiad.config.model.model_config import ModelConfig
 from naiad.core.errors import NaiadError, NotReadyError, without_frames
 from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.serving.pending import PendingRequest
-from naiad.engine.tickets import ticket_of
+from naiad.engine.tickets import KEY_BITS, ticket_of
 from naiad.guests.memory.frontend_memory import FrontendMemory
 from naiad.protocol.delivery import send_safely
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse, RejectableSink, Sink
@@ -53,10 +53,12 @@ REGION_KINDS = frozenset({FrameKind.REGION, FrameKind.TAKE_REGIONS, FrameKind.RE
 
 _NUMBER_BITS = 32
 """Bits of the number of a request in the ticket of one that another process than the coordinator has."""
+_ELSEWHERE = 1 << 2 * KEY_BITS
+"""Such tickets begin here: all others are smaller, and none is negative, which stands for no ticket in frontends."""
 
 
 def _ticket_of(process: int, number: int) -> int:
-    return -(process << _NUMBER_BITS | number)
+    return _ELSEWHERE | process << _NUMBER_BITS | number
 
 
 _Sent: TypeAlias = "dict[int, tuple[RequestLink, int]]"
@@ -258,7 +260,10 @@ class RemoteEngine:
         known = self._known_route(name, version)
         if known.branch is not None:
             return known.branch.reserve_input(size, ahead)
-        return None if known.part is None else known.part.reserve(size, ahead)
+        part = known.part
+        if known.route.home in self.peers:
+            part = self.peers[known.route.home].requests.route_to(known.route).part
+        return None if part is None else part.reserve(size, ahead)
 
     def submit(self, request: InferRequest, sink: Sink, arrival: TracedArrival | None = None) -> int:
         """See `EngineDoor`. What only the coordinator can reject is answered to the sink.
@@ -290,6 +295,8 @@ class RemoteEngine:
         """The process that a request is to go to; None for this one."""
         if known.branch is not None:
             return known.branch.better_process()
+        if known.route.home is not None:
+            return known.route.home  # the coordinator, if that process is being started again
         assert self.branches is not None
         return self.branches.process_of(known.route.row)
 
@@ -301,7 +308,7 @@ class RemoteEngine:
         return self._submit_to(process, known.route, request, sink) if process in self.peers else None
 
     def _submit_to(self, process: int, route: VersionRoute, request: InferRequest, sink: Sink) -> int:
-        """Send a request to a branch of another process than the coordinator; its ticket, which is negative."""
+        """Send a request to a branch of another process than the coordinator; its ticket."""
         peer = self.peers[process].requests
         number = peer.submit(request, sink, None, peer.route_to(route))
         assert self.branches is not None
@@ -347,7 +354,7 @@ class RemoteEngine:
 
     def cancel(self, ticket: int) -> None:
         """See `EngineDoor`."""
-        if ticket > LARGEST_NUMBER and ticket not in self._sent_elsewhere:
+        if LARGEST_NUMBER < ticket < _ELSEWHERE and ticket not in self._sent_elsewhere:
             if self.branches is not None:
                 self.branches.cancel(ticket)
         else:
@@ -356,7 +363,7 @@ class RemoteEngine:
 
     def confirm_sent(self, ticket: int, count: int = 1) -> None:
         """See `EngineDoor`."""
-        if ticket > LARGEST_NUMBER and ticket not in self._sent_elsewhere:
+        if LARGEST_NUMBER < ticket < _ELSEWHERE and ticket not in self._sent_elsewhere:
             if self.branches is not None:
                 self.branches.confirm_sent(ticket, count)
         else:
@@ -367,10 +374,10 @@ class RemoteEngine:
         """Where a request was sent that this process does not execute, and its number there."""
         if ticket in self._sent_elsewhere:
             return self._sent_elsewhere[ticket]
-        if ticket >= 0:
+        if ticket < _ELSEWHERE:
             return self.requests, ticket
-        peer = self.peers.get(-ticket >> _NUMBER_BITS)
-        return (self.requests, 0) if peer is None else (peer.requests, -ticket & LARGEST_NUMBER)
+        peer = self.peers.get(ticket - _ELSEWHERE >> _NUMBER_BITS)
+        return (self.requests, 0) if peer is None else (peer.requests, ticket & LARGEST_NUMBER)
 
     # -- routes ---------------------------------------------------------------------------------------------------
 
@@ -457,7 +464,7 @@ class RemoteEngine:
         assert self._link is not None
         models = BranchModels(self.branches)
         self._shared = models, memory
-        self.session = RequestSession(models, memory)
+        self.session = RequestSession(BranchModels(self.branches, is_for_coordinator=True), memory)
         self.session.connect(self._link)
         self.branches.memory = memory
         self.branches.models = StepTargets(self)

@@ -37,10 +37,12 @@ from naiad.protocol.inference import (
     OutputTensor,
     RejectableSink,
     Sink,
+    Trace,
 )
 from naiad.server.processes.input_part import InputPart
 from naiad.server.processes.link import Link
 from naiad.server.processes.messages import (
+    COMPUTED,
     CONFIRM_SENT,
     FINAL,
     MAX_SHORT_TEXT,
@@ -52,6 +54,7 @@ from naiad.server.processes.messages import (
     RESPONSE,
     SHORT_REQUEST,
     SHORT_REQUEST_FRAME,
+    TRACE,
     TRACED_SENDING,
     FrameKind,
     FullRequest,
@@ -83,6 +86,8 @@ _MAX_TEMPLATES = 4096
 _MAX_TEMPLATE_BYTES = 1 << 20
 """Bytes of the names in templates, of tensors that the model may not have."""
 _NO_TOKEN = 0
+_ANY, _IDLE = "", "\0"
+"""In place of the name of a model that the caller has looked up: no model has these names."""
 
 
 class _KnownTemplate(NamedTuple):
@@ -166,14 +171,25 @@ class _CopiedRequest:
 
 
 class KnownRoute:
-    """A route, its part of the segment, the templates of its requests by layout key, and what executes them here."""
+    """A route, its part of the segment, the templates of its requests by layout key, and what executes them here.
 
-    __slots__ = ("branch", "part", "route", "templates")
+    Those whose requests need an idle instance (see `Admission.submit`) have templates of their own.
+    """
 
-    def __init__(self, route: VersionRoute, part: InputPart | None, branch: OwnBranch | OwnEnsemble | None) -> None:
+    __slots__ = ("branch", "needs_idle", "part", "route", "templates")
+
+    def __init__(
+        self,
+        route: VersionRoute,
+        part: InputPart | None,
+        branch: OwnBranch | OwnEnsemble | None,
+        *,
+        needs_idle: bool = False,
+    ) -> None:
         self.route = route
         self.part = part
         self.branch = branch
+        self.needs_idle = needs_idle
         self.templates: dict[Hashable, _KnownTemplate] = {}
 
 
@@ -228,6 +244,7 @@ class RequestLink:
         self._is_resuming = False  # `on_received` is called in a later turn
         self._abandoned: set[int] = set()  # those of `_pending` whose further responses are dropped
         self._references: dict[int, Any] = {}  # to borrowed outputs, by token
+        self._traces: dict[int, Trace] = {}  # of requests without their last response
         self._thread = threading.get_ident()
 
     def connect(self, link: Link) -> None:
@@ -272,18 +289,20 @@ class RequestLink:
         """This process's part of a segment of inputs, if it has one."""
         return None if number is None else self._parts.get(number)
 
-    def route_to(self, route: VersionRoute) -> KnownRoute:
+    def route_to(self, route: VersionRoute, *, needs_idle: bool = False) -> KnownRoute:
         """A route that the caller has found, with what is known of it here."""
-        known = self.routes.get(("", route.number))
+        key = _IDLE if needs_idle else _ANY, route.number
+        known = self.routes.get(key)
         if known is None:
             part = self.part_of(self._segments_of_loads.get(route.number))
-            known = self.routes["", route.number] = KnownRoute(route, part, None)
+            known = self.routes[key] = KnownRoute(route, part, None, needs_idle=needs_idle)
         return known
 
     def close(self, error: NaiadError | None = None) -> None:
         """The other process has exited: free what it had, and end its requests with an error, if there is one."""
         self._link = None
         pending, self._pending = self._pending, {}
+        self._traces.clear()
         self._copied.clear()
         self._segments.clear()
         self.routes.clear()
@@ -376,6 +395,10 @@ class RequestLink:
                 resend = request, arrival
             data = b"" if place >= 0 else _joined(buffers, template)
             self._pending[number] = sink, request.request_id, resend
+            if request.trace is not None:
+                self._traces[number] = request.trace
+                context = request.trace.context
+                link.send(wire.frame(FrameKind.TRACE, TRACE.pack(context is not None) + (context or b"")))
             if (
                 arrival is None
                 and not request.parameters
@@ -386,19 +409,20 @@ class RequestLink:
                 and (template.has_no_strings or all(tensor.strings is None for tensor in inputs))
             ):
                 request_id = request.request_id.encode("utf-8", "surrogatepass") if request.request_id else b""
-                context = orjson.dumps(dict(request.propagated)) if request.propagated else b""
-                id_size, context_size = len(request_id), len(context)
+                propagated = orjson.dumps(dict(request.propagated)) if request.propagated else b""
+                id_size, context_size = len(request_id), len(propagated)
                 if id_size <= MAX_SHORT_TEXT and context_size <= MAX_SHORT_TEXT:
                     size = SHORT_REQUEST.size + id_size + context_size + len(data)
                     head = SHORT_REQUEST_FRAME.pack(
                         size, FrameKind.SHORT_REQUEST, 0, number, template.number, place, id_size, context_size
                     )
-                    link.send(b"".join((head, request_id, context, data)))
+                    link.send(b"".join((head, request_id, propagated, data)))
                     return
             message = _full_request(number, template, request, place, data, arrival, regions)
             link.send(pack(FrameKind.REQUEST, message))
         except BaseException:
             self._pending.pop(number, None)
+            self._traces.pop(number, None)
             if place >= 0 and copied is None:
                 assert known.part is not None
                 known.part.free(place)
@@ -426,7 +450,10 @@ class RequestLink:
         request, part = waiting.request, waiting.part
         is_sent, known = False, None
         try:
-            known = self._route_of(request) if self._find_route is not None else self.route_to(waiting.known.route)
+            if self._find_route is not None:
+                known = self._route_of(request)
+            else:
+                known = self.route_to(waiting.known.route, needs_idle=waiting.known.needs_idle)
             self._submit(number, request, waiting.sink, waiting.arrival, known, waiting)
             is_sent = True
         except NaiadError as error:
@@ -478,6 +505,10 @@ class RequestLink:
         if number in self._pending:
             self.send(wire.frame(FrameKind.CONFIRM_SENT, CONFIRM_SENT.pack(number, count)))
 
+    def trace_of(self, number: int) -> Trace | None:
+        """The trace of a request without its last response; None without one."""
+        return self._traces.get(number)
+
     # -- templates ------------------------------------------------------------------------------------------------
 
     def _template(self, known: KnownRoute, request: InferRequest, sizes: list[int]) -> _KnownTemplate:
@@ -508,6 +539,7 @@ class RequestLink:
                 route.number,
                 route.is_decoupled,
                 None if known.part is None else known.part.number,
+                known.needs_idle,
             )
             self.send(pack(FrameKind.TEMPLATE, message))
             known.templates[signature] = template
@@ -609,6 +641,11 @@ class RequestLink:
             self._on_response(payload)
         elif kind == FrameKind.FULL_RESPONSE:
             self._on_full_response(unpack(payload))
+        elif kind == FrameKind.COMPUTED:
+            number, *times = COMPUTED.unpack(payload)
+            trace = self._traces.get(number)
+            if trace is not None:
+                trace.on_computed(*times)
         elif kind == FrameKind.FORGET_LAYOUTS:
             (first,) = NUMBER.unpack(payload)
             self._layouts = {number: layout for number, layout in self._layouts.items() if number >= first}
@@ -629,10 +666,11 @@ class RequestLink:
         part = self._parts[announced.number] = InputPart(announced.number, descriptor, announced.start, announced.size)
         os.close(descriptor)
         self._segments_of_loads[announced.load] = announced.number
-        known = self.routes.get(("", announced.load))
-        if known is not None:
-            known.part = part
-            known.templates.clear()  # they say where inputs are
+        for name in (_ANY, _IDLE):
+            known = self.routes.get((name, announced.load))
+            if known is not None:
+                known.part = part
+                known.templates.clear()  # they say where inputs are
 
     def _on_routes_changed(self, inputs: frozenset[int]) -> None:
         self.forget_routes()
@@ -656,6 +694,8 @@ class RequestLink:
         number, layout_number, flags, token = RESPONSE.unpack_from(payload)
         final = bool(flags & FINAL)
         pending = self._pending.pop(number, None) if final else self._pending.get(number)
+        if final and self._traces:
+            self._traces.pop(number, None)
         position = RESPONSE.size
         if pending is None or number in self._abandoned:
             self._drop(number, pending, _NO_TOKEN if flags & NO_RESPONSE else token, final=final)
@@ -696,6 +736,8 @@ class RequestLink:
     def _on_full_response(self, response: FullResponse) -> None:
         number = response.number
         pending = self._pending.pop(number, None) if response.final else self._pending.get(number)
+        if response.final:
+            self._traces.pop(number, None)
         if pending is None or (number in self._abandoned and response.error is None):
             self._drop(number, pending, response.token, final=response.final)
             return
@@ -736,6 +778,7 @@ class RequestLink:
         end_failed_sink(sink, error, of)
         self.cancel(number)
         self._pending.pop(number, None)
+        self._traces.pop(number, None)
 
     def _submit_again(
         self, number: int, sink: Sink, request: InferRequest, arrival: TracedArrival | None

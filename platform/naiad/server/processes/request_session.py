@@ -40,8 +40,10 @@ from naiad.protocol.inference import (
     Sink,
 )
 from naiad.protocol.request_plan import CheckedLayout
+from naiad.server.processes.far_trace import FarTrace
 from naiad.server.processes.link import Link
 from naiad.server.processes.messages import (
+    COMPUTED,
     CONFIRM_SENT,
     FINAL,
     NO_RESPONSE,
@@ -51,6 +53,7 @@ from naiad.server.processes.messages import (
     RESPONSE,
     RESPONSE_FRAME,
     SHORT_REQUEST,
+    TRACE,
     TRACED_SENDING,
     FrameKind,
     FullRequest,
@@ -82,6 +85,7 @@ REQUEST_KINDS = frozenset(
         FrameKind.RELEASE_OUTPUTS,
         FrameKind.FORGET_TEMPLATES,
         FrameKind.TRACED_SENDING,
+        FrameKind.TRACE,
     }
 )
 """What the other process sends about its requests."""
@@ -113,8 +117,8 @@ class OwnModels(Protocol):
     def find_target(self, name: str, version: int, load: int) -> Target:
         """What an inference request would go to; raises like `route`."""
 
-    def submit(self, request: InferRequest, sink: Sink, load: int) -> int:
-        """See `EngineDoor.submit`."""
+    def submit(self, request: InferRequest, sink: Sink, load: int, needs_idle: bool) -> int:  # noqa: FBT001 - on the request path
+        """See `EngineDoor.submit`; with *needs_idle*, see `Admission.submit`."""
 
     def cancel(self, ticket: int) -> None:
         """See `EngineDoor.cancel`."""
@@ -146,6 +150,7 @@ class _OwnedTemplate:
         "load",
         "model_name",
         "model_version",
+        "needs_idle",
         "offsets",
         "outputs",
         "shared",
@@ -160,6 +165,7 @@ class _OwnedTemplate:
         self.outputs = template.requested_outputs
         self.load = template.load
         self.is_decoupled = template.is_decoupled
+        self.needs_idle = template.needs_idle
         self.offsets, self.size = input_offsets(template.inputs)
         self.shared = shared
         self.forget_version()
@@ -248,6 +254,7 @@ class RequestSession:
         self._tracer = tracer
         self._find_part = find_part
         self._traces: dict[int, TracedSink] = {}  # by the numbers of requests
+        self._next_trace: bytes | None = None  # the content of a TRACE: the next frame has its request
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._link: Link | None = None
@@ -268,6 +275,7 @@ class RequestSession:
             FrameKind.CONFIRM_SENT: self._on_confirm_sent,
             FrameKind.RELEASE_OUTPUTS: self._on_release_outputs,
             FrameKind.TRACED_SENDING: self._on_traced_sending,
+            FrameKind.TRACE: self._on_trace,
         }
 
     def connect(self, link: Link) -> None:
@@ -371,7 +379,7 @@ class RequestSession:
             context = payload[position : position + context_size]
             position += context_size
         data = payload[position:]
-        if start < 0 and not self._models.is_exiting:
+        if start < 0 and self._next_trace is None and not self._models.is_exiting:
             layout = template.layout or self._known_layout(template)
             if layout is not None:  # forward the request as it came, if it need not be submitted like any other
                 assert template.forwarding is not None
@@ -388,7 +396,7 @@ class RequestSession:
 
     def _known_layout(self, template: _OwnedTemplate) -> CheckedLayout | None:
         """The layout of a template's requests, once the version that serves them has checked one."""
-        if template.attempts >= _MAX_ATTEMPTS or template.is_decoupled:
+        if template.attempts >= _MAX_ATTEMPTS or template.is_decoupled or template.needs_idle:
             return None
         template.attempts += 1
         try:
@@ -462,6 +470,8 @@ class RequestSession:
     def _submit(
         self, number: int, template: _OwnedTemplate, request: InferRequest, arrival: TracedArrival | None = None
     ) -> None:
+        if self._next_trace is not None:
+            request.trace, self._next_trace = self._far_trace(number, self._next_trace), None
         self._open[number] = 0
         sink = self.sink_of(number)
         try:
@@ -473,7 +483,7 @@ class RequestSession:
                 )
             if arrival is not None:
                 sink = self._trace(number, request, sink, arrival)
-            ticket = self._models.submit(request, sink, template.load)
+            ticket = self._models.submit(request, sink, template.load, template.needs_idle)
         except GoneError:
             self._reroute(number, template, request.request_id)
             return
@@ -489,6 +499,18 @@ class RequestSession:
             return
         if number in self._open:
             self._open[number] = ticket
+
+    def _on_trace(self, payload: bytes) -> None:
+        self._next_trace = payload
+
+    def _far_trace(self, number: int, announced: bytes) -> FarTrace:
+        """The trace of a request that the other process traces."""
+        (has_context,) = TRACE.unpack_from(announced)
+        return FarTrace((0, number), announced[TRACE.size :] if has_context else None, self._send_computed)
+
+    def _send_computed(self, _: int, number: int, *times: int) -> None:
+        if self._link is not None:
+            self._link.send(wire.frame(FrameKind.COMPUTED, COMPUTED.pack(number, *times)))
 
     def _trace(self, number: int, request: InferRequest, sink: Sink, arrival: TracedArrival) -> Sink:
         """Trace a request if its turn has come; the sink for its responses."""
@@ -520,6 +542,7 @@ class RequestSession:
 
     def _reject(self, number: int, request: InferRequest, error: NaiadError, *, is_reroute: bool = False) -> None:
         self._open.pop(number, None)
+        self._next_trace = None
         name, version = request.model_name, request.model_version
         fields = error_fields(error)
         message = FullResponse(

@@ -1,0 +1,43 @@
+"""The trace of a request that the coordinator has sent to a branch: it is kept there, and notes of it go back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from naiad.protocol.inference import InferRequest, Sink
+
+__all__ = ["FarTrace"]
+
+
+class FarTrace:
+    """Implements `naiad.protocol.inference.Trace` in the process that executes the request.
+
+    The monotonic clock is the same in all processes, so the coordinator records the times as they are.
+
+    Attributes:
+        context: See `Trace`.
+        of: How the coordinator finds the request: the number of the version's load and the key there, or 0 and the
+            number on the link.
+    """
+
+    __slots__ = ("_report", "context", "of")
+
+    def __init__(self, of: tuple[int, int], context: bytes | None, report: Callable[..., None]) -> None:
+        """A trace; *report* is called with what `of` has and the five times of `on_computed`."""
+        self.context = context
+        self.of = of
+        self._report = report
+
+    def on_computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
+        """See `Trace`; called before the last response, which the coordinator gets after this."""
+        self._report(*self.of, queued, laid_out, started, ended, done)
+
+    on_composed = on_computed
+    """Branches have neither ensembles nor caches."""
+
+    def start_child(self, request: InferRequest, sink: Sink) -> Sink:  # noqa: ARG002 - see `Trace`
+        """The sink itself: calls go to the coordinator, where the child begins."""
+        return sink
+
+    def on_rejected(self) -> None:
+        """Nothing to do: the coordinator gets the error."""
