@@ -1,10 +1,11 @@
 """`python -m bench.kills --processes=2`: processes of a server are killed under every kind of request.
 
 Clients of tritonclient send, at the same time: requests over HTTP and gRPC, batches, sequences with a state, ensembles,
-calls between models, streams over HTTP and gRPC, requests that they cancel, tensors in system shared memory, and
-loads and unloads of a model. Meanwhile the processes of the server and the guests are killed one after the other; the
-first process alone is spared, since everything ends with it. Each tensor is unique and the models' answers are known,
-so the answer to another request is noticed, and a request that was executed twice changes the sum of its sequence.
+calls between models, streams over HTTP and gRPC, requests that they cancel, tensors in system shared memory, loads of a
+model, and changes of another one's instances. Meanwhile the processes of the server and the guests are killed one after
+the other; the first process alone is spared, since everything ends with it. Each tensor is unique and the models'
+answers are known, so the answer to another request is noticed, and a request that was executed twice changes the sum of
+its sequence.
 
 A request may be answered, or fail because a process that had it was killed. Anything else is wrong. Prints a table.
 """
@@ -15,7 +16,9 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import itertools
+import json
 import os
 import random
 import re
@@ -170,10 +173,11 @@ _MODELS = {
     "stream": (_STREAM, _PORTS + "model_transaction_policy { decoupled: true }\n" + _GROUP.format(2)),
     "slow": (_SLOW, _PORTS + _GROUP.format(4)),
     "swapped": (_ADD, _PORTS + _GROUP.format(2)),
+    "changed": (_ADD, _PORTS + _GROUP.format(2)),
     "pipeline": ("", f'platform: "ensemble"\n{_ROWS}ensemble_scheduling {{\n{_STEPS}}}\n'),
 }
 _TAKING_ROWS = ("plain", "batched", "calls", "pipeline")
-_ADDED = {"plain": 1, "single": 1, "slow": 1, "swapped": 1, "pipeline": 2, "calls": 4, "batched": 1}
+_ADDED = {"plain": 1, "single": 1, "slow": 1, "swapped": 1, "changed": 1, "pipeline": 2, "calls": 4, "batched": 1}
 
 
 class WrongError(Exception):
@@ -240,14 +244,14 @@ class Clients:
         """Send requests of every kind, until `stop`."""
         loops: list[Awaitable[None]] = []
         for _ in range(self._count):
-            for model in ("plain", "single", "batched", "pipeline", "calls", "swapped"):
+            for model in ("plain", "single", "batched", "pipeline", "calls", "swapped", "changed"):
                 loops += [self._repeat(f"{model}, HTTP", self._infer(model, self._http, http_client))]
                 loops += [self._repeat(f"{model}, gRPC", self._infer(model, self._grpc, grpc_client))]
             loops += [self._sequences(self._http, http_client, "HTTP")]
             loops += [self._sequences(self._grpc, grpc_client, "gRPC")]
             loops += [self._repeat("stream, HTTP", self._events), self._repeat("stream, gRPC", self._responses)]
             loops += [self._repeat("cancelled, HTTP", self._cancel_http), self._repeat("cancelled, gRPC", self._cancel)]
-        loops += [self._shared_memory(), self._model_control()]
+        loops += [self._shared_memory(), self._model_control(), self._change_instances()]
         try:
             await asyncio.gather(*loops)
         finally:
@@ -394,6 +398,24 @@ class Clients:
                     raise RuntimeError("the model is not ready: the guests of all its instances were killed")
 
             await self._outcomes.count("loads", load)
+            await asyncio.sleep(1)
+
+    async def _change_instances(self) -> None:
+        """Give a model more and fewer instances again and again."""
+        if self._only not in "changes":
+            return
+        for count in itertools.cycle((3, 1, 4, 2)):
+            if self._is_over.is_set():
+                break
+            tensor = {"data_type": "TYPE_INT64", "dims": [-1]}
+            config = {
+                "backend": "python",
+                "input": [{"name": "IN", **tensor}],
+                "output": [{"name": "OUT", **tensor}],
+                "instance_group": [{"count": count, "kind": "KIND_CPU"}],
+            }
+            change = functools.partial(self._grpc.load_model, "changed", config=json.dumps(config))
+            await self._outcomes.count("changes", change)
             await asyncio.sleep(1)
 
 
