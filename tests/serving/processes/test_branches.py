@@ -314,6 +314,8 @@ def test_a_guest_that_is_killed_is_restarted_by_its_process(server: ServerProces
     victim = max(before)
     os.kill(victim, signal.SIGKILL)
     until(lambda: victim not in own() and len(own()) == len(before), "another guest")
+    alive = f'naiad_guests_alive{{model="spread",version="1"}} {INSTANCES}'
+    until(lambda: alive in scrape(server), "it to serve")
     with ExitStack() as stack:
         for connection in connections(stack, server):
             assert ask(connection, "1") == "1"
