@@ -156,7 +156,7 @@ def main(descriptor: int) -> None:
 async def _serve(sock: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     engine = RemoteEngine(lambda: os._exit(1))  # the coordinator is gone, and with it every request
-    branches = engine.branches = OwnBranches(engine.send, engine.on_branch_opened, engine.find_own_branch)
+    branches = engine.branches = OwnBranches(engine.send, engine.on_branch_opened, engine)
     commands = _Commands(loop, engine, branches)
     engine.on_command = commands.on_command
     link = Link(sock, loop, engine.on_frame, engine.on_link_end, engine.on_received)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import http.client
-import json
 import os
-import re
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from serving.processes.callers import PARENT, ask, rings, run_together, write_runner
 from serving.processes.reaching import connection_of_each
 from serving.written import evaluate, write_model
 from support.server import ServerProcess
@@ -23,39 +21,8 @@ from support.waiting import until
 TWO = "instance_group [{ count: 2 kind: KIND_CPU }]\n"
 """One instance in each process."""
 DECOUPLED = "model_transaction_policy { decoupled: true }\n"
-PARENT = "__import__('os').getppid()"
 LONG = 600_000
 """Bytes of a tensor that takes a bridge."""
-RING = (
-    r"Model (\w+) - Error when running inference: the call can never be answered, as all instances that could wait on "
-    r"each other: '(.*)'\. "
-)
-HELPERS = """
-import asyncio, threading
-def request_to(model, code, outputs=["OUT"], **more):
-    array = np.array([code.encode()], object) if isinstance(code, str) else code
-    return pb_utils.InferenceRequest(model_name=model, requested_output_names=outputs,
-                                     inputs=[pb_utils.Tensor("CODE", array)], **more)
-def value_of(response):
-    if response.has_error():
-        return response.error().message()
-    return response.output_tensors()[0].as_numpy()[0].decode()
-def call(model, code, *outputs, **more):
-    return value_of(request_to(model, code, *outputs, **more).exec())
-async def awaited(model, code):
-    return value_of(await request_to(model, code).async_exec())
-def results_of(model, code):
-    return [value_of(each) for each in request_to(model, code).exec(decoupled=True) if each.output_tensors()]
-def meet(folder, name, count):
-    open(os.path.join(folder, name), "w").close()
-    wait_for(folder, count)
-def wait_for(folder, count):
-    deadline = time.monotonic() + 60
-    while len(os.listdir(folder)) < count:
-        if time.monotonic() > deadline:
-            raise TimeoutError(folder)
-        time.sleep(0.001)
-"""
 REPEATS = """
 def execute(self, requests):
     for request in requests:
@@ -72,12 +39,6 @@ def execute(self, requests):
 
 
 IN_COORDINATOR = 'parameters { key: "ONE_PROCESS" value { string_value: "true" } }\n'
-
-
-def write_runner(models: Path, name: str, config: str = "") -> None:
-    """A model that runs the code it is sent, which may use `HELPERS`."""
-    file = write_model(models, name, config=config)
-    file.write_text(HELPERS + file.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -108,20 +69,6 @@ def met(tmp_path: Path) -> Path:
     folder = tmp_path / "met"
     folder.mkdir()
     return folder
-
-
-def ask(connection: http.client.HTTPConnection, code: str, model: str = "a") -> Any:
-    """The value of an expression, or the text of what it raised."""
-    document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
-    connection.request("POST", f"/v2/models/{model}/infer", json.dumps(document))
-    response = connection.getresponse()
-    body = response.read()
-    assert response.status == 200, body
-    text = str(json.loads(body)["outputs"][0]["data"][0])
-    try:
-        return eval(text)
-    except (SyntaxError, NameError):
-        return text
 
 
 def know_route(connection: http.client.HTTPConnection, server: ServerProcess, model: str) -> None:
@@ -321,26 +268,6 @@ def test_calls_go_on_while_the_called_model_is_loaded_again(
 
 
 # -- deadlocks ----------------------------------------------------------------------------------------------------
-
-
-def run_together(parts: dict[str, tuple[http.client.HTTPConnection, str, str]]) -> dict[str, Any]:
-    """What each of the named requests, a connection with a model and code, is answered with."""
-    found: dict[str, Any] = {}
-    threads = [
-        threading.Thread(target=lambda name=name, part=part: found.setdefault(name, ask(part[0], part[2], part[1])))
-        for name, part in parts.items()
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert len(found) == len(parts), found
-    return found
-
-
-def rings(found: object) -> list[set[str]]:
-    """The instances of each cycle that is named in what requests were answered with."""
-    return [set(names.split("' -> '")) for _, names in re.findall(RING, str(found).replace("\\", ""))]
 
 
 def test_a_cycle_through_a_call_within_a_process_is_found(

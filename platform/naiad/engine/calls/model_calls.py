@@ -18,18 +18,27 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from functools import partial
+from typing import NamedTuple, Protocol, TypeAlias
 
 from naiad.config.model.ensemble import ENSEMBLE_PLATFORM
 from naiad.core.errors import Code, ModelError, NaiadError, NotReadyError
+from naiad.engine.registry import Registry
 from naiad.engine.scheduling.deadlock import deadlock_cycle, find_deadlocked
-from naiad.engine.served import Target
 from naiad.guests.calls import ModelCall
 from naiad.guests.worker import Worker
 from naiad.protocol.device_bytes import DeviceUse
-from naiad.protocol.inference import CALL_CHAIN, DEVICE_INPUTS, DEVICE_OUTPUTS, NO_HEADERS, InferResponse, Sink
+from naiad.protocol.inference import (
+    CALL_CHAIN,
+    DEVICE_INPUTS,
+    DEVICE_OUTPUTS,
+    NO_HEADERS,
+    InferRequest,
+    InferResponse,
+    Sink,
+)
 
-__all__ = ["CallId", "CallTargets", "Events", "ModelCalls"]
+__all__ = ["CallConfig", "CallId", "CallTarget", "Events", "ModelCalls", "OpenCall", "ReportedCall"]
 
 CallId: TypeAlias = tuple[Worker, int]
 """The calling guest, and its number of the call."""
@@ -37,14 +46,76 @@ Events: TypeAlias = Sequence[Collection[Worker]]
 """What a call waits for: see `Target.waits_of`."""
 
 
-class CallTargets(Protocol):
-    """Finds what a call goes to: the registry, or the branches of a process."""
+class CallConfig(Protocol):
+    """What a call needs of a model's configuration."""
 
-    def find(self, name: str, version: int) -> Target:
-        """What a request to a name and version goes to; raises NaiadError if nothing serves it."""
+    @property
+    def decoupled(self) -> bool:
+        """Whether the model may send any number of responses to a request."""
+
+    @property
+    def platform(self) -> str:
+        """What runs it, or that it is an ensemble."""
 
 
-class _PendingCall:
+class CallTarget(Protocol):
+    """What a call goes to: a `Target`, as far as calls need it, or instances of another process."""
+
+    @property
+    def config(self) -> CallConfig:
+        """See `Target`, also for what follows."""
+
+    @property
+    def reason(self) -> str:
+        """..."""
+
+    @property
+    def device(self) -> int:
+        """..."""
+
+    @property
+    def gpus(self) -> frozenset[bytes] | None:
+        """..."""
+
+    def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
+        """..."""
+
+    def cancel(self, key: int) -> None:
+        """..."""
+
+    def reject_waiting(self, key: int, error: NaiadError) -> None:
+        """..."""
+
+    def is_waiting(self, key: int) -> bool:
+        """..."""
+
+    def waits_of(self, key: int) -> Events:
+        """..."""
+
+    def confirm_sent(self, key: int, count: int) -> None:
+        """..."""
+
+    def drop_responses(self, key: int) -> None:
+        """..."""
+
+
+class ReportedCall(NamedTuple):
+    """A call of which another process has reported that it blocks its guest, and that the coordinator does not have.
+
+    Attributes:
+        model: The called model.
+        began: When it was made (monotonic ns).
+        waits: What it waits for now.
+        reject: Has the process answer it with an error; None if an instance of that process executes it.
+    """
+
+    model: str
+    began: int
+    waits: Callable[[], Events]
+    reject: Callable[[NaiadError], None] | None
+
+
+class OpenCall:
     """One call in flight, and the sink of its responses.
 
     Attributes:
@@ -58,7 +129,7 @@ class _PendingCall:
 
     __slots__ = ("_calls", "_response", "began", "call", "is_discarded", "key", "version", "worker")
 
-    def __init__(self, calls: ModelCalls, worker: Worker, call: ModelCall, version: Target) -> None:
+    def __init__(self, calls: ModelCalls, worker: Worker, call: ModelCall, version: CallTarget) -> None:
         self.worker = worker
         self.call = call
         self.version = version
@@ -90,6 +161,11 @@ class _PendingCall:
         self.send(_rejection(self.call, error), True)
 
     @property
+    def can_deadlock(self) -> bool:
+        """Whether it waits for an instance, and blocks its own."""
+        return self.version.is_waiting(self.key) and self.is_blocking_instance
+
+    @property
     def is_blocking_instance(self) -> bool:
         """Whether the calling instance can take no other request until the call is answered.
 
@@ -101,6 +177,30 @@ class _PendingCall:
         return self.call.is_blocking
 
 
+class _WaitingCall(NamedTuple):
+    """A call that blocks its instance, and waits for another one.
+
+    Attributes:
+        began: When it was made (monotonic ns).
+        worker: The calling guest.
+        number: Its number of the call.
+        model: The called model.
+        reject: Answers it with an error.
+    """
+
+    began: int
+    worker: Worker
+    number: int
+    model: str
+    reject: Callable[[NaiadError], None]
+
+
+def _waiting_call(pending: OpenCall) -> _WaitingCall:
+    call = pending.call
+    reject = partial(pending.version.reject_waiting, pending.key)
+    return _WaitingCall(pending.began, pending.worker, call.number, call.request.model_name, reject)
+
+
 class ModelCalls:
     """All calls in flight; implements the part of `GuestServices` that is about calls.
 
@@ -109,24 +209,24 @@ class ModelCalls:
         ask_again: Has other processes report what their guests wait for; calls its argument when they have.
     """
 
-    def __init__(self, targets: CallTargets) -> None:
-        """No calls yet; *targets* finds what they go to."""
+    def __init__(self, registry: Registry | None = None) -> None:
+        """No calls yet; *registry* finds what they go to, if their maker does not."""
         self.made: Counter[tuple[str, str]] = Counter()
         self.ask_again: Callable[[Callable[[], None]], None] = lambda then: then()
-        self._targets = targets
-        self._calls: dict[Worker, dict[int, _PendingCall]] = {}
-        self._reported: dict[Worker, Mapping[int, Events]] = {}
+        self._registry = registry
+        self._calls: dict[Worker, dict[int, OpenCall]] = {}
+        self._reported: dict[Worker, dict[int, ReportedCall]] = {}
         self._suspected: frozenset[CallId] | None = None  # blocking calls when other processes were asked again
 
-    def on_call(self, worker: Worker, call: ModelCall) -> None:
-        """Submit a call; a call that is rejected gets the error as its response."""
+    def on_call(self, worker: Worker, call: ModelCall, target: CallTarget | None = None) -> None:
+        """Submit a call, to *target* if it was found; a call that is rejected gets the error as its response."""
         request = call.request
         name = request.model_name
         try:
-            version = self._find(call)
+            version = self._find(call) if target is None else target
             if request.device is not None or call.uses_device:
                 _settle_device_use(worker, call, version)
-            pending = _PendingCall(self, worker, call, version)
+            pending = OpenCall(self, worker, call, version)
             sink = _caused(worker, call, pending)
             self._calls.setdefault(worker, {})[call.number] = pending
             try:
@@ -140,16 +240,29 @@ class ModelCalls:
             worker.send_result(call.number, _rejection(call, error), True)
             return
         self.made[worker.spec.load.model_name, name] += 1
-        if version.is_waiting(pending.key):
-            self._reject_cycle(pending)
+        if pending.can_deadlock:
+            self._reject_cycle(_waiting_call(pending))
 
     def open_calls(self) -> Iterator[CallId]:
         """All calls that do not have their last response."""
         return ((worker, number) for worker, calls in self._calls.items() for number in calls)
 
+    def find(self, worker: Worker, number: int) -> OpenCall | None:
+        """The call with that number, if it does not have its last response."""
+        return self._calls.get(worker, {}).get(number)
+
+    def withdraw(self, worker: Worker, number: int) -> None:
+        """Forget a call that was not accepted after all, and is submitted elsewhere."""
+        pending = self.find(worker, number)
+        if pending is not None:
+            self.remove(pending)
+            self.made[worker.spec.load.model_name, pending.call.request.model_name] -= 1
+
     def is_calling(self, worker: Worker) -> bool:
         """Whether a model waits for results of its calls."""
-        return any(not pending.is_discarded for pending in self._calls.get(worker, {}).values())
+        return worker in self._reported or any(
+            not pending.is_discarded for pending in self._calls.get(worker, {}).values()
+        )
 
     def may_wait(self, worker: Worker) -> bool:
         """Whether a guest waits for results of its calls, as far as that is known here."""
@@ -157,21 +270,21 @@ class ModelCalls:
 
     def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
         """*count* more results of a call were consumed."""
-        pending = self._find_pending(worker, number)
+        pending = self.find(worker, number)
         if pending is not None:
             pending.version.confirm_sent(pending.key, count)
 
     def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None:
         """The calling model cancels calls."""
         for number in numbers:
-            pending = self._find_pending(worker, number)
+            pending = self.find(worker, number)
             if pending is not None:
                 pending.version.cancel(pending.key)
 
     def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
         """The remaining results of these calls are discarded."""
         for number in numbers:
-            pending = self._find_pending(worker, number)
+            pending = self.find(worker, number)
             if pending is not None:
                 pending.is_discarded = True
                 pending.version.drop_responses(pending.key)
@@ -184,7 +297,7 @@ class ModelCalls:
             pending.version.drop_responses(pending.key)
             pending.version.cancel(pending.key)
 
-    def remove(self, pending: _PendingCall) -> None:
+    def remove(self, pending: OpenCall) -> None:
         """Remove a call that has its last response."""
         calls = self._calls.get(pending.worker)
         if calls is not None:
@@ -192,12 +305,10 @@ class ModelCalls:
             if not calls:
                 del self._calls[pending.worker]
 
-    def _find_pending(self, worker: Worker, number: int) -> _PendingCall | None:
-        return self._calls.get(worker, {}).get(number)
-
-    def _find(self, call: ModelCall) -> Target:
+    def _find(self, call: ModelCall) -> CallTarget:
         request = call.request
-        version = self._targets.find(request.model_name, request.model_version)
+        assert self._registry is not None
+        version = self._registry.find(request.model_name, request.model_version)
         # While its guests restart, the call waits for the next one, as a client's request does.
         if version.reason:
             raise NotReadyError(
@@ -222,20 +333,19 @@ class ModelCalls:
             for pending in list(calls.values()):
                 # A call without a key is being submitted: `on_call` looks at it next.
                 is_to_ensemble = pending.key and pending.version.config.platform == ENSEMBLE_PLATFORM
-                is_waiting = is_to_ensemble and pending.version.is_waiting(pending.key)
-                if is_waiting:
-                    self._reject_cycle(pending)
+                if is_to_ensemble and pending.can_deadlock:
+                    self._reject_cycle(_waiting_call(pending))
 
     def on_call_waiting(self) -> None:
         """A call waits that was sent to an idle instance of another process, which was not idle any more."""
         self._look_for_cycles()
 
-    def on_waits_reported(self, waits: Mapping[Worker, Mapping[int, Events] | None]) -> None:
+    def on_waits_reported(self, waits: Mapping[Worker, dict[int, ReportedCall] | None]) -> None:
         """Another process has reported what its guests wait for.
 
         Args:
-            waits: For each of these guests, what each of its calls waits for that the process executes itself and that
-                block the guest; None for a guest that waits for nothing, and of which nothing else is known.
+            waits: For each of these guests its calls that the coordinator does not execute, by number; None for a
+                guest that waits for nothing, and of which nothing else is known.
         """
         for worker, calls in waits.items():
             if calls is None:
@@ -254,44 +364,52 @@ class ModelCalls:
             if pending.is_blocking_instance
         }
         for worker, reported in self._reported.items():
-            for number, events in reported.items():
-                found[worker, number] = events
+            for number, call in reported.items():
+                found[worker, number] = call.waits()
         return found
 
     def _look_for_cycles(self, among: Container[CallId] | None = None) -> None:
         """Reject calls that wait, and that close cycles of instances that wait for each other."""
         # A call without a key is being submitted: `on_call` looks at it next.
         pending_calls = [pending for calls in self._calls.values() for pending in calls.values() if pending.key]
-        waiting = [pending for pending in pending_calls if pending.version.is_waiting(pending.key)]
+        waiting = [_waiting_call(each) for each in pending_calls if each.can_deadlock]
+        for worker, reported in self._reported.items():
+            for number, call in reported.items():
+                if call.reject is not None:
+                    reject = partial(self._reject_reported, worker, number)
+                    waiting.append(_WaitingCall(call.began, worker, number, call.model, reject))
         if waiting and find_deadlocked(_by_worker(self.blocking_calls())):
             # In a cycle, the call that was made last waits: the instance that it needs made its own call before.
-            for pending in sorted(waiting, key=lambda pending: pending.began, reverse=True):
-                self._reject_cycle(pending, among)
+            for each in sorted(waiting, key=lambda each: each.began, reverse=True):
+                self._reject_cycle(each, among)
 
-    def _reject_cycle(self, last: _PendingCall, among: Container[CallId] | None = None) -> None:
+    def _reject_reported(self, worker: Worker, number: int, error: NaiadError) -> None:
+        call = self._reported[worker].pop(number)  # until the process reports again, it counts as answered
+        assert call.reject is not None
+        call.reject(error)
+
+    def _reject_cycle(self, last: _WaitingCall, among: Container[CallId] | None = None) -> None:
         """Reject the call *last* if it closes a cycle of instances that wait for each other.
 
         Without *among*, and if other processes have reported that guests wait, they are asked again first.
         """
-        if not last.is_blocking_instance:
-            return
         blocking = self.blocking_calls()
         if among is not None:
             blocking = {call: events for call, events in blocking.items() if call in among}
         waits = _by_worker(blocking)
         cycle = deadlock_cycle(last.worker, waits)
-        if not cycle or not _is_needed(blocking, (last.worker, last.call.number), find_deadlocked(waits)):
+        if not cycle or not _is_needed(blocking, (last.worker, last.number), find_deadlocked(waits)):
             return
         if among is None and self._reported:
             self._ask_again()
             return
         names = " -> ".join(f"'{worker.spec.name}'" for worker in cycle)
         error = NaiadError(
-            f"Model {last.call.request.model_name} - Error when running inference: the call can never be answered, "
+            f"Model {last.model} - Error when running inference: the call can never be answered, "
             f"as all instances that could wait on each other: {names}. Give one of these models more instances, or "
             "call from decoupled models whose execute returns meanwhile"
         )
-        last.version.reject_waiting(last.key, error)
+        last.reject(error)
 
     def _ask_again(self) -> None:
         if self._suspected is None:
@@ -337,7 +455,7 @@ def _caused(worker: Worker, call: ModelCall, sink: Sink) -> Sink:
     return sink if caller.trace is None else caller.trace.start_child(call.request, sink)
 
 
-def _settle_device_use(worker: Worker, call: ModelCall, version: Target) -> None:
+def _settle_device_use(worker: Worker, call: ModelCall, version: CallTarget) -> None:
     """Have outputs of a call in GPU memory only where *version* allows it, and tell the caller about its next inputs.
 
     Inputs that are there stay, also if the version was loaded again since the last call, and takes them on the CPU now:

@@ -64,9 +64,10 @@ class _BranchProcess:
         session: FrontendSession,
         services: ModelServices,
         find_trace: Callable[[FrontendSession, int, int], Trace | None],
+        guests_of_load: Callable[[int], Collection[Worker]],
     ) -> None:
         self.session = session
-        self.guests = FarGuests(services, self.tell, partial(find_trace, session))
+        self.guests = FarGuests(services, self.tell, partial(find_trace, session), guests_of_load)
         self.orders: dict[int, asyncio.Future[Any]] = {}
         self.gathering: asyncio.Future[Any] | None = None
         self.calls: Mapping[tuple[str, str], int] = {}
@@ -696,7 +697,7 @@ class BranchProcesses:
 
     def connect(self, number: int, session: FrontendSession) -> None:
         """A process runs; it has its configuration."""
-        process = self._running[number] = _BranchProcess(session, self.services, self._find_trace)
+        process = self._running[number] = _BranchProcess(session, self.services, self._find_trace, self._guests_of_load)
         session.on_branch_message = lambda kind, message: self._on_message(number, process, kind, message)
         session.send_descriptor(FrameKind.BOARD, (self.processes, number), self.board.descriptor)
         for version in list(self._versions.values()):
@@ -771,6 +772,11 @@ class BranchProcesses:
         process = self._running.get(number)
         if process is not None:
             process.tell(name, *arguments)
+
+    def _guests_of_load(self, load: int) -> Collection[Worker]:
+        """The guests of a version in other processes; none while one is being started."""
+        version = self._versions.get(load)
+        return () if version is None else version.workers() or ()
 
     def guest_of(self, number: int, load: int, instance: str) -> Worker | None:
         """The guest of an instance in a process; None if the process does not run."""

@@ -13,18 +13,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
 from naiad.core.errors import ModelError, NaiadError
-from naiad.engine.calls.model_calls import CallId, Events, ModelCalls
+from naiad.engine.calls.model_calls import CallId, CallTarget, Events, ModelCalls, ReportedCall
 from naiad.engine.calls.services import ModelServices
-from naiad.engine.served import Target
-from naiad.engine.serving.version import ModelVersion
 from naiad.guests.calls import ModelCall
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, InferResponse, Trace
 from naiad.server.processes.far_trace import FarTrace
+from naiad.server.processes.home_calls import HomeCall, HomeInstances
 from naiad.server.processes.messages import ErrorFields, error_fields, error_of
 from naiad.server.processes.plain_messages import PlainResponse, plain_request, plain_response, response_of
 
@@ -41,69 +41,70 @@ class Tell(Protocol):
         """Send *arguments*, which can be pickled."""
 
 
-class CallableBranch(Protocol):
-    """A branch of a process, as calls of its guests use it: see `OwnBranch`."""
+class Routes(Protocol):
+    """Where calls of a process's guests go, as far as the process knows."""
 
-    @property
-    def version(self) -> ModelVersion:
-        """The version that runs it."""
+    def target_of(self, call: ModelCall) -> CallTarget | None:
+        """What a call goes to without the coordinator: instances here, or in another process; None for neither."""
 
-    @property
-    def has_idle(self) -> bool:
-        """Whether it takes requests, and an instance is idle."""
-
-    def note_load(self, in_flight: int) -> None:
-        """Have other processes know how many requests it has."""
+    def note_call(self, target: CallTarget) -> None:
+        """A call was submitted to *target*."""
 
 
-class _OwnTargets:
-    """Implements `CallTargets` with the branches of a process, for calls that one of them has an idle instance for."""
+class LastingCall(NamedTuple):
+    """A call that lasts, as its process reports it.
 
-    def __init__(self, find_branch: Callable[[str, int], CallableBranch | None]) -> None:
-        self._find_branch = find_branch
+    Attributes:
+        model: The called model.
+        began: When it was made (monotonic ns).
+        waits: For each event that it waits for, the guests that could cause it: their numbers, or, below 0, the number
+            of the load whose instances are all in one other process; 0 for a guest that has asked for nothing so far.
+        can_be_rejected: Whether it may be waiting for an instance.
+    """
 
-    def find(self, name: str, version: int) -> Target:
-        """See `CallTargets`."""
-        branch = self._find_branch(name, version)
-        assert branch is not None
-        return branch.version
+    model: str
+    began: int
+    waits: Sequence[Sequence[int]]
+    can_be_rejected: bool
 
 
 class GuestWaits(NamedTuple):
     """What a guest waits for, as its process reports it.
 
     Attributes:
-        calls: For each call that its process executes and that blocks the guest: for each event that it waits for, the
-            numbers of the guests that could cause it; 0 for a guest that has asked for nothing so far.
+        calls: Its calls that block it and that the coordinator does not have, by number.
         is_executing: Whether it executes a batch, where that decides if it is blocked by a call that the coordinator
             executes.
     """
 
-    calls: Mapping[int, Sequence[Sequence[int]]]
+    calls: Mapping[int, LastingCall]
     is_executing: bool
 
 
 class GuestRelay:
     """Implements `naiad.guests.worker.GuestServices` for the guests of a process's branches."""
 
-    def __init__(self, tell: Tell, find_branch: Callable[[str, int], CallableBranch | None]) -> None:
+    def __init__(self, tell: Tell, routes: Routes) -> None:
         """A relay.
 
         Args:
             tell: Sends to the coordinator.
-            find_branch: The branch of this process that serves a name and version; None without one, or if that is not
-                known yet.
+            routes: Where calls go.
         """
         self._tell = tell
-        self._find_branch = find_branch
-        self._own = ModelCalls(_OwnTargets(find_branch))
+        self._routes = routes
+        self._own = ModelCalls()
         self._numbers = itertools.count(1)
         self._guests: dict[int, Worker] = {}
         self._known: dict[Worker, int] = {}
         # Calls that the coordinator executes, as long as the model waits for their results: whether each blocks the
         # guest only while that executes a batch.
         self._relayed: dict[Worker, dict[int, bool]] = {}
-        self._handlers: Mapping[str, Callable[..., None]] = {"result": self._on_result, "reply": self._on_reply}
+        self._handlers: Mapping[str, Callable[..., None]] = {
+            "result": self._on_result,
+            "reply": self._on_reply,
+            "reject_call": self._on_rejected,
+        }
         self._loop = asyncio.get_running_loop()
         self._next_look: asyncio.TimerHandle | None = None
         self._open_before: frozenset[CallId] = frozenset()  # calls at the last look
@@ -132,27 +133,22 @@ class GuestRelay:
     def on_call(self, worker: Worker, call: ModelCall) -> None:
         """See `GuestServices`, as for the methods below."""
         caller = None if call.traced_by is None else worker.request_of(call.traced_by)
-        trace = None if caller is None else caller.trace
-        # The coordinator, which has the trace, makes the call's part of it.
-        is_traced = isinstance(trace, FarTrace) and trace.context is not None
-        branch = None if is_traced else self._idle_branch(call)
-        if branch is None:
+        target = None if _needs_coordinator(call, caller) else self._routes.target_of(call)
+        if target is None:
             self._relay(worker, call, caller)
         else:
-            self._own.on_call(worker, call)
-            branch.note_load(branch.version.in_flight)
+            if isinstance(target, HomeCall):
+                target.on_taken_back = partial(self._take_back, worker, call)
+            self._own.on_call(worker, call, target)
+            self._routes.note_call(target)
         if self._next_look is None:
             self._next_look = self._loop.call_later(_LASTING_SECONDS, self._look)
 
-    def _idle_branch(self, call: ModelCall) -> CallableBranch | None:
-        """The branch that executes a call; None if the coordinator has to find an instance, or an error."""
-        request = call.request
-        if request.device is not None or call.uses_device:
-            return None
-        branch = self._find_branch(request.model_name, request.model_version)
-        if branch is None or not branch.has_idle or (branch.version.config.decoupled and not call.is_decoupled):
-            return None
-        return branch
+    def _take_back(self, worker: Worker, call: ModelCall) -> None:
+        """The process that a call was sent to does not have the version any more."""
+        if self._own.find(worker, call.number) is not None:
+            self._relay(worker, call, None if call.traced_by is None else worker.request_of(call.traced_by))
+            self._own.withdraw(worker, call.number)
 
     def _relay(self, worker: Worker, call: ModelCall, caller: InferRequest | None) -> None:
         if call.request.device is not None and call.request.device.has_inputs:  # a guest sends none unless it was told
@@ -232,24 +228,40 @@ class GuestRelay:
 
     def _waits(self) -> Mapping[int, GuestWaits]:
         """By the numbers of the guests."""
-        calls: dict[Worker, dict[int, Events]] = {}
-        for (worker, number), events in self._own.blocking_calls().items():
-            if (worker, number) in self._lasting:
-                calls.setdefault(worker, {})[number] = events
+        blocking = self._own.blocking_calls()
+        calls: dict[Worker, list[int]] = {}
         executing = set()
         for worker, number in self._lasting:
+            if (worker, number) in blocking:
+                calls.setdefault(worker, []).append(number)
             if self._relayed.get(worker, {}).get(number) and worker.batches:
                 executing.add(worker)
         numbers = {worker: self._number(worker) for worker in {*calls, *executing}}
         return {
             number: GuestWaits(
-                {key: self._known_numbers(events) for key, events in calls.get(worker, {}).items()}, worker in executing
+                {call: self._lasting_call(worker, call, blocking[worker, call]) for call in calls.get(worker, ())},
+                worker in executing,
             )
             for worker, number in numbers.items()
         }
 
-    def _known_numbers(self, events: Events) -> Sequence[Sequence[int]]:
-        return [[self._known.get(each, 0) for each in guests] for guests in events]
+    def _lasting_call(self, worker: Worker, number: int, events: Events) -> LastingCall:
+        pending = self._own.find(worker, number)
+        assert pending is not None
+        waits = [[self._known_number(each) for each in guests] for guests in events]
+        version = pending.version
+        can_be_rejected = isinstance(version, HomeCall) or version.is_waiting(pending.key)
+        return LastingCall(pending.call.request.model_name, pending.began, waits, can_be_rejected)
+
+    def _known_number(self, guest: Worker | HomeInstances) -> int:
+        return -guest.load if isinstance(guest, HomeInstances) else self._known.get(guest, 0)
+
+    def _on_rejected(self, guest: int, number: int, error: ErrorFields) -> None:
+        """The coordinator has found that a call waits for itself."""
+        worker = self._guests.get(guest)
+        pending = None if worker is None else self._own.find(worker, number)
+        if pending is not None:
+            pending.version.reject_waiting(pending.key, error_of(error))
 
     # -- what else models ask for ---------------------------------------------------------------------------------
 
@@ -283,6 +295,15 @@ class GuestRelay:
         worker = self._guests.get(guest)
         if worker is not None:
             worker.reply(number, error=None if error is None else error_of(error), text=text)
+
+
+def _needs_coordinator(call: ModelCall, caller: InferRequest | None) -> bool:
+    """Whether a call needs what the coordinator has: traces, GPU memory, the order of a sequence's requests."""
+    request = call.request
+    if request.device is not None or call.uses_device or request.correlation_id:
+        return True
+    trace = None if caller is None else caller.trace
+    return isinstance(trace, FarTrace) and trace.context is not None
 
 
 class _FarLoad(NamedTuple):
@@ -341,17 +362,26 @@ class FarGuest:
 class FarGuests:
     """The guests of one process's branches, as the coordinator sees them."""
 
-    def __init__(self, services: ModelServices, tell: Tell, find_trace: Callable[[int, int], Trace | None]) -> None:
+    def __init__(
+        self,
+        services: ModelServices,
+        tell: Tell,
+        find_trace: Callable[[int, int], Trace | None],
+        guests_of_load: Callable[[int], Collection[Worker]],
+    ) -> None:
         """No guests yet.
 
         Args:
             services: What models may use of the server.
             tell: Sends to the process.
             find_trace: Finds the trace of a request that was sent to the process; see `FarTrace.of`.
+            guests_of_load: The guests of a version whose instances are all in one other process, by the number of its
+                load; none while one is being started.
         """
         self._services = services
         self._tell = tell
         self._find_trace = find_trace
+        self._guests_of_load = guests_of_load
         self._guests: dict[int, FarGuest] = {}
         self._by_instance: dict[tuple[int, str], FarGuest] = {}  # the latest guest of each, by load and instance
         self._waiting: frozenset[int] = frozenset()
@@ -402,23 +432,42 @@ class FarGuests:
 
     def _on_waits(self, report: Mapping[int, GuestWaits]) -> None:
         """The process has reported what its guests wait for now; what it reported before has ended."""
-        changes: dict[Worker, Mapping[int, Events] | None] = {}
+        changes: dict[Worker, dict[int, ReportedCall] | None] = {}
         for number in {*self._waiting, *report}:
             far, waits = self._guests.get(number), report.get(number)
             if far is not None:
                 far.batches = (None,) if waits is not None and waits.is_executing else ()
-                calls = None if waits is None else {key: self._workers(events) for key, events in waits.calls.items()}
+                calls = None
+                if waits is not None:
+                    calls = {key: self._reported_call(number, key, call) for key, call in waits.calls.items()}
                 changes[cast("Worker", far)] = calls
         self._waiting = frozenset(report)
         self._services.calls.on_waits_reported(changes)
 
-    def _workers(self, events: Sequence[Sequence[int]]) -> Events:
-        """The guests with these numbers; none for an event if one of them waits for nothing, and could cause it."""
-        found = []
-        for numbers in events:
-            guests = [self._guests.get(number) for number in numbers]
-            found.append([] if None in guests else [cast("Worker", guest) for guest in guests])
+    def _reported_call(self, guest: int, number: int, call: LastingCall) -> ReportedCall:
+        def reject(error: NaiadError) -> None:
+            self._tell("reject_call", guest, number, error_fields(error))
+
+        waits = partial(self._workers, call.waits)
+        return ReportedCall(call.model, call.began, waits, reject if call.can_be_rejected else None)
+
+    def _workers(self, waits: Sequence[Sequence[int]]) -> Events:
+        """The guests that could cause each event; none for an event if one of them waits for nothing."""
+        found: list[Collection[Worker]] = []
+        for numbers in waits:
+            guests: list[Worker] = []
+            for number in numbers:
+                known = self._guests_of_load(-number) if number < 0 else self._guest(number)
+                if not known:
+                    guests.clear()
+                    break
+                guests += known
+            found.append(guests)
         return found
+
+    def _guest(self, number: int) -> Collection[Worker]:
+        far = self._guests.get(number)
+        return () if far is None else (cast("Worker", far),)
 
     def of(self, load: int, instance: str) -> Worker:
         """The guest of an instance, to look for deadlocks; one that has asked for nothing waits for nothing."""

@@ -27,7 +27,7 @@ from naiad.guests.launch import LaunchSpec
 from naiad.guests.memory.frontend_memory import FrontendMemory, SharedInputs
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
-from naiad.server.processes.far_guests import GuestRelay
+from naiad.server.processes.far_guests import GuestRelay, Routes
 from naiad.server.processes.far_trace import FarTrace
 from naiad.server.processes.load_board import LoadBoard
 from naiad.server.processes.messages import CallResult, FrameKind, OwnerCall, Told, error_fields, pack
@@ -39,6 +39,8 @@ __all__ = ["OwnBranch", "OwnBranches"]
 logger = logging.getLogger("naiad.engine")
 
 _REPORT_SECONDS = 1.0
+_ARRIVED_SECONDS = 0.01
+"""A message that has arrived is handled by then, also if the loop has more to do than one turn takes in."""
 
 
 class OwnBranch:
@@ -110,11 +112,12 @@ class OwnBranch:
         """See `EngineDoor.reserve_input`."""
         return self.version.reserve_input(size, ahead)
 
-    @property
-    def has_idle(self) -> bool:
-        """Whether it takes requests, and an instance is idle."""
+    def takes_call(self, *, is_decoupled: bool) -> bool:
+        """Whether it executes a call of a guest of this process, by an instance that is idle or, at home, will be."""
         version = self.version
-        return self._is_open and not version.reason and version.has_idle()
+        if not self._is_open or version.reason or (version.config.decoupled and not is_decoupled):
+            return False
+        return self.is_home or version.has_idle()
 
     def better_process(self) -> int | None:
         """The process in which a request is better off than here; None for none."""
@@ -218,14 +221,14 @@ class OwnBranches:
         self,
         send: Callable[[bytes], None],
         on_opened: Callable[[], None],
-        find_branch: Callable[[str, int], OwnBranch | None],
+        routes: Routes,
     ) -> None:
         """No branches yet.
 
         Args:
             send: Sends a frame to the coordinator.
             on_opened: Called when a branch takes requests, or has ended.
-            find_branch: See `GuestRelay`.
+            routes: See `GuestRelay`.
         """
         self.memory: FrontendMemory | None = None
         self._send = send
@@ -243,7 +246,7 @@ class OwnBranches:
         self.received = 0
         self.on_closed: Callable[[], None] = lambda: None
         self.move: Callable[[OwnBranch, int, PendingRequest], bool] = lambda *_: False
-        self._relay = GuestRelay(self._tell, find_branch)
+        self._relay = GuestRelay(self._tell, routes)
         self._tasks: set[asyncio.Task[None]] = set()
         self._orders: Mapping[str, Callable[..., Any]] = {
             "start": self._start,
@@ -546,6 +549,8 @@ class OwnBranches:
         return self._reports()
 
     async def _report_waits(self) -> None:
+        """Report what guests wait for, once responses have been taken in that other processes have sent before."""
+        await asyncio.sleep(_ARRIVED_SECONDS)
         self._relay.report_waits()
 
     def _reports(self) -> ProcessCounts:

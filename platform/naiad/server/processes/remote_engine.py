@@ -21,15 +21,19 @@ from naiad_stub import wire
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.core.errors import NaiadError, NotReadyError, without_frames
+from naiad.engine.calls.model_calls import CallTarget
 from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.serving.pending import PendingRequest
+from naiad.engine.serving.version import ModelVersion
 from naiad.engine.tickets import KEY_BITS, ticket_of
+from naiad.guests.calls import ModelCall
 from naiad.guests.memory.frontend_memory import FrontendMemory
 from naiad.protocol.delivery import send_safely
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse, RejectableSink, Sink
 from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
 from naiad.protocol.model_names import LATEST
 from naiad.server.processes.branch_models import BranchModels
+from naiad.server.processes.home_calls import HomeCall, TakenBackSink
 from naiad.server.processes.link import Link
 from naiad.server.processes.messages import (
     CallResult,
@@ -317,7 +321,10 @@ class RemoteEngine:
         return _ticket_of(process, number)
 
     def _send_elsewhere(self, process: int, number: int, request: InferRequest, sink: Sink) -> None:
-        """Send a request to the coordinator, whose branch in another process takes none any more."""
+        """Send a request to the coordinator, whose branch in another process takes none any more; a call goes back."""
+        if isinstance(sink, TakenBackSink):
+            sink.take_back()
+            return
         if not isinstance(sink, _MovedSink):
             sink = _MovedSink(self._sent_elsewhere, _ticket_of(process, number), request, sink)
         try:
@@ -429,17 +436,44 @@ class RemoteEngine:
         known = self.requests.routes[name, version] = KnownRoute(route, self.requests.part_of(route.inputs), branch)
         return known
 
-    def find_own_branch(self, name: str, version: int) -> OwnBranch | None:
-        """The branch of this process that serves a name; None without one.
+    # -- calls of guests here ---------------------------------------------------------------------------------------
 
-        None also if that is not known: the coordinator is asked then, and a later call finds it.
-        """
-        known = self.requests.routes.get((name, version))
-        if known is not None:
-            return known.branch if isinstance(known.branch, OwnBranch) else None
-        if (name, version) not in self._sought:
-            self._sought[name, version] = self._loop.create_task(self._seek_route(name, version))
-        return None
+    def target_of(self, call: ModelCall) -> CallTarget | None:
+        """See `Routes`. Where it is not known what serves a name, the coordinator is asked for later calls."""
+        key = call.request.model_name, call.request.model_version
+        known = self.requests.routes.get(key)
+        if known is None:
+            if key not in self._sought:
+                self._sought[key] = self._loop.create_task(self._seek_route(*key))
+            return None
+        branch, route = known.branch, known.route
+        if isinstance(branch, OwnEnsemble):
+            return None  # the coordinator, which looks for deadlocks, knows what each of its steps waits for
+        if branch is not None:
+            return branch.version if branch.takes_call(is_decoupled=call.is_decoupled) else None
+        if route.home not in self.peers or route.is_decoupled or call.is_decoupled:
+            return None
+        return self._home_call(route.home, route)
+
+    def _home_call(self, home: int, route: VersionRoute) -> HomeCall:
+        peer = self.peers[home].requests
+
+        def send(request: InferRequest, sink: Sink) -> int:
+            number = peer.submit(request, sink, None, peer.route_to(route, needs_idle=True))
+            assert self.branches is not None
+            assert route.row is not None
+            self.branches.note_sent(route.row, home)
+            return number
+
+        return HomeCall(send, peer.cancel, route.number)
+
+    def note_call(self, target: CallTarget) -> None:
+        """See `Routes`."""
+        if isinstance(target, ModelVersion):
+            assert self.branches is not None
+            branch = self.branches.find(target.number)
+            if branch is not None:
+                branch.note_load(target.in_flight)
 
     async def _seek_route(self, name: str, version: int) -> None:
         changes = self.requests.route_changes

@@ -1,0 +1,84 @@
+"""Models that run code which calls other models, and requests to them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+from serving.written import write_model
+
+PARENT = "__import__('os').getppid()"
+RING = (
+    r"Model (\w+) - Error when running inference: the call can never be answered, as all instances that could wait on "
+    r"each other: '(.*)'\. "
+)
+HELPERS = """
+import asyncio, threading
+def request_to(model, code, outputs=["OUT"], **more):
+    array = np.array([code.encode()], object) if isinstance(code, str) else code
+    return pb_utils.InferenceRequest(model_name=model, requested_output_names=outputs,
+                                     inputs=[pb_utils.Tensor("CODE", array)], **more)
+def value_of(response):
+    if response.has_error():
+        return response.error().message()
+    return response.output_tensors()[0].as_numpy()[0].decode()
+def call(model, code, *outputs, **more):
+    return value_of(request_to(model, code, *outputs, **more).exec())
+async def awaited(model, code):
+    return value_of(await request_to(model, code).async_exec())
+def results_of(model, code):
+    return [value_of(each) for each in request_to(model, code).exec(decoupled=True) if each.output_tensors()]
+def meet(folder, name, count):
+    open(os.path.join(folder, name), "w").close()
+    wait_for(folder, count)
+def wait_for(folder, count):
+    deadline = time.monotonic() + 60
+    while len(os.listdir(folder)) < count:
+        if time.monotonic() > deadline:
+            raise TimeoutError(folder)
+        time.sleep(0.001)
+"""
+
+
+def write_runner(models: Path, name: str, config: str = "") -> None:
+    """A model that runs the code it is sent, which may use `HELPERS`."""
+    file = write_model(models, name, config=config)
+    file.write_text(HELPERS + file.read_text())
+
+
+def ask(connection: http.client.HTTPConnection, code: str, model: str = "a") -> Any:
+    """The value of an expression, or the text of what it raised."""
+    document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
+    connection.request("POST", f"/v2/models/{model}/infer", json.dumps(document))
+    response = connection.getresponse()
+    body = response.read()
+    assert response.status == 200, body
+    text = str(json.loads(body)["outputs"][0]["data"][0])
+    try:
+        return eval(text)
+    except (SyntaxError, NameError):
+        return text
+
+
+def run_together(parts: dict[str, tuple[http.client.HTTPConnection, str, str]]) -> dict[str, Any]:
+    """What each of the named requests, a connection with a model and code, is answered with."""
+    found: dict[str, Any] = {}
+    threads = [
+        threading.Thread(target=lambda name=name, part=part: found.setdefault(name, ask(part[0], part[2], part[1])))
+        for name, part in parts.items()
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(found) == len(parts), found
+    return found
+
+
+def rings(found: object) -> list[set[str]]:
+    """The instances of each cycle that is named in what requests were answered with."""
+    return [set(names.split("' -> '")) for _, names in re.findall(RING, str(found).replace("\\", ""))]
