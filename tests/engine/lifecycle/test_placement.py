@@ -48,12 +48,13 @@ ONE = 'instance_group { name: "m_0" count: 1 kind: KIND_CPU }'
 @pytest.mark.parametrize(
     ("busy", "expected"),
     [
-        ({}, 1),  # the coordinator loads, too
-        ({1: 1}, 2),
+        ({}, 0),
+        ({1: 1}, 0),
+        ({0: 1}, 1),
         ({0: 1, 1: 1}, 2),
+        ({0: 1, 1: 1, 2: 1}, 1),  # the coordinator loads, too
         ({0: 1, 1: 2, 2: 2}, 0),
         ({0: 3, 1: 2, 2: 2}, 1),
-        ({1: 5, 2: 1}, 0),
     ],
 )
 def test_a_model_with_one_instance_is_where_there_are_the_fewest(busy: dict[int, int], expected: int) -> None:

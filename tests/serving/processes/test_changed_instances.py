@@ -158,7 +158,10 @@ def test_instances_are_added_and_removed_in_all_processes_while_the_others_serve
 
 def test_the_only_instance_in_another_process_is_replaced_when_the_model_gets_more(server: ServerProcess) -> None:
     """The coordinator then has the first one, so it is loaded again; no request fails."""
+    write_model(server.work / "models", "other")  # in the coordinator
+    assert server.post("/v2/repository/models/other/load").status == 200
     assert load(server, 1) == ""
+    assert server.post("/v2/repository/models/other/unload").status == 200
     ((parent, guest),) = instances(server).values()
     assert parent != server.pid
     with closing(Load(server)) as clients:

@@ -99,11 +99,17 @@ def place_instances(
 
 
 def _place_one(name: str, processes: int, before: Mapping[str, int], busy: Mapping[int, int]) -> Placement:
-    """The process of the only instance of a model; the coordinator counts as one that has one more, since it loads."""
+    """The process of the only instance of a model.
+
+    The first one is in the coordinator, as in a server of one process. Then that counts as a process with one more,
+    since it also loads models.
+    """
     number = before.get(name, processes)
     if number < processes:
         return Placement((number,), "its only instance was there before", is_free=True)
-    number = min(range(processes), key=lambda each: (busy.get(each, 0) + (each == COORDINATOR), each))
+    counts = {each: busy.get(each, 0) for each in range(processes)}
+    counts[COORDINATOR] += counts[COORDINATOR] > 0
+    number = min(counts, key=lambda each: (counts[each], each))
     return Placement((number,), "it has one instance, and no process has fewer", is_free=True)
 
 
