@@ -168,6 +168,19 @@ def test_a_model_is_explained_with_the_processes_of_its_instances(tmp_path):
     assert (version["processes"], version["processes_reason"]) == ([0, 1, 0], "its instances share nothing")
 
 
+def test_a_model_with_one_instance_is_explained_by_the_rule_for_its_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    write_model(tmp_path, "m")
+    command = ("naiad", "explain", "m", f"--model-repository={tmp_path}", "--processes=2")
+    rule = (
+        "the only one in the process that has the fewest when it is loaded; in process 0 if an ensemble has the model as a "
+        "step, or LOAD_AFTER names it"
+    )
+    assert run(*command).stdout.endswith(f"instances: {rule}\n")
+    (version,) = json.loads(run(*command, "--json").stdout)["versions"]
+    assert (version["processes"], version["processes_reason"]) == (None, rule)
+
+
 @pytest.mark.parametrize("group", [(), ("env",), ("init",)])
 def test_no_line_of_an_overview_is_cut_off(group):
     assert "..." not in run("naiad", *group, "--help").stdout.replace("[ARGS]...", "")
