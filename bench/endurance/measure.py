@@ -10,6 +10,9 @@ from pathlib import Path
 import psutil
 
 MIB = 1 << 20
+_PROCESS, _OFFLOAD = "naiad-process", "naiad.frontends.offload.process"
+_LOADS = "/memfd:naiad-loads"
+"""How busy the processes of a server are for each version: it has no tensors, and is in use for good."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,8 +48,8 @@ class Reading:
     Attributes:
         host: The server's main process.
         guests: Its guests, and its helpers.
-        pids: Ids of all processes but those below frontend processes, which start when they are needed.
-        frontends: Its frontend processes, with the descriptors that are not segments: they open the outputs of an
+        pids: Ids of all processes but those below further processes, which start when they are needed.
+        frontends: Its further processes, with the descriptors that are not segments: they open the outputs of an
             instance when a client first gets some.
     """
 
@@ -71,9 +74,14 @@ def read(pid: int) -> Reading:
     guests = []
     frontends = []
     pids = set()
-    for child in psutil.Process(pid).children():
+    host = _held(pid)
+    children = {child: _arguments(child) for child in psutil.Process(pid).children()}
+    has_processes = any(_PROCESS in arguments for arguments in children.values())
+    for child, arguments in children.items():
         with contextlib.suppress(psutil.NoSuchProcess):
-            is_frontend = "naiad-process" in child.cmdline()
+            is_frontend = _PROCESS in arguments
+            if has_processes and not is_frontend and _OFFLOAD in " ".join(arguments):
+                continue  # starts when it is needed, as do those of the other processes
             family = [child, *child.children(recursive=True)]
             held = [(each.pid, found) for each in family if (found := _held_if_running(each.pid))]
             if is_frontend:
@@ -86,7 +94,16 @@ def read(pid: int) -> Reading:
             else:
                 guests += [each for _, each in held]
                 pids |= {number for number, _ in held}
-    return Reading(_held(pid), guests, frozenset(pids), frontends)
+    if frontends:  # then it opens outputs of instances of other processes, too
+        host = dataclasses.replace(host, descriptors=host.descriptors - host.segment_descriptors)
+    return Reading(host, guests, frozenset(pids), frontends)
+
+
+def _arguments(process: psutil.Process) -> Sequence[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return ()
 
 
 def _held_if_running(pid: int) -> Held | None:
@@ -110,7 +127,7 @@ def _held(pid: int) -> Held:
         elif key == "Anonymous":
             private += int(rest.split()[0]) << 10
         elif "-" in key.partition(" ")[0]:  # the head of a mapping
-            is_segment = "/memfd:" in line
+            is_segment = "/memfd:" in line and _LOADS not in line
     opened = list((proc / "fd").iterdir())
     return Held(
         private=private,
