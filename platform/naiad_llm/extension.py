@@ -27,7 +27,7 @@ class _Extension:
     ) -> OpenAiApi:
         """See `HttpApiPackage`, as for the methods below."""
         given = options.openai
-        ask = services.ask_owner
+        ask = services.ask_coordinator
         settings = OpenAiSettings(
             keys=given.api_keys.variable,
             key_file=given.api_keys.file,
@@ -49,7 +49,7 @@ class _Extension:
         )
         return OpenAiApi(engine, extensions.tracer, settings, extensions.background, extensions.refusals)
 
-    def owner_services(self, options: ServerOptions) -> Mapping[str, Callable[..., Any]]:
+    def coordinator_services(self, options: ServerOptions) -> Mapping[str, Callable[..., Any]]:
         store = ResponseStore(options.openai.stored_responses, options.openai.stored_bytes)
         return {"store_response": store.add, "find_response": store.find, "remove_response": store.remove}
 

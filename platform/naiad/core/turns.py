@@ -4,7 +4,7 @@ A client may send thousands of requests or frames in one packet. If the loop han
 client would get an answer until it is done: one connection that pipelined small requests made others wait for five of
 six seconds. So a connection handles what it received only for `SHARE_SECONDS`. Then it stops reading its socket, keeps
 the rest, and calls `LoopTurns.defer`. The loop reads all other sockets before it resumes that connection. The sockets
-of guests and of frontend processes have shares too: one read of them may bring hundreds of responses.
+of guests and of other processes of the server have shares too: one read of them may bring hundreds of responses.
 
     deadline = 0.0
     while ...:  # pieces of what was received

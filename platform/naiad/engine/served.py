@@ -11,7 +11,7 @@ from naiad.core.errors import NaiadError
 from naiad.engine.serving.forwarding import Forwarding
 from naiad.engine.serving.instance import Instance
 from naiad.engine.statistics.counters import Statistics
-from naiad.guests.memory.frontend_memory import SharedInputs
+from naiad.guests.memory.link_memory import SharedInputs
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import ModelMetadata, ModelStatistics, TensorMetadata
@@ -29,7 +29,7 @@ class DirectAccess(Protocol):
 
     @property
     def shared_inputs(self) -> SharedInputs | None:
-        """The inputs that frontend processes share with the guests; None without such processes."""
+        """The inputs that other processes of the server share with the guests; None where it has one process."""
 
     @property
     def row(self) -> int | None:

@@ -24,8 +24,8 @@ from naiad_stub.messages import pack as pack_message
 from naiad_stub.segment import align
 
 from naiad.core.errors import Code, ModelError, ProtocolError
-from naiad.guests.memory.frontend_memory import SharedInputs
 from naiad.guests.memory.instance import InstanceMemory
+from naiad.guests.memory.link_memory import SharedInputs
 from naiad.guests.memory.unsent_frames import COPIED_AT_ONCE, InputCopy
 from naiad.guests.tensors import (
     TensorLayout,
@@ -110,7 +110,7 @@ class ExecutingBatch(NamedTuple):
         block: Their input block, less than 0 without one.
         sent: When its inputs began to be copied (monotonic ns); 0 if the guest exited before it read the message.
         size: Rows of its requests together.
-        places: Where the inputs are that frontend processes or other guests wrote; they stay there while something
+        places: Where the inputs are that other processes or other guests wrote; they stay there while something
             refers to this.
     """
 
@@ -516,7 +516,7 @@ class Responses(NamedTuple):
         number: The batch.
         done: Whether its `execute` has returned.
         kept: Whether the model still refers to its inputs.
-        kept_shared: Whether it still refers to those that frontend processes wrote.
+        kept_shared: Whether it still refers to those that other processes wrote.
         started: When `execute` began (monotonic ns).
         ended: When it returned, or the response was sent.
         responses: The responses.

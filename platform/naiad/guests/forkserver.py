@@ -37,8 +37,8 @@ from naiad.core.child_processes import kill_group
 from naiad.core.errors import GuestExitedError, NaiadError
 from naiad.guests.compat import assert_never
 from naiad.guests.launch import GuestSockets, LaunchedGuest, LaunchSpec, start_stub
-from naiad.guests.memory.frontend_memory import SharedInputs
 from naiad.guests.memory.instance import InstanceMemory
+from naiad.guests.memory.link_memory import SharedInputs
 from naiad.guests.output import GuestLog, LineReader, describe_dropped
 from naiad.guests.process import PROGRESS_CHECK_SECONDS, ProgressMonitor, describe_exit
 from naiad.guests.sweeper import sweeper
@@ -124,7 +124,7 @@ class ForkServer:
         return self._outcome.done() and not self._outcome.result()
 
     async def fork(self, memory: InstanceMemory, shared: SharedInputs | None = None) -> LaunchedGuest:
-        """Fork a guest, once all modules are imported; *shared* is what frontend processes write its inputs to.
+        """Fork a guest, once all modules are imported; *shared* is what other processes write its inputs to.
 
         Raises:
             CannotForkError: If that is not possible.

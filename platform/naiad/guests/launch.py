@@ -21,8 +21,8 @@ from naiad.config.model.memory_limit import NO_MEMORY_LIMIT, MemoryLimit
 from naiad.config.server.guest_user import GuestUser
 from naiad.core.errors import GuestExitedError, NaiadError
 from naiad.guests.access import describe_denied_access
-from naiad.guests.memory.frontend_memory import FrontendMemory, SharedInputs
 from naiad.guests.memory.instance import InstanceMemory
+from naiad.guests.memory.link_memory import LinkMemory, SharedInputs
 from naiad.guests.sweeper import sweeper
 from naiad.sources.interpreters.executables import explain_not_executable
 
@@ -79,7 +79,7 @@ class LaunchSpec:
         restore: Prepares the environment again if somebody has removed it from the store; None if it is not from there.
             It blocks, and raises a NaiadError if that fails.
         prewarm: Forks the guest; None if an interpreter is started for it.
-        frontends: The memory that frontend processes share with guests; None without such processes.
+        frontends: The memory that other processes of the server share with guests; None where it has one process.
         inputs: The part of it that all guests of the version map.
         server_id: Identifies the server, where another of its processes starts the guest; "" for this process's own.
         load_number: Number of the version's load, for such a guest; 0 for others.
@@ -102,7 +102,7 @@ class LaunchSpec:
     lease: EnvironmentLease | None = field(default=None, compare=False, repr=False)
     restore: Callable[[], object] | None = field(default=None, compare=False, repr=False)
     prewarm: GuestForker | None = field(default=None, compare=False, repr=False)
-    frontends: FrontendMemory | None = field(default=None, compare=False, repr=False)
+    frontends: LinkMemory | None = field(default=None, compare=False, repr=False)
     inputs: SharedInputs | None = field(default=None, compare=False, repr=False)
     server_id: str = ""
     load_number: int = 0

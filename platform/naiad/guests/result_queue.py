@@ -53,7 +53,7 @@ class ResultQueue:
         self._kept[block] = None
 
     def keep_shared(self, number: int, places: object) -> None:
-        """Record that the model refers to inputs that frontend processes wrote; RELEASE_INPUTS names *number*."""
+        """Record that the model refers to inputs that other processes wrote; RELEASE_INPUTS names *number*."""
         self._kept_shared[number] = places
 
     def release(self, blocks: Sequence[int]) -> None:

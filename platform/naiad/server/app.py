@@ -38,7 +38,7 @@ from naiad.environments.policy import store_policy
 from naiad.environments.ready_environment import activated_environment, withheld_variables
 from naiad.environments.store.opening import open_store
 from naiad.guests.loop_poller import default_busy_poll_us
-from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.guests.memory.link_memory import LinkMemory
 from naiad.guests.memory.machine import require_proc
 from naiad.models.repository.read import gpu_placement
 from naiad.models.repository.repositories import open_repositories_of
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from naiad.frontends.tracing.tracer import Tracer
     from naiad.server.listeners import Listeners
     from naiad.server.processes.branches import BranchProcesses
-    from naiad.server.processes.pool import FrontendPool
+    from naiad.server.processes.pool import ProcessPool
 
 logger = logging.getLogger("naiad.app")
 
@@ -97,7 +97,7 @@ class StartedProcesses(NamedTuple):
         created: See `ListenerServices.created`.
     """
 
-    pool: FrontendPool
+    pool: ProcessPool
     tracer: Tracer
     created: int
 
@@ -136,7 +136,7 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
             stack.callback(supervising.cancel)
         processes = None
         if branches is not None:
-            processes = start_processes(engine, loader.frontend_memory, branches, options, log, stack)
+            processes = start_processes(engine, loader.link_memory, branches, options, log, stack)
         starting = asyncio.ensure_future(engine.start())
         importing = asyncio.ensure_future(_import_listeners(starting, loader.launching))
         await asyncio.wait([starting, asyncio.ensure_future(stopping.wait())], return_when=asyncio.FIRST_COMPLETED)
@@ -245,7 +245,7 @@ def make_branches(options: ServerOptions) -> BranchProcesses | None:
 
 def start_processes(
     engine: Engine,
-    memory: FrontendMemory | None,
+    memory: LinkMemory | None,
     branches: BranchProcesses,
     options: ServerOptions,
     log: ActiveLog,
@@ -253,8 +253,8 @@ def start_processes(
 ) -> StartedProcesses:
     """Start the processes of a server that has several: they run instances of the models that are loaded now."""
     from naiad.frontends.tracing.tracer import Tracer  # imported late: the usual server has one process
-    from naiad.server.processes.messages import FrontendConfiguration
-    from naiad.server.processes.pool import FrontendPool
+    from naiad.server.processes.messages import ProcessConfiguration
+    from naiad.server.processes.pool import ProcessPool
 
     assert memory is not None
     branches.services = engine.services
@@ -263,9 +263,9 @@ def start_processes(
     spawned = SpawnedProcesses()
     stack.push_async_callback(spawned.close)
     tracer = Tracer(options.trace.config)
-    configuration = FrontendConfiguration(options, log.settings, options.general.processes, int(time.time()))
+    configuration = ProcessConfiguration(options, log.settings, options.general.processes, int(time.time()))
     others = options.general.processes - 1
-    pool = FrontendPool(engine, memory, tracer, others, configuration, spawned, branches)
+    pool = ProcessPool(engine, memory, tracer, others, configuration, spawned, branches)
     stack.push_async_callback(lambda: pool.stop(0.0))  # if the server ends before it listens
     pool.connect()
     return StartedProcesses(pool, tracer, configuration.created)
@@ -327,7 +327,7 @@ def build_loader(
         guest_user=options.guests.user,
         gpu_pools=_gpu_pools(options),
         busy_poll_us=default_busy_poll_us() if options.guests.busy_poll_us < 0 else options.guests.busy_poll_us,
-        frontends=None if branches is None else FrontendMemory(options.general.processes - 1),
+        frontends=None if branches is None else LinkMemory(options.general.processes - 1),
         branches=branches,
         is_caching=bool(options.cache.size),
     )

@@ -27,7 +27,7 @@ from naiad.server.http_api import openai_package
 from naiad.server.listeners import Listeners, ListenerServices, listen, metrics_frontend
 from naiad.server.processes.coordinator_door import CoordinatorDoor
 from naiad.server.processes.messages import FrameKind
-from naiad.server.processes.pool import FrontendPool
+from naiad.server.processes.pool import ProcessPool
 from naiad.server.processes.ports import reserved_ports
 from naiad.server.processes.process_metrics import process_families, role_of
 from naiad.server.processes.shared_log import SharedLog
@@ -38,7 +38,7 @@ __all__ = ["listen_in_processes"]
 
 async def listen_in_processes(
     engine: Engine,
-    pool: FrontendPool,
+    pool: ProcessPool,
     tracer: Tracer,
     services: ListenerServices,
     options: ServerOptions,
@@ -64,7 +64,7 @@ async def listen_in_processes(
     shared_log = SharedLog(log, pool)
     regions = SharedRegions(ClientRegions(is_allowed=options.general.allow_client_shm, find_gpu=gpu_uuid), pool)
     tracer.on_change = lambda is_on: pool.announce(FrameKind.TRACING, is_on)
-    stored = {} if options.openai.port is None else openai_package().owner_services(options)
+    stored = {} if options.openai.port is None else openai_package().coordinator_services(options)
 
     async def collect() -> None:
         await asyncio.gather(pool.collect(), engine.gather_counts())
@@ -86,7 +86,7 @@ async def listen_in_processes(
         tracer=lambda: tracer,
         regions=regions,
         metrics=metrics,
-        ask_owner=lambda name, *arguments: stored[name](*arguments),
+        ask_coordinator=lambda name, *arguments: stored[name](*arguments),
         console=None if page is None else (lambda *_: page),
         shares_ports=True,
         share=options.general.processes,
@@ -119,7 +119,7 @@ class _ConsoleOfProcesses:
         own: What this process has to do.
     """
 
-    def __init__(self, source: StateSource, pool: FrontendPool) -> None:
+    def __init__(self, source: StateSource, pool: ProcessPool) -> None:
         self.own: Callable[[], Mapping[str, int]] = dict
         self._source = source
         self._pool = pool
@@ -134,7 +134,7 @@ class _ConsoleOfProcesses:
         return document
 
 
-def _own_families(listeners: Listeners, engine: Engine, pool: FrontendPool) -> Sequence[Family]:
+def _own_families(listeners: Listeners, engine: Engine, pool: ProcessPool) -> Sequence[Family]:
     """The metrics of this process."""
     requests = max(engine.in_flight - pool.request_count, 0)
     return process_families(COORDINATOR, listeners.count, listeners.memory, requests=requests)

@@ -26,11 +26,11 @@ from naiad.core import garbage_collection, heap
 from naiad.core.background_imports import import_in_background
 from naiad.core.errors import NaiadError
 from naiad.core.logs import ActiveLog, configure
-from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.model_metrics import ModelMetricFamily
 from naiad.server.listeners import Listeners, ListenerServices, listen
 from naiad.server.processes.link import Link
-from naiad.server.processes.messages import FrameKind, FrontendConfiguration, ProcessReport, error_fields, pack
+from naiad.server.processes.messages import FrameKind, ProcessConfiguration, ProcessReport, error_fields, pack
 from naiad.server.processes.own_branches import OwnBranches
 from naiad.server.processes.process_metrics import process_families, role_of
 from naiad.server.processes.remote_engine import REGION_KINDS, RemoteEngine
@@ -68,7 +68,7 @@ class _Commands:
     """The coordinator's commands, as events of the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, engine: RemoteEngine, branches: OwnBranches) -> None:
-        self.configuration: asyncio.Future[tuple[int, FrontendConfiguration]] = loop.create_future()
+        self.configuration: asyncio.Future[tuple[int, ProcessConfiguration]] = loop.create_future()
         self.listen: asyncio.Future[ServerOptions] = loop.create_future()
         self.stop: asyncio.Future[tuple[float, float]] = loop.create_future()
         self._engine = engine
@@ -84,7 +84,7 @@ class _Commands:
         """Carry out a command."""
         if kind == FrameKind.CONFIGURATION:
             self._branches.options = content[1].options
-            self._engine.share_branches(FrontendMemory(content[1].processes - 1))
+            self._engine.share_branches(LinkMemory(content[1].processes - 1))
             self.configuration.set_result(content)
         elif kind == FrameKind.LISTEN:
             self.listen.set_result(content)
@@ -177,7 +177,7 @@ async def _serve(sock: socket.socket) -> None:
 
 
 async def _serve_ports(
-    engine: RemoteEngine, commands: _Commands, configuration: FrontendConfiguration, log: ActiveLog, number: int
+    engine: RemoteEngine, commands: _Commands, configuration: ProcessConfiguration, log: ActiveLog, number: int
 ) -> bool:
     """Serve the ports until the command to stop; whether they could be opened."""
     options = await commands.listen
@@ -197,7 +197,7 @@ async def _serve_ports(
             adapters=partial(engine.call, "adapters"),
             context=partial(engine.call, "context"),
             metrics_page=(lambda: engine.call("metrics_page")) if options.metrics.is_enabled else None,
-            ask_owner=engine.ask,
+            ask_coordinator=engine.ask,
             created=configuration.created,
             share=configuration.processes,
             shares_ports=True,

@@ -29,15 +29,15 @@ class ApiServices:
         context: Finds the number of tokens that a model and version takes; 0 if unknown.
         metrics: Makes the response with all metrics; None where it is not served.
         created: When the models were created, as far as clients are told: seconds since 1970.
-        ask_owner: In a frontend process: calls a function of `HttpApiPackage.owner_services` by its name in the process
-            that has the models, and returns its result. None where there is one process.
+        ask_coordinator: Calls a function of `HttpApiPackage.coordinator_services` by its name in the coordinator, and
+            returns its result. None where there is one process.
     """
 
     adapters: Callable[[str, str], Awaitable[Sequence[str]]]
     context: Callable[[str, str], Awaitable[int]]
     metrics: MetricsPage | None
     created: int
-    ask_owner: Callable[..., Any] | None = None
+    ask_coordinator: Callable[..., Any] | None = None
 
 
 class HttpApi(Protocol):
@@ -61,7 +61,7 @@ class HttpApiPackage(Protocol):
     ) -> HttpApi:
         """The API, for the listeners of one process."""
 
-    def owner_services(self, options: ServerOptions) -> Mapping[str, Callable[..., Any]]:
+    def coordinator_services(self, options: ServerOptions) -> Mapping[str, Callable[..., Any]]:
         """What the APIs of all processes share, as functions that the coordinator calls for them."""
 
     def adapter_names(self, version: Path) -> Sequence[str]:

@@ -111,7 +111,7 @@ class Listeners:
     async def open_metrics(self, address: str) -> None:
         """Serve the metrics, if the options enable them.
 
-        To be called when all other ports of the server are open, those of frontend processes included. Servers that
+        To be called when all other ports of the server are open, those of other processes included. Servers that
         share their ports each have a metrics port, which shows during a replacement that the new server is ready.
 
         Raises:
@@ -161,7 +161,7 @@ class ListenerServices:
             served. The second argument returns the server's processes other than guests, with the role of each.
         metrics: Makes the metrics endpoint of these listeners; None where it is not served.
         metrics_page: Makes the response with all metrics where another process serves the endpoint; None elsewhere.
-        ask_owner: Calls a function of the coordinator by its name; None where the server has one process.
+        ask_coordinator: Calls a function of the coordinator by its name; None where the server has one process.
         created: When the models were created, as far as clients are told: seconds since 1970.
         shares_ports: Whether other processes of the server have the same ports.
         share: Number of processes that share the limits on connections and on the memory of requests.
@@ -179,7 +179,7 @@ class ListenerServices:
     console: ConsoleMaker | None = None
     metrics: Callable[[Listeners], MetricsFrontend] | None = None
     metrics_page: MetricsPage | None = None
-    ask_owner: Callable[..., Any] | None = None
+    ask_coordinator: Callable[..., Any] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     shares_ports: bool = False
     share: int = 1
@@ -526,6 +526,6 @@ def _openai_api(
             context=services.context,
             metrics=metrics,
             created=services.created,
-            ask_owner=services.ask_owner,
+            ask_coordinator=services.ask_coordinator,
         ),
     )

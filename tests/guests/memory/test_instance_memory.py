@@ -11,8 +11,8 @@ from naiad_stub.wire import INLINE_LIMIT
 
 from naiad.core.errors import OutOfMemoryError
 from naiad.guests.memory import instance
-from naiad.guests.memory.frontend_memory import FrontendMemory
 from naiad.guests.memory.instance import COPY_LIMIT, InstanceMemory
+from naiad.guests.memory.link_memory import LinkMemory
 
 CAPACITY = 1 << 20
 PAGE = 4096
@@ -175,7 +175,7 @@ def test_descriptors_are_closed_once(memory, monkeypatch):
 
 
 def test_outputs_are_copied_only_where_no_frontend_process_reads_them():
-    shared = FrontendMemory(1)
+    shared = LinkMemory(1)
     plain = InstanceMemory("plain", capacity=CAPACITY)
     read_elsewhere = InstanceMemory("shared", capacity=CAPACITY, shared=shared)
     assert (plain.copy_limit, read_elsewhere.copy_limit) == (COPY_LIMIT, 0)

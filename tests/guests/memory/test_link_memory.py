@@ -7,8 +7,8 @@ import os
 import pytest
 from naiad_stub.segment import Segment, create_memory
 
-from naiad.guests.memory import frontend_memory
-from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.guests.memory import link_memory
+from naiad.guests.memory.link_memory import LinkMemory
 from naiad.guests.memory.tracking import track
 
 CAPACITY = 1 << 20
@@ -18,12 +18,12 @@ PAGE = 4096
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Segments of a mebibyte."""
-    monkeypatch.setattr(frontend_memory, "create_memory", lambda name: create_memory(name, CAPACITY))
+    monkeypatch.setattr(link_memory, "create_memory", lambda name: create_memory(name, CAPACITY))
 
 
 @pytest.fixture
 def memory():
-    made = FrontendMemory(2)
+    made = LinkMemory(2)
     yield made
     for inputs in list(made.inputs.values()):
         inputs.close()

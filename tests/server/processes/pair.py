@@ -12,12 +12,12 @@ from typing import Any
 from support.waiting import until_async
 
 from naiad.frontends.tracing.tracer import Tracer
-from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor
 from naiad.server.processes.link import Link
 from naiad.server.processes.remote_engine import RemoteEngine
-from naiad.server.processes.session import FrontendSession
+from naiad.server.processes.session import ProcessSession
 
 SILENT = "silent"
 """The model whose requests the engine does not answer."""
@@ -112,8 +112,8 @@ class Pair:
         self.engine = engine
         loop = asyncio.get_running_loop()
         owner, frontend = socket.socketpair()
-        self.memory = FrontendMemory(1)
-        self.session = FrontendSession(self.engine, self.memory, Tracer(), {}, lambda *_: None)
+        self.memory = LinkMemory(1)
+        self.session = ProcessSession(self.engine, self.memory, Tracer(), {}, lambda *_: None)
         self.kinds: list[int] = []  # of the frames that the owner has got
         self.owner = Link(owner, loop, self._on_frame, self.session.close)
         self.session.connect(self.owner)

@@ -10,14 +10,14 @@ from naiad_stub import wire
 from server.processes.pair import SILENT, Engine, request
 
 from naiad.frontends.tracing.tracer import Tracer
-from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.guests.memory.link_memory import LinkMemory
 from naiad.guests.tensors import TensorLayout
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 from naiad.server.processes.messages import FrameKind
 from naiad.server.processes.remote_engine import RemoteEngine
 from naiad.server.processes.request_session import _MAX_LAYOUTS
-from naiad.server.processes.session import FrontendSession
+from naiad.server.processes.session import ProcessSession
 
 
 class Link:
@@ -59,7 +59,7 @@ class Pair:
 
     def __init__(self) -> None:
         self.remote = RemoteEngine(lambda: None)
-        self.session = FrontendSession(Engine(), FrontendMemory(1), Tracer(), {}, lambda *_: None)  # type: ignore[arg-type]
+        self.session = ProcessSession(Engine(), LinkMemory(1), Tracer(), {}, lambda *_: None)  # type: ignore[arg-type]
         self.link = Link(self.remote.on_frame)
         self.session.connect(self.link)  # type: ignore[arg-type]
         self.remote.connect(Link(self.session.on_frame))  # type: ignore[arg-type]

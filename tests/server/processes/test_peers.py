@@ -14,7 +14,7 @@ from server.processes.pair import Sink, request
 from support.waiting import until_async
 
 from naiad.core.errors import NaiadError
-from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.inference import InferRequest, InferResponse
 from naiad.protocol.metadata import ModelMetadata
 from naiad.server.processes.far_trace import FarTrace
@@ -56,7 +56,7 @@ class Models:
 
     is_exiting = False
 
-    def __init__(self, memory: FrontendMemory) -> None:
+    def __init__(self, memory: LinkMemory) -> None:
         self.version = SimpleNamespace(number=LOAD, config=SimpleNamespace(decoupled=False), forwarding=None)
         self.version.shared_inputs = memory.add_inputs("m")
         self.version.direct = self.version
@@ -93,7 +93,7 @@ class Ends:
 
     def __init__(self) -> None:
         one, two = socket.socketpair()
-        memory = FrontendMemory(1)
+        memory = LinkMemory(1)
         self.models = Models(memory)
         self.elsewhere: list[tuple[int, InferRequest, Any]] = []
         self.ended: list[Peer] = []
@@ -101,8 +101,8 @@ class Ends:
         self.here = Peer(
             2,
             one,
-            Models(FrontendMemory(1)),
-            FrontendMemory(1),
+            Models(LinkMemory(1)),
+            LinkMemory(1),
             lambda *sent: self.elsewhere.append(sent),
             self.ended.append,
         )

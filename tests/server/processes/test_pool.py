@@ -15,11 +15,11 @@ from server.processes.pair import Engine, Sink, request
 from support.waiting import until_async
 
 from naiad.frontends.tracing.tracer import Tracer
-from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.guests.memory.link_memory import LinkMemory
 from naiad.server.processes import pool as pools
 from naiad.server.processes.link import Link
 from naiad.server.processes.messages import FrameKind, ProcessReport, VersionRoute, pack
-from naiad.server.processes.pool import FrontendPool
+from naiad.server.processes.pool import ProcessPool
 from naiad.server.processes.remote_engine import RemoteEngine
 from naiad.server.processes.spawned import SpawnedProcess, SpawnedProcesses
 
@@ -74,9 +74,9 @@ def frontends() -> Iterator[Frontends]:
     made.end()
 
 
-def run(frontends: Frontends, count: int, test: Callable[[FrontendPool], Awaitable[None]]) -> None:
+def run(frontends: Frontends, count: int, test: Callable[[ProcessPool], Awaitable[None]]) -> None:
     async def with_pool() -> None:
-        pool = FrontendPool(Engine(), FrontendMemory(count), Tracer(), count, None, frontends)  # type: ignore[arg-type]
+        pool = ProcessPool(Engine(), LinkMemory(count), Tracer(), count, None, frontends)  # type: ignore[arg-type]
         try:
             await asyncio.wait_for(test(pool), 20)
         finally:
@@ -87,7 +87,7 @@ def run(frontends: Frontends, count: int, test: Callable[[FrontendPool], Awaitab
     asyncio.run(with_pool())
 
 
-async def started(pool: FrontendPool, frontends: Frontends) -> list[RemoteEngine]:
+async def started(pool: ProcessPool, frontends: Frontends) -> list[RemoteEngine]:
     starting = asyncio.ensure_future(pool.start())
     await until_async(lambda: frontends.processes and len(frontends.processes) == len(pool.pids))
     doors = [frontends.connect(number) for number in range(len(frontends.processes))]
@@ -105,7 +105,7 @@ def unread(end: socket.socket) -> int:
     return size
 
 
-def value(pool: FrontendPool, name: str, process: str) -> float:
+def value(pool: ProcessPool, name: str, process: str) -> float:
     (family,) = [each for each in pool.families([], 7) if each.name == name]
     return next(each.value for each in family.samples if each.labels == {"process": process})
 
@@ -115,7 +115,7 @@ def test_a_process_that_answers_nothing_is_killed_and_another_one_started(
 ) -> None:
     monkeypatch.setattr(pools, "HANG_SECONDS", 0.3)
 
-    async def test(pool: FrontendPool) -> None:
+    async def test(pool: ProcessPool) -> None:
         await started(pool, frontends)
         hung, alive = frontends.processes
         frontends.links[0].close = lambda: None  # type: ignore[method-assign]
@@ -134,7 +134,7 @@ def test_a_process_that_answers_is_not_killed(frontends: Frontends, monkeypatch:
     monkeypatch.setattr(pools, "HANG_SECONDS", 0.06)
     monkeypatch.setattr(pools, "_PINGS", 60)  # one a millisecond; each of them would have to be late
 
-    async def test(pool: FrontendPool) -> None:
+    async def test(pool: ProcessPool) -> None:
         await started(pool, frontends)
         await until_async(lambda: len(frontends.pings) > 100)
         assert frontends.processes[0].poll() is None
@@ -147,7 +147,7 @@ def test_a_process_that_does_not_read_delays_a_change_for_a_limited_time(
 ) -> None:
     monkeypatch.setattr(pools, "_SENT_LIMIT_SECONDS", 0.05)
 
-    async def test(pool: FrontendPool) -> None:
+    async def test(pool: ProcessPool) -> None:
         starting = asyncio.ensure_future(pool.start())
         await until_async(lambda: frontends.sockets)
         pool.broadcast(FrameKind.REGION, bytes(8 << 20))
@@ -168,7 +168,7 @@ def test_requests_of_processes_that_were_killed_stay_counted(frontends: Frontend
             door.submit(request("m"), sink)
         await until_async(lambda: len(sink.responses) == count)
 
-    async def test(pool: FrontendPool) -> None:
+    async def test(pool: ProcessPool) -> None:
         doors = await started(pool, frontends)
         await ask(doors[0], 3)
         await ask(doors[1], 2)

@@ -50,7 +50,7 @@ def test_a_stopped_process_is_killed_and_another_one_serves(tmp_path: Path, monk
             stack.callback(branches.close)
             stack.push_async_callback(engine.stop)
             log = stack.enter_context(open_log(log_settings(options)))
-            processes = start_processes(engine, loader.frontend_memory, branches, options, log, stack)
+            processes = start_processes(engine, loader.link_memory, branches, options, log, stack)
             await engine.start()
             ports = await listen(engine, loader, options, log, stack, processes)
             before = set(others())

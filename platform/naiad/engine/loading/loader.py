@@ -58,7 +58,7 @@ from naiad.environments.ready_environment import ActivatedEnvironment, inherited
 from naiad.guests.completion import complete_in_guest
 from naiad.guests.guest_users import GuestUsers
 from naiad.guests.launch import EnvironmentLease, LaunchSpec
-from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.guests.memory.link_memory import LinkMemory
 from naiad.guests.prewarm import ForkServerPool, PrewarmedGuests
 from naiad.guests.worker import GuestServices
 from naiad.models.repository.labels import read_labels
@@ -147,7 +147,7 @@ class LoadSettings:
     guest_env: Sequence[str] | None = None
     guest_user: GuestUser | GuestUserRange | None = None
     gpu_pools: Mapping[str, int] = field(default_factory=dict)
-    frontends: FrontendMemory | None = None
+    frontends: LinkMemory | None = None
     branches: BranchMaker | None = None
     is_caching: bool = False
 
@@ -158,14 +158,14 @@ class Loader:
     Attributes:
         resolutions: The last resolution of each version, by the model's key and the version.
         steps: The decisions before the failure of versions that could not be resolved at their last load.
-        frontend_memory: See `LaunchSpec.frontends`.
+        link_memory: See `LaunchSpec.frontends`.
         launching: Set as soon as the first guest is being started.
         placed: Where the instances of all versions are; those that have ended are to be removed.
     """
 
     def __init__(self, settings: LoadSettings, environments: Environments) -> None:
         self._settings = settings
-        self.frontend_memory = settings.frontends
+        self.link_memory = settings.frontends
         self._environments = environments
         self._fork_servers = ForkServerPool()
         self._users = GuestUsers(settings.guest_user)

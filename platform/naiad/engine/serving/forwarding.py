@@ -1,7 +1,7 @@
 """Forwarding: the short way of requests whose bytes go to the guest, and back, as they came.
 
-A frontend process lays the inputs of a request out as the guest expects them, and takes outputs as the guest wrote
-them. What is left for the owner is to choose the guest, to count, and to replace two heads. So requests of the usual
+Another process of the server lays the inputs of a request out as the guest expects them, and takes outputs as the
+guest wrote them. What is left here is to choose the guest, to count, and to replace two heads. So requests of the usual
 kind pass through without an `InferRequest`, tensors, or an `InferResponse`. They are, all of them:
 
 - for a model whose requests are neither batched, delayed, cached nor rate limited, and whose responses need no change;

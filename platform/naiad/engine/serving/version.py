@@ -65,7 +65,7 @@ _CANCELLED_SECONDS = 5.0
 nobody gets their responses, and a model that does not look for cancellation may execute them for hours."""
 
 _SHARED_SECONDS = 5.0
-"""How long frontend processes may take to learn that another version serves; they usually need milliseconds."""
+"""How long other processes may take to learn that another version serves; they usually need milliseconds."""
 
 _ALL_HERE: Mapping[str, int] = MappingProxyType({})
 
@@ -542,7 +542,7 @@ class ModelVersion:
     def _release_environment(self) -> None:
         """Release the reader locks: no guest will start in the environment any more, so it may be evicted.
 
-        A little later, the inputs that frontend processes share with the guests are released, too: such a process may
+        A little later, the inputs that other processes share with the guests are released, too: such a process may
         have written a request there before it learned that another version serves.
         """
         for lease in self._leases:

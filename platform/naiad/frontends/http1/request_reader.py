@@ -49,8 +49,8 @@ _MAX_COPIED = 4096
 """Bodies up to this are copied out of the received bytes; longer ones are views of them."""
 
 _FIRST_STEP = 1 << 10
-"""Bytes that are parsed at once after the end of a request: there may be a dozen in them. In a frontend process each of
-them may cost a question to the coordinator, 0.3 ms."""
+"""Bytes that are parsed at once after the end of a request: there may be a dozen in them. Each of them may
+cost a question to the coordinator, 0.3 ms, where the server has several processes."""
 _PARSER_STEP = 1 << 14
 """The same while it reads one long request. Parts of a body cost little each."""
 _DISCARDED = 1 << 20

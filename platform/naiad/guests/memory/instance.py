@@ -20,7 +20,7 @@ from naiad_stub.wire import BRIDGE_OFFSETS, INLINE_LIMIT
 from naiad.core.errors import OutOfMemoryError
 from naiad.guests.memory.bridges import GuestBridges
 from naiad.guests.memory.device_bytes import DeviceRegions
-from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.guests.memory.link_memory import LinkMemory
 from naiad.guests.memory.reservations import InputReservations
 from naiad.guests.memory.tracking import Bytes, track
 
@@ -49,10 +49,10 @@ class InstanceMemory:
             before it touches others.
     """
 
-    def __init__(self, name: str, *, capacity: int = DEFAULT_CAPACITY, shared: FrontendMemory | None = None) -> None:
+    def __init__(self, name: str, *, capacity: int = DEFAULT_CAPACITY, shared: LinkMemory | None = None) -> None:
         """Create and map both segments; *name* shows in /proc/PID/maps.
 
-        With *shared*, frontend processes read the outputs, and nothing is copied here.
+        With *shared*, other processes read the outputs, and nothing is copied here.
 
         Raises:
             OutOfMemoryError: If the system refuses even small segments.

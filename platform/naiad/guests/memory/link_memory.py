@@ -1,8 +1,8 @@
-"""Memory that frontend processes share with guests: parts of a version's inputs, and the guests' outputs.
+"""Memory that other processes of the server share with guests: parts of a version's inputs, and the guests' outputs.
 
-A frontend process writes inputs into its part of a segment that the guests of one loaded version map, and reads outputs
+Another process writes inputs into its part of a segment that the guests of one loaded version map, and reads outputs
 in the guests' output segments. The owner of the models keeps the descriptors, and decides when bytes are free. Only
-servers with frontend processes have any of this.
+servers of several processes have any of this.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from naiad.guests.memory.tracking import Bytes, track
 from naiad.protocol.inference import Buffer
 
 _SPARE_PARTS = 2
-"""Parts beyond two for each frontend process: after an exit, a part stays in use until the guests are done with it."""
+"""Parts beyond two for each process: after an exit, a part stays in use until the guests are done with it."""
 _NO_BYTES = ctypes.c_char * 0
 
 
@@ -29,7 +29,7 @@ class SharedInputs:
 
     Attributes:
         number: Unique among all of them.
-        descriptor: For the guests and the frontend processes; -1 once it is closed.
+        descriptor: For the guests and the other processes; -1 once it is closed.
         capacity: Its size in bytes.
         part_size: Bytes of each part.
     """
@@ -56,7 +56,7 @@ class SharedInputs:
         return self.descriptor < 0
 
     def take_part(self) -> int | None:
-        """The number of a part for a frontend process; None if all are in use."""
+        """The number of a part for another process; None if all are in use."""
         return self._free.pop(0) if self._free else None
 
     def retire_part(self, part: int) -> None:
@@ -99,7 +99,7 @@ class OutputSegment:
 
     Attributes:
         number: Unique among all of them.
-        descriptor: For frontend processes.
+        descriptor: For other processes.
         capacity: Its size in bytes.
     """
 
@@ -116,8 +116,8 @@ class OutputSegment:
         return _address(data) - self._address
 
 
-class FrontendMemory:
-    """All segments that frontend processes may map.
+class LinkMemory:
+    """All segments that other processes may map.
 
     Attributes:
         inputs: The segments of loaded versions, by number.
@@ -144,7 +144,7 @@ class FrontendMemory:
         return made
 
     def add_outputs(self, descriptor: int, view: memoryview) -> None:
-        """Let frontend processes read a guest's output segment, until `remove_outputs`."""
+        """Let other processes read a guest's output segment, until `remove_outputs`."""
         self._outputs[id(view.obj)] = OutputSegment(next(self._numbers), descriptor, len(view), view)
 
     def remove_outputs(self, view: memoryview) -> None:

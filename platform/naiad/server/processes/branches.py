@@ -28,10 +28,10 @@ from naiad.protocol.inference import InferRequest, InferResponse, RejectableSink
 from naiad.protocol.metadata import InstanceStatus, ModelMetadata
 from naiad.server.processes.far_guests import FarGuests
 from naiad.server.processes.load_board import LoadBoard
-from naiad.server.processes.messages import CallResult, FrameKind, OwnerCall, Told, VersionRoute, error_of
+from naiad.server.processes.messages import CallResult, FrameKind, RemoteCall, Told, VersionRoute, error_of
 from naiad.server.processes.peer import exited_error
 from naiad.server.processes.plain_messages import PlainResponse, plain_request, response_of
-from naiad.server.processes.session import FrontendSession
+from naiad.server.processes.session import ProcessSession
 
 __all__ = ["BranchProcesses", "take_back"]
 
@@ -61,9 +61,9 @@ class _BranchProcess:
 
     def __init__(
         self,
-        session: FrontendSession,
+        session: ProcessSession,
         services: ModelServices,
-        find_trace: Callable[[FrontendSession, int, int], Trace | None],
+        find_trace: Callable[[ProcessSession, int, int], Trace | None],
         guests_of_load: Callable[[int], Collection[Worker]],
     ) -> None:
         self.session = session
@@ -695,7 +695,7 @@ class BranchProcesses:
 
     # -- processes ------------------------------------------------------------------------------------------------
 
-    def connect(self, number: int, session: FrontendSession) -> None:
+    def connect(self, number: int, session: ProcessSession) -> None:
         """A process runs; it has its configuration."""
         process = self._running[number] = _BranchProcess(session, self.services, self._find_trace, self._guests_of_load)
         session.on_branch_message = lambda kind, message: self._on_message(number, process, kind, message)
@@ -728,7 +728,7 @@ class BranchProcesses:
         order = next(self._numbers)
         done: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
         process.orders[order] = done
-        process.session.send(FrameKind.ORDER, OwnerCall(order, method, arguments, {}))
+        process.session.send(FrameKind.ORDER, RemoteCall(order, method, arguments, {}))
         try:
             result = await done
         finally:
@@ -783,7 +783,7 @@ class BranchProcesses:
         process = self._running.get(number)
         return None if process is None else process.guests.of(load, instance)
 
-    def _find_trace(self, session: FrontendSession, load: int, number: int) -> Trace | None:
+    def _find_trace(self, session: ProcessSession, load: int, number: int) -> Trace | None:
         """See `FarTrace.of`."""
         if not load:
             return session.to_branches.trace_of(number)

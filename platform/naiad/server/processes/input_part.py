@@ -1,6 +1,6 @@
-"""A frontend process's part of a version's segment of inputs, in which it alone allocates.
+"""This process's part of a version's segment of inputs of another process, in which it alone allocates.
 
-The owner returns a block when neither it nor a guest refers to its bytes. Bodies that were read into the part stay
+That process returns a block when neither it nor a guest refers to its bytes. Bodies that were read into the part stay
 where they are (`guests.memory.reservations`); other inputs are copied into a block.
 """
 

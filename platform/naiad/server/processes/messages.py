@@ -62,7 +62,7 @@ class FrameKind:
     PONG = 12
     USED_REGIONS = 13
     ORDERED = 14
-    TELL_OWNER = 15
+    TELL_COORDINATOR = 15
     TRACE = 16
     # from the process with the models
     LAYOUT = 20
@@ -120,13 +120,13 @@ NO_RESPONSE = 4  # an end without a response
 NO_PLACE = -1
 
 
-class FrontendConfiguration(NamedTuple):
-    """The first message to a frontend process.
+class ProcessConfiguration(NamedTuple):
+    """The first message to a process beside the coordinator.
 
     Attributes:
         options: The server's options.
         log: The settings of the log.
-        processes: Number of frontend processes.
+        processes: Number of processes beside the coordinator.
         created: See `ListenerServices.created`.
     """
 
@@ -137,14 +137,14 @@ class FrontendConfiguration(NamedTuple):
 
 
 class VersionRoute(NamedTuple):
-    """What a frontend process knows of the version that serves a name and version.
+    """What a process knows of the version that serves a name and version.
 
     Attributes:
         number: Number of the load (`Target.number`).
         is_decoupled: Whether it may send any number of responses to a request.
         metadata: As `EngineDoor.model_metadata` gives it for that name and version.
         config: As `EngineDoor.model_config`.
-        inputs: The segment of inputs in which this frontend process has a part; None if it has none.
+        inputs: The segment of inputs in which that process has a part; None if it has none.
         row: The row of the version on the load board; None if the coordinator has all of its instances.
         home: The process that has all of them, if that is another one than the coordinator; else None.
     """
@@ -199,12 +199,12 @@ class RequestTemplate(NamedTuple):
     """What repeated requests have in common.
 
     Attributes:
-        number: Its number, unique among all templates of a frontend process.
+        number: Its number, unique among all templates of the process that sends them.
         model_name: See `InferRequest`, also for what follows.
         model_version: ...
         inputs: The inputs.
         requested_outputs: ...
-        load: Number of the load that the frontend process took for the model's; see `VersionRoute.number`.
+        load: Number of the load that the sender took for the model's; see `VersionRoute.number`.
         is_decoupled: See `VersionRoute`.
         segment: Number of the segment with the inputs of such requests; None if their inputs travel in messages.
         needs_idle: Whether only an instance that holds no other request may get them; see `Admission.submit`.
@@ -270,7 +270,7 @@ class FullResponse(NamedTuple):
     """A response that has more than outputs of a known layout.
 
     With *is_rejection* the request was not accepted; with *is_reroute* because the version is gone whose segment its
-    inputs were written to: the frontend process sends it again, to the version that serves now.
+    inputs were written to: the sender sends it again, to the version that serves now.
     """
 
     number: int
@@ -302,7 +302,7 @@ class ResponseLayout(NamedTuple):
     outputs: tuple[tuple[str, Datatype, tuple[int, ...], int, int], ...]
 
 
-class OwnerCall(NamedTuple):
+class RemoteCall(NamedTuple):
     """A call of a method of the engine's door, or of another service of the coordinator; as ORDER, one of a process."""
 
     number: int
@@ -344,7 +344,7 @@ class ErrorFields(NamedTuple):
 
 
 class ProcessReport(NamedTuple):
-    """What a frontend process reports of itself.
+    """What a process reports of itself.
 
     Attributes:
         started: A line for the log about each service that it has started.

@@ -24,13 +24,13 @@ from naiad.engine.serving.version import InstanceChange, ModelVersion
 from naiad.engine.statistics.counters import Statistics
 from naiad.engine.tickets import KEY_BITS, KEY_MASK, ticket_of
 from naiad.guests.launch import LaunchSpec
-from naiad.guests.memory.frontend_memory import FrontendMemory, SharedInputs
+from naiad.guests.memory.link_memory import LinkMemory, SharedInputs
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.server.processes.far_guests import GuestRelay, Routes
 from naiad.server.processes.far_trace import FarTrace
 from naiad.server.processes.load_board import LoadBoard
-from naiad.server.processes.messages import CallResult, FrameKind, OwnerCall, Told, error_fields, pack
+from naiad.server.processes.messages import CallResult, FrameKind, RemoteCall, Told, error_fields, pack
 from naiad.server.processes.own_ensembles import OwnEnsemble
 from naiad.server.processes.plain_messages import plain_response
 
@@ -230,7 +230,7 @@ class OwnBranches:
             on_opened: Called when a branch takes requests, or has ended.
             routes: See `GuestRelay`.
         """
-        self.memory: FrontendMemory | None = None
+        self.memory: LinkMemory | None = None
         self._send = send
         self._on_opened = on_opened
         self._loop = asyncio.get_running_loop()
@@ -337,13 +337,13 @@ class OwnBranches:
 
     # -- orders ---------------------------------------------------------------------------------------------------
 
-    def on_order(self, order: OwnerCall) -> None:
+    def on_order(self, order: RemoteCall) -> None:
         """Carry out an order, and report that to the coordinator."""
         task = self._loop.create_task(self._carry_out(order))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _carry_out(self, order: OwnerCall) -> None:
+    async def _carry_out(self, order: RemoteCall) -> None:
         value, error = None, None
         try:
             value = await self._orders[order.method](*order.arguments)
@@ -573,7 +573,7 @@ class OwnBranches:
                 self._send_reports()
 
     def _tell(self, name: str, *arguments: Any) -> None:
-        self._send(pack(FrameKind.TELL_OWNER, Told(name, arguments)))
+        self._send(pack(FrameKind.TELL_COORDINATOR, Told(name, arguments)))
 
     # -- requests of the coordinator ------------------------------------------------------------------------------
 

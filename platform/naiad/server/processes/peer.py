@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 
 from naiad.core.errors import NaiadError
-from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.server.processes.link import Link
 from naiad.server.processes.request_link import RequestLink
@@ -36,7 +36,7 @@ class Peer:
         number: int,
         sock: socket.socket,
         models: OwnModels,
-        memory: FrontendMemory,
+        memory: LinkMemory,
         send_elsewhere: Callable[[int, InferRequest, Sink], None],
         on_end: Callable[[Peer], None],
     ) -> None:

@@ -1,4 +1,4 @@
-"""The coordinator's frontend processes: started, restarted with back-off, drained and stopped together."""
+"""The processes beside the coordinator: started, restarted with back-off, drained and stopped together."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from naiad.engine.engine import Engine
 from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.frontends.metrics.families import Family, MetricType, Sample
 from naiad.frontends.tracing.tracer import Tracer
-from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.guests.memory.link_memory import LinkMemory
 from naiad.server.processes.branches import BranchProcesses, take_back
 from naiad.server.processes.link import Link
 from naiad.server.processes.messages import FrameKind, ProcessReport, error_of
 from naiad.server.processes.process_metrics import FamilySum, received_family
-from naiad.server.processes.session import FrontendSession, Service
+from naiad.server.processes.session import ProcessSession, Service
 from naiad.server.processes.spawned import SpawnedProcesses
 
-__all__ = ["FrontendPool"]
+__all__ = ["ProcessPool"]
 
 logger = logging.getLogger("naiad.frontends")
 
@@ -47,10 +47,10 @@ _EXIT_SECONDS = 1.0
 """How long a process may take to exit beyond the time that its requests have."""
 
 
-class _FrontendProcess:
-    """One frontend process, from its start to its exit."""
+class _Process:
+    """One of them, from its start to its exit."""
 
-    def __init__(self, process: subprocess.Popen[bytes], session: FrontendSession, link: Link) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], session: ProcessSession, link: Link) -> None:
         self.process = process
         self.session = session
         self.link = link
@@ -62,11 +62,11 @@ class _FrontendProcess:
         self.silent = 0  # how many pings in a row have found the one before unanswered
 
 
-class FrontendPool:
-    """All frontend processes of a server.
+class ProcessPool:
+    """The processes of a server beside the coordinator.
 
     Attributes:
-        services: See `FrontendSession`; to be complete before `start`.
+        services: See `ProcessSession`; to be complete before `start`.
         restart_count: How many processes were started in place of others.
         first_messages: Returns the kinds and contents of what a process gets after its configuration.
     """
@@ -74,7 +74,7 @@ class FrontendPool:
     def __init__(
         self,
         engine: Engine,
-        memory: FrontendMemory,
+        memory: LinkMemory,
         tracer: Tracer,
         count: int,
         configuration: Any,
@@ -101,7 +101,7 @@ class FrontendPool:
         self._listening: Any = None  # what a process gets to open the ports; None until it may
         self.services: dict[str, Service] = {}
         self._loop = asyncio.get_running_loop()
-        self._processes: list[_FrontendProcess | None] = [None] * count
+        self._processes: list[_Process | None] = [None] * count
         self._delays = [_FIRST_DELAY] * count
         self._restarts: dict[int, asyncio.TimerHandle] = {}
         self._is_stopping = False
@@ -178,7 +178,7 @@ class FrontendPool:
             for slot in range(len(self._processes)):
                 self._branches.disconnect(slot + 1)
 
-    def broadcast(self, kind: int, message: Any, but: FrontendSession | None = None) -> None:
+    def broadcast(self, kind: int, message: Any, but: ProcessSession | None = None) -> None:
         """Send a message to all processes, except that of one session."""
         for each in self._processes:
             if each is not None and each.session is not but:
@@ -286,15 +286,15 @@ class FrontendPool:
 
     # -- one process ----------------------------------------------------------------------------------------------
 
-    def _start(self, slot: int) -> _FrontendProcess:
+    def _start(self, slot: int) -> _Process:
         process, own = self._spawned.take()
-        session = FrontendSession(self._engine, self._memory, self._tracer, self.services, self._on_report, take_back)
+        session = ProcessSession(self._engine, self._memory, self._tracer, self.services, self._on_report, take_back)
 
         def on_end() -> None:
             self._on_end(slot, started)
 
         link = Link(own, self._loop, session.on_frame, on_end, session.to_branches.on_received)
-        started = self._processes[slot] = _FrontendProcess(process, session, link)
+        started = self._processes[slot] = _Process(process, session, link)
         session.connect(link)
         session.send(FrameKind.CONFIGURATION, (slot + 1, self._configuration))
         if self._branches is not None:
@@ -306,7 +306,7 @@ class FrontendPool:
             self._listen(started)
         return started
 
-    def _join(self, slot: int, session: FrontendSession) -> None:
+    def _join(self, slot: int, session: ProcessSession) -> None:
         """Give a process that starts a link to each of the others."""
         for other, each in enumerate(self._processes):
             if each is not None and each.session is not session:
@@ -316,10 +316,10 @@ class FrontendPool:
                 for end in ends:
                     end.close()
 
-    def _listen(self, each: _FrontendProcess) -> None:
+    def _listen(self, each: _Process) -> None:
         each.session.send(FrameKind.LISTEN, self._listening)
 
-    def _on_report(self, session: FrontendSession, report: ProcessReport) -> None:
+    def _on_report(self, session: ProcessSession, report: ProcessReport) -> None:
         each = next(each for each in self._processes if each is not None and each.session is session)
         if report.families is not None:
             each.families = report.families
@@ -334,7 +334,7 @@ class FrontendPool:
             each.ready.set_result(report.started)
             logger.info("process %d of the server serves (pid %d)", self._number_of(each), each.process.pid)
 
-    def _on_end(self, slot: int, each: _FrontendProcess) -> None:
+    def _on_end(self, slot: int, each: _Process) -> None:
         """A process has closed its end of the link: it exits, or has exited."""
         each.session.close()
         self._sum.retire(each.families)
@@ -353,7 +353,7 @@ class FrontendPool:
             return
         exited.add_done_callback(lambda done: self._restart_later(slot, each, done.result()))
 
-    def _restart_later(self, slot: int, each: _FrontendProcess, status: int) -> None:
+    def _restart_later(self, slot: int, each: _Process, status: int) -> None:
         if self._is_stopping:
             return
         if time.monotonic() - each.started >= _STABLE_SECONDS:
@@ -401,10 +401,10 @@ class FrontendPool:
                     each.process.kill()
         self._watch_later()
 
-    def _number_of(self, each: _FrontendProcess) -> int:
+    def _number_of(self, each: _Process) -> int:
         return self._processes.index(each) + 1
 
-    def _exit_of(self, each: _FrontendProcess) -> asyncio.Future[int]:
+    def _exit_of(self, each: _Process) -> asyncio.Future[int]:
         """The exit status of a process that is about to exit."""
         if each.exited is None:
             each.exited = self._loop.run_in_executor(None, each.process.wait)

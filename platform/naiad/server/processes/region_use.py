@@ -1,4 +1,4 @@
-"""Tensors in GPU memory of clients, in requests between a frontend process and the owner: regions by their names.
+"""Tensors in GPU memory of clients, in requests of a process to the coordinator: regions by their names.
 
 Both processes know the regions (`shared_regions`). The owner makes the request with its own ones, which stay in use as
 long as guests use them.

@@ -27,7 +27,7 @@ from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.tickets import KEY_BITS, ticket_of
 from naiad.guests.calls import ModelCall
-from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.delivery import send_safely
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse, RejectableSink, Sink
 from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
@@ -38,7 +38,7 @@ from naiad.server.processes.link import Link
 from naiad.server.processes.messages import (
     CallResult,
     FrameKind,
-    OwnerCall,
+    RemoteCall,
     TracedArrival,
     VersionRoute,
     error_of,
@@ -114,7 +114,7 @@ class RemoteEngine:
         self.on_command: Callable[[int, Any], None] = lambda *_: None
         self.branches: OwnBranches | None = None
         self.session: RequestSession | None = None
-        self._shared: tuple[OwnModels, FrontendMemory] | None = None
+        self._shared: tuple[OwnModels, LinkMemory] | None = None
         self.peers: dict[int, Peer] = {}
         self._sought: dict[tuple[str, int], asyncio.Task[None]] = {}  # routes that the coordinator was asked for
         self._sent_elsewhere: _Sent = {}  # where requests have gone from where they were first, by their first tickets
@@ -160,7 +160,7 @@ class RemoteEngine:
         link = self.requests.open_link()
         number = next(self._call_numbers)
         self._calls[number] = None
-        link.send(pack(FrameKind.CALL, OwnerCall(number, method, arguments, keywords)))
+        link.send(pack(FrameKind.CALL, RemoteCall(number, method, arguments, keywords)))
         self.requests.blocking += 1
         try:
             while self._calls[number] is None:
@@ -185,7 +185,7 @@ class RemoteEngine:
         number = next(self._call_numbers)
         waiting = self._loop.create_future()
         self._calls[number] = waiting
-        link.send(pack(FrameKind.CALL, OwnerCall(number, method, arguments, keywords)))
+        link.send(pack(FrameKind.CALL, RemoteCall(number, method, arguments, keywords)))
         try:
             return await waiting
         finally:
@@ -488,7 +488,7 @@ class RemoteEngine:
 
     # -- other processes ------------------------------------------------------------------------------------------
 
-    def share_branches(self, memory: FrontendMemory) -> None:
+    def share_branches(self, memory: LinkMemory) -> None:
         """Take requests of other processes to branches of this one from now on.
 
         Args:

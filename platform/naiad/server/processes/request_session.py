@@ -24,7 +24,7 @@ from naiad.engine.serving.pending import ForwardedRequest
 from naiad.engine.tickets import ticket_of
 from naiad.frontends.regions import RegionPart
 from naiad.frontends.tracing.tracer import Tracer
-from naiad.guests.memory.frontend_memory import FrontendMemory, SharedInputs
+from naiad.guests.memory.link_memory import LinkMemory, SharedInputs
 from naiad.guests.tensors import TensorLayout
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.device_bytes import device_bytes
@@ -212,7 +212,7 @@ class _OwnedTemplate:
 
 
 class _SessionSink:
-    """Sends the responses to one request to the frontend process."""
+    """Sends the responses to one request to the other process."""
 
     __slots__ = ("_number", "_send")
 
@@ -236,7 +236,7 @@ class RequestSession:
     def __init__(
         self,
         models: OwnModels,
-        memory: FrontendMemory,
+        memory: LinkMemory,
         tracer: Tracer | None = None,
         find_part: Callable[[str, int, int], RegionPart] | None = None,
     ) -> None:

@@ -15,13 +15,13 @@ from naiad.engine.engine import Engine
 from naiad.engine.served import Target
 from naiad.frontends.regions import RegionPart
 from naiad.frontends.tracing.tracer import Tracer
-from naiad.guests.memory.frontend_memory import FrontendMemory
+from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.server.processes.link import Link
 from naiad.server.processes.messages import (
     CallResult,
     FrameKind,
-    OwnerCall,
+    RemoteCall,
     UsedRegions,
     VersionRoute,
     error_fields,
@@ -74,7 +74,7 @@ class _EngineModels:
         return self._engine.submit(request, sink)
 
 
-class FrontendSession:
+class ProcessSession:
     """One other process, as the coordinator sees it.
 
     Attributes:
@@ -87,10 +87,10 @@ class FrontendSession:
     def __init__(
         self,
         engine: Engine,
-        memory: FrontendMemory,
+        memory: LinkMemory,
         tracer: Tracer,
         services: Mapping[str, Service],
-        on_report: Callable[[FrontendSession, Any], None],
+        on_report: Callable[[ProcessSession, Any], None],
         on_gone: Callable[[int, InferRequest, Sink], None] | None = None,
     ) -> None:
         """A session without a link; see `connect`.
@@ -132,7 +132,7 @@ class FrontendSession:
             FrameKind.PONG: self._on_pong,
             FrameKind.USED_REGIONS: self._on_used_regions,
             FrameKind.ORDERED: lambda payload: self.on_branch_message(FrameKind.ORDERED, unpack(payload)),
-            FrameKind.TELL_OWNER: lambda payload: self.on_branch_message(FrameKind.TELL_OWNER, unpack(payload)),
+            FrameKind.TELL_COORDINATOR: self._on_told,
         }
         self.on_routes_changed = self.requests.on_routes_changed
         self.forget_segment = self.requests.forget_segment
@@ -241,7 +241,7 @@ class FrontendSession:
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def _on_call(self, payload: bytes) -> None:
-        call: OwnerCall = unpack(payload)
+        call: RemoteCall = unpack(payload)
         try:
             service = self._services.get(call.method) or self._door[call.method]
             value = service(*call.arguments, **call.keywords)
@@ -259,7 +259,7 @@ class FrontendSession:
         else:
             self._reply(call.number, value, None)
 
-    async def _reply_later(self, call: OwnerCall, result: Awaitable[Any]) -> None:
+    async def _reply_later(self, call: RemoteCall, result: Awaitable[Any]) -> None:
         try:
             value = await result
         except NaiadError as error:
@@ -274,8 +274,8 @@ class FrontendSession:
         result = CallResult(number, value, None if error is None else error_fields(error))
         try:
             self.send(FrameKind.RESULT, result)
-        except Exception as problem:  # a frontend process, or one of its clients, waits for the result
-            logger.exception("cannot pack the result of a call of a frontend process")
+        except Exception as problem:  # another process, or one of its clients, waits for the result
+            logger.exception("cannot pack the result of a call of another process")
             failure = error_fields(unexpected_error("return the result of a call", problem))
             self.send(FrameKind.RESULT, CallResult(number, None, failure))
 
@@ -294,6 +294,9 @@ class FrontendSession:
             row=None if found.direct is None else found.direct.row,
             home=None if found.direct is None else found.direct.home,
         )
+
+    def _on_told(self, payload: bytes) -> None:
+        self.on_branch_message(FrameKind.TELL_COORDINATOR, unpack(payload))
 
     def _on_process_report(self, payload: bytes) -> None:
         self._on_report(self, unpack(payload))

@@ -49,7 +49,7 @@ class ReturnedRegions(NamedTuple):
 
 
 class FrontendProcesses(Protocol):
-    """All frontend processes, as the coordinator's registry needs them."""
+    """The processes beside the coordinator, as the coordinator's registry needs them."""
 
     def broadcast(self, kind: int, message: Any) -> None:
         """Send a message to all of them."""
@@ -119,7 +119,7 @@ class SharedRegions:
             if not names:
                 return
             taken = set(await self._processes.take_regions(names))
-            # Guests may use a region of GPU memory beyond the request that frontend processes know.
+            # Guests may use a region of GPU memory beyond the request that other processes know.
             used = sorted(taken.union(each for each in names if each not in taken and not self._regions.take(each)))
             self._processes.broadcast(FrameKind.RETURN_REGIONS, ReturnedRegions(names, used))
         await self._processes.wait_sent()
@@ -128,7 +128,7 @@ class SharedRegions:
 
 
 class RemoteRegions:
-    """Implements `RegionRegistry` in a frontend process. Each use first takes in the changes that were announced."""
+    """Implements `RegionRegistry` in a process beside the coordinator. Each use first takes in announced changes."""
 
     def __init__(self, engine: RemoteEngine, *, is_allowed: bool) -> None:
         """No regions; `is_allowed` as for `ClientRegions`."""

@@ -1,4 +1,4 @@
-"""Starts frontend processes, also before they are needed: they import their modules while models load."""
+"""Starts processes beside the coordinator, also before they are needed: they import their modules while models load."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SpawnedProcess(NamedTuple):
 
 
 class SpawnedProcesses:
-    """Frontend processes that were started and have nothing to serve yet."""
+    """Processes that were started and have nothing to serve yet."""
 
     def __init__(self) -> None:
         self._waiting: deque[SpawnedProcess] = deque()

@@ -1,4 +1,4 @@
-"""Stored responses of OpenAI's API, kept by the owner: a client may continue one over a connection to any process."""
+"""Stored responses of OpenAI's API, kept by the coordinator: a client may continue one in any process."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from naiad_llm.openai.responses.store import StoredResponse
 
 
 class RemoteResponses:
-    """Implements `StoredResponses` in a frontend process."""
+    """Implements `StoredResponses` in a process beside the coordinator."""
 
     def __init__(self, ask: Callable[..., Any]) -> None:
-        """Responses that the owner keeps; *ask* calls one of its functions by name and returns the result."""
+        """Responses that the coordinator keeps; *ask* calls one of its functions by name and returns the result."""
         self._ask = ask
 
     def add(self, response_id: str, response: StoredResponse) -> bool:
-        """See `StoredResponses`. It returns once the owner has the response, which the client gets after that."""
+        """See `StoredResponses`. It returns once the coordinator has the response, which the client gets after that."""
         return bool(self._ask("store_response", response_id, response))
 
     def find(self, response_id: str, owner: bytes) -> StoredResponse | None:
