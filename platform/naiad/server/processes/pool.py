@@ -47,7 +47,7 @@ _EXIT_SECONDS = 1.0
 """How long a process may take to exit beyond the time that its requests have."""
 
 
-class _Process:
+class _RunningProcess:
     """One of them, from its start to its exit."""
 
     def __init__(self, process: subprocess.Popen[bytes], session: ProcessSession, link: Link) -> None:
@@ -101,7 +101,7 @@ class ProcessPool:
         self._listening: Any = None  # what a process gets to open the ports; None until it may
         self.services: dict[str, Service] = {}
         self._loop = asyncio.get_running_loop()
-        self._processes: list[_Process | None] = [None] * count
+        self._processes: list[_RunningProcess | None] = [None] * count
         self._delays = [_FIRST_DELAY] * count
         self._restarts: dict[int, asyncio.TimerHandle] = {}
         self._is_stopping = False
@@ -286,7 +286,7 @@ class ProcessPool:
 
     # -- one process ----------------------------------------------------------------------------------------------
 
-    def _start(self, slot: int) -> _Process:
+    def _start(self, slot: int) -> _RunningProcess:
         process, own = self._spawned.take()
         session = ProcessSession(self._engine, self._memory, self._tracer, self.services, self._on_report, take_back)
 
@@ -294,7 +294,7 @@ class ProcessPool:
             self._on_end(slot, started)
 
         link = Link(own, self._loop, session.on_frame, on_end, session.to_branches.on_received)
-        started = self._processes[slot] = _Process(process, session, link)
+        started = self._processes[slot] = _RunningProcess(process, session, link)
         session.connect(link)
         session.send(FrameKind.CONFIGURATION, (slot + 1, self._configuration))
         if self._branches is not None:
@@ -316,7 +316,7 @@ class ProcessPool:
                 for end in ends:
                     end.close()
 
-    def _listen(self, each: _Process) -> None:
+    def _listen(self, each: _RunningProcess) -> None:
         each.session.send(FrameKind.LISTEN, self._listening)
 
     def _on_report(self, session: ProcessSession, report: ProcessReport) -> None:
@@ -334,7 +334,7 @@ class ProcessPool:
             each.ready.set_result(report.started)
             logger.info("process %d of the server serves (pid %d)", self._number_of(each), each.process.pid)
 
-    def _on_end(self, slot: int, each: _Process) -> None:
+    def _on_end(self, slot: int, each: _RunningProcess) -> None:
         """A process has closed its end of the link: it exits, or has exited."""
         each.session.close()
         self._sum.retire(each.families)
@@ -353,7 +353,7 @@ class ProcessPool:
             return
         exited.add_done_callback(lambda done: self._restart_later(slot, each, done.result()))
 
-    def _restart_later(self, slot: int, each: _Process, status: int) -> None:
+    def _restart_later(self, slot: int, each: _RunningProcess, status: int) -> None:
         if self._is_stopping:
             return
         if time.monotonic() - each.started >= _STABLE_SECONDS:
@@ -401,10 +401,10 @@ class ProcessPool:
                     each.process.kill()
         self._watch_later()
 
-    def _number_of(self, each: _Process) -> int:
+    def _number_of(self, each: _RunningProcess) -> int:
         return self._processes.index(each) + 1
 
-    def _exit_of(self, each: _Process) -> asyncio.Future[int]:
+    def _exit_of(self, each: _RunningProcess) -> asyncio.Future[int]:
         """The exit status of a process that is about to exit."""
         if each.exited is None:
             each.exited = self._loop.run_in_executor(None, each.process.wait)
