@@ -439,13 +439,19 @@ class Spreading:
 
     def _take_back(self, key: int, request: InferRequest, sink: Sink) -> None:
         """A branch is not idle any more: the request waits here."""
-        try:
-            self._admission.start(key, request, sink)
-        except NaiadError as error:
-            of = request.model_name, request.model_version, request.request_id
-            send_safely(sink, InferResponse(*of, error=without_frames(error)), True, of)
-        else:
+        if wait_again(self._admission, key, request, sink):
             self._waiting.add(key)
+
+
+def wait_again(admission: Admission, key: int, request: InferRequest, sink: Sink) -> bool:
+    """Let a request that another process has not taken wait here; whether it does, else it has got its error."""
+    try:
+        admission.start(key, request, sink)
+    except NaiadError as error:
+        of = request.model_name, request.model_version, request.request_id
+        send_safely(sink, InferResponse(*of, error=without_frames(error)), True, of)
+        return False
+    return True
 
 
 def is_movable(request: InferRequest) -> bool:

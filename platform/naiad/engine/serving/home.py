@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from naiad.core.errors import NaiadError, without_frames
 from naiad.engine.serving.admission import Admission
-from naiad.engine.serving.branches import Branches
+from naiad.engine.serving.branches import Branches, wait_again
 from naiad.engine.serving.tracker import RequestTracker
-from naiad.protocol.delivery import send_safely
-from naiad.protocol.inference import InferRequest, InferResponse, Sink
+from naiad.protocol.inference import InferRequest, Sink
 
 __all__ = ["HomeRequests"]
 
@@ -81,11 +79,6 @@ class HomeRequests:
 
     def _take_back(self, key: int, request: InferRequest, sink: Sink) -> None:
         """The home's process does not have the version: the request waits here until it does."""
-        try:
-            self._admission.start(key, request, sink)
-        except NaiadError as error:
-            of = request.model_name, request.model_version, request.request_id
-            send_safely(sink, InferResponse(*of, error=without_frames(error)), True, of)
-            return
-        if self._sending is None and not self._is_closed:
+        is_waiting = wait_again(self._admission, key, request, sink)
+        if is_waiting and self._sending is None and not self._is_closed:
             self._sending = self._loop.call_later(_AGAIN_SECONDS, self._send_waiting)
