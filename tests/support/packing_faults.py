@@ -2,8 +2,8 @@
 
     unpackable          EXECUTE, to the guest; also the check of single requests of a batch
     unpackable result   RESULT, to the guest that made the call
-    unpackable ticket   the ticket of a frontend process
-    unpackable reply    the message of the owner with the response, to the frontend process
+    unpackable ticket   the message of one process with the request, to the process with the model
+    unpackable reply    the message of that with the response
     unpackable body     the body of the response to `generate`
 
 Also: the REPLY to a query about a model `unpackable`. Everything else is the server as it is.
@@ -21,10 +21,10 @@ TICKET_ID = b"unpackable ticket"
 
 
 def install() -> None:
-    """Install the faults in this process; it may be the owner or a frontend process."""
+    """Install the faults in this process of the server."""
     from naiad.frontends.kserve_http import generate
     from naiad.guests import exchange, result_queue, worker
-    from naiad.server.processes import request_link
+    from naiad.server.processes import request_link, request_session
 
     def raise_for(module: Any, name: str, is_faulty: Any) -> None:
         packed = getattr(module, name)
@@ -47,12 +47,7 @@ def install() -> None:
     raise_for(generate, "generate_response", lambda response: response.request_id == "unpackable body")
     request_link.SHORT_REQUEST_FRAME = _FaultyTicket(request_link.SHORT_REQUEST_FRAME)  # type: ignore[assignment] # as long as it packs
 
-
-def install_in_owner() -> None:
-    """Install what concerns the process that owns the models, and have the frontend processes install the rest."""
-    from naiad.server.processes import request_session, spawned
-
-    def is_faulty(response: Any) -> bool:
+    def is_unpackable(response: Any) -> bool:
         return response is not None and response.error is None and response.request_id == "unpackable reply"
 
     respond, respond_forwarded = (
@@ -61,7 +56,7 @@ def install_in_owner() -> None:
     )
 
     def faulty(self: Any, number: int, response: Any, final: bool) -> None:
-        if is_faulty(response):
+        if is_unpackable(response):
             raise struct.error(CAUSE)
         respond(self, number, response, final)
 
@@ -72,17 +67,23 @@ def install_in_owner() -> None:
 
     request_session.RequestSession._respond = faulty  # type: ignore[method-assign] # the fault
     request_session.RequestSession.respond_forwarded = faulty_forwarded  # type: ignore[method-assign] # the fault
+
+
+def install_in_others() -> None:
+    """Have the other processes of the server install the faults, too."""
+    from naiad.server.processes import spawned
+
     start = spawned.start_own_code
 
     def start_faulty(_function: str, *arguments: Any, **keywords: Any) -> Any:
-        return start(f"{Path(__file__).stem}:serve_frontend", *arguments, **keywords)
+        return start(f"{Path(__file__).stem}:serve_faulty", *arguments, **keywords)
 
     sys.path.insert(0, str(Path(__file__).parent))  # which the process gets
     spawned.start_own_code = start_faulty
 
 
-def serve_frontend(descriptor: int) -> None:
-    """What a frontend process runs in place of its own function."""
+def serve_faulty(descriptor: int) -> None:
+    """What another process runs in place of its own function."""
     install()
     from naiad.server.further_process import main
 
@@ -102,7 +103,7 @@ class _FaultyTicket:
 
 if __name__ == "__main__":
     install()
-    install_in_owner()
+    install_in_others()
     from naiad.cli.main import main_tritonserver
 
     sys.exit(main_tritonserver())

@@ -211,7 +211,7 @@ def test_a_response_whose_body_cannot_be_made_is_an_error(server: ServerProcess)
 
 
 def test_a_message_that_processes_of_the_server_cannot_pack_is_an_error(server: ServerProcess) -> None:
-    """The coordinator has nothing to pack: requests over connections to it are answered."""
+    """The process with the model has nothing to pack: requests over connections to it are answered."""
     is_split = bool(server.others())
     found = Counter[str]()
     for _ in range(
