@@ -28,7 +28,7 @@ from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind, parse_value
 from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.core.errors import NaiadError, OptionError, RepositoryError, ResolutionError
-from naiad.core.gpus import find_gpus
+from naiad.core.gpus import may_have_gpus
 from naiad.engine.lifecycle.placement import LoadFacts, Placement, describe_placement, place_instances
 from naiad.environments.store.opening import open_store
 from naiad.models.repository.layout import ModelFiles, available_versions, models_named, versions_to_load
@@ -169,7 +169,7 @@ def _placement(config: ModelConfig, resolution: Resolution, options: ServerOptio
         is_on_demand=or_default(config.settings.is_on_demand, is_demand),
         is_cached=bool(options.cache.size),
         is_rate_limited=options.rate_limit.resources is not None,
-        has_gpus=bool(find_gpus()),
+        has_gpus=may_have_gpus(),
     )
     return place_instances(config, facts, options.general.processes)
 

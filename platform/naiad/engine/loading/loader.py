@@ -31,7 +31,7 @@ from naiad.config.model.validate import validate
 from naiad.config.server.guest_user import GuestUser, GuestUserRange
 from naiad.core.errors import ModelError, ResolutionError
 from naiad.core.file_content import find_unfetched
-from naiad.core.gpus import find_gpus
+from naiad.core.gpus import may_have_gpus
 from naiad.core.logs import logged_levels
 from naiad.engine.ensembles.version import EnsembleVersion
 from naiad.engine.lifecycle.placement import (
@@ -447,7 +447,7 @@ class Loader:
             is_debugged=debugged is not None and debugged[0] == config.name,
             is_cached=self._settings.is_caching,
             is_rate_limited=self._settings.limiter is not None,
-            has_gpus=self._settings.branches is not None and bool(find_gpus()),
+            has_gpus=self._settings.branches is not None and may_have_gpus(),
         )
 
     def _is_model_shared(self, config: ModelConfig, resolution: Resolution) -> bool:
