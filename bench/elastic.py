@@ -122,6 +122,7 @@ def main() -> int:
         limit = options.memory_mib * _MIB
         command = [
             str(Path(sys.executable).with_name("tritonserver")),
+            f"--processes={options.processes}",
             *("--model-control-mode=demand", f"--models-memory={limit}", "--prewarm=true"),
         ]
         with running(Program(OURS, command, {}), work / "models", work) as server:
@@ -182,10 +183,11 @@ def section(outcome: Outcome, options: argparse.Namespace) -> str:
             _verdict(outcome.down < _IDLE_SECONDS + _SCALE_TARGET),
         ),
     ]
+    processes = f" of {options.processes} processes" if options.processes > 1 else ""
     introduction = (
-        f"{written_by('bench.elastic')} {options.models:,} models on one server, {options.rate} requests a second for "
-        f"{options.seconds:g} s by a Zipf law (exponent {_EXPONENT}): the first {_HOT} models get {share:.0%}. Guests "
-        "are forked (`--prewarm=true`). A first answer is the first one of a process, from sending the request on."
+        f"{written_by('bench.elastic')} {options.models:,} models on one server{processes}, {options.rate} requests a "
+        f"second for {options.seconds:g} s by a Zipf law (exponent {_EXPONENT}): the first {_HOT} models get {share:.0%}. "
+        "Guests are forked (`--prewarm=true`). A first answer is the first one of a process, from sending the request on."
     )
     figures = table(("", "measured", "target", "met"), rows)
     return f"{ELASTIC_BEGIN}\n\n## Models on demand\n\n{introduction}\n\n{figures}\n\n{ELASTIC_END}"
@@ -203,6 +205,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.elastic", description=__doc__)
     parser.add_argument("--seconds", type=float, default=300, help="how long requests are sent")
     parser.add_argument("--models", type=int, default=1000)
+    parser.add_argument("--processes", type=int, default=1, help="--processes of the server")
     parser.add_argument("--memory-mib", type=int, default=512, help="--models-memory of the server")
     parser.add_argument("--rate", type=int, default=50, help="requests per second of all clients together")
     parser.add_argument("--clients", type=int, default=8)

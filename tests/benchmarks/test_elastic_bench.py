@@ -10,7 +10,7 @@ import pytest
 from bench import elastic
 
 MIB = 1 << 20
-OPTIONS = argparse.Namespace(models=1000, memory_mib=512, rate=50, seconds=120.0)
+OPTIONS = argparse.Namespace(models=1000, memory_mib=512, rate=50, seconds=120.0, processes=1)
 
 
 def outcome(**more):
@@ -51,3 +51,8 @@ def test_the_section_has_each_figure_with_its_target():
 def test_a_missed_target_is_shown():
     made = elastic.section(outcome(errors=["m: 503"], memory=[600 * MIB], cold=[0.7], up=3.0), OPTIONS)
     assert made.count("**no**") == 4
+
+
+def test_the_section_says_how_many_processes_the_server_had() -> None:
+    several = argparse.Namespace(**{**vars(OPTIONS), "processes": 4})
+    assert "1,000 models on one server of 4 processes, 50 requests" in elastic.section(outcome(), several)
