@@ -186,8 +186,9 @@ def section(outcome: Outcome, options: argparse.Namespace) -> str:
     processes = f" of {options.processes} processes" if options.processes > 1 else ""
     introduction = (
         f"{written_by('bench.elastic')} {options.models:,} models on one server{processes}, {options.rate} requests a "
-        f"second for {options.seconds:g} s by a Zipf law (exponent {_EXPONENT}): the first {_HOT} models get {share:.0%}. "
-        "Guests are forked (`--prewarm=true`). A first answer is the first one of a process, from sending the request on."
+        f"second for {options.seconds:g} s by a Zipf law (exponent {_EXPONENT}): the first {_HOT} models get "
+        f"{share:.0%}. Guests are forked (`--prewarm=true`). A first answer is the first one of a process, from "
+        "sending the request on."
     )
     figures = table(("", "measured", "target", "met"), rows)
     return f"{ELASTIC_BEGIN}\n\n## Models on demand\n\n{introduction}\n\n{figures}\n\n{ELASTIC_END}"

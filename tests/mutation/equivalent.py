@@ -29,14 +29,14 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "`submit` sets it before a response can come"
     ),
     (
-        "platform/naiad/engine/ensembles/version.py",
-        "EnsembleVersion.__init__",
+        "platform/naiad/engine/ensembles/execution.py",
+        "EnsembleExecution.__init__",
         "itertools.count(1)",
         "itertools.count(2)",
     ): ("keys of requests only have to differ"),
     (
-        "platform/naiad/engine/ensembles/version.py",
-        "EnsembleVersion.stop",
+        "platform/naiad/engine/ensembles/execution.py",
+        "EnsembleExecution.stop",
         "loop.time() < deadline",
         "loop.time() <= deadline",
     ): "no loop's clock stands still at exactly that time",
