@@ -20,7 +20,8 @@ from naiad_stub.load_spec import NativeCode
 
 from naiad.config.model.model_config import ModelConfig, instance_groups, instance_names
 from naiad.config.model.render import to_json
-from naiad.core.errors import GuestExitedError, NaiadError, NotReadyError, fresh
+from naiad.core.errors import GuestExitedError, NaiadError, NotReadyError
+from naiad.core.gathering import finish_all
 from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.lifecycle.recovery import RecoveryTrials
 from naiad.engine.lifecycle.restart import RestartPolicy
@@ -310,10 +311,7 @@ class ModelVersion:
         if self.branches is None:
             await self._start_all(self.instances)
             return
-        starts = (self._start_all(self.instances), self.branches.start())
-        for result in await asyncio.gather(*starts, return_exceptions=True):
-            if isinstance(result, BaseException):
-                raise fresh(result)
+        await finish_all((self._start_all(self.instances), self.branches.start()))
 
     async def stop(self, timeout: float) -> None:
         """Let requests in flight finish within *timeout* seconds, cancelled ones within five; then end all guests."""
@@ -421,10 +419,7 @@ class ModelVersion:
             await self.add_instances(change)
             return
         config = change.config.message.SerializeToString()
-        starts = (self.add_instances(change), self.branches.add_instances(config, shares))
-        for result in await asyncio.gather(*starts, return_exceptions=True):
-            if isinstance(result, BaseException):
-                raise fresh(result)
+        await finish_all((self.add_instances(change), self.branches.add_instances(config, shares)))
 
     def begin_change(self, config: ModelConfig, specs: Iterable[LaunchSpec], kept: Collection[str]) -> InstanceChange:
         """Begin a change of the instances of this process; see `change_instances`."""
@@ -519,10 +514,7 @@ class ModelVersion:
 
     async def _start_all(self, instances: Sequence[Instance]) -> None:
         """Start instances; raises the first failure when all have ended."""
-        results = await asyncio.gather(*(instance.start() for instance in instances), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise fresh(result)
+        await finish_all(instance.start() for instance in instances)
 
     @property
     def is_idle(self) -> bool:

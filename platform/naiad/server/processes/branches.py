@@ -14,7 +14,8 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from naiad.core.errors import Code, NaiadError, NotReadyError, fresh, without_frames
+from naiad.core.errors import Code, NaiadError, NotReadyError, without_frames
+from naiad.core.gathering import finish_all
 from naiad.core.logs import log_guest_line
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.lifecycle.placement import COORDINATOR
@@ -213,9 +214,7 @@ class VersionBranches:
         """See `Branches`."""
         self.is_open = True
         starts = [self._start_in(number) for number in self._branches]
-        for result in await asyncio.gather(*starts, return_exceptions=True):
-            if isinstance(result, BaseException) and not isinstance(result, _ProcessEndedError):
-                raise fresh(result)
+        await finish_all(starts, except_for=(_ProcessEndedError,))
 
     async def _start_in(self, number: int) -> None:
         order = self._order._replace(specs=self._branches[number].specs)
@@ -308,9 +307,7 @@ class VersionBranches:
             for number, share in self._change.shares.items()
             if number not in starting
         ]
-        for result in await asyncio.gather(*starts, return_exceptions=True):
-            if isinstance(result, BaseException) and not isinstance(result, _ProcessEndedError):
-                raise fresh(result)
+        await finish_all(starts, except_for=(_ProcessEndedError,))
         if not self.is_open:
             raise NotReadyError(f"model '{self._of[0]}' is being unloaded")
 

@@ -33,7 +33,7 @@ class FarTrace:
         self._report(*self.of, queued, laid_out, started, ended, done)
 
     on_composed = on_computed
-    """Branches have neither ensembles nor caches."""
+    """An ensemble or a cache that answers it measures the same five times."""
 
     def start_child(self, request: InferRequest, sink: Sink) -> Sink:  # noqa: ARG002 - see `Trace`
         """The sink itself: calls go to the coordinator, where the child begins."""
