@@ -12,6 +12,7 @@ TRITON_SERVER_ESCAPE_LOG_MESSAGES=0 disables this.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import logging
@@ -19,11 +20,13 @@ import re
 import sys
 import time
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from naiad.core.log_writer import DirectWriter, FileDestination, LogWriter, QueuedWriter, StreamDestination
 
@@ -35,6 +38,7 @@ __all__ = [
     "LogLine",
     "LogSettings",
     "RecentLines",
+    "ServerLine",
     "configure",
     "escapes_messages",
     "log_block",
@@ -52,6 +56,8 @@ _KEPT_CHARACTERS = 2000
 _KEPT_BYTES = 16 << 20
 _LINE_OVERHEAD = 200
 """About what a line takes beside its text."""
+_PASS_ON_SECONDS = 0.05
+"""Time between two deliveries of lines to another process: a busy log is passed on in few messages."""
 _NEVER = logging.CRITICAL + 1
 
 GUEST_LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR, 3: logging.DEBUG}
@@ -107,7 +113,7 @@ class ActiveLog:
         self._loggers = [logging.getLogger(ROOT), *([logging.getLogger()] if of_libraries else [])]
         self._logger = logging.getLogger(ROOT)
         self.is_verbose = False
-        self._recent: list[RecentLines] = []
+        self._kept: list[logging.Handler] = []
         _open_logs.add(self)
         self.apply(settings)
         for logger in self._loggers:
@@ -146,8 +152,19 @@ class ActiveLog:
         """Keep the last lines in memory from now on, until the log is closed."""
         recent = RecentLines()
         self._logger.addHandler(recent)
-        self._recent.append(recent)
+        self._kept.append(recent)
         return recent
+
+    def pass_on(self, deliver: Callable[[Sequence[ServerLine]], None]) -> None:
+        """Deliver the lines of the server from now on, until the log is closed, to the process that keeps them.
+
+        Args:
+            deliver: Called on the running event loop with the lines of the last moments, oldest first: at most 2000,
+                since older ones would be dropped by `RecentLines`, too. Lines of guests are not among them.
+        """
+        passing = _LinesInPassing(deliver, asyncio.get_running_loop())
+        self._logger.addHandler(passing)
+        self._kept.append(passing)
 
     def reopen(self) -> None:
         """Open the log file again by its name, after it was renamed; stderr stays as it is. Does not block."""
@@ -156,8 +173,9 @@ class ActiveLog:
     def close(self) -> None:
         """Write what is queued, for a bounded time, close the file, and restore `logging`."""
         _open_logs.remove(self)
-        for recent in self._recent:
-            self._logger.removeHandler(recent)
+        for kept in self._kept:
+            self._logger.removeHandler(kept)
+            kept.close()
         for logger in self._loggers:
             logger.removeHandler(self._handler)
         self._handler.close()
@@ -207,6 +225,20 @@ class _OpenLogs:
 _open_logs = _OpenLogs()
 
 
+class ServerLine(NamedTuple):
+    """A line that the server itself wrote, in whichever of its processes.
+
+    Attributes:
+        time: In seconds since the epoch.
+        level: `I`, `W` or `E`.
+        text: Its text, cut after 2000 characters.
+    """
+
+    time: float
+    level: str
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class LogLine:
     """One line of the log, as `RecentLines` keeps it.
@@ -241,17 +273,21 @@ class RecentLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the line of *record*."""
-        arguments = record.args
-        if isinstance(arguments, tuple) and arguments and isinstance(arguments[0], GuestName):
-            guest = arguments[0]
-            source = guest.instance or guest.model
-            self._keep_of_guest(guest.model, self._line(record, source, str(arguments[-1])))
-            return
+        guest = _guest_of(record)
+        if guest is not None:
+            assert isinstance(record.args, tuple)
+            line = ServerLine(record.created, _letter(record.levelno), str(record.args[-1])[:_KEPT_CHARACTERS])
+            self._keep_of_guest(guest.model, self._numbered(line, guest.instance or guest.model))
+        elif (own := _server_line(record)) is not None:
+            self._server.append(self._numbered(own))
+
+    def add(self, lines: Iterable[ServerLine]) -> None:
+        """Keep lines that another process of the server wrote."""
+        self.acquire()
         try:
-            text = record.getMessage()
-        except Exception:  # noqa: BLE001 - the handler of the log reports a message that cannot be formatted
-            return
-        self._server.append(self._line(record, "", text))
+            self._server.extend(self._numbered(line) for line in lines)
+        finally:
+            self.release()
 
     def lines_about(self, model: str, after: int = 0) -> list[LogLine]:
         """The last 200 lines of a model's guests and of the server's lines that name it, oldest first.
@@ -270,9 +306,8 @@ class RecentLines(logging.Handler):
         lines = [*(line for line in own if line.number > after), *(line for line in server if named.search(line.text))]
         return sorted(lines, key=lambda line: line.number)[-_KEPT_LINES:]
 
-    def _line(self, record: logging.LogRecord, source: str, text: str) -> LogLine:
-        cut = text[:_KEPT_CHARACTERS]
-        return LogLine(next(self._numbers), record.created, _letter(record.levelno), source, cut)
+    def _numbered(self, line: ServerLine, source: str = "") -> LogLine:
+        return LogLine(next(self._numbers), line.time, line.level, source, line.text)
 
     def _keep_of_guest(self, model: str, line: LogLine) -> None:
         kept = self._guests.setdefault(model, deque())
@@ -284,6 +319,53 @@ class RecentLines(logging.Handler):
         while self._size > _KEPT_BYTES:
             _, dropped = self._guests.popitem(last=False)
             self._size -= sum(len(each.text) + _LINE_OVERHEAD for each in dropped)
+
+
+class _LinesInPassing(logging.Handler):
+    """Collects the server's lines of this process, and delivers them from time to time on its event loop."""
+
+    def __init__(self, deliver: Callable[[Sequence[ServerLine]], None], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._deliver = deliver
+        self._loop = loop
+        self._lines: deque[ServerLine] = deque(maxlen=_KEPT_SERVER_LINES)
+        self._is_due = False
+        self._last = 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Collect the line of *record*, on any thread."""
+        line = None if _guest_of(record) is not None else _server_line(record)
+        if line is None:
+            return
+        self._lines.append(line)
+        if not self._is_due:
+            self._is_due = True
+            with suppress(RuntimeError):  # the loop has ended, and with it who would get the line
+                self._loop.call_soon_threadsafe(self._deliver_later)
+
+    def close(self) -> None:
+        """Deliver what is left."""
+        super().close()
+        self._deliver_now()
+
+    def _deliver_later(self) -> None:
+        pause = self._last + _PASS_ON_SECONDS - self._loop.time()
+        if pause > 0:
+            self._loop.call_later(pause, self._deliver_now)
+        else:
+            self._deliver_now()
+
+    def _deliver_now(self) -> None:
+        self.acquire()
+        try:
+            lines = list(self._lines)
+            self._lines.clear()
+            self._is_due = False
+        finally:
+            self.release()
+        self._last = self._loop.time()
+        if lines:
+            self._deliver(lines)
 
 
 class LineFormatter(logging.Formatter):
@@ -394,6 +476,21 @@ def log_guest_record(guest: GuestName, level: int, filename: str, line_number: i
     if _guest_log.isEnabledFor(level):
         record = _guest_log.makeRecord(_guest_log.name, level, filename, line_number, "[%s] %s", (guest, text), None)
         _guest_log.handle(record)
+
+
+def _guest_of(record: logging.LogRecord) -> GuestName | None:
+    """The guest whose line a record is; None for a line of the server."""
+    arguments = record.args
+    first = arguments[0] if isinstance(arguments, tuple) and arguments else None
+    return first if isinstance(first, GuestName) else None
+
+
+def _server_line(record: logging.LogRecord) -> ServerLine | None:
+    try:
+        text = record.getMessage()
+    except Exception:  # noqa: BLE001 - the handler of the log reports a message that cannot be formatted
+        return None
+    return ServerLine(record.created, _letter(record.levelno), text[:_KEPT_CHARACTERS])
 
 
 def _letter(level: int) -> str:

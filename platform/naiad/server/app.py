@@ -125,6 +125,8 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
     _require_valid_tls(options)
     recent = log.keep_recent() if options.http.ui else None  # before the models load: the page shows why they failed
     branches = make_branches(options)
+    if branches is not None and recent is not None:
+        branches.keep_lines = recent.add
     loader = build_loader(options, branches=branches)
     engine = build_engine(options, loader)
     async with AsyncExitStack() as stack:

@@ -165,13 +165,13 @@ async def _serve(sock: socket.socket) -> None:
     name_process(role_of(number))
     rewrite_arguments(1, [b"naiad-process", str(number).encode()])
     with configure(configuration.log, is_queued=True) as log:
+        if configuration.options.http.ui:
+            log.pass_on(branches.tell_lines)  # of restarts of models, say: the page shows the log of all processes
         first: list[asyncio.Future[Any]] = [commands.listen, commands.stop]
         await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-        if not commands.stop.done() and not await _serve_ports(engine, commands, configuration, log, number):
-            link.flush()
-            return
-        await branches.stop(commands.stop.result()[1])
-        link.flush()
+        if commands.stop.done() or await _serve_ports(engine, commands, configuration, log, number):
+            await branches.stop(commands.stop.result()[1])
+    link.flush()
     with contextlib.suppress(OSError):
         sys.stderr.flush()
 

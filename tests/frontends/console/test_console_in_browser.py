@@ -221,7 +221,9 @@ def test_the_log_of_a_model_is_live(page, server):
 
 def caller_pid(server):
     document = server.get("/ui/data/model/caller/1", AUTHORIZED).json()
-    return document["instances"][0]["pid"]
+    pid = document["instances"][0]["pid"]
+    assert pid  # 0 while it is restarted: a signal to that would reach all processes of this group
+    return pid
 
 
 def test_a_model_is_unloaded_and_loaded_again(page):

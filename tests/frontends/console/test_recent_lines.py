@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 
 import pytest
 
-from naiad.core.logs import GuestName, LogSettings, RecentLines, configure, log_guest_line, log_guest_record
+from naiad.core.logs import GuestName, LogSettings, RecentLines, ServerLine, configure, log_guest_line, log_guest_record
 
 
 @pytest.fixture
@@ -59,3 +61,48 @@ def test_a_disabled_level_and_a_closed_log_keep_nothing(tmp_path):
         assert texts(recent, "m") == ["loud"]
     log_guest_record(GuestName("m", 1, "m_0", 7), logging.ERROR, "model.py", 1, "late")
     assert texts(recent, "m") == ["loud"]
+
+
+def test_lines_of_another_process_are_kept_among_the_others(recent):
+    logger = logging.getLogger("naiad.engine")
+    logger.info("loading: adder:1")
+    recent.add([ServerLine(12.5, "W", "'adder_0' is restarted in 0.1 s"), ServerLine(12.6, "E", "of another model")])
+    logger.info("unloading: adder:1")
+    found = recent.lines_about("adder")
+    assert [(line.level, line.source, line.text) for line in found] == [
+        ("I", "", "loading: adder:1"),
+        ("W", "", "'adder_0' is restarted in 0.1 s"),
+        ("I", "", "unloading: adder:1"),
+    ]
+    assert found[1].time == 12.5
+
+
+def test_lines_of_the_server_are_passed_on_from_all_threads_and_the_last_when_the_log_is_closed(tmp_path):
+    asyncio.run(pass_lines_on(tmp_path / "log"))
+
+
+async def pass_lines_on(file):
+    delivered, arrived = [], asyncio.Event()
+
+    def deliver(lines):
+        delivered.extend(lines)
+        if any(line.text == "the end" for line in lines):
+            arrived.set()
+
+    logger = logging.getLogger("naiad.engine")
+    with configure(LogSettings(file=file), of_libraries=False) as log:
+        log.pass_on(deliver)
+        thread = threading.Thread(target=lambda: [logger.warning("line %d", number) for number in range(3000)])
+        thread.start()
+        await asyncio.to_thread(thread.join)
+        log_guest_line(GuestName("m", 1, "m_0", 7), "stdout", "the coordinator gets this from elsewhere")
+        logger.error("%s", "x" * 5000)
+        logger.info("the end")
+        await asyncio.wait_for(arrived.wait(), 30)
+        logger.info("after the end")
+    assert [line.text for line in delivered[-3:]] == ["x" * 2000, "the end", "after the end"]
+    assert [line.level for line in delivered[-4:]] == ["W", "E", "I", "I"]
+    assert 2000 <= len(delivered) <= 3003
+    assert not any("elsewhere" in line.text for line in delivered)
+    logger.error("to a log that is closed")
+    assert delivered[-1].text == "after the end"

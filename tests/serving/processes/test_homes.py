@@ -51,7 +51,7 @@ def server(models: Path) -> Iterator[ServerProcess]:
         RUNS_TOGETHER,
         config="max_batch_size: 8\ndynamic_batching {}\n",
     )
-    options = (f"--processes={PROCESSES}", "--model-control-mode=explicit", "--load-model=*")
+    options = (f"--processes={PROCESSES}", "--ui", "--model-control-mode=explicit", "--load-model=*")
     with ServerProcess(models, *options, work=models.parent) as process:
         yield process
 
@@ -282,6 +282,21 @@ def test_a_guest_that_is_killed_fails_its_request_alone_and_the_others_wait_for_
     assert len(answers) == 1
     ((status, found),) = answers
     assert (status, found != str(pid)) == (200, True)
+
+
+def test_the_page_shows_what_another_process_logs_of_its_models(server: ServerProcess) -> None:
+    model = away(server)
+
+    def restarts() -> int:
+        lines = server.get(f"/ui/data/log/{model}/0").json()
+        return sum(f"'{model}_0' is restarted in" in text and level == "W" for _, _, level, _, text in lines)
+
+    before = restarts()
+    with connection(server) as made:
+        pid = int(ask(made, model, PID))
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: restarts() > before, "the line of that process")
+        until(lambda: ask(made, model, PID) != str(pid), "the next guest")
 
 
 def test_requests_wait_while_the_process_of_their_model_is_started_again(server: ServerProcess, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from naiad.core.errors import Code, NaiadError, NotReadyError, without_frames
 from naiad.core.gathering import finish_all
-from naiad.core.logs import log_guest_line
+from naiad.core.logs import ServerLine, log_guest_line
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.serving.branches import BranchCounts, BranchOrder, BranchReport, ProcessCounts
@@ -661,6 +661,7 @@ class BranchProcesses:
         processes: See `BranchMaker`.
         board: The loads of all versions in all processes.
         services: What models may use of the server; set before the first process is connected.
+        keep_lines: Called with the lines that the other processes log, if a page shows them.
     """
 
     services: ModelServices
@@ -669,6 +670,7 @@ class BranchProcesses:
         """No processes yet; *processes* is their number, the coordinator included."""
         self.processes = processes
         self.board = LoadBoard.create(processes)
+        self.keep_lines: Callable[[Sequence[ServerLine]], None] = lambda _: None
         self._running: dict[int, _BranchProcess] = {}
         self._versions: dict[int, VersionBranches] = {}
         self._numbers = itertools.count(1)
@@ -847,6 +849,8 @@ class BranchProcesses:
                 self._versions[version].log.record(*record)
         elif name == "output":
             log_guest_line(*arguments)
+        elif name == "lines":
+            self.keep_lines(*arguments)
         elif name == "taken":
             version, key, instance = arguments
             if version in self._versions:

@@ -14,6 +14,7 @@ from naiad.config.model.kept_instances import kept_names
 from naiad.config.model.model_config import ModelConfig, freeze
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import NaiadError, NotReadyError, unexpected_error
+from naiad.core.logs import ServerLine
 from naiad.engine.ensembles.execution import EnsembleExecution, graph_of
 from naiad.engine.ensembles.step import StepModels
 from naiad.engine.lifecycle.placement import COORDINATOR
@@ -423,6 +424,10 @@ class OwnBranches:
             self._tell("output", name_of(worker), stream, line)
 
         version.on_log_record, version.on_output_line = on_log_record, on_output_line
+
+    def tell_lines(self, lines: Sequence[ServerLine]) -> None:
+        """Have the coordinator keep lines of this process's log, for the page."""
+        self._tell("lines", lines)
 
     def _on_change(self, branch: OwnBranch) -> None:
         branch.on_change()
