@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 
-from naiad.core.errors import NaiadError, unexpected_error
-from naiad.protocol.inference import InferResponse, Sink
+from naiad.core.errors import NaiadError, unexpected_error, without_frames
+from naiad.protocol.inference import InferResponse, RejectableSink, Sink
 
-__all__ = ["end_failed_sink", "send_safely"]
+__all__ = ["end_failed_sink", "reject_sink", "send_safely"]
 
 logger = logging.getLogger("naiad.engine")
 
@@ -27,6 +27,14 @@ def send_safely(sink: Sink, response: InferResponse | None, final: bool, of: tup
     except Exception as error:  # noqa: BLE001 - a sink may raise anything; it is logged
         return end_failed_sink(sink, error, of)
     return None
+
+
+def reject_sink(sink: Sink, error: NaiadError, of: tuple[str, int, str] = ("", -1, "")) -> None:
+    """End a sink whose request was not accepted: see `RejectableSink`. *of* is as for `send_safely`."""
+    if isinstance(sink, RejectableSink):
+        sink.reject(error)
+    else:
+        send_safely(sink, InferResponse(*of, error=without_frames(error)), True, of)
 
 
 def end_failed_sink(sink: Sink, error: Exception, of: tuple[str, int, str]) -> NaiadError:

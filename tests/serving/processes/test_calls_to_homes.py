@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import signal
 import threading
@@ -12,12 +13,13 @@ from pathlib import Path
 
 import pytest
 from serving.processes.callers import PARENT, ask, rings, write_runner
-from serving.processes.reaching import connection_of_each
+from serving.processes.reaching import connection_of_each, metrics
 from serving.written import evaluate
 from support.server import ServerProcess
 from support.waiting import until
 
 MODELS = ("m1", "m2", "m3", "m4")
+QUEUES = ("queue_1", "queue_2", "queue_3")
 LONG = 600_000
 """Bytes of a tensor that travels in shared memory."""
 
@@ -31,7 +33,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(models: Path) -> Iterator[ServerProcess]:
     for name in MODELS:
         write_runner(models, name)
-    options = ("--processes=3", "--model-control-mode=explicit", "--load-model=*")
+    for name in QUEUES:
+        write_runner(models, name, "dynamic_batching { default_queue_policy { max_queue_size: 1 } }\n")
+    traces = ("--trace-config=level=OFF", f"--trace-config=triton,file={models.parent / 'traces'}")
+    options = ("--processes=3", "--model-control-mode=explicit", "--load-model=*", *traces)
     with ServerProcess(models, *options, work=models.parent) as process:
         yield process
 
@@ -131,6 +136,40 @@ def test_a_call_that_the_other_process_does_not_accept_ends_with_the_reason(
     expected = f"Model {called} - Error when running inference: {text.format(called)}"
     for _ in range(3):
         assert ask(connection, f"call({called!r}, {arguments})", caller) == expected
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_what_a_full_queue_of_another_process_does_not_take_gets_the_reason_everywhere(
+    server: ServerProcess, homes: Mapping[int, str], tmp_path: Path, *, is_traced: bool
+) -> None:
+    """Clients get a status, also of a stream; calls get the error of a call; with and without traces."""
+    name, home = next((each, pid) for each in QUEUES if (pid := int(eval(evaluate(server, each, PARENT)))) in homes)
+    caller = next(model for pid, model in homes.items() if pid != home)
+    reason, end = "[request id: <id_unknown>] Exceeds maximum queue size", tmp_path / "end"
+    waits = f"open('{end}.begun', 'w').close()\nwhile not os.path.exists('{end}'): time.sleep(0.002)"
+    inputs = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": ["1"]}]}
+    if is_traced:
+        assert server.post("/v2/trace/setting", {"trace_level": ["TIMESTAMPS"], "trace_rate": "1"}).status == 200
+    threads = [threading.Thread(target=evaluate, args=(server, name, code)) for code in (waits, "1")]
+    try:
+        threads[0].start()
+        until(Path(f"{end}.begun").exists, "the model to execute")
+        threads[1].start()
+        pending = f'nv_inference_pending_request_count{{model="{name}",version="1"}} 1'
+        until(lambda: pending in metrics(server), "a request to wait")
+        with connection_of_each(server) as connections:
+            for each in connections.values():
+                for path, body in (("infer", inputs), ("generate_stream", {"CODE": "1"})):
+                    each.request("POST", f"/v2/models/{name}/{path}", json.dumps(body))
+                    response = each.getresponse()
+                    assert (response.status, json.loads(response.read())) == (503, {"error": reason}), path
+                expected = f"Model {name} - Error when running inference: {reason}"
+                assert ask(each, f"call({name!r}, '1')", caller) == expected
+    finally:
+        end.touch()
+        for thread in threads:
+            thread.join(60)
+        assert server.post("/v2/trace/setting", {"trace_level": ["OFF"]}).status == 200
 
 
 @pytest.mark.parametrize("way", ["call({0!r}, {1!r})", "asyncio.run(awaited({0!r}, {1!r}))"])

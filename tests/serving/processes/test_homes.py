@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import threading
-import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 from serving.frontends.killing import others
-from serving.processes.reaching import connection_of_each
+from serving.processes.reaching import connection_of_each, metrics
 from serving.repositories import repository
 from serving.written import write_model
 from support.server import HOST, ServerProcess
@@ -96,11 +95,6 @@ def homes(server: ServerProcess) -> dict[str, int]:
 def away(server: ServerProcess) -> str:
     """A model that is not in the coordinator."""
     return next(model for model, home in homes(server).items() if home != server.pid)
-
-
-def metrics(server: ServerProcess) -> str:
-    with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=30) as response:
-        return str(response.read(), "utf-8")
 
 
 class Waiting:

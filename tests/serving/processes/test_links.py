@@ -8,7 +8,6 @@ import os
 import signal
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 from serving.frontends.killing import kill_under_load, others
-from serving.processes.reaching import connection_of_each
+from serving.processes.reaching import connection_of_each, metrics
 from serving.repositories import repository
 from serving.written import write_model
 from support.server import ServerProcess
@@ -153,11 +152,6 @@ def test_a_request_is_cancelled_in_the_other_process_when_its_client_leaves(
         assert [each.end() for each in busy] == [(200, "done")] * 2
         assert ask(one[third], "1") == (200, "1")
         assert not begun.exists()
-
-
-def metrics(server: ServerProcess) -> str:
-    with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=30) as response:
-        return str(response.read(), "utf-8")
 
 
 def test_statistics_and_process_counts_have_each_request_once(server: ServerProcess) -> None:

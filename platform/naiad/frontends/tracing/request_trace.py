@@ -11,6 +11,7 @@ import time
 from typing import NamedTuple, Protocol
 
 from naiad.core.errors import NaiadError
+from naiad.protocol.delivery import reject_sink
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 
 
@@ -122,6 +123,12 @@ class _ChildSink:
             recorder.close()
         self._sink.send(response, final)
 
+    def reject(self, error: NaiadError) -> None:
+        """See `RejectableSink`; recorded as by `RequestTrace.on_rejected`."""
+        self._recorder.end_request(None)
+        self._recorder.close()
+        reject_sink(self._sink, error)
+
 
 def begin_trace(recorder: TraceRecorder, protocol: str, received: int) -> None:
     """Record the beginning of a client's request, which had arrived at *received* (monotonic ns)."""
@@ -166,3 +173,9 @@ class RootSink:
         record_sending(recorder, self._protocol, began, time.monotonic_ns())
         if final:
             recorder.close()
+
+    def reject(self, error: NaiadError) -> None:
+        """See `RejectableSink`; recorded as by `RequestTrace.on_rejected`."""
+        self._recorder.end_request(None)
+        self._recorder.close()
+        reject_sink(self._sink, error)

@@ -11,7 +11,8 @@ from typing import NamedTuple, cast
 from naiad.core.errors import NaiadError
 from naiad.engine.calls.model_calls import Events
 from naiad.guests.worker import Worker
-from naiad.protocol.inference import InferRequest, InferResponse, RejectableSink, Sink
+from naiad.protocol.delivery import reject_sink
+from naiad.protocol.inference import InferRequest, InferResponse, Sink
 
 __all__ = ["HomeCall", "HomeInstances", "TakenBackSink"]
 
@@ -111,12 +112,8 @@ class TakenBackSink:
 
     def reject(self, error: NaiadError) -> None:
         """See `RejectableSink`."""
-        if self._sink is None:
-            return
-        if isinstance(self._sink, RejectableSink):
-            self._sink.reject(error)
-        else:
-            self.send(InferResponse("", -1, error=error), True)
+        if self._sink is not None:
+            reject_sink(self._sink, error)
 
     def end(self, response: InferResponse) -> None:
         """Pass on a last response, and nothing that comes afterwards."""

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from naiad_stub import wire
 
 from naiad.config.model.model_config import ModelConfig
-from naiad.core.errors import NaiadError, NotReadyError, without_frames
+from naiad.core.errors import NaiadError, NotReadyError
 from naiad.engine.calls.model_calls import CallTarget
 from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.serving.pending import PendingRequest
@@ -28,8 +28,8 @@ from naiad.engine.serving.version import ModelVersion
 from naiad.engine.tickets import KEY_BITS, ticket_of
 from naiad.guests.calls import ModelCall
 from naiad.guests.memory.link_memory import LinkMemory
-from naiad.protocol.delivery import send_safely
-from naiad.protocol.inference import Buffer, InferRequest, InferResponse, RejectableSink, Sink
+from naiad.protocol.delivery import reject_sink
+from naiad.protocol.inference import Buffer, InferRequest, InferResponse, Sink
 from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
 from naiad.protocol.model_names import LATEST
 from naiad.server.processes.branch_models import BranchModels
@@ -92,10 +92,7 @@ class _MovedSink:
     def reject(self, error: NaiadError) -> None:
         """See `RejectableSink`."""
         self._sent.pop(self.first, None)
-        if isinstance(self._sink, RejectableSink):
-            self._sink.reject(error)
-        else:
-            send_safely(self._sink, InferResponse(*self._of, error=without_frames(error)), True, self._of)
+        reject_sink(self._sink, error, self._of)
 
 
 class RemoteEngine:

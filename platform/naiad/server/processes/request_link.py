@@ -28,7 +28,7 @@ from naiad.guests.memory.instance import COPY_LIMIT
 from naiad.guests.memory.tracking import track
 from naiad.guests.memory.unsent_frames import COPIED_AT_ONCE, InputCopy, UnsentFrames
 from naiad.protocol.datatypes import Datatype
-from naiad.protocol.delivery import end_failed_sink, send_safely
+from naiad.protocol.delivery import end_failed_sink, reject_sink, send_safely
 from naiad.protocol.inference import (
     NO_PARAMETERS,
     Buffer,
@@ -481,11 +481,7 @@ class RequestLink:
     def _reject_copied(self, number: int, waiting: _CopiedRequest, error: NaiadError) -> None:
         request, sink = waiting.request, waiting.sink
         self._pending.pop(number, None)
-        if isinstance(sink, RejectableSink):
-            sink.reject(error)
-            return
-        of = request.model_name, request.model_version, request.request_id
-        send_safely(sink, InferResponse(*of, error=without_frames(error)), True, of)
+        reject_sink(sink, error, (request.model_name, request.model_version, request.request_id))
 
     def _free_copied(self, waiting: _CopiedRequest) -> None:
         """Free the inputs of a request that was not sent with them, if their part is still there."""
@@ -840,6 +836,15 @@ class _TimedSink:
         """See `Sink.send`."""
         began = time.monotonic_ns()
         self._sink.send(response, final)
+        self._report_sent(began, final=final)
+
+    def reject(self, error: NaiadError) -> None:
+        """See `RejectableSink`."""
+        began = time.monotonic_ns()
+        reject_sink(self._sink, error)
+        self._report_sent(began, final=True)
+
+    def _report_sent(self, began: int, *, final: bool) -> None:
         times = TRACED_SENDING.pack(self._number, began, time.monotonic_ns(), FINAL if final else 0)
         self._report(wire.frame(FrameKind.TRACED_SENDING, times))
 

@@ -214,15 +214,25 @@ class _OwnedTemplate:
 class _SessionSink:
     """Sends the responses to one request to the other process."""
 
-    __slots__ = ("_number", "_send")
+    __slots__ = ("_number", "_reject", "_send")
 
-    def __init__(self, number: int, send: Callable[[int, InferResponse | None, bool], None]) -> None:
+    def __init__(
+        self,
+        number: int,
+        send: Callable[[int, InferResponse | None, bool], None],
+        reject: Callable[[int, NaiadError], None],
+    ) -> None:
         self._number = number
         self._send = send
+        self._reject = reject
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
         """See `Sink.send`."""
         self._send(self._number, response, final)
+
+    def reject(self, error: NaiadError) -> None:
+        """See `RejectableSink`: a third process, which has the model, has not accepted the request."""
+        self._reject(self._number, error)
 
 
 class RequestSession:
@@ -534,6 +544,7 @@ class RequestSession:
     def _reroute(self, number: int, template: _OwnedTemplate, request_id: str) -> None:
         """Have the process send a request again: its version is gone, or the memory with its inputs."""
         self.received_count -= 1
+        self._next_trace = None
         error = NotReadyError(
             f"model '{template.model_name}' was unloaded while the request was received; send it again"
         )
@@ -542,7 +553,6 @@ class RequestSession:
 
     def _reject(self, number: int, request: InferRequest, error: NaiadError, *, is_reroute: bool = False) -> None:
         self._open.pop(number, None)
-        self._next_trace = None
         name, version = request.model_name, request.model_version
         fields = error_fields(error)
         message = FullResponse(
@@ -551,8 +561,13 @@ class RequestSession:
         if self._link is not None:
             self._link.send(pack(FrameKind.FULL_RESPONSE, message))
 
+    def _reject_late(self, number: int, error: NaiadError) -> None:
+        if number in self._open:
+            self._reject(number, InferRequest("", -1, ()), error)
+
     def _reject_unreadable(self, kind: int, payload: bytes, error: Exception) -> None:
         """Reject a request that could not be read or submitted: its client waits."""
+        self._next_trace = None
         number = NUMBER.unpack_from(payload)[0] if kind == FrameKind.SHORT_REQUEST else unpack(payload).number
         self._reject(number, InferRequest("", -1, ()), unexpected_error("read a request of another process", error))
 
@@ -582,7 +597,7 @@ class RequestSession:
 
     def sink_of(self, number: int) -> Sink:
         """What gets the responses to a request of this process."""
-        return _SessionSink(number, self._respond)
+        return _SessionSink(number, self._respond, self._reject_late)
 
     def respond_forwarded(self, number: int, model: tuple[str, int], layout: TensorLayout, outputs: bytes) -> None:
         """Send the response to a forwarded request, as the guest wrote it."""

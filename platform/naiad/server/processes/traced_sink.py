@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from naiad.core.errors import NaiadError
 from naiad.frontends.tracing.request_trace import TraceRecorder, record_answer, record_sending
+from naiad.protocol.delivery import reject_sink
 from naiad.protocol.inference import InferResponse, Sink
 
 __all__ = ["TracedSink"]
@@ -43,6 +45,17 @@ class TracedSink:
         self._is_answered = final
         self._sink.send(response, final)
         if final and self._is_gone:
+            self._recorder.close()
+
+    def reject(self, error: NaiadError) -> None:
+        """See `RejectableSink`: no failure of the model."""
+        if self._announce is not None:
+            self._announce()
+            self._announce = None
+        self._recorder.end_request(None)
+        self._is_answered = True
+        reject_sink(self._sink, error)
+        if self._is_gone:
             self._recorder.close()
 
     def on_sent(self, began: int, ended: int, *, final: bool) -> None:
