@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 MIB = 1 << 20
-_PROCESS, _OFFLOAD = "naiad-process", "naiad.frontends.offload.process"
+_PROCESS, _OFFLOAD = "naiad-process", "naiad.further.offload.process"
 _LOADS = "/memfd:naiad-loads"
 """How busy the processes of a server are for each version: it has no tensors, and is in use for good."""
 
@@ -49,14 +49,14 @@ class Reading:
         host: The server's main process.
         guests: Its guests, and its helpers.
         pids: Ids of all processes but those below further processes, which start when they are needed.
-        frontends: Its further processes, with the descriptors that are not segments: they open the outputs of an
+        further: Its further processes, with the descriptors that are not segments: they open the outputs of an
             instance when a client first gets some.
     """
 
     host: Held
     guests: Sequence[Held]
     pids: frozenset[int]
-    frontends: Sequence[Held] = ()
+    further: Sequence[Held] = ()
 
     @property
     def guest(self) -> Held:
@@ -66,13 +66,13 @@ class Reading:
     @property
     def segments(self) -> int:
         """Bytes of pages in all segments."""
-        return self.host.segments + self.guest.segments + sum(each.segments for each in self.frontends)
+        return self.host.segments + self.guest.segments + sum(each.segments for each in self.further)
 
 
 def read(pid: int) -> Reading:
     """Measure the server *pid* and all processes below it."""
     guests = []
-    frontends = []
+    further = []
     pids = set()
     host = _held(pid)
     children = {child: _arguments(child) for child in psutil.Process(pid).children()}
@@ -85,7 +85,7 @@ def read(pid: int) -> Reading:
             family = [child, *child.children(recursive=True)]
             held = [(each.pid, found) for each in family if (found := _held_if_running(each.pid))]
             if is_frontend:
-                frontends += [
+                further += [
                     dataclasses.replace(each, descriptors=each.descriptors - each.segment_descriptors)
                     for number, each in held
                     if number == child.pid
@@ -94,9 +94,9 @@ def read(pid: int) -> Reading:
             else:
                 guests += [each for _, each in held]
                 pids |= {number for number, _ in held}
-    if frontends:  # then it opens outputs of instances of other processes, too
+    if further:  # then it opens outputs of instances of other processes, too
         host = dataclasses.replace(host, descriptors=host.descriptors - host.segment_descriptors)
-    return Reading(host, guests, frozenset(pids), frontends)
+    return Reading(host, guests, frozenset(pids), further)
 
 
 def _arguments(process: psutil.Process) -> Sequence[str]:

@@ -23,7 +23,7 @@ normal, until the allocator's heap has reached its size; a leak grows in every p
 MOST_PARTS = 8
 """If something grew in every part, further parts run, up to this number, to see whether the growth ends."""
 
-FRONTEND = "a frontend process"
+FURTHER = "a further process"
 _QUIET_SECONDS = 20.0
 _BETWEEN = 0.5
 _DURING = 2.0
@@ -94,7 +94,7 @@ def grown(pauses: Sequence[Reading]) -> Sequence[str]:
         ("a guest", list(course), GUEST_GROWTH) for course in zip(*(each.guests for each in pauses), strict=True)
     ]
     processes += [
-        (FRONTEND, list(course), HOST_GROWTH) for course in zip(*(each.frontends for each in pauses), strict=True)
+        (FURTHER, list(course), HOST_GROWTH) for course in zip(*(each.further for each in pauses), strict=True)
     ]
     for name, course, limit in processes:
         private = [held.private for held in course]
@@ -104,7 +104,7 @@ def grown(pauses: Sequence[Reading]) -> Sequence[str]:
             found.append(f"threads of {name} grew each time: {[held.threads for held in course]}")
         descriptors = [held.descriptors for held in course]
         # A frontend starts a process for long requests when the first one comes, and has a socket to it.
-        if descriptors[-1] > descriptors[0] + (name == FRONTEND):
+        if descriptors[-1] > descriptors[0] + (name == FURTHER):
             found.append(f"descriptors of {name}: {descriptors}")
     return found
 

@@ -181,6 +181,52 @@ def test_a_model_with_one_instance_is_explained_by_the_rule_for_its_process(tmp_
     assert (version["processes"], version["processes_reason"]) == (None, rule)
 
 
+@pytest.mark.parametrize(
+    ("more", "flags", "rule"),
+    [
+        (
+            "",
+            (),
+            "its requests are executed where they arrive if that process has instances of all of these models, else in 0",
+        ),
+        (
+            "max_inflight_requests: 2",
+            (),
+            "its requests are executed in process 0, because it limits the requests in one of its steps",
+        ),
+        (
+            "} response_cache { enable: true",
+            ("--cache-config=local,size=1048576",),
+            "its requests are executed in process 0, because one cache has its responses",
+        ),
+    ],
+)
+def test_an_ensemble_is_explained_by_its_models_and_the_process_of_its_requests(tmp_path, more, flags, rule):
+    write_model(tmp_path, "m")
+    (tmp_path / "both" / "1").mkdir(parents=True)
+    steps = """step [
+      { model_name: "m" model_version: -1 input_map { key: "CODE" value: "CODE" } output_map { key: "OUT" value: "x" } },
+      { model_name: "m" model_version: -1 input_map { key: "CODE" value: "x" } output_map { key: "OUT" value: "OUT" } }
+    ]"""
+    (tmp_path / "both" / "config.pbtxt").write_text(
+        f"""platform: "ensemble" ensemble_scheduling {{ {steps} {more} }}
+        input [{{ name: "CODE" data_type: TYPE_STRING dims: [1] }}]
+        output [{{ name: "OUT" data_type: TYPE_STRING dims: [1] }}]"""
+    )
+    command = ("naiad", "explain", "both", f"--model-repository={tmp_path}", *flags)
+    first = "model 'both' is an ensemble: other models run it: m\n"
+    assert run(*command).stdout == first
+    assert run(*command, "--processes=2").stdout == f"{first}requests: {rule}\n"
+    document = json.loads(run(*command, "--processes=2", "--json").stdout)
+    assert document == {
+        "model": "both",
+        "is_ensemble": True,
+        "steps": ["m"],
+        "processes_reason": rule,
+        "versions": [],
+    }
+
+
 @pytest.mark.parametrize("group", [(), ("env",), ("init",)])
 def test_no_line_of_an_overview_is_cut_off(group):
     assert "..." not in run("naiad", *group, "--help").stdout.replace("[ARGS]...", "")

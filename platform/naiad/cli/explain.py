@@ -29,7 +29,15 @@ from naiad.config.server.flag import Flag, Kind, parse_value
 from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.core.errors import NaiadError, OptionError, RepositoryError, ResolutionError
 from naiad.core.gpus import may_have_gpus
-from naiad.engine.lifecycle.placement import LoadFacts, Placement, describe_placement, place_instances
+from naiad.engine.lifecycle.placement import (
+    COORDINATOR,
+    LoadFacts,
+    Placement,
+    describe_ensemble,
+    describe_placement,
+    place_ensemble,
+    place_instances,
+)
 from naiad.environments.store.opening import open_store
 from naiad.models.repository.layout import ModelFiles, available_versions, models_named, versions_to_load
 from naiad.models.repository.read import gpu_placement, read_frozen_config
@@ -51,6 +59,9 @@ _PROGRAM = "naiad explain MODEL"
 _ONE_INSTANCE = (
     "the only one in the process that has the fewest when it is loaded; in process 0 if an ensemble has the model as a "
     "step, or LOAD_AFTER names it"
+)
+_ENSEMBLE = (
+    "its requests are executed where they arrive if that process has instances of all of these models, else in 0"
 )
 _GROUP = "Explain (also takes all flags of the server; without --model-repository, MODEL is a model's directory)"
 _PREPARE = Flag("prepare", Kind.NOTHING, "", "Prepare the environment, too, and show its contents.")
@@ -121,10 +132,7 @@ def _explain_files(
         gpus=gpu_placement(falls_back=True),  # the decisions need no GPU
     )
     if config.platform == "ensemble":
-        if as_json:
-            print_json({"model": model, "is_ensemble": True, "versions": []})
-        else:
-            print(f"model '{model}' is an ensemble: other models run it")
+        _explain_ensemble(config, options, as_json=as_json)
         return
     available = available_versions(files)
     if version is not None and version not in available:
@@ -158,6 +166,21 @@ def _explain_files(
                 print(f"instances: {described}")
     if as_json:
         print_json({"model": model, "is_ensemble": False, "versions": explained})
+
+
+def _explain_ensemble(config: ModelConfig, options: ServerOptions, *, as_json: bool) -> None:
+    steps = list(dict.fromkeys(step.model_name for step in config.message.ensemble_scheduling.step))
+    # With instances of all models in another process, only its own configuration keeps it in the coordinator.
+    placement = place_ensemble(config, [(COORDINATOR + 1,)], is_cached=bool(options.cache.size))
+    rule = _ENSEMBLE if placement.is_spread else describe_ensemble(placement)
+    has_processes = options.general.processes > 1
+    if as_json:
+        shown = {"processes_reason": rule} if has_processes else {}
+        print_json({"model": config.name, "is_ensemble": True, "steps": steps, **shown, "versions": []})
+        return
+    print(f"model '{config.name}' is an ensemble: other models run it: {', '.join(steps)}")
+    if has_processes:
+        print(f"requests: {rule}")
 
 
 def _placement(config: ModelConfig, resolution: Resolution, options: ServerOptions) -> Placement:

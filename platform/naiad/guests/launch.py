@@ -79,7 +79,7 @@ class LaunchSpec:
         restore: Prepares the environment again if somebody has removed it from the store; None if it is not from there.
             It blocks, and raises a NaiadError if that fails.
         prewarm: Forks the guest; None if an interpreter is started for it.
-        frontends: The memory that other processes of the server share with guests; None where it has one process.
+        link_memory: The memory that other processes of the server share with guests; None where it has one process.
         inputs: The part of it that all guests of the version map.
         server_id: Identifies the server, where another of its processes starts the guest; "" for this process's own.
         load_number: Number of the version's load, for such a guest; 0 for others.
@@ -102,7 +102,7 @@ class LaunchSpec:
     lease: EnvironmentLease | None = field(default=None, compare=False, repr=False)
     restore: Callable[[], object] | None = field(default=None, compare=False, repr=False)
     prewarm: GuestForker | None = field(default=None, compare=False, repr=False)
-    frontends: LinkMemory | None = field(default=None, compare=False, repr=False)
+    link_memory: LinkMemory | None = field(default=None, compare=False, repr=False)
     inputs: SharedInputs | None = field(default=None, compare=False, repr=False)
     server_id: str = ""
     load_number: int = 0

@@ -191,7 +191,7 @@ class Worker:
     ) -> None:
         self.spec = spec
         self.python = ""
-        self.memory = InstanceMemory(spec.name, shared=spec.frontends)
+        self.memory = InstanceMemory(spec.name, shared=spec.link_memory)
         # In the order in which the guest executes them; a batch is removed before the delegate gets `on_batch_done`.
         self.batches: dict[int, ExecutingBatch] = {}
         # A key is removed before the delegate gets the request's last response. It may outlive its batch: a decoupled

@@ -329,7 +329,7 @@ def build_loader(
         guest_user=options.guests.user,
         gpu_pools=_gpu_pools(options),
         busy_poll_us=default_busy_poll_us() if options.guests.busy_poll_us < 0 else options.guests.busy_poll_us,
-        frontends=None if branches is None else LinkMemory(options.general.processes - 1),
+        link_memory=None if branches is None else LinkMemory(options.general.processes - 1),
         branches=branches,
         is_caching=bool(options.cache.size),
     )

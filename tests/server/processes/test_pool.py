@@ -24,7 +24,7 @@ from naiad.server.processes.remote_engine import RemoteEngine
 from naiad.server.processes.spawned import SpawnedProcess, SpawnedProcesses
 
 
-class Frontends(SpawnedProcesses):
+class FakeProcesses(SpawnedProcesses):
     """Processes that only sleep. This process has their ends of the links, each with a real engine's door."""
 
     def __init__(self) -> None:
@@ -68,29 +68,29 @@ class Frontends(SpawnedProcesses):
 
 
 @pytest.fixture
-def frontends() -> Iterator[Frontends]:
-    made = Frontends()
+def fakes() -> Iterator[FakeProcesses]:
+    made = FakeProcesses()
     yield made
     made.end()
 
 
-def run(frontends: Frontends, count: int, test: Callable[[ProcessPool], Awaitable[None]]) -> None:
+def run(fakes: FakeProcesses, count: int, test: Callable[[ProcessPool], Awaitable[None]]) -> None:
     async def with_pool() -> None:
-        pool = ProcessPool(Engine(), LinkMemory(count), Tracer(), count, None, frontends)  # type: ignore[arg-type]
+        pool = ProcessPool(Engine(), LinkMemory(count), Tracer(), count, None, fakes)  # type: ignore[arg-type]
         try:
             await asyncio.wait_for(test(pool), 20)
         finally:
-            for each in frontends.processes:
+            for each in fakes.processes:
                 each.kill()
             await pool.stop(0)
 
     asyncio.run(with_pool())
 
 
-async def started(pool: ProcessPool, frontends: Frontends) -> list[RemoteEngine]:
+async def started(pool: ProcessPool, fakes: FakeProcesses) -> list[RemoteEngine]:
     starting = asyncio.ensure_future(pool.start())
-    await until_async(lambda: frontends.processes and len(frontends.processes) == len(pool.pids))
-    doors = [frontends.connect(number) for number in range(len(frontends.processes))]
+    await until_async(lambda: fakes.processes and len(fakes.processes) == len(pool.pids))
+    doors = [fakes.connect(number) for number in range(len(fakes.processes))]
     await starting
     return doors
 
@@ -111,54 +111,54 @@ def value(pool: ProcessPool, name: str, process: str) -> float:
 
 
 def test_a_process_that_answers_nothing_is_killed_and_another_one_started(
-    frontends: Frontends, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fakes: FakeProcesses, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(pools, "HANG_SECONDS", 0.3)
 
     async def test(pool: ProcessPool) -> None:
-        await started(pool, frontends)
-        hung, alive = frontends.processes
-        frontends.links[0].close = lambda: None  # type: ignore[method-assign]
-        asyncio.get_running_loop().remove_reader(frontends.sockets[0])  # as a process that is stopped
+        await started(pool, fakes)
+        hung, alive = fakes.processes
+        fakes.links[0].close = lambda: None  # type: ignore[method-assign]
+        asyncio.get_running_loop().remove_reader(fakes.sockets[0])  # as a process that is stopped
         await until_async(lambda: hung.poll() is not None or not psutil.pid_exists(hung.pid))
-        frontends.sockets[0].shutdown(socket.SHUT_RDWR)  # the kernel's part of its end
-        await until_async(lambda: len(frontends.processes) == 3)
+        fakes.sockets[0].shutdown(socket.SHUT_RDWR)  # the kernel's part of its end
+        await until_async(lambda: len(fakes.processes) == 3)
         assert alive.poll() is None
         assert f"process 1 of the server (pid {hung.pid}) has not responded for 0.3 s and is killed" in caplog.text
         assert pool.restart_count == 1
 
-    run(frontends, 2, test)
+    run(fakes, 2, test)
 
 
-def test_a_process_that_answers_is_not_killed(frontends: Frontends, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_answers_is_not_killed(fakes: FakeProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "HANG_SECONDS", 0.06)
     monkeypatch.setattr(pools, "_PINGS", 60)  # one a millisecond; each of them would have to be late
 
     async def test(pool: ProcessPool) -> None:
-        await started(pool, frontends)
-        await until_async(lambda: len(frontends.pings) > 100)
-        assert frontends.processes[0].poll() is None
+        await started(pool, fakes)
+        await until_async(lambda: len(fakes.pings) > 100)
+        assert fakes.processes[0].poll() is None
 
-    run(frontends, 1, test)
+    run(fakes, 1, test)
 
 
 def test_a_process_that_does_not_read_delays_a_change_for_a_limited_time(
-    frontends: Frontends, monkeypatch: pytest.MonkeyPatch
+    fakes: FakeProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pools, "_SENT_LIMIT_SECONDS", 0.05)
 
     async def test(pool: ProcessPool) -> None:
         starting = asyncio.ensure_future(pool.start())
-        await until_async(lambda: frontends.sockets)
+        await until_async(lambda: fakes.sockets)
         pool.broadcast(FrameKind.REGION, bytes(8 << 20))
         await pool.wait_sent()
-        assert 0 < unread(frontends.sockets[0]) < 8 << 20
+        assert 0 < unread(fakes.sockets[0]) < 8 << 20
         starting.cancel()
 
-    run(frontends, 1, test)
+    run(fakes, 1, test)
 
 
-def test_requests_of_processes_that_were_killed_stay_counted(frontends: Frontends) -> None:
+def test_requests_of_processes_that_were_killed_stay_counted(fakes: FakeProcesses) -> None:
     name = "naiad_process_requests_total"
 
     async def ask(door: RemoteEngine, count: int) -> None:
@@ -169,17 +169,17 @@ def test_requests_of_processes_that_were_killed_stay_counted(frontends: Frontend
         await until_async(lambda: len(sink.responses) == count)
 
     async def test(pool: ProcessPool) -> None:
-        doors = await started(pool, frontends)
+        doors = await started(pool, fakes)
         await ask(doors[0], 3)
         await ask(doors[1], 2)
         assert [value(pool, name, str(n)) for n in (1, 2)] == [3, 2]
-        frontends.processes[0].kill()
-        frontends.links[0].close()
-        await until_async(lambda: len(frontends.processes) == 3)
+        fakes.processes[0].kill()
+        fakes.links[0].close()
+        await until_async(lambda: len(fakes.processes) == 3)
         assert [value(pool, name, str(n)) for n in (1, 2)] == [3, 2]  # no scrape had asked the process
-        await ask(frontends.connect(2), 5)
+        await ask(fakes.connect(2), 5)
         assert [value(pool, name, str(n)) for n in (1, 2)] == [8, 2]
         figures: Any = await pool.figures()
-        assert figures[frontends.processes[2].pid]["requests"] == 5
+        assert figures[fakes.processes[2].pid]["requests"] == 5
 
-    run(frontends, 2, test)
+    run(fakes, 2, test)

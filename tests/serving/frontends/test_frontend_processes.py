@@ -372,6 +372,6 @@ def shared_memory(process: psutil.Process) -> int:
     """Bytes of the anonymous segments that the other processes write to."""
     found = 0
     for region in process.memory_maps(grouped=False):
-        if "-frontends" in region.path:
+        if "-links" in region.path:
             found += region.rss
     return found

@@ -128,7 +128,7 @@ class LoadSettings:
         guest_env: Names of the server's variables that guests inherit; None for all.
         gpu_pools: See `LoadSpec.gpu_pools`.
         guest_user: The user of all guests, or users of which each model gets one; None for the server's own.
-        frontends: See `LaunchSpec.frontends`.
+        link_memory: See `LaunchSpec.link_memory`.
         branches: The other processes that may run instances; None if there are none.
         is_caching: Whether the server caches responses.
     """
@@ -147,7 +147,7 @@ class LoadSettings:
     guest_env: Sequence[str] | None = None
     guest_user: GuestUser | GuestUserRange | None = None
     gpu_pools: Mapping[str, int] = field(default_factory=dict)
-    frontends: LinkMemory | None = None
+    link_memory: LinkMemory | None = None
     branches: BranchMaker | None = None
     is_caching: bool = False
 
@@ -158,14 +158,14 @@ class Loader:
     Attributes:
         resolutions: The last resolution of each version, by the model's key and the version.
         steps: The decisions before the failure of versions that could not be resolved at their last load.
-        link_memory: See `LaunchSpec.frontends`.
+        link_memory: See `LaunchSpec.link_memory`.
         launching: Set as soon as the first guest is being started.
         placed: Where the instances of all versions are; those that have ended are to be removed.
     """
 
     def __init__(self, settings: LoadSettings, environments: Environments) -> None:
         self._settings = settings
-        self.link_memory = settings.frontends
+        self.link_memory = settings.link_memory
         self._environments = environments
         self._fork_servers = ForkServerPool()
         self._users = GuestUsers(settings.guest_user)
@@ -384,9 +384,9 @@ class Loader:
             logger.info("'%s': %s", files.key, describe_placement(config, placement))
         shares = shares_of(specs, placement)
         own = shares.pop(COORDINATOR)
-        if own and settings.frontends is not None:
-            inputs = settings.frontends.add_inputs(config.name)
-            own = [replace(spec, frontends=settings.frontends, inputs=inputs) for spec in own]
+        if own and settings.link_memory is not None:
+            inputs = settings.link_memory.add_inputs(config.name)
+            own = [replace(spec, link_memory=settings.link_memory, inputs=inputs) for spec in own]
         loaded = ModelVersion(config, version, own, settings.restart, services, samples, settings.limiter, states)
         if settings.branches is not None:
             order = BranchOrder(

@@ -41,7 +41,7 @@ class SharedInputs:
             OSError: If the system refuses even a small segment.
         """
         self.number = number
-        self.descriptor, self.capacity = create_memory(f"naiad-{name}-frontends")
+        self.descriptor, self.capacity = create_memory(f"naiad-{name}-links")
         self._segment = Segment(self.descriptor, self.capacity)
         self.view = self._segment.view
         self.part_size = self.capacity // parts & -mmap.ALLOCATIONGRANULARITY
@@ -125,9 +125,9 @@ class LinkMemory:
             mapped takes 64 GiB of addresses.
     """
 
-    def __init__(self, frontends: int) -> None:
-        """No segments yet, for *frontends* processes."""
-        self._parts = 2 * frontends + _SPARE_PARTS
+    def __init__(self, processes: int) -> None:
+        """No segments yet, for links to so many other processes."""
+        self._parts = 2 * processes + _SPARE_PARTS
         self.inputs: dict[int, SharedInputs] = {}
         self.on_outputs_removed: Callable[[int], None] = lambda _: None
         self._outputs: dict[int, OutputSegment] = {}  # by the id of the mapping

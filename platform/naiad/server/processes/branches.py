@@ -118,7 +118,7 @@ def _with(before: BranchCounts | None, counted: Statistics) -> BranchCounts:
 
 def _plain(specs: Sequence[LaunchSpec], number: int) -> tuple[LaunchSpec, ...]:
     """How another process starts guests of the load *number*, without what belongs to the coordinator."""
-    plain = [replace(spec, lease=None, restore=None, prewarm=None, frontends=None, inputs=None) for spec in specs]
+    plain = [replace(spec, lease=None, restore=None, prewarm=None, link_memory=None, inputs=None) for spec in specs]
     return tuple([replace(spec, server_id=server_id(), load_number=number) for spec in plain])
 
 

@@ -380,7 +380,7 @@ class OwnBranches:
 
     def _own_specs(self, specs: Sequence[LaunchSpec], inputs: SharedInputs | None) -> tuple[LaunchSpec, ...]:
         """*specs* with the memory that guests here share with other processes."""
-        return tuple([replace(spec, frontends=self.memory, inputs=inputs) for spec in specs])
+        return tuple([replace(spec, link_memory=self.memory, inputs=inputs) for spec in specs])
 
     async def _start_version(self, order: BranchOrder) -> None:
         config = _config_of(order)
