@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,22 @@ def test_next_work_goes_to_a_guest_before_its_answers_where_work_waits(tmp_path,
         return reports
 
     assert run(serve()) == (["done", 1, 2, "done", 3] if is_refill_urgent else [1, 2, "done", 3, "done"])
+
+
+def test_a_guest_that_hangs_is_reported_before_it_is_killed(tmp_path):
+    async def serve():
+        spec = replace(launch_spec(tmp_path, "def execute(self, requests):\n    time.sleep(60)"), hang_seconds=0.2)
+        worker, delegate = await started(spec)
+        reports = []
+        delegate.on_hang = lambda worker: reports.append(("hangs", worker.is_hung, is_running(worker.pid)))
+        delegate.is_held_back = lambda _: False
+        delegate.on_exit = lambda _, error: reports.append(error.label)
+        worker.watch()
+        worker.execute([(1, request(1), None)], 1)
+        await until_async(lambda: len(reports) == 2, "its end")
+        return reports
+
+    assert run(serve()) == [("hangs", True, True), "hang"]
 
 
 DIES = """

@@ -12,7 +12,6 @@ TRITON_SERVER_ESCAPE_LOG_MESSAGES=0 disables this.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import logging
@@ -26,9 +25,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from naiad.core.log_writer import DirectWriter, FileDestination, LogWriter, QueuedWriter, StreamDestination
+
+if TYPE_CHECKING:  # commands that print help or a version log nothing, and import no event loop
+    import asyncio
 
 __all__ = [
     "GUEST_LEVELS",
@@ -155,14 +157,15 @@ class ActiveLog:
         self._kept.append(recent)
         return recent
 
-    def pass_on(self, deliver: Callable[[Sequence[ServerLine]], None]) -> None:
+    def pass_on(self, deliver: Callable[[Sequence[ServerLine]], None], loop: asyncio.AbstractEventLoop) -> None:
         """Deliver the lines of the server from now on, until the log is closed, to the process that keeps them.
 
         Args:
-            deliver: Called on the running event loop with the lines of the last moments, oldest first: at most 2000,
-                since older ones would be dropped by `RecentLines`, too. Lines of guests are not among them.
+            deliver: Called with the lines of the last moments, oldest first: at most 2000, since older ones would be
+                dropped by `RecentLines`, too. Lines of guests are not among them.
+            loop: The event loop whose thread calls *deliver*.
         """
-        passing = _LinesInPassing(deliver, asyncio.get_running_loop())
+        passing = _LinesInPassing(deliver, loop)
         self._logger.addHandler(passing)
         self._kept.append(passing)
 

@@ -58,6 +58,9 @@ class _CompletionDelegate:
     def on_batch_unsent(self, worker: Worker, batch: ExecutingBatch, error: Exception) -> None:
         """Cannot happen: no request is sent."""
 
+    def on_hang(self, worker: Worker) -> None:
+        """Never called: such a guest is not watched."""
+
     def is_held_back(self, worker: Worker) -> bool:  # noqa: ARG002 - the signature of the protocol
         """False: no request is sent."""
         return False

@@ -123,6 +123,9 @@ class WorkerDelegate(Protocol):
     def on_batch_unsent(self, worker: Worker, batch: ExecutingBatch, error: Exception) -> None:
         """A batch that was to be sent cannot be: its inputs cannot be copied."""
 
+    def on_hang(self, worker: Worker) -> None:
+        """The guest hangs; it is killed soon, unless it exits before."""
+
     def is_held_back(self, worker: Worker) -> bool:
         """Whether a request of the guest waits until its client has received earlier responses."""
 
@@ -682,6 +685,7 @@ class Worker:
         logger.error("'%s' (pid %d) hangs: %s; its stacks follow", self.spec.name, self.pid, reason)
         self._process.send_signal(wire.STACKS_SIGNAL)
         self._loop.call_later(STACKS_SECONDS, self._kill_for, reason)
+        self._delegate.on_hang(self)
 
     # -- its end --------------------------------------------------------------------------------------------------
 

@@ -147,8 +147,9 @@ def main(descriptor: int) -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # Service managers send them to all processes: this one follows the coordinator. They are not ignored, which
-        # guests that it starts would inherit.
-        signal.signal(number, lambda *_: None)
+        # guests that it starts would inherit. `nohup` ignores SIGHUP, for guests as well: it stays ignored.
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
     heap.fix_thresholds()
     uvloop.run(_serve(socket.socket(fileno=descriptor)))
 
@@ -166,7 +167,9 @@ async def _serve(sock: socket.socket) -> None:
     rewrite_arguments(1, [b"naiad-process", str(number).encode()])
     with configure(configuration.log, is_queued=True) as log:
         if configuration.options.http.ui:
-            log.pass_on(branches.tell_lines)  # of restarts of models, say: the page shows the log of all processes
+            log.pass_on(
+                branches.tell_lines, loop
+            )  # of restarts of models, say: the page shows the log of all processes
         first: list[asyncio.Future[Any]] = [commands.listen, commands.stop]
         await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         if commands.stop.done() or await _serve_ports(engine, commands, configuration, log, number):

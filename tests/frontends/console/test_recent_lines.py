@@ -91,7 +91,7 @@ async def pass_lines_on(file):
 
     logger = logging.getLogger("naiad.engine")
     with configure(LogSettings(file=file), of_libraries=False) as log:
-        log.pass_on(deliver)
+        log.pass_on(deliver, asyncio.get_running_loop())
         thread = threading.Thread(target=lambda: [logger.warning("line %d", number) for number in range(3000)])
         thread.start()
         await asyncio.to_thread(thread.join)

@@ -41,8 +41,9 @@ USUAL = 30
 Connection = http.client.HTTPConnection
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server for one test alone: of a model that has executed many short requests, guests hold several at once."""
     work = tmp_path_factory.mktemp("moved")
     write_model(work / "models", "code", config=GROUP)
     write_model(work / "models", "streams", STREAMS, config=GROUP + DECOUPLED)

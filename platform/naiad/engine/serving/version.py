@@ -741,6 +741,10 @@ class ModelVersion:
                 instance.on_exit(error, now, is_forgotten=now in blamed)
         self.on_change()
 
+    def on_hang(self, worker: Worker) -> None:  # noqa: ARG002 - the signature of `WorkerDelegate`
+        """Have other processes know at once, not half a second later: they send the instance nothing more."""
+        self.on_change()
+
     def recovery_delay(self) -> float:
         """How many seconds an instance that was given up still has to wait before it tries a guest.
 
