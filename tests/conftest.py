@@ -112,7 +112,7 @@ def _knows_servers(namespace: Mapping[str, object]) -> bool:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--share`, `--slow-share`, `--server-share` and `--within`."""
-    what = "run only the Kth of N shares of the files, which their names decide"
+    what = "run only the Kth of N shares of the files that have tests to run"
     parser.addoption("--share", metavar="K/N", help=what)
     parser.addoption("--slow-share", metavar="K/N", help="the same for tests marked as slow alone; all others run")
     parser.addoption("--server-share", metavar="K/N", help="the same for tests that start servers and are not slow")
@@ -134,6 +134,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("the time for tests that are slow or start servers is over")
 
 
+@pytest.hookimpl(trylast=True)  # shares are of the tests that `-m` and `-k` leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the files of other shares; put the files that take longest first."""
     share = config.getoption("share")

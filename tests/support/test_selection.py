@@ -33,6 +33,32 @@ def test_each_file_is_whole_in_one_share():
     assert all(shares)
 
 
+def test_shares_have_equally_many_files_and_those_of_a_folder_are_in_different_ones():
+    folders = [[Item(f"tests/{folder}/test_{file:02}.py::test") for file in range(10)] for folder in "abcde"]
+    for number in range(1, 11):
+        items = [item for folder in folders for item in folder]
+        deselect_other_shares(items, f"{number}/10")
+        assert [len({*items} & {*folder}) for folder in folders] == [1] * 5
+
+
+def test_shares_are_of_the_tests_that_run_at_all():
+    """A share of those that a marker chooses is not empty because none of its files has any."""
+    files = ["tests/cli/test_commands.py", "tests/support/test_selection.py"]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "server", *files]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("NAIAD_TEST_", "PYTEST_"))}
+    for share, code in (("1/1", 0), ("1/2", 0), ("2/2", 5)):  # of the one file with such tests
+        done = subprocess.run(
+            [*command, f"--share={share}"],
+            cwd=ROOT,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert ("test_commands.py::" in done.stdout, done.returncode) == (code == 0, code), share
+
+
 def test_tests_that_belong_to_no_share_stay_in_each():
     shares = []
     for number in (1, 2):
