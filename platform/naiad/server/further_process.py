@@ -166,10 +166,8 @@ async def _serve(sock: socket.socket) -> None:
     name_process(role_of(number))
     rewrite_arguments(1, [b"naiad-process", str(number).encode()])
     with configure(configuration.log, is_queued=True) as log:
-        if configuration.options.http.ui:
-            log.pass_on(
-                branches.tell_lines, loop
-            )  # of restarts of models, say: the page shows the log of all processes
+        if configuration.options.http.ui:  # the page shows the log of all processes, of restarts of models for one
+            log.pass_on(branches.tell_lines, loop)
         first: list[asyncio.Future[Any]] = [commands.listen, commands.stop]
         await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         if commands.stop.done() or await _serve_ports(engine, commands, configuration, log, number):
