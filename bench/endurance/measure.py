@@ -9,8 +9,10 @@ from pathlib import Path
 
 import psutil
 
+from naiad.frontends.offload import process as offload
+
 MIB = 1 << 20
-_PROCESS, _OFFLOAD = "naiad-process", "naiad.further.offload.process"
+_PROCESS = "naiad-process"
 _LOADS = "/memfd:naiad-loads"
 """How busy the processes of a server are for each version: it has no tensors, and is in use for good."""
 
@@ -79,12 +81,12 @@ def read(pid: int) -> Reading:
     has_processes = any(_PROCESS in arguments for arguments in children.values())
     for child, arguments in children.items():
         with contextlib.suppress(psutil.NoSuchProcess):
-            is_frontend = _PROCESS in arguments
-            if has_processes and not is_frontend and _OFFLOAD in " ".join(arguments):
+            is_further = _PROCESS in arguments
+            if has_processes and not is_further and offload.__name__ in " ".join(arguments):
                 continue  # starts when it is needed, as do those of the other processes
             family = [child, *child.children(recursive=True)]
             held = [(each.pid, found) for each in family if (found := _held_if_running(each.pid))]
-            if is_frontend:
+            if is_further:
                 further += [
                     dataclasses.replace(each, descriptors=each.descriptors - each.segment_descriptors)
                     for number, each in held
