@@ -8,7 +8,7 @@ import logging
 from naiad.core.errors import NaiadError, unexpected_error, without_frames
 from naiad.protocol.inference import InferResponse, RejectableSink, Sink
 
-__all__ = ["end_failed_sink", "reject_sink", "send_safely"]
+__all__ = ["end_failed_sink", "fail_sink", "reject_sink", "send_safely"]
 
 logger = logging.getLogger("naiad.engine")
 
@@ -29,12 +29,17 @@ def send_safely(sink: Sink, response: InferResponse | None, final: bool, of: tup
     return None
 
 
+def fail_sink(sink: Sink, error: NaiadError, of: tuple[str, int, str]) -> None:
+    """End a sink with *error* as its last response. *of* is as for `send_safely`."""
+    send_safely(sink, InferResponse(*of, error=without_frames(error)), True, of)
+
+
 def reject_sink(sink: Sink, error: NaiadError, of: tuple[str, int, str] = ("", -1, "")) -> None:
     """End a sink whose request was not accepted: see `RejectableSink`. *of* is as for `send_safely`."""
     if isinstance(sink, RejectableSink):
         sink.reject(error)
     else:
-        send_safely(sink, InferResponse(*of, error=without_frames(error)), True, of)
+        fail_sink(sink, error, of)
 
 
 def end_failed_sink(sink: Sink, error: Exception, of: tuple[str, int, str]) -> NaiadError:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from naiad.config.model.model_config import ModelConfig
-from naiad.core.errors import NaiadError, without_frames
+from naiad.core.errors import NaiadError
 from naiad.engine.lifecycle.placement import LoadFacts, Placement, place_instances
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.scheduling.ensembles.graph import EnsembleStep
@@ -25,8 +25,8 @@ from naiad.engine.serving.warmup import WarmupSample
 from naiad.engine.statistics.counters import Statistics
 from naiad.guests.launch import LaunchSpec
 from naiad.guests.worker import Worker
-from naiad.protocol.delivery import send_safely
-from naiad.protocol.inference import InferRequest, InferResponse, Sink
+from naiad.protocol.delivery import fail_sink
+from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import InstanceStatus, MemoryUse
 
 __all__ = [
@@ -448,8 +448,7 @@ def wait_again(admission: Admission, key: int, request: InferRequest, sink: Sink
     try:
         admission.start(key, request, sink)
     except NaiadError as error:
-        of = request.model_name, request.model_version, request.request_id
-        send_safely(sink, InferResponse(*of, error=without_frames(error)), True, of)
+        fail_sink(sink, error, (request.model_name, request.model_version, request.request_id))
         return False
     return True
 

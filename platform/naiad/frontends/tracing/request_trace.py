@@ -98,9 +98,8 @@ class RequestTrace:
         return _ChildSink(recorder, sink)
 
     def on_rejected(self) -> None:
-        """Record the end of a rejected request; not as a failure, since the client caused it."""
-        self.recorder.end_request(None)
-        self.recorder.close()
+        """Record the end of a rejected request."""
+        record_rejection(self.recorder)
 
 
 class _ChildSink:
@@ -124,9 +123,8 @@ class _ChildSink:
         self._sink.send(response, final)
 
     def reject(self, error: NaiadError) -> None:
-        """See `RejectableSink`; recorded as by `RequestTrace.on_rejected`."""
-        self._recorder.end_request(None)
-        self._recorder.close()
+        """See `RejectableSink`."""
+        record_rejection(self._recorder)
         reject_sink(self._sink, error)
 
 
@@ -146,6 +144,12 @@ def record_answer(recorder: TraceRecorder, response: InferResponse | None, *, fi
     recorder.record_transport("INFER_RESPONSE_COMPLETE", time.monotonic_ns())
     if final:
         recorder.end_request(None if response is None else response.error)
+
+
+def record_rejection(recorder: TraceRecorder) -> None:
+    """Record the end of a rejected request; not as a failure, since the client caused it."""
+    recorder.end_request(None)
+    recorder.close()
 
 
 def record_sending(recorder: TraceRecorder, protocol: str, began: int, ended: int) -> None:
@@ -175,7 +179,6 @@ class RootSink:
             recorder.close()
 
     def reject(self, error: NaiadError) -> None:
-        """See `RejectableSink`; recorded as by `RequestTrace.on_rejected`."""
-        self._recorder.end_request(None)
-        self._recorder.close()
+        """See `RejectableSink`."""
+        record_rejection(self._recorder)
         reject_sink(self._sink, error)

@@ -132,7 +132,7 @@ class GuestRelay:
 
     def on_call(self, worker: Worker, call: ModelCall) -> None:
         """See `GuestServices`, as for the methods below."""
-        caller = None if call.traced_by is None else worker.request_of(call.traced_by)
+        caller = _caller_of(worker, call)
         target = None if _needs_coordinator(call, caller) else self._routes.target_of(call)
         if target is None:
             self._relay(worker, call, caller)
@@ -147,7 +147,7 @@ class GuestRelay:
     def _take_back(self, worker: Worker, call: ModelCall) -> None:
         """The process that a call was sent to does not have the version any more."""
         if self._own.find(worker, call.number) is not None:
-            self._relay(worker, call, None if call.traced_by is None else worker.request_of(call.traced_by))
+            self._relay(worker, call, _caller_of(worker, call))
             self._own.withdraw(worker, call.number)
 
     def _relay(self, worker: Worker, call: ModelCall, caller: InferRequest | None) -> None:
@@ -295,6 +295,11 @@ class GuestRelay:
         worker = self._guests.get(guest)
         if worker is not None:
             worker.reply(number, error=None if error is None else error_of(error), text=text)
+
+
+def _caller_of(worker: Worker, call: ModelCall) -> InferRequest | None:
+    """The request that caused a call, if the guest has told."""
+    return None if call.traced_by is None else worker.request_of(call.traced_by)
 
 
 def _needs_coordinator(call: ModelCall, caller: InferRequest | None) -> bool:

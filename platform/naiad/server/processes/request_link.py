@@ -28,7 +28,7 @@ from naiad.guests.memory.instance import COPY_LIMIT
 from naiad.guests.memory.tracking import track
 from naiad.guests.memory.unsent_frames import COPIED_AT_ONCE, InputCopy, UnsentFrames
 from naiad.protocol.datatypes import Datatype
-from naiad.protocol.delivery import end_failed_sink, reject_sink, send_safely
+from naiad.protocol.delivery import end_failed_sink, fail_sink, reject_sink
 from naiad.protocol.inference import (
     NO_PARAMETERS,
     Buffer,
@@ -311,8 +311,7 @@ class RequestLink:
         if error is None:
             return
         for sink, request_id, _ in pending.values():
-            response = InferResponse("", -1, request_id, error=without_frames(error))
-            send_safely(sink, response, True, ("", -1, request_id))
+            fail_sink(sink, error, ("", -1, request_id))
 
     def forget_routes(self) -> None:
         """Look for routes again: they may be others."""
