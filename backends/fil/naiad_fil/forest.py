@@ -101,6 +101,12 @@ class Forest:
             header.set_field("postprocessor", "identity_multiclass" if is_vector else "softmax")
         # Two probabilities for a model that computes one: as many as the configuration has.
         sizes = {tensor.name: tensor.dims for tensor in settings.outputs}
+        width = sizes.get(OUTPUT, ())[-1:]
+        if self._is_classifier and not self._gives_probabilities and width in {(2,), (self._classes,)} - {(1,)}:
+            raise settings.error(
+                f"output {OUTPUT} has {width[0]} values a row, and the model gives the number of the class alone; for "
+                'probabilities, set the parameter predict_proba to "true" in config.pbtxt, else dims to [ 1 ]'
+            )
         self._is_doubled = (
             self._classes == 1
             and self._is_classifier
@@ -132,7 +138,10 @@ class Forest:
             found = treelite.gtil.predict(self._model, rows, nthread=self._threads or -1)
         except treelite.TreeliteError as problem:
             raise pb_utils.TritonModelException(str(problem)) from None
-        scores = found.reshape(len(rows), -1).astype(np.float32, copy=False)
+        with np.errstate(over="ignore"):
+            scores = found.reshape(len(rows), -1).astype(np.float32, copy=False)
+        if not np.array_equal(np.isinf(scores).ravel(), np.isinf(found).ravel()):
+            raise ValueError(f"output '{OUTPUT}' has a value that TYPE_FP32 cannot hold; scale the target of the model")
         if self._is_doubled:
             scores = np.concatenate([1 - scores, scores], axis=1)
         elif self._is_classifier and not self._gives_probabilities:

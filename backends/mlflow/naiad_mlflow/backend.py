@@ -29,9 +29,14 @@ class TritonPythonModel:
         metadata = read_metadata(settings)
         signature = signature_of(metadata, settings)
         predictor = Predictor(
-            load(metadata, settings), InputReader(settings, signature), OutputWriter(settings), signature.parameters
+            load(metadata, settings),
+            InputReader(settings, signature),
+            OutputWriter(settings, signature.optional),
+            signature.parameters,
         )
-        self._runner = BatchRunner(settings, predictor.run, arguments=predictor.arguments)
+        self._runner = BatchRunner(
+            settings, predictor.run, arguments=predictor.arguments, is_joining=not metadata.is_agent
+        )
 
     def execute(self, requests: List[Any]) -> List[Any]:
         """Ask the model once about all requests that the server has batched, where their parameters are equal."""

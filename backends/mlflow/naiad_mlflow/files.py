@@ -12,6 +12,8 @@ from saved_models.settings import ModelSettings
 
 _FILE = "MLmodel"
 _FLAVOR = "python_function"
+_AGENTS = ("chat_model", "chat_agent", "responses_agent")
+"""Modules of MLflow whose models read the first row alone."""
 _PARAMETER, _SETTING = "allow_code", "allow-code"
 
 
@@ -24,12 +26,14 @@ class Metadata:
         signature: Its signature as written: JSON texts by `inputs`, `outputs` and `params`; None without one.
         is_typed: Whether the signature was made of type hints, which `predict` gets values of.
         written_by: Version of MLflow that wrote it; empty if it does not say so.
+        is_agent: Whether it answers one row at a time.
     """
 
     directory: Path
     signature: Optional[Mapping[str, Any]]
     is_typed: bool
     written_by: str
+    is_agent: bool = False
 
     @property
     def path(self) -> Path:
@@ -63,6 +67,7 @@ def read_metadata(settings: ModelSettings) -> Metadata:
         signature if isinstance(signature, dict) else None,
         is_typed=bool(content.get("is_signature_from_type_hint")),
         written_by=str(content.get("mlflow_version") or ""),
+        is_agent=str((content["flavors"][_FLAVOR] or {}).get("loader_module")).endswith(_AGENTS),
     )
 
 
@@ -82,7 +87,8 @@ def load(metadata: Metadata, settings: ModelSettings) -> Any:
     Raises:
         ModelLoadError: If MLflow cannot load it, or the operator allows no code in models.
     """
-    if not _allows_code(settings):
+    # As a model.py, unless the operator says otherwise.
+    if not settings.allows(_PARAMETER, _SETTING, default=True):
         raise settings.error(
             f"loading '{metadata.directory}' runs code that is in it, and it is allowed none; if you trust it, allow "
             f'it by the parameter {_PARAMETER}: "true" in config.pbtxt, or start the server without '
@@ -102,12 +108,6 @@ def load(metadata: Metadata, settings: ModelSettings) -> Any:
             f"MLflow cannot load '{metadata.directory}': {type(problem).__name__}: {_one_line(problem)}; MLflow "
             f"{metadata.written_by or 'of an unknown version'} wrote it, and MLflow {mlflow.__version__} reads it"
         ) from None
-
-
-def _allows_code(settings: ModelSettings) -> bool:
-    """Whether the model's code may run. It may unless the operator says otherwise, as that of a `model.py`."""
-    allowed = pb_utils.get_backend_config().get(_SETTING, "").lower() not in {"false", "0"}
-    return settings.flag(_PARAMETER, default=allowed)
 
 
 def _release(version: str) -> Tuple[int, ...]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Callable, Dict, List
 
 import numpy as np
 import pandas as pd
+from saved_models.conversion import InputError, row_values, strings
 from saved_models.execution import Arrays
 from saved_models.settings import ModelSettings
 
 from naiad_mlflow.signature import Column, Form, Signature
 
 _TABLE = "as_table"
+_DATE = re.compile(r"\s*\d{4}[-/]?\d")
 
 
 class InputReader:
@@ -43,7 +46,7 @@ class InputReader:
         """The argument of `predict`.
 
         Raises:
-            ValueError: If a value does not have the form of its column.
+            InputError: If a value does not have the form of its column.
         """
         return self._read({name: column for name, column in self._columns.items() if name in arrays}, arrays)
 
@@ -93,55 +96,58 @@ _READERS: Dict[Form, Callable[[Dict[str, Column], Arrays], Any]] = {
 
 
 def _plain(values: Any) -> List[Any]:
-    return values if isinstance(values, list) else list(values.tolist())
+    return values if isinstance(values, list) else list(pd.Index(values).tolist())  # numpy has times as integers
 
 
 def _texts(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """An array whose bytes are texts."""
-    if array.dtype != object:
-        return array
-    found: np.ndarray[Any, Any] = np.empty(array.shape, np.object_)
-    found.ravel()[:] = [_text(name, item) for item in array.ravel().tolist()]
-    return found
+    return strings(name, array) if array.dtype == object else array
 
 
 def _values(name: str, column: Column, array: np.ndarray[Any, Any]) -> Any:
     """The values of a column: one for each row."""
-    flat = array.reshape(len(array), -1)
-    if flat.shape[1] != 1:
-        raise ValueError(f"input '{name}' is a column, and has {flat.shape[1]} values for each row instead of one")
-    values = flat[:, 0]
+    values = row_values(name, array)
     if values.dtype != object or column.kind == "binary":
         return values
-    texts = [_text(name, item) for item in values.tolist()]
+    texts = strings(name, values).tolist()
     if column.kind == "datetime":
         return _times(name, texts)
-    return [_json(name, text) for text in texts] if column.kind == "json" else texts
-
-
-def _text(name: str, item: Any) -> str:
-    if isinstance(item, str):
-        return item
-    try:
-        return str(item.decode())
-    except UnicodeDecodeError as problem:
-        raise ValueError(f"input '{name}' has a string that is not UTF-8: {problem}") from None
+    return [read_json(f"input '{name}'", text) for text in texts] if column.kind == "json" else texts
 
 
 def _times(name: str, texts: List[str]) -> Any:
-    """Times without zones, which columns have; those with one become UTC."""
+    times = [read_time(f"input '{name}'", text) for text in texts]
+    for time, text in zip(times, texts):
+        if not pd.Timestamp.min <= time <= pd.Timestamp.max:
+            raise InputError(
+                f"input '{name}' has the time '{text}', and columns of pandas have those from {pd.Timestamp.min} to "
+                f"{pd.Timestamp.max}"
+            )
+    return np.array([time.to_datetime64() for time in times], "datetime64[ns]")
+
+
+def read_time(where: str, text: Any) -> Any:
+    """A time without a zone, which columns have; one with a zone becomes UTC.
+
+    Raises:
+        InputError: If it has no date, as words such as `now` and times of today.
+    """
     try:
-        times = [pd.Timestamp(text) for text in texts]
-    except ValueError as problem:
-        raise ValueError(
-            f"input '{name}' has a value that is no time: {problem}; write it as 2024-05-31T12:00:00"
-        ) from None
-    plain = [time if time.tzinfo is None else time.tz_convert("UTC").tz_localize(None) for time in times]
-    return np.array([time.to_datetime64() for time in plain], "datetime64[ns]")
+        if not _DATE.match(text):
+            raise ValueError(f"'{text}' does not begin with a year and a month")
+        time = pd.Timestamp(text)
+        return time if time.tzinfo is None else time.tz_convert("UTC").tz_localize(None)
+    except (TypeError, ValueError) as problem:
+        raise InputError(f"{where} has a value that is no time: {problem}; write it as 2024-05-31T12:00:00") from None
 
 
-def _json(name: str, text: str) -> Any:
+def read_json(where: str, text: str) -> Any:
+    """The value in a text.
+
+    Raises:
+        InputError: If it is not JSON.
+    """
     try:
         return json.loads(text)
     except ValueError as problem:
-        raise ValueError(f"input '{name}' has a string that is not JSON: {problem}") from None
+        raise InputError(f"{where} has a string that is not JSON: {problem}") from None

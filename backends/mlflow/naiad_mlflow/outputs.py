@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Sequence
+from numbers import Number
+from typing import Any, Dict, FrozenSet, List, Sequence
 
 import numpy as np
 import pandas as pd
-import triton_python_backend_utils as pb_utils
-from saved_models.conversion import fitted
+from saved_models.conversion import as_array, fitted, plain
 from saved_models.settings import ModelSettings, TensorSettings
+
+_SINGLE = (str, bytes, dict, Number, type(None))
 
 
 class OutputWriter:
-    """Finds each output in a prediction: by its name, else as the only one, else by its position."""
+    """Finds each output in a prediction: by its name, else as the only one, else by its position.
 
-    def __init__(self, settings: ModelSettings) -> None:
+    Args:
+        settings: The configuration.
+        optional: Names of outputs that predictions may lack.
+    """
+
+    def __init__(self, settings: ModelSettings, optional: FrozenSet[str] = frozenset()) -> None:
         self._tensors = settings.outputs
+        self._optional = optional
         self._is_batching = settings.max_batch_size > 0
 
     def write(self, prediction: Any, wanted: Sequence[str]) -> Dict[str, np.ndarray[Any, Any]]:
-        """The outputs of these names.
+        """The outputs of these names, but for optional ones that the prediction lacks.
 
         Raises:
             ValueError: If the prediction lacks one, or has values that its type cannot have.
@@ -29,12 +37,20 @@ class OutputWriter:
         return {
             tensor.name: fitted(_typed(parts[tensor.name], tensor), tensor, is_batching=self._is_batching)
             for tensor in self._tensors
-            if tensor.name in wanted
+            if tensor.name in wanted and tensor.name in parts
         }
 
     def _parts(self, prediction: Any) -> Dict[str, Any]:
-        names = [tensor.name for tensor in self._tensors]
-        if _is_rows(prediction) and any(name in prediction[0] for name in names):
+        if isinstance(prediction, dict) and any(isinstance(value, _SINGLE) for value in prediction.values()):
+            prediction = [prediction]  # one row, as of agents, whose lists are values and no columns
+        keys = set()
+        if _is_rows(prediction):
+            keys = {key for row in prediction for key, value in row.items() if value is not None}
+        if isinstance(prediction, (dict, pd.DataFrame)):
+            keys = set(map(str, prediction))
+        absent = self._optional - keys if keys else ()
+        names = [tensor.name for tensor in self._tensors if tensor.name not in absent]
+        if _is_rows(prediction) and keys & set(names):
             prediction = {name: [row.get(name) for row in prediction] for name in names}
         if isinstance(prediction, pd.DataFrame):
             columns = {str(name): prediction[name] for name in prediction.columns}
@@ -70,20 +86,21 @@ def _named(parts: Dict[str, Any], names: Sequence[str]) -> Dict[str, Any]:
 def _typed(value: Any, tensor: TensorSettings) -> np.ndarray[Any, Any]:
     if tensor.data_type == "TYPE_STRING":
         return _strings(value, tensor.name)
-    array = np.asarray(value.toarray() if hasattr(value, "toarray") else value)
-    wanted = pb_utils.triton_string_to_numpy(tensor.data_type)
-    if np.issubdtype(wanted, np.integer) or wanted is bool:
-        rows = np.argwhere(pd.isna(array))
-        if len(rows):
-            raise ValueError(
-                f"output '{tensor.name}' has a missing value in row {rows[0][0]}, which {tensor.data_type} cannot be"
-            )
-    return array.astype(wanted, copy=False)
+    array = as_array(value)
+    missing = pd.isna(array)
+    if missing.any() and not tensor.data_type.startswith("TYPE_FP"):
+        raise ValueError(
+            f"output '{tensor.name}' has a missing value in row {np.argwhere(missing)[0][0]}, which {tensor.data_type} "
+            "cannot be; write data_type: TYPE_FP64 for this output in config.pbtxt"
+        )
+    return np.where(missing, np.nan, array) if array.dtype == object else array
 
 
 def _strings(value: Any, name: str) -> np.ndarray[Any, Any]:
     items: List[Any]
     shape: Any = None
+    if isinstance(value, np.ndarray) and value.dtype.kind in "mM":  # as a list, times are integers
+        value = pd.Series(value.ravel()).to_numpy(dtype=object).reshape(value.shape)
     if isinstance(value, (pd.Series, pd.DataFrame)):
         value = value.to_numpy(dtype=object)
     if isinstance(value, np.ndarray):
@@ -102,15 +119,8 @@ def _string(item: Any, name: str, row: int) -> Any:
         return item.isoformat()
     if hasattr(item, "model_dump_json"):  # a model of pydantic, as functions with type hints return them
         return item.model_dump_json()
-    if isinstance(item, (dict, list, tuple)):
-        return json.dumps(item, default=_plain)
+    if isinstance(item, (dict, list, tuple, np.ndarray)):
+        return json.dumps(item, default=plain)
     if item is None or pd.isna(item):
         raise ValueError(f"output '{name}' has a missing value in row {row}, which a string cannot be")
     return str(item)
-
-
-def _plain(value: Any) -> Any:
-    """Values of numpy and pandas as JSON has them."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)

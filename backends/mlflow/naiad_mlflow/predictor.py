@@ -7,11 +7,15 @@ from typing import Any, Dict, Hashable, Mapping, Sequence, Tuple
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+from saved_models.conversion import InputError
 from saved_models.execution import Arrays
 
-from naiad_mlflow.inputs import InputReader
+from naiad_mlflow.inputs import InputReader, read_json, read_time
 from naiad_mlflow.outputs import OutputWriter
-from naiad_mlflow.signature import Parameter
+from naiad_mlflow.signature import PREFIX, Parameter
+
+_REFUSED = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST"})
+"""Codes of MLflow's errors about values."""
 
 
 class Predictor:
@@ -29,43 +33,43 @@ class Predictor:
         """The parameters of a request that the signature has, as JSON. Others are the server's, or are ignored."""
         if not self._parameters:
             return ()
-        given = json.loads(request.parameters() or "{}")
-        known = {name: given[name] for name in self._parameters if name in given}
+        given = json.loads(request.parameters())
+        known = {name: given[key] for name in self._parameters for key in (name, PREFIX + name) if key in given}
         return (json.dumps(known),) if known else ()
 
     def run(self, arrays: Arrays, wanted: Sequence[str], parameters: str = "") -> Dict[str, np.ndarray[Any, Any]]:
         """The outputs of these names for a batch.
 
         Raises:
-            TritonModelException: If MLflow refuses the inputs or parameters, or the model fails.
-            ValueError: If a tensor cannot be what the model takes or gives.
+            InputError: If MLflow, the model or its library refuses the inputs or parameters.
+            TritonModelException: If the model fails.
+            ValueError: If an output cannot have what the model gives.
         """
         given = self._reader.read(arrays)
+        named = json.loads(parameters or "{}").items()
+        values = {name: _value(self._parameters[name], value) for name, value in named}
         try:
-            if parameters:
-                prediction = self._model.predict(given, params=self._values(json.loads(parameters)))
-            else:
-                prediction = self._model.predict(given)
-        except ValueError:
-            raise
+            prediction = self._model.predict(given, **({"params": values} if values else {}))
+        except ValueError as problem:  # of libraries: values that they do not take
+            raise InputError(str(problem)) from problem
         except Exception as problem:
+            if getattr(problem, "error_code", "") in _REFUSED:
+                raise InputError(str(problem)) from problem
             kind = "" if type(problem).__name__ == "MlflowException" else f"{type(problem).__name__}: "
             raise pb_utils.TritonModelException(f"{kind}{problem}") from problem
         return self._writer.write(prediction, wanted)
 
-    def _values(self, given: Dict[str, Any]) -> Dict[str, Any]:
-        return {name: _value(self._parameters[name], value) for name, value in given.items()}
-
 
 def _value(parameter: Parameter, value: Any) -> Any:
     """A value as MLflow takes it: parameters of requests are texts, numbers or truth values, and lists are JSON."""
+    where = f"the parameter '{parameter.name}'"
     if isinstance(value, str) and (parameter.is_list or parameter.kind == "json"):
-        try:
-            return json.loads(value)
-        except ValueError as problem:
-            raise ValueError(f"the parameter '{parameter.name}' is not JSON: {problem}") from None
-    if isinstance(value, str) and parameter.kind == "datetime":
-        return np.datetime64(value)
+        value = read_json(where, value)
+    if parameter.kind == "datetime":
+        # MLflow takes no nanoseconds here: the text tells the unit.
+        texts = value if isinstance(value, list) else [value]
+        times = [np.datetime64(read_time(where, text).isoformat()) for text in texts]
+        return times if parameter.is_list else times[0]
     if parameter.kind in {"float", "double"} and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     return value

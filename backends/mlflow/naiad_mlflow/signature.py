@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -20,6 +20,12 @@ from naiad_mlflow.files import Metadata
 
 INPUT, OUTPUT = "input", "output"
 """Names of an input and an output that the signature gives none."""
+
+PREFIX = "params."
+"""Before the name of a parameter in requests: for those with a name that the server reads itself."""
+_OF_THE_SERVER = frozenset(
+    {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output"}
+)
 
 _COLUMNS = {
     "boolean": "TYPE_BOOL",
@@ -97,11 +103,13 @@ class Signature:
         form: What `predict` is given; None for a model without a signature.
         inputs: Columns or tensors.
         parameters: Parameters of requests, by their names.
+        optional: Names of outputs that predictions may lack.
     """
 
     form: Optional[Form]
     inputs: Tuple[Column, ...]
     parameters: Dict[str, Parameter]
+    optional: FrozenSet[str] = frozenset()
 
 
 def signature_of(metadata: Metadata, settings: ModelSettings) -> Signature:
@@ -114,9 +122,17 @@ def signature_of(metadata: Metadata, settings: ModelSettings) -> Signature:
         entry["name"]: Parameter(entry["name"], str(entry["type"]), is_list=entry.get("shape") is not None)
         for entry in _entries(metadata, "params", settings) or ()
     }
+    for name in parameters:
+        if name in _OF_THE_SERVER or name.startswith("triton_"):
+            pb_utils.Logger.log_warn(
+                f"the server reads the request parameter '{name}' itself, so it does not reach the parameter of this "
+                f"name in the signature of model '{settings.name}'; clients send that as '{PREFIX}{name}'"
+            )
+    outputs = _columns(_entries(metadata, "outputs", settings) or (), OUTPUT)
+    optional = frozenset(column.name for column in outputs if not column.is_required)
     entries = _entries(metadata, "inputs", settings)
     if entries is None:
-        return Signature(None, (), parameters)
+        return Signature(None, (), parameters, optional)
     form, inputs = _form(entries, is_typed=metadata.is_typed), _columns(entries, INPUT)
     configured = {tensor.name for tensor in settings.inputs}
     if len(inputs) == 1 and not entries[0].get("name"):
@@ -125,7 +141,7 @@ def signature_of(metadata: Metadata, settings: ModelSettings) -> Signature:
                 f"its signature in '{metadata.path}' has one input without a name, and the configuration has "
                 f"{', '.join(sorted(configured)) or 'none'}"
             )
-        return Signature(form, inputs, parameters)
+        return Signature(form, inputs, parameters, optional)
     missing = [column.name for column in inputs if column.is_required and column.name not in configured]
     unknown = sorted(configured - {column.name for column in inputs})
     if missing or unknown:
@@ -134,7 +150,7 @@ def signature_of(metadata: Metadata, settings: ModelSettings) -> Signature:
             f"the configuration {what}; the inputs of the signature in '{metadata.path}' are "
             f"{', '.join(column.name for column in inputs)}"
         )
-    return Signature(form, inputs, parameters)
+    return Signature(form, inputs, parameters, optional)
 
 
 def interface_of(metadata: Metadata, settings: ModelSettings) -> ModelInterface:

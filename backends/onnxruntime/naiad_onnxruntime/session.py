@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+import numpy as np
 import onnxruntime
 import triton_python_backend_utils as pb_utils
 from saved_models.interface import ModelInterface, ModelTensor
@@ -20,16 +21,7 @@ _CUDA = "CUDAExecutionProvider"
 _CPU = "CPUExecutionProvider"
 
 _DATA_TYPES = {
-    "bool": "TYPE_BOOL",
-    "uint8": "TYPE_UINT8",
-    "uint16": "TYPE_UINT16",
-    "uint32": "TYPE_UINT32",
-    "uint64": "TYPE_UINT64",
-    "int8": "TYPE_INT8",
-    "int16": "TYPE_INT16",
-    "int32": "TYPE_INT32",
-    "int64": "TYPE_INT64",
-    "float16": "TYPE_FP16",
+    **{np.dtype(kind).name: name for name, kind in pb_utils.TRITON_STRING_TO_NUMPY.items()},
     "float": "TYPE_FP32",
     "double": "TYPE_FP64",
     "string": "TYPE_STRING",

@@ -7,6 +7,7 @@ from typing import Any, Dict, Mapping, Sequence
 import numpy as np
 import onnxruntime
 import triton_python_backend_utils as pb_utils
+from saved_models.conversion import InputError, strings
 from saved_models.execution import Arrays
 from saved_models.interface import ModelInterface
 from saved_models.settings import ModelSettings
@@ -14,6 +15,7 @@ from saved_models.settings import ModelSettings
 from naiad_onnxruntime.session import parse_error
 
 _SHRINKAGE = "memory.enable_memory_arena_shrinkage"
+_INVALID_ARGUMENT = 2
 
 
 class SessionRunner:
@@ -38,28 +40,21 @@ class SessionRunner:
         """The outputs of these names.
 
         Raises:
-            TritonModelException: If ONNX Runtime refuses the inputs, or fails.
+            InputError: If ONNX Runtime refuses the inputs.
+            TritonModelException: If it fails.
         """
         for name in self._strings & arrays.keys():
-            arrays[name] = _decoded(name, arrays[name])
+            # The binding would write bytes as literals of Python.
+            arrays[name] = strings(name, arrays[name])
         for name in self._scalars & arrays.keys():
             arrays[name] = arrays[name].reshape(())
         try:
             found = dict(zip(wanted, self._run(wanted, arrays, self._options)))
         except Exception as problem:  # noqa: BLE001 - its exceptions have no common class of their own
             number, text = parse_error(problem)
-            raise pb_utils.TritonModelException(f"onnx runtime error {number}: {text}") from None
+            kind = InputError if number == _INVALID_ARGUMENT else pb_utils.TritonModelException
+            raise kind(f"onnx runtime error {number}: {text}") from None
         for name, dims in self._scalar_outputs.items():
             if name in found:
                 found[name] = np.asarray(found[name]).reshape(dims)
         return found
-
-
-def _decoded(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The strings as ONNX Runtime's binding takes them: it would write bytes as Python's literals."""
-    found: np.ndarray[Any, Any] = np.empty(array.shape, np.object_)
-    try:
-        found.ravel()[:] = [item.decode() for item in array.ravel().tolist()]
-    except UnicodeDecodeError as problem:
-        raise pb_utils.TritonModelException(f"input '{name}' has a string that is not UTF-8: {problem}") from None
-    return found

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
-from saved_models.interface import ModelInterface, ModelTensor, complete, is_complete
+from saved_models.interface import ModelInterface, ModelTensor, complete, entry, is_complete
 from saved_models.settings import ModelSettings, TensorSettings, placed, read_config
 
 from naiad_pytorch.files import open_model
@@ -29,7 +29,7 @@ def complete_config(config: Any) -> Any:
         ModelLoadError: If the file cannot be read, or tells too little.
     """
     written: Dict[str, Any] = config.as_dict()
-    if is_complete(written) or not _lacks_tensors(written):
+    if is_complete(written):
         return config
     # Code for one kind of device is read on such a device alone.
     settings = placed(read_config(written), has_gpu=torch.cuda.is_available())
@@ -48,10 +48,6 @@ def complete_config(config: Any) -> Any:
     given = tuple(TensorSettings(tensor.name, tensor.data_type, tensor.shape) for tensor in inputs)
     outputs = _try_out(model, settings, options, given, leading=False)
     return complete(config, ModelInterface(inputs=tuple(inputs), outputs=tuple(outputs)))
-
-
-def _lacks_tensors(written: Mapping[str, Any]) -> bool:
-    return not written.get("input") or not written.get("output")
 
 
 def _untold(model: Model, settings: ModelSettings) -> Exception:
@@ -122,13 +118,9 @@ def _described(name: str, value: Any, settings: ModelSettings) -> Tuple[str, Tup
 
 def _entry(tensor: ModelTensor, settings: ModelSettings) -> Dict[str, Any]:
     leading = bool(settings.max_batch_size)
-    dims = list(tensor.shape[leading:])
     if leading and tensor.shape[:1] != (-1,):
         raise settings.error(
             f"output '{tensor.name}' has no row for each of a batch: its shape is {list(tensor.shape)} for batches of "
             "two sizes; remove max_batch_size"
         )
-    entry: Dict[str, Any] = {"name": tensor.name, "data_type": tensor.data_type, "dims": dims or [1]}
-    if not dims and leading:
-        entry["reshape"] = {"shape": []}
-    return entry
+    return entry(tensor, leading, settings.name, "output")

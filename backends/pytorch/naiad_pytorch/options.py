@@ -6,7 +6,6 @@ README.md). An instance is a process, so what is global there, such as the numbe
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional
 
@@ -126,15 +125,7 @@ def _device(settings: ModelSettings) -> Optional[torch.device]:
 
 
 def _compile_arguments(settings: ModelSettings) -> Optional[Dict[str, Any]]:
-    text = settings.parameters.get(_COMPILE)
-    if text is None:
-        return None
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise settings.wrong_parameter(_COMPILE, 'a JSON object such as {"dynamic": true}')
-    if "model" in found:
+    found = settings.json_object(_COMPILE, '{"dynamic": true}')
+    if found and "model" in found:
         raise settings.error("'model' is not an optional parameter for 'torch.compile'")
     return found

@@ -7,11 +7,12 @@ from typing import Any, ContextManager, Dict, List, Mapping, Sequence
 import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
+from saved_models.conversion import strings
 from saved_models.settings import ModelSettings
 
 from naiad_pytorch.model import Model, as_outputs, output_at
 from naiad_pytorch.options import Options
-from naiad_pytorch.tensors import DATA_TYPES, array_of_strings, settle, strings_of
+from naiad_pytorch.tensors import DATA_TYPES, array_of_strings, settle
 
 
 class ModelRunner:
@@ -32,11 +33,12 @@ class ModelRunner:
         """The outputs of these names.
 
         Raises:
+            InputError: If a text is not UTF-8.
             TritonModelException: If PyTorch fails, or returns something else than the configuration says.
         """
         device = self._model.device
         values = {
-            name: strings_of(value, name) if isinstance(value, np.ndarray) else value.to(device)
+            name: strings(name, value).ravel().tolist() if isinstance(value, np.ndarray) else value.to(device)
             for name, value in arrays.items()
         }
         try:

@@ -9,19 +9,12 @@ import torch
 import triton_python_backend_utils as pb_utils
 
 DATA_TYPES: Dict[torch.dtype, str] = {
-    torch.bool: "TYPE_BOOL",
-    torch.uint8: "TYPE_UINT8",
-    torch.uint16: "TYPE_UINT16",
-    torch.uint32: "TYPE_UINT32",
-    torch.uint64: "TYPE_UINT64",
-    torch.int8: "TYPE_INT8",
-    torch.int16: "TYPE_INT16",
-    torch.int32: "TYPE_INT32",
-    torch.int64: "TYPE_INT64",
-    torch.float16: "TYPE_FP16",
-    torch.float32: "TYPE_FP32",
-    torch.float64: "TYPE_FP64",
     torch.bfloat16: "TYPE_BF16",
+    **{
+        getattr(torch, np.dtype(kind).name): name
+        for name, kind in pb_utils.TRITON_STRING_TO_NUMPY.items()
+        if name != "TYPE_STRING"
+    },
 }
 """The protocol's types for those of PyTorch."""
 
@@ -66,18 +59,6 @@ class TorchTensors:
         if value.device.type != "cpu" or value.dtype == torch.bfloat16:
             return pb_utils.Tensor.from_dlpack(name, value.contiguous())
         return pb_utils.Tensor(name, value.numpy())
-
-
-def strings_of(array: Any, name: str) -> Sequence[str]:
-    """The strings of a tensor, as a list: what models of PyTorch take in place of a tensor of strings.
-
-    Raises:
-        TritonModelException: If one is not UTF-8.
-    """
-    try:
-        return [item.decode() for item in array.ravel().tolist()]
-    except UnicodeDecodeError as problem:
-        raise pb_utils.TritonModelException(f"input '{name}' has a string that is not UTF-8: {problem}") from None
 
 
 def array_of_strings(values: Sequence[str]) -> np.ndarray[Any, Any]:

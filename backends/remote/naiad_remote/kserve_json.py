@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any, Dict, List, Mapping, Tuple, Union
 
 import numpy as np
+import triton_python_backend_utils as pb_utils
 
 from naiad_remote.wire import CODES, Buffer, Description, TensorDescription, WireRequest, WireResponse, WireTensor
 
 _JSON_BYTES = 64 << 20
 """Most bytes of JSON in a response: it takes about ten times the memory once it is parsed."""
 _NUMPY = {
-    "BOOL": "?",
-    "UINT8": "u1",
-    "UINT16": "<u2",
-    "UINT32": "<u4",
-    "UINT64": "<u8",
-    "INT8": "i1",
-    "INT16": "<i2",
-    "INT32": "<i4",
-    "INT64": "<i8",
-    "FP16": "<f2",
-    "FP32": "<f4",
-    "FP64": "<f8",
+    name[5:]: np.dtype(kind).newbyteorder("<")
+    for name, kind in pb_utils.TRITON_STRING_TO_NUMPY.items()
+    if name != "TYPE_STRING"
 }
 
 
@@ -98,12 +91,17 @@ def _parameters(given: Any) -> Dict[str, Any]:
 
 def _encode_json_data(datatype: str, data: Any) -> bytes:
     """The bytes of elements that a server without the extension sent as JSON."""
-    if datatype == "BYTES":
-        elements = [str(each).encode() for each in _flatten(data)]
-        return b"".join(len(each).to_bytes(4, "little") + each for each in elements)
-    if datatype not in _NUMPY:
-        raise ValueError(f"an output of datatype '{datatype}' is in JSON")
-    return np.array(data, dtype=_NUMPY[datatype]).tobytes()
+    elements = _flatten(data)
+    if datatype == "BYTES" and all(isinstance(each, str) for each in elements):
+        return b"".join(len(each).to_bytes(4, "little") + each for each in map(str.encode, elements))
+    if datatype in _NUMPY and all(isinstance(each, (int, float)) for each in elements):
+        with contextlib.suppress(OverflowError, ValueError), np.errstate(all="ignore"):
+            found = np.array(elements, np.object_).astype(_NUMPY[datatype])
+            # Numbers of floating point are rounded, and others must be what they were.
+            kept = np.isinf(found) <= np.isinf(np.array(elements, float)) if "FP" in datatype else found == elements
+            if np.all(kept):
+                return found.tobytes()
+    raise ValueError(f"the JSON of an output has elements that are not of its datatype '{datatype}'")
 
 
 def _flatten(data: Any) -> List[Any]:

@@ -8,12 +8,15 @@ from typing import Any, Callable, Dict, Hashable, Iterable, List, Mapping, Optio
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from saved_models.conversion import InputError
 from saved_models.ragged import RaggedBatches
 from saved_models.settings import ModelSettings
 
 Arrays = Dict[str, "np.ndarray[Any, Any]"]
 Run = Callable[..., Mapping[str, Any]]
 """Computes outputs from inputs: arrays by name, then the names of the outputs, then what `arguments` gives.
+
+The response lacks those that it leaves out.
 
 Numbers in inputs are views of the requests' memory.
 """
@@ -50,6 +53,7 @@ class BatchRunner:
         arrays: Reads, joins and writes tensors as the library's arrays; None for those of numpy.
         arguments: Further arguments of *run* for a request; requests are joined where they are equal.
         ragged: The ragged batches of the configuration; None for a backend that makes none.
+        is_joining: Whether the library computes several rows at once.
     """
 
     def __init__(
@@ -60,7 +64,9 @@ class BatchRunner:
         *,
         arguments: Callable[[Any], Tuple[Hashable, ...]] = lambda _: (),
         ragged: Optional[RaggedBatches] = None,
+        is_joining: bool = True,
     ) -> None:
+        self._is_joining = is_joining
         self._run = run
         self._arrays = NumpyArrays() if arrays is None else arrays
         self._arguments = arguments
@@ -73,7 +79,7 @@ class BatchRunner:
         """The response of each request."""
         if len(requests) == 1:
             return [self._execute_alone(requests[0])]
-        if not self._is_batching:
+        if not self._is_batching or not self._is_joining:
             return [self._execute_alone(request) for request in requests]
         responses: List[Any] = [None] * len(requests)
         for indices in self._alike(requests):
@@ -109,7 +115,7 @@ class BatchRunner:
             found = self._run(joined, wanted, *self._arguments(requests[0]))
             _check_rows(found, wanted, sum(rows))
             return [
-                self._respond({name: found[name][end - count : end] for name in wanted}, self._wanted([request]))
+                self._respond({name: found[name][end - count : end] for name in found}, self._wanted([request]))
                 for request, count, end in zip(requests, rows, _ends(rows))
             ]
         except Exception:  # noqa: BLE001 - found out again below, for each request by itself
@@ -150,7 +156,7 @@ class BatchRunner:
 
     def _respond(self, found: Mapping[str, Any], names: Sequence[str]) -> Any:
         write = self._arrays.write
-        return pb_utils.InferenceResponse([write(name, found[name]) for name in names])
+        return pb_utils.InferenceResponse([write(name, found[name]) for name in names if name in found])
 
     def _wanted(self, requests: Iterable[Any]) -> Tuple[str, ...]:
         """The states, and the outputs that any of the requests asks for, in the configuration's order."""
@@ -173,14 +179,14 @@ class BatchRunner:
 def _rows_of(arrays: Mapping[str, Any]) -> int:
     rows = {array.shape[0] for array in arrays.values()}
     if len(rows) != 1:
-        raise ValueError("inputs differ in their first dimension")
+        raise InputError("inputs differ in their first dimension")
     return rows.pop()
 
 
 def _check_rows(found: Mapping[str, Any], names: Iterable[str], rows: int) -> None:
     """Refuse outputs that are not one row for each of the inputs: nobody knew whose they are."""
     for name in names:
-        if found[name].shape[:1] != (rows,):
+        if name in found and found[name].shape[:1] != (rows,):
             raise ValueError(f"output '{name}' has shape {list(found[name].shape)} for a batch of {rows} rows")
 
 
@@ -199,4 +205,5 @@ def _failed(error: Exception) -> Any:
         text = str(error)
     else:
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(text))
+    code = pb_utils.TritonError.INVALID_ARG if isinstance(error, InputError) else pb_utils.TritonError.INTERNAL
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code))

@@ -101,7 +101,7 @@ def complete(config: Any, interface: ModelInterface) -> Any:
     leading = int(bool(written.get("max_batch_size")))
     for kind, tensors in (("input", interface.inputs), ("output", interface.outputs)):
         if not written.get(kind):
-            written[kind] = [_entry(tensor, leading, name, kind) for tensor in tensors]
+            written[kind] = [entry(tensor, leading, name, kind) for tensor in tensors]
     return config
 
 
@@ -119,16 +119,21 @@ def _complete_batching(config: Any) -> None:
         config.set_dynamic_batching()
 
 
-def _entry(tensor: ModelTensor, leading: int, model: str, kind: str) -> Dict[str, Any]:
+def entry(tensor: ModelTensor, leading: int, model: str, kind: str) -> Dict[str, Any]:
+    """The tensor in a configuration, without the rows of a batch where that is *leading*.
+
+    Raises:
+        ModelLoadError: If the protocol has not its type.
+    """
     if not tensor.data_type:
         raise _unsupported(tensor, model, kind)
     dims = list(tensor.shape[leading:])
-    entry: Dict[str, Any] = {"name": tensor.name, "data_type": tensor.data_type, "dims": dims or [1]}
+    written: Dict[str, Any] = {"name": tensor.name, "data_type": tensor.data_type, "dims": dims or [1]}
     if not dims and leading:
-        entry["reshape"] = {"shape": []}
-    if tensor.is_optional:
-        entry["optional"] = True
-    return entry
+        written["reshape"] = {"shape": []}
+    if tensor.is_optional and kind == "input":  # configurations have no optional outputs
+        written["optional"] = True
+    return written
 
 
 def _unsupported(tensor: ModelTensor, model: str, kind: str) -> Exception:

@@ -91,6 +91,29 @@ class ModelSettings:
             raise self.wrong_parameter(key, "true or false")
         return word in _TRUE
 
+    def json_object(self, key: str, example: str) -> Optional[Dict[str, Any]]:
+        """The object in a parameter with JSON; None without the parameter.
+
+        Raises:
+            ModelLoadError: If it is none, with an *example*.
+        """
+        try:
+            found = json.loads(self.parameters.get(key, "null"))
+        except ValueError:
+            found = ()
+        if not isinstance(found, dict) and key in self.parameters:
+            raise self.wrong_parameter(key, f"a JSON object such as {example}")
+        return found if isinstance(found, dict) else None
+
+    def allows(self, parameter: str, setting: str, *, default: bool = False) -> bool:
+        """Whether the model's parameter allows something, else the backend's setting, else the default.
+
+        Raises:
+            ModelLoadError: If the parameter is no truth value.
+        """
+        word = pb_utils.get_backend_config().get(setting, "").lower()
+        return self.flag(parameter, default=word in {"true", "1"} or (default and word not in {"false", "0"}))
+
     def wrong_parameter(self, key: str, wanted: str) -> Exception:
         """The error for a parameter with another value than what is *wanted*."""
         return self.error(f"the parameter {key} is '{self.parameters[key]}', not {wanted}; correct it in config.pbtxt")

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
-from saved_models.conversion import fitted
+from saved_models.conversion import InputError, as_array, fitted, row_values, strings
 from saved_models.execution import Arrays
 from saved_models.interface import ModelInterface, ModelTensor
 from saved_models.settings import ModelSettings
@@ -38,7 +38,7 @@ def interface_of(estimator: Any, settings: ModelSettings) -> ModelInterface:
     row = np.zeros((1, int(features)))
     try:
         with _without_warning_of_names():
-            answers = {name: _as_array(getattr(estimator, name)(row)) for name in methods}
+            answers = {name: as_array(getattr(estimator, name)(row)) for name in methods}
     except Exception as problem:  # noqa: BLE001 - estimators raise anything
         names = getattr(estimator, "feature_names_in_", None)
         columns = "" if names is None else f", one for each of its columns {', '.join(names)}"
@@ -56,10 +56,6 @@ def _type_of(array: np.ndarray[Any, Any]) -> str:
     if array.dtype.kind in "iu":
         return "TYPE_INT64"
     return {"b": "TYPE_BOOL", "f": "TYPE_FP64"}.get(array.dtype.kind, "TYPE_STRING")
-
-
-def _as_array(answer: Any) -> np.ndarray[Any, Any]:
-    return np.asarray(answer.toarray() if hasattr(answer, "toarray") else answer)
 
 
 @contextmanager
@@ -112,30 +108,32 @@ class Estimator:
             )
 
     def run(self, arrays: Arrays, wanted: Sequence[str]) -> Dict[str, np.ndarray[Any, Any]]:
-        """The answers of the methods behind these outputs."""
+        """The answers of the methods behind these outputs.
+
+        Raises:
+            InputError: If the estimator refuses the input.
+            ValueError: If an output cannot have what it answers.
+        """
         given: Any
         if self._columns is None:
             (given,) = arrays.values()
         else:
-            given = pd.DataFrame({name: _column(arrays[name]) for name in self._columns})
+            columns = {name: row_values(name, arrays[name]) for name in self._columns}
+            given = pd.DataFrame(
+                {name: strings(name, column) if column.dtype == object else column for name, column in columns.items()}
+            )
         answers: Dict[str, Any] = {}
         with _without_warning_of_names():
             for name in wanted:
                 method = self._methods[name]
                 key = method.__name__
                 if key not in answers:
-                    answers[key] = method(given)
+                    try:
+                        answers[key] = method(given)
+                    except ValueError as problem:  # how estimators refuse what they are given
+                        raise InputError(str(problem)) from problem
         return {name: self._fitted(name, answers[self._methods[name].__name__]) for name in wanted}
 
     def _fitted(self, name: str, answer: Any) -> np.ndarray[Any, Any]:
         """The answer with the type and the number of dimensions that the configuration gives it."""
-        return fitted(_as_array(answer), self._tensors[name], is_batching=self._is_batching)
-
-
-def _column(array: np.ndarray[Any, Any]) -> Any:
-    """A column of a table: a number or a text for each row."""
-    flat = array.reshape(len(array), -1)
-    if flat.shape[1] != 1:
-        raise ValueError(f"a column has one value for each row, and this one has {flat.shape[1]}")
-    column = flat[:, 0]
-    return [value.decode() for value in column] if column.dtype == object else column
+        return fitted(as_array(answer), self._tensors[name], is_batching=self._is_batching)

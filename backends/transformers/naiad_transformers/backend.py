@@ -10,7 +10,7 @@ from saved_models.settings import ModelSettings, read
 
 from naiad_transformers.loading import load, prepare_process
 from naiad_transformers.source import Source, find_source
-from naiad_transformers.tasks import RowRunner, Task, task_of
+from naiad_transformers.tasks import RowRunner, Task, task_of, try_out
 
 
 class TritonPythonModel:
@@ -22,13 +22,15 @@ class TritonPythonModel:
         return complete_from(config, lambda settings: _read(settings)[1].interface)
 
     def initialize(self, args: Dict[str, str]) -> None:
-        """Read the weights, and compare the task with the configuration."""
+        """Read the weights, compare the task with the configuration, and ask once."""
         settings = read(args)
         source, task = _read(settings)
         check(settings, task.interface)
         prepare_process(settings, source)
-        ask = task.make(load(settings, source, task.kind), settings)
-        self._runner = BatchRunner(settings, RowRunner(ask).run)
+        asked = load(settings, source, task.kind)
+        rows = RowRunner(task.make(asked, settings), asked.tokenizer)
+        try_out(rows, asked, task, settings, source)
+        self._runner = BatchRunner(settings, rows.run)
 
     def execute(self, requests: List[Any]) -> List[Any]:
         """Run the pipeline once for all requests that the server has batched."""
@@ -37,4 +39,4 @@ class TritonPythonModel:
 
 def _read(settings: ModelSettings) -> Tuple[Source, Task]:
     source = find_source(settings)
-    return source, task_of(source.task, source.config, settings)
+    return source, task_of(source, settings)

@@ -8,18 +8,24 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
-import triton_python_backend_utils as pb_utils
+from saved_models.conversion import InputError, plain, row_values, strings
 from saved_models.execution import Arrays
 from saved_models.interface import ModelInterface, ModelTensor
 from saved_models.settings import ModelSettings
+
+from naiad_transformers.embedding import Embedding, read_embedding
+from naiad_transformers.source import OTHER_TASK, Source, architecture
 
 _STRING, _FLOAT = "TYPE_STRING", "TYPE_FP32"
 _TEXT, _PAIR, _IMAGE, _CANDIDATES = "TEXT", "TEXT_PAIR", "IMAGE", "CANDIDATE_LABELS"
 _JSON = "JSON"
 _TOP = 5
+_SIZES = ("word_embed_proj_dim", "hidden_size", "d_model", "dim", "n_embd")
+"""Where `config.json` has the size of the vectors, by the model's type."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +62,20 @@ class Task:
     make: Callable[[Any, ModelSettings], Ask]
 
 
-def task_of(name: str, config: Mapping[str, Any], settings: ModelSettings) -> Task:
-    """The task of this name, for weights with this `config.json`."""
+def task_of(source: Source, settings: ModelSettings) -> Task:
+    """The task of weights.
+
+    Raises:
+        ModelLoadError: If their folder asks for what is not served.
+    """
+    name, config = source.task, source.config
     labels = _label_count(config)
     classes = (_output("LABEL", _STRING, 1), _output("SCORE", _FLOAT, 1), _output("SCORES", _FLOAT, labels))
     if name == "text-classification":
         has_pair = any(tensor.name == _PAIR for tensor in settings.inputs)
-        return _task(name, (_TEXT, _PAIR) if has_pair else (_TEXT,), classes, TextClassification)
+        return _task(name, (_TEXT, _PAIR) if has_pair else (_TEXT,), classes, Classification)
     if name == "image-classification":
-        return _task(name, (_IMAGE,), classes, ImageClassification)
+        return _task(name, (_IMAGE,), classes, Classification)
     if name == "token-classification":
         return _task(name, (_TEXT,), (), TokenClassification)
     if name == "fill-mask":
@@ -72,8 +83,9 @@ def task_of(name: str, config: Mapping[str, Any], settings: ModelSettings) -> Ta
         outputs = (_output("TOKEN", _STRING, top), _output("SCORE", _FLOAT, top), _output("SEQUENCE", _STRING, top))
         return _task(name, (_TEXT,), outputs, FillMask)
     if name == "feature-extraction":
-        size = next((config[key] for key in ("hidden_size", "d_model", "dim", "n_embd") if key in config), -1)
-        return _task(name, (_TEXT,), (_output("EMBEDDING", _FLOAT, int(size)),), FeatureExtraction)
+        size = next((config[key] for key in _SIZES if key in config), -1)
+        make = partial(FeatureExtraction, embedding=read_embedding(source.folder, settings))
+        return _task(name, (_TEXT,), (_output("EMBEDDING", _FLOAT, int(size)),), make)
     if name == "zero-shot-classification":
         outputs = (_output("LABELS", _STRING, -1), _output("SCORES", _FLOAT, -1))
         fixed = "candidate_labels" in settings.parameters
@@ -103,45 +115,67 @@ def _top(settings: ModelSettings) -> int:
     return max(settings.integer("top_k", _TOP), 1)
 
 
-def _options(settings: ModelSettings, key: str) -> Dict[str, Any]:
-    """The object in a parameter with JSON.
-
-    Raises:
-        ModelLoadError: If it is none.
-    """
-    text = settings.parameters.get(key)
-    if text is None:
-        return {}
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise settings.wrong_parameter(key, 'a JSON object such as {"max_new_tokens": 60}')
-    return found
+def _options(settings: ModelSettings) -> Dict[str, Any]:
+    return settings.json_object("options", '{"max_new_tokens": 60}') or {}
 
 
 class RowRunner:
-    """Puts the answers about the rows of a batch together as tensors."""
+    """Puts the answers about the rows of a batch together as tensors.
 
-    def __init__(self, ask: Ask) -> None:
+    Args:
+        ask: Asks about rows.
+        tokenizer: What makes numbers of texts, None for images. Without a token for padding, it takes them one by one.
+    """
+
+    def __init__(self, ask: Ask, tokenizer: Any) -> None:
         self._ask = ask
+        self.is_joining = tokenizer is None or tokenizer.pad_token_id is not None
 
     def run(self, arrays: Arrays, wanted: Sequence[str]) -> Dict[str, np.ndarray[Any, Any]]:
         """The outputs of these names.
 
         Raises:
-            TritonModelException: If a row has no value for one.
+            InputError: If a row has no value for one.
         """
-        rows = self._ask(arrays)
+        count = len(next(iter(arrays.values())))
+        parts = [slice(None)] if self.is_joining else [slice(row, row + 1) for row in range(count)]
+        rows = [row for part in parts for row in self._ask({name: array[part] for name, array in arrays.items()})]
         return {name: _array([_value(row, name) for row in rows]) for name in wanted}
+
+
+def try_out(rows: RowRunner, asked: Any, task: Task, settings: ModelSettings, source: Source) -> None:
+    """Ask about two small rows, one by one if they fail together: what would fail at each request fails at the load.
+
+    Raises:
+        ModelLoadError: If that fails.
+    """
+    word = asked.tokenizer.mask_token if task.kind == "fill-mask" else "text"
+    side = source.config.get("image_size", 224)  # as large as the model takes them: not all processors resize
+    height, width = side if isinstance(side, list) else (side, side)
+    image = b"P6 %d %d 255 " % (width, height) + bytes(3 * width * height)  # in black, as a file of the form PPM
+    samples = {_TEXT: [f"this is a {word}", f"this is another {word} of a few words"], _PAIR: ["a text", "a text"]}
+    samples.update({_CANDIDATES: ["a", "a"], _IMAGE: [image, image]})
+    arrays = {tensor.name: np.array([samples[tensor.name]], np.object_).T for tensor in task.interface.inputs}
+    names = [tensor.name for tensor in settings.outputs]
+    try:
+        try:
+            rows.run(arrays, names)
+        except Exception:  # noqa: BLE001 - the library raises anything
+            rows.is_joining = False  # its pipelines divide no batches of a few models, such as XLNet
+            rows.run(arrays, names)
+    except Exception as problem:  # noqa: BLE001 - the library raises anything
+        mend = "correct the parameter options" if "options" in settings.parameters else OTHER_TASK
+        raise settings.error(
+            f"the task {source.task} of {architecture(source.config)} fails for two short inputs: "
+            f"{type(problem).__name__}: {' '.join(str(problem).split())}; {mend}"
+        ) from None
 
 
 def _value(row: Row, name: str) -> Any:
     if name == _JSON:
-        return json.dumps(row.answer, ensure_ascii=False, default=_plain)
+        return json.dumps(row.answer, ensure_ascii=False, default=plain)
     if row.lacking:
-        raise pb_utils.TritonModelException(row.lacking)
+        raise InputError(row.lacking)
     return row.tensors[name]
 
 
@@ -156,61 +190,51 @@ def _array(rows: List[Any]) -> np.ndarray[Any, Any]:
     return np.asarray(listed, np.float32)
 
 
-def _plain(value: Any) -> Any:
-    """Numbers of numpy, which the library leaves in some results."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} has no JSON")
-
-
 def _texts(arrays: Arrays, name: str = _TEXT) -> List[str]:
     """The text of each row."""
-    try:
-        return [value.decode() for value in arrays[name].reshape(len(arrays[name]), -1)[:, 0]]
-    except UnicodeDecodeError as problem:
-        raise pb_utils.TritonModelException(f"input '{name}' has a string that is not UTF-8: {problem}") from None
+    return list(strings(name, row_values(name, arrays[name])))
 
 
-def _classes(entries: Sequence[Mapping[str, Any]], numbers: Mapping[str, int]) -> Row:
-    """The outputs of a classification, from the library's list of classes, best first."""
-    scores = np.zeros(len(entries), np.float32)
-    for entry in entries:
-        scores[numbers[entry["label"]]] = entry["score"]
-    best = entries[0]
-    return Row({"LABEL": best["label"], "SCORE": best["score"], "SCORES": scores}, list(entries))
-
-
-class TextClassification:
-    """Classes of texts, or of pairs of texts."""
+class Classification:
+    """Classes of texts, of pairs of texts, or of images: files such as PNG and JPEG in a tensor of bytes."""
 
     def __init__(self, asked: Any, settings: ModelSettings) -> None:
         self._asked = asked
-        self._options = _options(settings, "options")
+        self._options = _options(settings)
+        if "top_k" in self._options:
+            raise settings.wrong_parameter("options", "an object without top_k, since SCORES has all classes")
+        named = asked.model.config.id2label
+        self._names = [named.get(number) for number in range(len(named))]
+        if None in self._names:
+            raise settings.error(
+                f"id2label in its config.json has {len(named)} classes, and none of the number "
+                f"{self._names.index(None)}; number them from 0 in the order of the logits"
+            )
+        # The library sorts by score and forgets the numbers, and classes may share a name: it gets numbers as names.
+        asked.model.config.id2label = {number: str(number) for number in named}
 
     def __call__(self, arrays: Arrays) -> List[Row]:
         """As `Ask`."""
-        texts: List[Any] = list(_texts(arrays))
+        given: List[Any]
+        if _IMAGE in arrays:
+            given = [_image(data) for data in row_values(_IMAGE, arrays[_IMAGE])]
+            options: Dict[str, Any] = {"top_k": len(self._names)}
+        else:
+            given = list(_texts(arrays))
+            options = {"top_k": None, "truncation": True}
         if _PAIR in arrays:
-            texts = [{"text": one, "text_pair": other} for one, other in zip(texts, _texts(arrays, _PAIR))]
-        options = {"truncation": True, **self._options}
-        found = self._asked(texts, top_k=None, batch_size=len(texts), **options)
-        return [_classes(entries, self._asked.model.config.label2id) for entries in found]
+            given = [{"text": one, "text_pair": other} for one, other in zip(given, _texts(arrays, _PAIR))]
+        return [
+            self._row(entries) for entries in self._asked(given, batch_size=len(given), **{**options, **self._options})
+        ]
 
-
-class ImageClassification:
-    """Classes of images, which are files such as PNG and JPEG in a tensor of bytes."""
-
-    def __init__(self, asked: Any, settings: ModelSettings) -> None:
-        self._asked = asked
-        self._options = _options(settings, "options")
-
-    def __call__(self, arrays: Arrays) -> List[Row]:
-        """As `Ask`."""
-        files = arrays[_IMAGE].reshape(len(arrays[_IMAGE]), -1)[:, 0]
-        images = [_image(data) for data in files]
-        numbers = self._asked.model.config.label2id
-        found = self._asked(images, top_k=len(numbers), batch_size=len(images), **self._options)
-        return [_classes(entries, numbers) for entries in found]
+    def _row(self, entries: Sequence[Mapping[str, Any]]) -> Row:
+        """The outputs for the library's list of classes, best first."""
+        scores = np.zeros(len(self._names), np.float32)
+        for entry in entries:
+            scores[int(entry["label"])] = entry["score"]
+        named = [{**entry, "label": self._names[int(entry["label"])]} for entry in entries]
+        return Row({"LABEL": str(named[0]["label"]), "SCORE": named[0]["score"], "SCORES": scores}, named)
 
 
 def _image(data: bytes) -> Any:
@@ -218,8 +242,8 @@ def _image(data: bytes) -> Any:
 
     try:
         return Image.open(io.BytesIO(data)).convert("RGB")
-    except (UnidentifiedImageError, OSError, ValueError) as problem:
-        raise pb_utils.TritonModelException(
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError) as problem:
+        raise InputError(
             f"input '{_IMAGE}' has {len(data)} bytes that are no image: {problem}; send the content of a file, such as "
             "PNG or JPEG"
         ) from None
@@ -230,7 +254,7 @@ class TokenClassification:
 
     def __init__(self, asked: Any, settings: ModelSettings) -> None:
         self._asked = asked
-        self._options = _options(settings, "options")
+        self._options = _options(settings)
 
     def __call__(self, arrays: Arrays) -> List[Row]:
         """As `Ask`."""
@@ -244,13 +268,22 @@ class FillMask:
 
     def __init__(self, asked: Any, settings: ModelSettings) -> None:
         self._asked = asked
-        self._options = {"tokenizer_kwargs": {"truncation": True}, **_options(settings, "options")}
+        self._options = {"tokenizer_kwargs": {"truncation": True}, **_options(settings)}
         self._top = _top(settings)
 
     def __call__(self, arrays: Arrays) -> List[Row]:
         """As `Ask`."""
         texts = _texts(arrays)
-        found = self._asked(texts, top_k=self._top, batch_size=len(texts), **self._options)
+        try:
+            found = self._asked(texts, top_k=self._top, batch_size=len(texts), **self._options)
+        except Exception as problem:
+            if type(problem).__name__ != "PipelineException":
+                raise
+            tokenizer = self._asked.tokenizer
+            if all(tokenizer.mask_token in text for text in texts):
+                limit = f"the text was cut to the {tokenizer.model_max_length} tokens that the model takes"
+                raise InputError(f"input '{_TEXT}' has no mask left: {limit}; send a shorter one") from None
+            raise InputError(f"input '{_TEXT}' has no mask: {problem}; write {tokenizer.mask_token}") from None
         # The library leaves out the outer list where there is one text.
         found = [found] if len(texts) == 1 else found
         return [_filled(entries) for entries in found]
@@ -268,34 +301,24 @@ def _filled(entries: List[Any]) -> Row:
 
 
 class FeatureExtraction:
-    """One vector for each text: the mean of those of its tokens, or the first token's."""
+    """One vector for each text, of those of its tokens."""
 
-    def __init__(self, asked: Any, settings: ModelSettings) -> None:
+    def __init__(self, asked: Any, settings: ModelSettings, embedding: Embedding) -> None:
         self._asked = asked
-        self._options = _options(settings, "options")
-        self._pooling = settings.parameters.get("pooling", "mean")
-        if self._pooling not in {"mean", "cls"}:
-            raise settings.wrong_parameter("pooling", "mean or cls")
-        self._is_normalized = settings.flag("normalize", default=False)
+        self._options = _options(settings)
+        self._embedding = embedding
+        asked.tokenizer.model_max_length = embedding.max_tokens or asked.tokenizer.model_max_length
 
     def __call__(self, arrays: Arrays) -> List[Row]:
         """As `Ask`. The library's pipeline returns padding as if it were text, so it is not used here."""
         import torch
 
-        asked = self._asked
-        options = {"padding": True, "truncation": True, **self._options}
-        given = asked.tokenizer(_texts(arrays), return_tensors="pt", **options).to(asked.device)
+        model, texts = self._asked.model, [self._embedding.prepare(text) for text in _texts(arrays)]
+        options = {"padding": len(texts) > 1, "truncation": True, **self._options}
+        given = self._asked.tokenizer(texts, return_tensors="pt", **options).to(model.device)
         with torch.inference_mode():
-            hidden = asked.model(**given)[0].float()
-            if self._pooling == "cls":
-                pooled = hidden[:, 0]
-            else:
-                mask = given["attention_mask"].unsqueeze(-1)
-                pooled = (hidden * mask).sum(1) / mask.sum(1).clamp(min=1)
-            if self._is_normalized:
-                pooled = torch.nn.functional.normalize(pooled, dim=-1)
-        vectors = pooled.cpu().numpy()
-        return [Row({"EMBEDDING": vector}, vector) for vector in vectors]
+            pooled = self._embedding.pool(model(**given)[0].float(), given["attention_mask"])
+        return [Row({"EMBEDDING": vector}, vector) for vector in pooled.cpu().numpy()]
 
 
 class ZeroShot:
@@ -303,9 +326,17 @@ class ZeroShot:
 
     def __init__(self, asked: Any, settings: ModelSettings) -> None:
         self._asked = asked
-        self._options = _options(settings, "options")
+        self._options = _options(settings)
+        self._is_joining = asked.tokenizer.pad_token_id is not None
         text = settings.parameters.get("candidate_labels", "")
         self._fixed = tuple(label.strip() for label in text.split(",") if label.strip())
+        if "candidate_labels" in settings.parameters and not self._fixed:
+            raise settings.wrong_parameter("candidate_labels", "labels such as cat, dog")
+        if asked.entailment_id == -1:  # the library would take the last class, whatever it means
+            raise settings.error(
+                "label2id in its config.json has no class whose name begins with 'entail', by whose score labels are "
+                "chosen; write the names there, or use the task text-classification"
+            )
 
     def __call__(self, arrays: Arrays) -> List[Row]:
         """As `Ask`: one call for all rows with the same classes."""
@@ -316,9 +347,8 @@ class ZeroShot:
         answers: List[Any] = [None] * len(texts)
         for labels, numbers in rows.items():
             given = [texts[number] for number in numbers]
-            found = self._asked(
-                given, candidate_labels=list(labels), batch_size=len(given) * len(labels), **self._options
-            )
+            size = len(given) * len(labels) if self._is_joining else 1
+            found = self._asked(given, candidate_labels=list(labels), batch_size=size, **self._options)
             for number, answer in zip(numbers, found):
                 answers[number] = Row({"LABELS": answer["labels"], "SCORES": answer["scores"]}, answer)
         return answers
@@ -326,15 +356,17 @@ class ZeroShot:
     def _labels(self, arrays: Arrays, row: int) -> Tuple[str, ...]:
         if _CANDIDATES not in arrays:
             return self._fixed
-        return tuple(value.decode("utf-8", "replace") for value in arrays[_CANDIDATES][row].ravel())
+        if not arrays[_CANDIDATES][row].size:
+            raise InputError(f"input '{_CANDIDATES}' is empty; send at least one label")
+        return tuple(strings(_CANDIDATES, arrays[_CANDIDATES][row]).ravel())
 
 
 class TextToText:
     """Texts from texts: summaries, translations, answers."""
 
     def __init__(self, asked: Any, settings: ModelSettings) -> None:
-        self._model, self._tokenizer = asked
-        self._options = _options(settings, "options")
+        self._asked = asked
+        self._options = _options(settings)
         self._prefix = settings.parameters.get("prefix", "")
 
     def __call__(self, arrays: Arrays) -> List[Row]:
@@ -342,8 +374,9 @@ class TextToText:
         import torch
 
         texts = [self._prefix + text for text in _texts(arrays)]
-        given = self._tokenizer(texts, return_tensors="pt", padding=True, truncation=True).to(self._model.device)
+        model, tokenizer = self._asked.model, self._asked.tokenizer
+        given = tokenizer(texts, return_tensors="pt", padding=len(texts) > 1, truncation=True).to(model.device)
         with torch.inference_mode():
-            generated = self._model.generate(**given, **self._options)
-        found = self._tokenizer.batch_decode(generated, skip_special_tokens=True)
+            generated = model.generate(**given, **self._options)
+        found = tokenizer.batch_decode(generated, skip_special_tokens=True)
         return [Row({"GENERATED_TEXT": text}, {"generated_text": text}) for text in found]

@@ -87,7 +87,10 @@ class Inputs:
         if array.size != 1:
             raise CallerError(f"input '{name}' must have one element, got {array.size}")
         value = array.reshape(-1)[0]
-        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        try:
+            return value.decode() if isinstance(value, bytes) else str(value)
+        except UnicodeDecodeError as problem:
+            raise CallerError(f"input '{name}' has a string that is not UTF-8: {problem}") from None
 
     def texts(self, name: str) -> List[bytes]:
         """All strings of an input; empty if the input is absent."""

@@ -16,7 +16,7 @@ import tritonclient.http as httpclient
 from backends.builds import declared_environment, python_of
 from support.server import ServerProcess
 
-pytestmark = [pytest.mark.builds, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.builds, pytest.mark.endurance, pytest.mark.timeout(300)]
 
 DATA = Path(__file__).parent / "data"
 ANSWERS = json.loads((DATA / "answers.json").read_text())
@@ -172,6 +172,15 @@ BROKEN: dict[str, tuple[str, str, str, str]] = {
         "xgboost.json",
         f'backend: "fil" max_batch_size: 8 {INPUT.replace("dims: 4", "dims: 3")} {OUTPUT}',
         "model 'too_narrow', tensor 'input__0': the model expects 2 dimensions (shape [-1,4]) but the model configuration",
+    ),
+    "without_probabilities": (
+        "two_classes.json",
+        "xgboost.json",
+        'backend: "fil" output { name: "output__0" data_type: TYPE_FP32 dims: 2 }',
+        (
+            "output output__0 has 2 values a row, and the model gives the number of the class alone; for probabilities, "
+            'set the parameter predict_proba to "true" in config.pbtxt, else dims to [ 1 ]'
+        ),
     ),
     "explained": (
         "three_classes.json",

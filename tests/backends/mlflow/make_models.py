@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from mlflow.models import ModelSignature, infer_signature
 from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema, TensorSpec
-from mlflow.types.schema import Array, DataType
+from mlflow.types.schema import Array, DataType, Object, Property
 from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -96,7 +96,7 @@ class Visits(mlflow.pyfunc.PythonModel):
         notes = model_input["note"].tolist() if "note" in model_input else [None] * len(model_input)
         return pd.DataFrame(
             {
-                "total": model_input["count"] * params["factor"] + sum(params["extra"]),
+                "total": model_input["count"] * params["factor"] + sum(params["extra"]) + params["priority"],
                 "next": model_input["when"] + pd.Timedelta(days=1),
                 "note": [note or "-" for note in notes],
                 "first": [tags[0] for tags in model_input["tags"]],
@@ -130,7 +130,13 @@ save(
                 ColSpec("boolean", "open"),
             ]
         ),
-        params=ParamSchema([ParamSpec("factor", "double", 2.0), ParamSpec("extra", "long", [0], shape=(-1,))]),
+        params=ParamSchema(
+            [
+                ParamSpec("factor", "double", 2.0),
+                ParamSpec("extra", "long", [0], shape=(-1,)),
+                ParamSpec("priority", "long", 0),
+            ]
+        ),
     ),
 )
 
@@ -144,6 +150,18 @@ save("shout", Shout(), None)
 shutil.copytree(repository / "shout", repository / "newer")
 file = repository / "newer" / "1" / "MLmodel"
 file.write_text(file.read_text().replace(f"mlflow_version: {version('mlflow-skinny')}", "mlflow_version: 99.1.0"))
+
+
+class Agent(mlflow.pyfunc.PythonModel):
+    """Returns a record without an output that its signature calls optional, as MLflow's own `ChatModel`."""
+
+    def predict(self, context, model_input, params=None):
+        return {"id": "abc", "choices": [{"text": text} for text in model_input["prompt"]]}
+
+
+choices = ColSpec(Array(Object([Property("text", DataType.string)])), "choices")
+outputs = Schema([ColSpec("string", "id"), choices, ColSpec("string", "note", required=False)])
+save("agent", Agent(), ModelSignature(Schema([ColSpec("string", "prompt")]), outputs))
 
 
 class Gaps(mlflow.pyfunc.PythonModel):

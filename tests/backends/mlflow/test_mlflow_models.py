@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from backends.builds import prefetched, python_of
 from support.once import once
 from support.server import ServerProcess
 
-pytestmark = [pytest.mark.builds, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.builds, pytest.mark.endurance, pytest.mark.timeout(600)]
 
 PACKAGES = ("mlflow-skinny", "numpy", "pandas", "scikit-learn", "skops")
 
@@ -53,6 +55,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "answers.json").write_text(done.stdout)
         for name, config in CONFIGS.items():
             (folder / "models" / name / "config.pbtxt").write_text(config)
+        packed = folder / "models" / "packed" / "1"
+        shutil.copytree(folder / "models" / "shout" / "1", packed)
+        with tarfile.open(packed / "environment.tar.gz", "w:gz", compresslevel=1) as archive:
+            archive.add(python_of(folder / "store").parents[1], ".")
         files = [str(path) for path in folder.glob("models/*/1/python_env.yaml")]
         prefetched(folder / "store", *files, "--env-build=allowed")
 
@@ -161,10 +167,17 @@ def test_each_type_of_a_column_arrives_and_returns_as_it_is(server: ServerProces
 def test_parameters_of_the_signature_are_parameters_of_requests(server: ServerProcess):
     found = ask(server, "visits", {"factor": 10, "extra": "[1, 2]", "unknown": "x"}, **VISITS)
     assert found["total"] == [[33.0], [43.0]]
-    with pytest.raises(Exception, match="Failed to validate type and shape for 'factor'"):
+    assert ask(server, "visits", {"params.priority": 100}, **VISITS)["total"] == [[106.0], [108.0]]
+    assert "the server reads the request parameter 'priority' itself" in server.log
+    with pytest.raises(Exception, match=r"\[400\] .*Failed to validate type and shape for 'factor'"):
         ask(server, "visits", {"factor": "x"}, **VISITS)
-    with pytest.raises(Exception, match="the parameter 'extra' is not JSON"):
+    with pytest.raises(Exception, match=r"\[400\] the parameter 'extra' has a string that is not JSON"):
         ask(server, "visits", {"extra": "1,"}, **VISITS)
+
+
+def test_the_record_of_an_agent_is_one_row_without_what_it_lacks(server: ServerProcess):
+    found = ask(server, "agent", prompt=texts("a"))
+    assert found == {"id": [[b"abc"]], "choices": [[b'[{"text": "a"}]']]}
 
 
 def test_a_function_with_type_hints_gets_a_list(server: ServerProcess):
@@ -176,6 +189,8 @@ def test_a_function_with_type_hints_gets_a_list(server: ServerProcess):
     [
         ({"count": np.array([[-1], [1]])}, "RuntimeError: a negative count"),
         ({"when": texts("soon", "2024")}, "input 'when' has a value that is no time: .*; write it as 2024-05-31T12:00"),
+        ({"when": texts("now", "2024-05-31")}, "input 'when' has a value that is no time: 'now' does not begin with"),
+        ({"when": texts("9999-12-31", "2024-05-31")}, "input 'when' has the time '9999-12-31', and columns of pandas"),
         ({"tags": texts("[", "[]")}, "input 'tags' has a string that is not JSON"),
         ({"tags": texts("[1]", "[2]")}, "Failed to enforce schema"),
         ({"tags": texts(b"\xff", "[]")}, "input 'tags' has a string that is not UTF-8"),
@@ -191,13 +206,16 @@ def test_a_value_that_is_not_of_its_column_is_the_requests_error(
 
 def test_a_missing_value_of_an_output_is_an_error_and_no_number(server: ServerProcess):
     assert ask(server, "gaps", text=texts("some"))["number"] == [[1]]
-    with pytest.raises(Exception, match=r"output 'number' has a missing value in row 1, which TYPE_INT64 cannot be"):
+    with pytest.raises(
+        Exception,
+        match=r"output 'number' has a missing value in row 1, which TYPE_INT64 cannot be; write data_type: TYPE_FP64",
+    ):
         ask(server, "gaps", text=texts("some", "none"))
 
 
 def test_models_with_equal_requirements_share_one_environment(made: Path, server: ServerProcess):
     assert server.get("/v2/models/people/ready").status == 200
-    assert python_of(made / "store").is_relative_to(made / "store")
+    assert len(list((made / "store").glob("*/env/bin/python"))) == 2, "one is that of the packed model"
     assert not list(made.glob("models/*/1/pylock.toml"))
 
 
@@ -213,8 +231,8 @@ def test_a_model_that_cannot_be_loaded_says_why_and_what_to_do(made: Path, reaso
     )
     assert reasons["without_requirements"] == (
         f"Not found: cannot choose the environment of model 'without_requirements': {models}/without_requirements/1 has "
-        "no python_env.yaml, requirements.txt, conda.yaml, model/python_env.yaml, model/requirements.txt or "
-        "model/conda.yaml, by which models of backend 'mlflow' declare their packages; write one of them, or name an "
+        "no environment.tar.gz, environment, model/environment.tar.gz, model/environment, python_env.yaml, "
+        "requirements.txt, conda.yaml, model/python_env.yaml, model/requirements.txt or model/conda.yaml, by which models of backend 'mlflow' declare their packages; write one of them, or name an "
         "environment by the parameter EXECUTION_ENV_PATH"
     )
     assert (
@@ -226,6 +244,12 @@ def test_a_model_that_cannot_be_loaded_says_why_and_what_to_do(made: Path, reaso
     assert (
         f"loading '{models}/refused_code/1' runs code that is in it, and it is allowed none" in reasons["refused_code"]
     )
+
+
+def test_a_model_runs_in_the_environment_that_is_beside_it(made: Path, server: ServerProcess):
+    assert ask(server, "packed", input=texts("a"))["output"] == [[b"A"]]
+    brought = made / "models" / "packed" / "1" / "environment.tar.gz"
+    assert f"model 'packed' runs in the environment that it brings: {brought}" in server.log
 
 
 def test_a_model_of_a_newer_mlflow_is_served_with_a_warning(server: ServerProcess):

@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from .conftest import BATCHES, ENVIRONMENT, INPUTS, OUTPUTS, PLATFORM, PREWARM, parameter, run, tensor
 
-pytestmark = [pytest.mark.builds, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.builds, pytest.mark.endurance, pytest.mark.timeout(600)]
 
 DATATYPES = {"object": "BYTES", "float32": "FP32", "float64": "FP64", "int64": "INT64"}
 

@@ -469,6 +469,7 @@ def test_tls_to_a_server_without_it_is_one_sentence():
     assert error.text.startswith(f"cannot call {target_url}/v2/models/m: TLS failed: ")
 
 
+@pytest.mark.server
 def test_grpc_checks_the_certificate(tmp_path, secure_server):
     address, authority = secure_server
     ca = {"directory": authority.parent, "tls_ca": authority.name}

@@ -19,7 +19,6 @@ from typing_extensions import Self
 
 from . import models
 
-pytestmark = [pytest.mark.slow]
 PROTOCOLS = ("http", "grpc")
 BODY = json.dumps(
     {

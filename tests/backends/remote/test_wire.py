@@ -153,6 +153,23 @@ def test_responses_of_servers_without_binary_tensors_are_read():
         ),
         ({"outputs": [{"name": "A", "datatype": "FP99", "shape": [1], "data": [1]}]}, b""),
         ({"outputs": []}, b"more"),
+        *[
+            ({"outputs": [{"name": "A", "datatype": datatype, "shape": [1], "data": [value]}]}, b"")
+            for datatype, value in [
+                ("INT32", 1.5),
+                ("INT32", 2147483653),
+                ("INT8", -129),
+                ("UINT64", -1),
+                ("INT64", 1e300),
+                ("BOOL", "False"),
+                ("BOOL", 2),
+                ("FP32", 1e300),
+                ("FP64", "1.5"),
+                ("FP64", None),
+                ("BYTES", 1.5),
+                ("BYTES", None),
+            ]
+        ],
     ],
 )
 def test_malformed_responses_are_value_errors(document, rest):

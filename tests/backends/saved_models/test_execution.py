@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
+from saved_models.conversion import InputError
 from saved_models.execution import BatchRunner
 from saved_models.settings import read_config
 
@@ -54,6 +55,23 @@ def test_requests_of_other_shapes_are_calls_of_their_own_and_responses_keep_the_
     responses = runner_of(library).execute([request([1, 2]), request([3]), request([4, 5])])
     assert library.calls == [{"X": [[1, 2], [4, 5]]}, {"X": [[3]]}]
     assert [values(response)["Y"] for response in responses] == [[[2, 4]], [[6]], [[8, 10]]]
+
+
+def test_a_response_lacks_the_outputs_that_a_batch_has_not():
+    outputs = [{"name": name, "data_type": "TYPE_FP32", "dims": [-1]} for name in ("Y", "N")]
+    settings = read_config({"name": "m", "max_batch_size": 8, "output": outputs})
+    runner = BatchRunner(settings, lambda arrays, _wanted: {"Y": arrays["X"]})
+    assert [values(each) for each in runner.execute([request([1]), request([2])])] == [{"Y": [[1]]}, {"Y": [[2]]}]
+    assert [values(each) for each in runner.execute([request([3])])] == [{"Y": [[3]]}]
+
+
+def test_requests_are_not_joined_for_a_library_that_takes_one_row():
+    library = Library()
+    outputs = [{"name": "Y", "data_type": "TYPE_FP32", "dims": [-1]}]
+    settings = read_config({"name": "m", "max_batch_size": 8, "output": outputs})
+    found = BatchRunner(settings, library.run, is_joining=False).execute([request([1]), request([2])])
+    assert [values(each)["Y"] for each in found] == [[[2]], [[4]]]
+    assert library.calls == [{"X": [[1]]}, {"X": [[2]]}]
 
 
 def test_requests_with_other_arguments_are_calls_of_their_own():
@@ -112,11 +130,18 @@ def test_an_output_without_a_row_for_each_input_is_an_error_and_no_wrong_answer(
 
 
 @pytest.mark.parametrize(
-    ("error", "text"), [(RuntimeError("broken"), "RuntimeError: broken"), (KeyError("k"), "KeyError: 'k'")]
+    ("error", "text", "code"),
+    [
+        (RuntimeError("broken"), "RuntimeError: broken", "INTERNAL"),
+        (KeyError("k"), "KeyError: 'k'", "INTERNAL"),
+        (ValueError("no row"), "no row", "INTERNAL"),
+        (InputError("input 'X' is wrong"), "input 'X' is wrong", "INVALID_ARG"),
+    ],
 )
-def test_an_exception_of_the_library_has_its_class_in_the_error(error, text):
+def test_an_exception_of_the_library_has_its_class_in_the_error_and_wrong_inputs_are_the_clients(error, text, code):
     def run(arrays, wanted):
         raise error
 
     (response,) = BatchRunner(read_config({"name": "m"}), run).execute([request([1])])
     assert response.error().message() == text
+    assert response.error().code() == getattr(pb_utils.TritonError, code)

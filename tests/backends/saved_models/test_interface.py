@@ -48,6 +48,13 @@ def test_a_scalar_has_one_element_and_with_batches_a_reshape():
     assert completed(rows)["output"] == [tensor("Y", [1], reshape={"shape": []})]
 
 
+def test_inputs_may_be_optional_and_outputs_in_configurations_may_not():
+    either = ModelTensor("E", "TYPE_FP32", (-1, 1), is_optional=True)
+    found = completed(ModelInterface(inputs=(X, either), outputs=(Y, either)))
+    assert found["input"][1] == tensor("E", [1], optional=True)
+    assert found["output"][1] == tensor("E", [1])
+
+
 def test_what_is_written_stays_and_the_other_half_is_completed():
     mine = [tensor("X", [-1])]
     found = completed(BATCHING, input=mine, max_batch_size=2)

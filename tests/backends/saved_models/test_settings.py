@@ -47,6 +47,37 @@ def test_parameters_are_numbers_and_truth_values_or_say_what_they_are_not():
         found.flag("n", default=False)
 
 
+def test_an_object_in_a_parameter_is_read_or_the_error_has_an_example():
+    found = settings_of(parameters={"o": {"string_value": '{"a": 1}'}, "n": {"string_value": "null"}, "x": {}})
+    assert (found.json_object("o", "{}"), found.json_object("missing", "{}")) == ({"a": 1}, None)
+    for key in ("n", "x"):
+        with pytest.raises(
+            pb_utils.TritonModelException, match=f"the parameter {key} is '.*', not a JSON object such as"
+        ):
+            found.json_object(key, '{"a": 1}')
+
+
+@pytest.mark.parametrize(
+    ("parameter", "setting", "default", "allowed"),
+    [
+        (None, None, False, False),
+        (None, None, True, True),
+        (None, "true", False, True),
+        (None, "false", True, False),
+        (None, "maybe", True, True),
+        (None, "maybe", False, False),
+        ("true", "false", True, True),
+        ("false", "true", True, False),
+    ],
+)
+def test_the_models_parameter_counts_before_the_setting_of_the_operator(
+    monkeypatch, parameter, setting, default, allowed
+):
+    monkeypatch.setattr(pb_utils, "get_backend_config", lambda: {} if setting is None else {"allow-it": setting})
+    found = settings_of(parameters={} if parameter is None else {"allow_it": {"string_value": parameter}})
+    assert found.allows("allow_it", "allow-it", default=default) is allowed
+
+
 def test_a_control_has_the_type_of_its_values_or_the_one_it_names():
     controls = [
         {"name": "START", "control": [{"kind": "CONTROL_SEQUENCE_START", "fp32_false_true": [0, 1]}]},

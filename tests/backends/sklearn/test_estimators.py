@@ -14,7 +14,7 @@ import tritonclient.http as httpclient
 from backends.builds import declared_environment, python_of
 from support.server import ServerProcess
 
-pytestmark = [pytest.mark.builds, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.builds, pytest.mark.endurance, pytest.mark.timeout(400)]
 
 CONFIGS = {
     "allowed": 'backend: "sklearn" parameters { key: "allow_code" value { string_value: "true" } }',

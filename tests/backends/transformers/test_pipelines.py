@@ -18,7 +18,7 @@ from support.once import once
 from support.server import ServerProcess
 from tritonclient.utils import InferenceServerException
 
-pytestmark = [pytest.mark.builds, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.builds, pytest.mark.endurance, pytest.mark.timeout(600)]
 
 ENVIRONMENT = "--backend-config=transformers,execution-env-path=pylock.cpu.toml"
 
@@ -42,7 +42,11 @@ CONFIGS = {
     """,
     "entities": BACKEND,
     "mask": BACKEND + parameter("top_k", "2"),
-    "vectors": BACKEND + parameter("task", "feature-extraction"),
+    "vectors": BACKEND,
+    "last_token": BACKEND,
+    "last_token_alone": BACKEND,
+    "vectors_alone": BACKEND,
+    "sentences": BACKEND,
     "subjects": BACKEND + parameter("task", "zero-shot-classification"),
     "fixed_subjects": BACKEND
     + parameter("model", "../../subjects/1")
@@ -84,7 +88,7 @@ def answers(files: Path) -> dict[str, Any]:
 def server(tmp_path_factory: pytest.TempPathFactory, files: Path, store: Path) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("transformers")
     models = folder / "models"
-    shutil.copytree(files / "models", models)
+    shutil.copytree(files / "models", models, ignore=shutil.ignore_patterns("audio"))
     for name, config in CONFIGS.items():
         (models / name / "1").mkdir(parents=True, exist_ok=True)
         (models / name / "config.pbtxt").write_text(config)
@@ -172,14 +176,32 @@ def test_a_mask_is_filled(server: ServerProcess, answers: dict[str, Any]):
     assert len(decoded(ask(server, "mask", "JSON", TEXT=two)["JSON"])[0]) == 2
     with pytest.raises(InferenceServerException, match="input 'TEXT' has 2 masks, for which there are no tensors"):
         ask(server, "mask", "TOKEN", TEXT=two)
-    with pytest.raises(InferenceServerException, match="No mask_token"):
-        ask(server, "mask", TEXT=[["a cat"]])
+    for text, message in (("a cat", "No mask_token"), ("a cat " * 50 + "[MASK]", "cut to the 32 tokens")):
+        with pytest.raises(InferenceServerException, match=message):
+            ask(server, "mask", TEXT=[[text]])
 
 
 def test_vectors_are_means_without_the_padding_of_batches(server: ServerProcess, answers: dict[str, Any]):
     found = ask(server, "vectors", TEXT=rows(answers["texts"]))
     assert close(found["EMBEDDING"], answers["vectors"])
     assert close(decoded(found["JSON"]), answers["vectors"])
+
+
+def test_rows_of_a_batch_have_their_values_also_where_there_is_no_token_for_padding(
+    server: ServerProcess, answers: dict[str, Any]
+):
+    for name in ("last", "last_alone"):
+        model = name.replace("last", "last_token")
+        assert close(decoded(ask(server, model, "JSON", TEXT=rows(answers["texts"]))["JSON"]), answers[name])
+    found = ask(server, "vectors_alone", "EMBEDDING", TEXT=rows(answers["texts"]))
+    assert close(found["EMBEDDING"], answers["vectors_alone"])
+
+
+def test_vectors_are_those_that_a_folder_of_sentence_transformers_asks_for(
+    server: ServerProcess, answers: dict[str, Any]
+):
+    found = ask(server, "sentences", "EMBEDDING", TEXT=rows(answers["texts"]))
+    assert close(found["EMBEDDING"], answers["sentences"])
 
 
 def test_classes_come_with_the_request_or_with_the_configuration(server: ServerProcess, answers: dict[str, Any]):
@@ -238,7 +260,7 @@ BROKEN = {
     "language_model": (parameter("task", "text-generation"), "is that of the backend vllm_like"),
     "unknown_task": (
         "",
-        "its task is not known: '{folder}' has the architecture BertModel; name it by the parameter task: ",
+        "its task is not known: '{folder}' has the architecture BertForOther; name the task that it was trained for by ",
     ),
     "wrong_output": (
         """
@@ -249,23 +271,43 @@ BROKEN = {
         "unexpected inference output 'PROBABILITY', allowed outputs are: JSON, LABEL, SCORE, SCORES",
     ),
     "no_weights": ("", "transformers {version} cannot read '{folder}' for the task text-classification: "),
+    "no_tokenizer": (
+        "",
+        "'{folder}' has no tokenizer, or one without words: BertTokenizer has 5 entries; save it there by its save_",
+    ),
+    "other_weights": (
+        parameter("task", "fill-mask"),
+        "'{folder}' are of the architecture BertForSequenceClassification and lack cls.predictions.bias, ",
+    ),
+    "encoder_and_decoder": (
+        parameter("task", "feature-extraction"),
+        "the task feature-extraction of the architecture T5ForConditionalGeneration fails for two short inputs: Value",
+    ),
+    "audio": ("", "has no model for the task text-classification in '{folder}' (the architecture Wav2Vec2ForSequence"),
     "own_code": ("", "needs code that is beside its weights, which is not run; if you trust it, allow it by "),
     "wrong_options": (parameter("options", "[]"), "the parameter options is '[]', not a JSON object such as "),
 }
+
+
+COPIED = {"encoder_and_decoder": "summary", "audio": "audio"}
 
 
 def test_a_model_that_cannot_be_loaded_says_why_and_others_are_served(
     tmp_path: Path, files: Path, store: Path, answers: dict[str, Any]
 ):
     models = tmp_path / "models"
-    shutil.copytree(files / "models" / "sentiment", models / "recognised")
+    shutil.copytree(files / "models" / "sharded", models / "recognised")
     for name, (config, _) in BROKEN.items():
         if name in {"nothing", "hub"}:
             (models / name / "1").mkdir(parents=True)
         else:
-            shutil.copytree(files / "models" / ("vectors" if name == "unknown_task" else "sentiment"), models / name)
+            shutil.copytree(files / "models" / COPIED.get(name, "sentiment"), models / name)
         (models / name / "config.pbtxt").write_text(BACKEND + config)
+    for file in (models / "no_tokenizer" / "1").glob("tokenizer*"):
+        file.unlink()
     (models / "no_weights" / "1" / "model.safetensors").unlink()
+    unknown = models / "unknown_task" / "1" / "config.json"
+    unknown.write_text(unknown.read_text().replace("BertForSequenceClassification", "BertForOther"))
     with_code = models / "own_code" / "1" / "config.json"
     described = json.loads(with_code.read_text())
     code = {"AutoConfig": "own.Config", "AutoModelForSequenceClassification": "own.Model"}

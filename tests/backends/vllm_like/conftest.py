@@ -1,11 +1,11 @@
-"""One environment and one server for each file of tests of language models."""
+"""One environment and one server for all tests of language models that do not need their own."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,9 +81,9 @@ def add_model(
     return version
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, engines: Path) -> Iterator[ServerProcess]:
-    """A server with a model of each engine; nothing a test does with it is to change what others find."""
+@pytest.fixture(scope="session")
+def explicit_server(tmp_path_factory: pytest.TempPathFactory, engines: Path) -> Iterator[ServerProcess]:
+    """A server that loads what it is told to; its repository has a model of each engine."""
     folder = tmp_path_factory.mktemp("llm")
     for name, settings in SETTINGS.items():
         version = add_model(folder / "models", engines, name, settings)
@@ -92,10 +92,49 @@ def server(tmp_path_factory: pytest.TempPathFactory, engines: Path) -> Iterator[
             (version / "adapters" / "shouting").mkdir(parents=True)
             shutil.copy(engines / "adapter.gguf", version)
     port = free_ports(1)[0]
-    flags = (f"--openai-port={port}", "--openai-lora-separator=:")
+    flags = ("--model-control-mode=explicit", f"--openai-port={port}", "--openai-lora-separator=:")
     with ServerProcess(folder / "models", *flags, work=folder) as running:
         running.openai_port = port  # type: ignore[attr-defined]
         yield running
+
+
+@pytest.fixture(scope="session")
+def loaded() -> set[str]:
+    """The names of the models that have been loaded for all tests."""
+    return set()
+
+
+@pytest.fixture(scope="module")
+def server(request: pytest.FixtureRequest, explicit_server: ServerProcess, loaded: set[str]) -> ServerProcess:
+    """That server with the module's MODELS; nothing a test does with them is to change what others find."""
+    for name in request.module.MODELS:
+        if name not in loaded:
+            load(explicit_server, name)
+            loaded.add(name)
+    return explicit_server
+
+
+def load(server: ServerProcess, name: str) -> None:
+    reply = server.post(f"/v2/repository/models/{name}/load")
+    assert reply.status == 200, reply.body
+
+
+@pytest.fixture
+def serve(explicit_server: ServerProcess, engines: Path) -> Iterator[Callable[..., ServerProcess]]:
+    """`serve(name, settings)` adds a model to that server until the test ends; further arguments are those of `add_model`."""
+    repository = explicit_server.work / "models"
+    names = []
+
+    def add_and_load(name: str, settings: object, *args: str, **options: str) -> ServerProcess:
+        names.append(name)
+        add_model(repository, engines, name, settings, *args, **options)
+        load(explicit_server, name)
+        return explicit_server
+
+    yield add_and_load
+    for name in names:
+        explicit_server.post(f"/v2/repository/models/{name}/unload")
+        shutil.rmtree(repository / name)
 
 
 @pytest.fixture

@@ -33,25 +33,35 @@ def call_of(name: str, arguments: str) -> list[Piece]:
     ]
 
 
-def add_scripted(
-    repository: Path,
-    engines: Path,
-    name: str,
-    *scripts: Sequence[Piece],
-    template: str = HERMES,
-    has_words: bool = False,
-    context: int = 4096,
-    **settings: Any,
-) -> None:
-    """A model whose answers are *scripts*: the first one, or the one with as many as the conversation has tool results."""
-    document = {"model": "scripted.gguf", "max_model_len": context, "max_num_seqs": 2, **settings}
-    version = add_model(repository, engines, name, document)
-    model = {"path": str(version / "scripted.gguf"), "template": template, "scripts": scripts, "context": context}
-    done = subprocess.run(
-        [engines / "bin" / "python", HERE / "scripted_gguf.py"],
-        input=json.dumps([{**model, "has_words": has_words}]),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+class ScriptedModels:
+    """Adds scripted models to a repository; `write` makes the files of all of them at once."""
+
+    def __init__(self, repository: Path, engines: Path) -> None:
+        self._repository = repository
+        self._engines = engines
+        self._models: list[dict[str, Any]] = []
+
+    def add(
+        self,
+        name: str,
+        *scripts: Sequence[Piece],
+        template: str = HERMES,
+        has_words: bool = False,
+        context: int = 4096,
+        **settings: Any,
+    ) -> None:
+        """A model whose answers are *scripts*: the first one, or the one with as many as the conversation has tool results."""
+        document = {"model": "scripted.gguf", "max_model_len": context, "max_num_seqs": 2, **settings}
+        path = add_model(self._repository, self._engines, name, document) / "scripted.gguf"
+        model = {"path": str(path), "template": template, "scripts": scripts, "context": context}
+        self._models.append({**model, "has_words": has_words})
+
+    def write(self) -> None:
+        done = subprocess.run(
+            [self._engines / "bin" / "python", HERE / "scripted_gguf.py"],
+            input=json.dumps(self._models),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr

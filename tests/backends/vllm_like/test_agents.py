@@ -15,9 +15,9 @@ from support.once import once
 from support.packages import install_packages
 from support.server import ServerProcess, free_ports
 
-from .scripted import add_scripted, call_of
+from .scripted import ScriptedModels, call_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.endurance, pytest.mark.timeout(280)]
 
 CODEX, CLAUDE = "@openai/codex@0.171.0", "@anthropic-ai/claude-code@2.1.197"
 AIDER = "aider-chat==0.86.2"
@@ -29,17 +29,18 @@ ANSWER = ["The file is ", "written now."]
 def server(tmp_path_factory: pytest.TempPathFactory, engines: Path) -> Iterator[ServerProcess]:
     """A server with a model for each agent, since their tools have different names."""
     folder = tmp_path_factory.mktemp("agents")
-    models = folder / "models"
+    models = ScriptedModels(folder / "models", engines)
     size = {"has_words": True, "context": 131072, "max_num_seqs": 1, "max_num_batched_tokens": 2048}
-    add_scripted(models, engines, "codex", call_of("exec_command", f'"cmd": "{COMMAND}"}}'), ANSWER, **size)
+    models.add("codex", call_of("exec_command", f'"cmd": "{COMMAND}"}}'), ANSWER, **size)
     unknown = call_of("multi_agent_v1__close_agent", '"target": "no such agent"}')
-    add_scripted(models, engines, "codex-namespace", unknown, ANSWER, **size)
+    models.add("codex-namespace", unknown, ANSWER, **size)
     edit = ["Here it is.\n\nproof.txt\n", "```\nwritten by ", "a tool\n```\n"]
-    add_scripted(models, engines, "aider", edit, **size)
+    models.add("aider", edit, **size)
     shell = f'"command": "{COMMAND}", "description": "Write a file"}}'
-    add_scripted(models, engines, "claude", call_of("Bash", shell), ANSWER, **size)
+    models.add("claude", call_of("Bash", shell), ANSWER, **size)
+    models.write()
     port = free_ports(1)[0]
-    with ServerProcess(models, f"--openai-port={port}", work=folder) as running:
+    with ServerProcess(folder / "models", f"--openai-port={port}", work=folder) as running:
         running.openai_port = port  # type: ignore[attr-defined]
         yield running
 

@@ -17,7 +17,7 @@ from support.server import ServerProcess, free_ports
 
 from .conftest import add_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.endurance, pytest.mark.timeout(600)]
 
 LM_EVAL = "lm-eval[api]==0.4.13"
 SOURCES = ("sqlitedict", "word2number", "rouge-score")

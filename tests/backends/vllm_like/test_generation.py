@@ -16,11 +16,11 @@ from support.waiting import until
 
 from .asking import Background, Stream, ask, events, joined, metric, refusal
 
-ENGINES = ("llama", "fake")
+MODELS = ("llama", "fake")
 PROMPT = "hello the other world"
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=MODELS)
 def model(request: pytest.FixtureRequest) -> str:
     return request.param
 

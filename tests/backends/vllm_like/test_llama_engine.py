@@ -8,8 +8,10 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -20,6 +22,7 @@ from support.waiting import until
 from .asking import Background, Stream, ask, events, joined, metric, refusal
 from .conftest import add_model
 
+MODELS = ("llama", "vectors", "adapted")
 PROMPT = "hello the other world"
 SCHEMA = {
     "type": "object",
@@ -127,17 +130,6 @@ def test_eight_streams_run_at_the_same_time(server: ServerProcess):
         assert first["num_output_tokens"] + sum(part["num_output_tokens"] for part in rest) == 200
 
 
-def test_a_request_that_joins_gets_its_first_token_while_others_run(server: ServerProcess):
-    long = {"max_tokens": 1900, "temperature": 0, "ignore_eos": True}
-    with Stream(server, "llama", text_input=PROMPT, **long) as running:
-        reader = iter(running)
-        next(reader)
-        joining = events(server, "llama", text_input="hello", max_tokens=3, temperature=0)
-        assert joining
-        rest = sum(1 for _ in reader)
-    assert rest > 100  # it went on all the while, and after
-
-
 def test_a_cancelled_stream_makes_room_for_a_waiting_request(server: ServerProcess):
     """`vectors` runs two requests at a time; a third one waits."""
     long = {"max_tokens": 200, "temperature": 0, "ignore_eos": True}
@@ -189,12 +181,6 @@ def test_answers_without_a_limit_end_with_the_context(server: ServerProcess):
     answer = ask(server, "adapted", text_input=PROMPT, sampling_parameters=wish, **counts)
     assert answer["finish_reason"] == "length"
     assert answer["num_input_tokens"] + answer["num_output_tokens"] == pytest.approx(256, abs=2)
-
-
-def test_the_same_seed_gives_the_same_text(server: ServerProcess):
-    given = {"text_input": PROMPT, "max_tokens": 20, "temperature": 1.5, "ignore_eos": True}
-    texts = [ask(server, "llama", **given, seed=seed)["text_output"] for seed in (7, 7, 8)]
-    assert texts[0] == texts[1] != texts[2]
 
 
 def vectors(server: ServerProcess, given: object, **pooling: object) -> list[list[float]]:
@@ -272,16 +258,15 @@ def guest(server: ServerProcess, model: str) -> int:
     return int(re.findall(rf"'{model}_0(?:_0)?' is ready: pid (\d+)", server.log)[-1])
 
 
-def test_a_crashed_engine_is_told_with_its_reason_and_started_again(tmp_path: Path, engines: Path):
-    add_model(tmp_path / "models", engines, "llama", {"model": "tiny.gguf", "max_model_len": 2048})
-    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
-        with Stream(server, "llama", text_input=PROMPT, max_tokens=2000, temperature=0, ignore_eos=True) as stream:
-            reader = iter(stream)
-            next(reader)
-            os.kill(guest(server, "llama"), signal.SIGSEGV)
-            *_, last = reader
-        assert "was killed by SIGSEGV" in last["error"]
-        assert ask(server, "llama", text_input=PROMPT, max_tokens=2)["text_output"].startswith(PROMPT)
+def test_a_crashed_engine_is_told_with_its_reason_and_started_again(serve: Callable[..., ServerProcess]):
+    server = serve("crashing", {"model": "tiny.gguf", "max_model_len": 2048})
+    with Stream(server, "crashing", text_input=PROMPT, max_tokens=2000, temperature=0, ignore_eos=True) as stream:
+        reader = iter(stream)
+        next(reader)
+        os.kill(guest(server, "crashing"), signal.SIGSEGV)
+        *_, last = reader
+    assert "was killed by SIGSEGV" in last["error"]
+    assert ask(server, "crashing", text_input=PROMPT, max_tokens=2)["text_output"].startswith(PROMPT)
 
 
 def test_metrics_count_what_runs_and_what_waits_for_a_place(server: ServerProcess):
@@ -316,31 +301,40 @@ def test_metrics_count_what_runs_and_what_waits_for_a_place(server: ServerProces
     assert queue_ns(server) - queued >= waited, "it waited in the queue of the engine"
 
 
-def test_a_request_is_cancelled_while_its_prompt_is_read_and_counts_as_far_as_it_was(tmp_path: Path, engines: Path):
-    settings = {"model": "tiny.gguf", "max_model_len": 4096, "max_num_seqs": 1, "max_num_batched_tokens": 2}
-    add_model(tmp_path / "models", engines, "reader", settings)
-    body = json.dumps({"text_input": "x " * 2000, "max_tokens": 1})
+def test_a_request_is_cancelled_while_its_prompt_is_read_and_counts_as_far_as_it_was(
+    serve: Callable[..., ServerProcess],
+):
+    settings = {"model": "tiny.gguf", "max_model_len": 2048, "max_num_seqs": 1, "max_num_batched_tokens": 2}
+    server = serve("reader", settings)
+    prompt = "x " * 400
+    asked = json.dumps({"model": "reader", "prompt": prompt})
+    length = json.loads(posted(server, "/tokenize", asked))["count"]
 
     def is_running() -> bool:
         return metric(server, "vllm:num_requests_running", "reader") == 1
 
-    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
-        whole = ask(server, "reader", text_input="x " * 2000, max_tokens=1, return_num_input_tokens=True)
-        length = whole["num_input_tokens"]
-        # On a busy machine the model may read all of it before it hears that the client has left.
-        for _ in range(10):
-            before = metric(server, "vllm:prompt_tokens_total", "reader")
-            ask(server, "reader", text_input="another", max_tokens=1)  # the prompt is not in the cache then
-            short = metric(server, "vllm:prompt_tokens_total", "reader") - before
-            connection = http.client.HTTPConnection(*server.http_url.split(":"), timeout=60)
-            connection.request("POST", "/v2/models/reader/generate", body)
-            until(is_running, "the prompt to be read")
-            connection.close()
-            until(lambda: not is_running(), "the request to end")
-            counted = metric(server, "vllm:prompt_tokens_total", "reader") - before - short
-            if 0 < counted < length:
-                break
-        assert 0 < counted < length
+    # On a busy machine the model may read all of it before it hears that the client has left.
+    for _ in range(20):
+        before = metric(server, "vllm:prompt_tokens_total", "reader")
+        ask(server, "reader", text_input="another", max_tokens=1)  # the prompt is not in the cache then
+        short = metric(server, "vllm:prompt_tokens_total", "reader") - before
+        connection = http.client.HTTPConnection(*server.http_url.split(":"), timeout=60)
+        connection.request("POST", "/v2/models/reader/generate", json.dumps({"text_input": prompt, "max_tokens": 1}))
+        until(is_running, "the prompt to be read")
+        connection.close()
+        until(lambda: not is_running(), "the request to end")
+        counted = metric(server, "vllm:prompt_tokens_total", "reader") - before - short
+        if 0 < counted < length:
+            break
+    assert 0 < counted < length
+
+
+def posted(server: ServerProcess, path: str, body: str) -> bytes:
+    """The response of OpenAI's port."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.openai_port, timeout=30)  # type: ignore[attr-defined]
+    with contextlib.closing(connection):
+        connection.request("POST", path, body)
+        return connection.getresponse().read()
 
 
 def queue_ns(server: ServerProcess) -> int:
@@ -348,39 +342,23 @@ def queue_ns(server: ServerProcess) -> int:
     return server.get("/v2/models/llama/stats").json()["model_stats"][0]["inference_stats"]["queue"]["ns"]  # type: ignore[no-any-return] # fmt: skip
 
 
-WRONG = {
-    "no_file": ({"model": "none.gguf"}, "there is no '"),
-    "no_gguf": ({"model": "model.json", "engine": "xllamacpp"}, "is not a GGUF file"),
-    "broken": ({"model": "broken.gguf"}, "is damaged or incomplete: its GGUF header cannot be read"),
-    "no_package": ({"model": "pkg:no_such_package/a.gguf"}, "there is no package 'no_such_package' in '"),
-    "unknown_key": ({"model": "tiny.gguf", "max_model_length": 3}, "unknown key in model.json in '"),
-    "batch": ({"model": "tiny.gguf", "max_num_batched_tokens": 1}, "must be an integer of 2 or more, not 1"),
-    "unknown_option": (
-        {"model": "tiny.gguf", "engine_options": {"threads": 3}},
-        "'threads' (did you mean 'n_threads'?)",
-    ),
-    "option_value": (
-        {"model": "tiny.gguf", "engine_options": {"cache_type_k": "q9"}},
-        "'cache_type_k' in 'engine_options' of model.json is \"q9\"; it must be one of f32, f16,",
-    ),
-    "no_flag": ({"model": "tiny.gguf", "enable_lora": "yes"}, "'enable_lora' in model.json must be true or false"),
-    "no_slots": ({"model": "tiny.gguf", "max_num_seqs": 0}, "'max_num_seqs' in model.json must be an integer"),
-    "no_engine": ({"model": "tiny.gguf", "engine": "llama"}, 'is "llama"; it must be one of xllamacpp, vllm, onnx'),
-    "no_json": ({}, "'model.json' containing vllm engine args must be provided in '"),
-}
-
-
-def test_models_that_cannot_be_loaded_say_why(tmp_path: Path, engines: Path):
-    for name, (settings, _) in WRONG.items():
-        version = add_model(tmp_path / "models", engines, name, settings)
-    (version / "model.json").unlink()
-    (tmp_path / "models" / "broken" / "1" / "broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00" + b"\xff" * 64)
-    with ServerProcess(tmp_path / "models", "--exit-on-error=false", work=tmp_path, wait="live") as server:
-
-        def reasons() -> dict[str, str]:
-            index = server.post("/v2/repository/index").json()
-            return {entry["name"]: entry["reason"] for entry in index if entry.get("reason")}
-
-        server.wait_for(lambda: len(reasons()) == len(WRONG), "all models to be refused")
-        told = reasons()
-    assert {name: expected for name, (_, expected) in WRONG.items() if expected not in told[name]} == {}
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"model": "broken.gguf"}, "is damaged or incomplete: its GGUF header cannot be read"),
+        ({"model": "tiny.gguf", "max_num_batched_tokens": 1}, "must be an integer of 2 or more, not 1"),
+    ],
+)
+def test_a_model_that_llama_cpp_would_abort_for_is_refused_with_the_reason(
+    explicit_server: ServerProcess, engines: Path, settings: dict, reason: str
+):
+    """What is wrong before llama.cpp is needed: `test_model_files.py`."""
+    repository = explicit_server.work / "models"
+    version = add_model(repository, engines, "wrong", settings)
+    (version / "broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00" + b"\xff" * 64)
+    try:
+        reply = explicit_server.post("/v2/repository/models/wrong/load")
+    finally:
+        shutil.rmtree(repository / "wrong")
+    assert reply.status == 400
+    assert reason in reply.error

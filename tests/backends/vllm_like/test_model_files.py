@@ -63,6 +63,35 @@ def test_keys_of_every_release_of_vllm_are_known(tmp_path: Path):
     assert read(tmp_path, model="a.gguf", **given).arguments
 
 
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({"model": "none.gguf"}, "there is no '"),
+        ({"model": "model.json", "engine": "xllamacpp"}, "is not a GGUF file"),
+        ({"model": "pkg:no_such_package/a.gguf"}, "there is no package 'no_such_package' in '"),
+        ({"model": "a.gguf", "engine_options": {"threads": 3}}, "'threads' (did you mean 'n_threads'?)"),
+        ({"model": "a.gguf", "engine": "llama"}, 'is "llama"; it must be one of xllamacpp, vllm, onnx'),
+    ],
+)
+def test_a_model_is_refused_before_llama_cpp_is_needed(tmp_path: Path, document: dict, told: str):
+    from vllm_like.engines import xllamacpp_engine
+
+    with pytest.raises(ValueError, match=re.escape(told)):
+        xllamacpp_engine.start(read(tmp_path, **document), print, print)
+
+
+def test_a_number_of_requests_is_at_least_one(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"^'max_num_seqs' in model\.json must be an integer of 1 or more, not 0$"):
+        read(tmp_path, model="a.gguf", max_num_seqs=0).number("max_num_seqs", 4)
+
+
+def test_a_version_without_model_json_says_what_must_be_provided(tmp_path: Path):
+    from vllm_like import settings
+
+    with pytest.raises(ValueError, match=r"^'model\.json' containing vllm engine args must be provided in '"):
+        settings.read(str(tmp_path), {})
+
+
 @pytest.mark.parametrize("text", ["{", "[1]"])
 def test_model_json_must_hold_an_object(tmp_path: Path, text: str):
     from vllm_like import settings

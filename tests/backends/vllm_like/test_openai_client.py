@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import openai
@@ -20,6 +21,7 @@ from .asking import Background, metric
 if TYPE_CHECKING:
     from openai import OpenAI
 
+MODELS = ("llama", "fake", "vectors", "ranker", "adapted")
 PROMPT = "hello the other world"
 TALK: list[Any] = [{"role": "user", "content": "hello the other world"}]
 SCHEMA = {
@@ -347,7 +349,7 @@ def test_a_request_that_joins_is_answered_while_others_run(client: OpenAI):
     try:
         joined = complete(client, prompt="hello", max_tokens=3, extra_body={"ignore_eos": True})
         assert joined.usage.completion_tokens == 3
-        rest = [sum(1 for _ in reader) for _, reader in readers]
+        rest = [sum(1 for _ in islice(reader, 101)) for _, reader in readers]
     finally:
         for stream, _ in readers:
             with contextlib.suppress(Exception):

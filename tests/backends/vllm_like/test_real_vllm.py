@@ -31,7 +31,7 @@ ENVIRONMENT = Path(os.environ.get("NAIAD_TEST_VLLM", "/"))
 if not (ENVIRONMENT / "bin" / "python").exists():
     pytest.skip("NAIAD_TEST_VLLM names no environment with vLLM", allow_module_level=True)
 # As whoever runs this has time: it starts in a minute, on a busy machine in several.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.endurance, pytest.mark.timeout(600)]
 
 PROMPT = "hello the other world"
 SCHEMA = {

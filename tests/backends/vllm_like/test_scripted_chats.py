@@ -14,7 +14,7 @@ import openai
 import pytest
 from support.server import ServerProcess, free_ports
 
-from .scripted import THINKING, add_scripted, call_of
+from .scripted import THINKING, ScriptedModels, call_of
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -55,22 +55,20 @@ REFUSING = "{% if messages[-1].content == 'Refuse!' %}{{ raise_exception('No, th
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, engines: Path) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("scripted")
-    models = folder / "models"
-    add_scripted(models, engines, "caller", LIST, ["It is ", "listed."])
-    add_scripted(
-        models, engines, "patcher", call_of("apply_patch", r'"input": "one\n\"two\""}'), ["It is ", "changed."]
-    )
-    add_scripted(models, engines, "twice", [*LIST, "\n", *call_of("stop", "}")])
-    add_scripted(models, engines, "thinker", ["I should ", "list it.\n</think>\n\n", *LIST], template=THINKING)
-    add_scripted(models, engines, "strict", ["Fine, ", "thanks."])
-    add_scripted(models, engines, "plain", ["Fine, ", "thanks."], template=PLAIN)
-    add_scripted(models, engines, "alternating", ["Fine, ", "thanks."], template=NO_SYSTEM)
-    add_scripted(models, engines, "refusing", ["Fine, ", "thanks."], template=REFUSING)
-    add_scripted(models, engines, "channels", ["Neither a channel ", "nor a call."], template=CHANNELS)
+    models = ScriptedModels(folder / "models", engines)
+    models.add("caller", LIST, ["It is ", "listed."])
+    models.add("patcher", call_of("apply_patch", r'"input": "one\n\"two\""}'), ["It is ", "changed."])
+    models.add("twice", [*LIST, "\n", *call_of("stop", "}")])
+    models.add("thinker", ["I should ", "list it.\n</think>\n\n", *LIST], template=THINKING)
+    models.add("strict", ["Fine, ", "thanks."])
+    models.add("alternating", ["Fine, ", "thanks."], template=NO_SYSTEM)
+    models.add("refusing", ["Fine, ", "thanks."], template=REFUSING)
+    models.add("channels", ["Neither a channel ", "nor a call."], template=CHANNELS)
     draft = {"draft_model": "scripted.gguf", "draft_max": 4, "rope_scaling": "linear", "rope_freq_scale": 0.5}
-    add_scripted(models, engines, "drafted", ["Fine, ", "thank ", "you ", "very much."], engine_options=draft)
+    models.add("drafted", ["Fine, ", "thank ", "you ", "very much."], engine_options=draft)
+    models.write()
     port = free_ports(1)[0]
-    with ServerProcess(models, f"--openai-port={port}", work=folder) as running:
+    with ServerProcess(folder / "models", f"--openai-port={port}", work=folder) as running:
         running.openai_port = port  # type: ignore[attr-defined]
         yield running
 
@@ -108,7 +106,7 @@ def test_system_messages_anywhere_are_one_at_the_start_for_a_strict_template(cli
 
 def test_system_messages_stay_where_they_are_for_a_template_that_takes_them(client):
     messages = [said_by("system", "One."), USER, said_by("system", "Two."), USER]
-    text = rendered(client, "plain", *messages)
+    text = rendered(client, "refusing", *messages)
     assert text.index("One.") < text.index("Hello") < text.index("Two.")
     assert text.count("<|im_start|>system") == 2
 

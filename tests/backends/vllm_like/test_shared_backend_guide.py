@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
+import pytest
 from support.server import ServerProcess
+
+from naiad.cli.main import main
 
 from .conftest import ROOT
 
@@ -21,12 +23,19 @@ def commands() -> str:
     return "\n".join(line[4:] for line in lines if line.startswith("    ") or not line)
 
 
-def test_the_files_of_the_guide_make_two_models_that_answer_as_the_guide_says(tmp_path: Path):
-    subprocess.run(["bash", "-euc", commands()], cwd=tmp_path, check=True, timeout=110)
-    (tmp_path / "models" / "empty" / "1").mkdir(parents=True)
-    (tmp_path / "models" / "empty" / "config.pbtxt").write_text('backend: "find_words"')
-    options = (f"--backend-directory={tmp_path / 'backends'}", "--exit-on-error=false")
-    with ServerProcess(tmp_path / "models", *options, work=tmp_path, wait="live") as server:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a reader of the guide has typed its commands."""
+    made = tmp_path_factory.mktemp("guide")
+    subprocess.run(["bash", "-euc", commands()], cwd=made, check=True, timeout=110)
+    return made
+
+
+def test_the_files_of_the_guide_make_two_models_that_answer_as_the_guide_says(folder: Path, tmp_path: Path):
+    (tmp_path / "more" / "empty" / "1").mkdir(parents=True)
+    (tmp_path / "more" / "empty" / "config.pbtxt").write_text('backend: "find_words"')
+    options = (f"--backend-directory={folder / 'backends'}", "--exit-on-error=false")
+    with ServerProcess([folder / "models", tmp_path / "more"], *options, work=tmp_path, wait="live") as server:
         server.wait_for(lambda: server.get("/v2/models/animals/ready").status == 200, "a model of the guide")
         server.wait_for(lambda: server.get("/v2/models/colours/ready").status == 200, "a model of the guide")
         reply = server.post("/v2/models/colours/generate", {"TEXT": "the red cat"})
@@ -35,13 +44,12 @@ def test_the_files_of_the_guide_make_two_models_that_answer_as_the_guide_says(tm
         server.wait_log("a model of find_words needs '")
 
 
-def test_explain_names_the_shared_file(tmp_path: Path):
-    subprocess.run(["bash", "-euc", commands()], cwd=tmp_path, check=True, timeout=110)
+def test_explain_names_the_shared_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     command = next(line.strip() for line in GUIDE.read_text().splitlines() if line.startswith("`naiad explain "))
     arguments = command.split("`")[1].split()
-    naiad = str(Path(sys.executable).with_name(arguments[0]))
-    done = subprocess.run(
-        [naiad, *arguments[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "find_words/model.py" in done.stdout
+    assert arguments.pop(0) == "naiad"
+    monkeypatch.chdir(folder)
+    assert main(arguments) == 0
+    assert "find_words/model.py" in capsys.readouterr().out

@@ -7,18 +7,22 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import openai
 import psutil
 import pytest
-from support.server import ServerProcess, free_ports
+from support.server import ServerProcess
 from support.waiting import until
 
 from .asking import Stream, ask, events, joined, refusal
 from .conftest import add_model
 
+MODELS = ("fake", "thoughtful", "llama")
+Serve = Callable[..., ServerProcess]
 UPSTREAM = """
 max_batch_size: 0
 model_transaction_policy { decoupled: True }
@@ -185,20 +189,15 @@ def test_keys_of_other_releases_are_told_once(server: ServerProcess):
     assert "gpu_memory_utilization" not in told[0]
 
 
-def test_repositories_for_the_vllm_backend_are_served_as_they_are(tmp_path: Path, engines: Path):
-    import openai
-
-    add_model(tmp_path / "models", engines, "upstream", {"model": "some/model"}, UPSTREAM, backend="vllm")
-    port = free_ports(1)[0]
-    with ServerProcess(tmp_path / "models", f"--openai-port={port}", work=tmp_path) as server:
-        answer = ask(server, "upstream", text_input="hello", stream=False, max_tokens=1)
-        assert answer["text_output"] == "hello hello"
-        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="any", max_retries=0, timeout=30) as client:
-            said = client.chat.completions.create(
-                model="upstream", messages=[{"role": "user", "content": "hello"}], max_tokens=1
-            )
-            assert said.choices[0].message.content
-            assert client.embeddings.create(model="upstream", input="one two").data[0].embedding
+def test_repositories_for_the_vllm_backend_are_served_as_they_are(serve: Serve, client: openai.OpenAI):
+    server = serve("upstream", {"model": "some/model"}, UPSTREAM, backend="vllm")
+    answer = ask(server, "upstream", text_input="hello", stream=False, max_tokens=1)
+    assert answer["text_output"] == "hello hello"
+    talk = client.chat.completions.create(
+        model="upstream", messages=[{"role": "user", "content": "hello"}], max_tokens=1
+    )
+    assert talk.choices[0].message.content
+    assert client.embeddings.create(model="upstream", input="one two").data[0].embedding
 
 
 def segments(process: psutil.Process) -> set[Path]:
@@ -206,12 +205,7 @@ def segments(process: psutil.Process) -> set[Path]:
     return {Path(each.path) for each in process.memory_maps() if each.path.startswith("/dev/shm/psm_")}  # type: ignore[attr-defined] # fmt: skip
 
 
-def has_exited(process: psutil.Process) -> bool:
-    """Whether it has exited, even if nobody has waited for it."""
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
-def test_shared_memory_of_a_killed_engine_is_removed_by_the_next(tmp_path: Path, engines: Path):
+def test_a_killed_server_leaves_no_process_and_shared_memory_that_the_next_one_removes(tmp_path: Path, engines: Path):
     """The guest's whole tree is killed, with Python's resource tracker, which would remove it otherwise."""
     add_model(tmp_path / "models", engines, "fake", {"model": "some/parallel-model"})
     killed = ServerProcess(tmp_path / "models", work=tmp_path)
@@ -223,12 +217,12 @@ def test_shared_memory_of_a_killed_engine_is_removed_by_the_next(tmp_path: Path,
         for process in [*first.children(recursive=True), first]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        until(lambda: guest_pid(killed, "fake") != first.pid, "another guest to start", 20)
+        until(lambda: guest_pid(killed, "fake") != first.pid, "another guest to start")
         assert not left.exists()
-        second = guest(killed, "fake")
+        second, its_core = guest(killed, "fake"), core(killed, "fake")
         (left,) = segments(second)
         os.kill(killed.pid, signal.SIGKILL)
-        until(lambda: has_exited(second), "its guest to end with the server", 20)
+        until(lambda: is_gone(second) and is_gone(its_core), "its guest and vLLM's process to end with the server")
     finally:
         killed.kill()
     with ServerProcess(tmp_path / "models", work=tmp_path) as server:
@@ -237,63 +231,46 @@ def test_shared_memory_of_a_killed_engine_is_removed_by_the_next(tmp_path: Path,
     assert not own.exists()
 
 
-def test_vllms_processes_end_when_the_server_is_killed(tmp_path: Path, engines: Path):
-    add_model(tmp_path / "models", engines, "fake", {"model": "some/model"})
-    server = ServerProcess(tmp_path / "models", work=tmp_path)
-    server.start()
-    try:
-        server.wait_health("ready")
-        process = core(server, "fake")
-        os.kill(server.pid, signal.SIGKILL)
-        until(lambda: is_gone(process), "vLLM's process to end")
-    finally:
-        server.kill()
+def test_a_dead_engine_ends_its_guest_with_the_reason_and_is_started_again(serve: Serve):
+    server = serve("dying", {"model": "some/model"})
+    first = guest(server, "dying").pid
+    with Stream(server, "dying", text_input="hello", max_tokens=100000) as other:
+        reader = iter(other)
+        next(reader)
+        error = refusal(server, "dying", text_input="CRASH", max_tokens=5)
+        assert error.startswith("Error generating stream: EngineCore encountered an issue")
+        *_, last = reader
+    assert "exited with status 70" in last["error"]
+    assert "the engine is dead: EngineCore encountered an issue" in last["error"]
+    assert joined(events(server, "dying", text_input="hello", max_tokens=2)) == " hello hello"
+    assert guest(server, "dying").pid != first
 
 
-def test_a_dead_engine_ends_its_guest_with_the_reason_and_is_started_again(tmp_path: Path, engines: Path):
-    add_model(tmp_path / "models", engines, "fake", {"model": "some/model"})
-    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
-        first = guest(server, "fake").pid
-        with Stream(server, "fake", text_input="hello", max_tokens=100000) as other:
-            reader = iter(other)
-            next(reader)
-            error = refusal(server, "fake", text_input="CRASH", max_tokens=5)
-            assert error.startswith("Error generating stream: EngineCore encountered an issue")
-            *_, last = reader
-        assert "exited with status 70" in last["error"]
-        assert "the engine is dead: EngineCore encountered an issue" in last["error"]
-        assert joined(events(server, "fake", text_input="hello", max_tokens=2)) == " hello hello"
-        assert guest(server, "fake").pid != first
+def test_a_model_whose_engine_is_not_healthy_is_not_ready(serve: Serve):
+    server = serve("ill", {"model": "some/model"})
+    assert server.get("/v2/models/ill/ready").status == 200
+    core(server, "ill").kill()
+    server.wait_for(lambda: server.get("/v2/models/ill/ready").status == 400, "the model to be not ready")
+    server.wait_log("the engine of model 'ill' is unhealthy")
 
 
-def test_a_model_whose_engine_is_not_healthy_is_not_ready(tmp_path: Path, engines: Path):
-    add_model(tmp_path / "models", engines, "fake", {"model": "some/model"})
-    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
-        assert server.get("/v2/models/fake/ready").status == 200
-        core(server, "fake").kill()
-        server.wait_for(lambda: server.get("/v2/models/fake/ready").status == 400, "the model to be not ready")
-        server.wait_log("the engine of model 'fake' is unhealthy")
+CHECK = 'parameters { key: "ENABLE_VLLM_HEALTH_CHECK" value { string_value: "true" } }'
 
 
-def test_health_checks_unload_a_model_with_a_dead_engine_where_models_may_be_unloaded(tmp_path: Path, engines: Path):
-    check = 'parameters { key: "ENABLE_VLLM_HEALTH_CHECK" value { string_value: "true" } }'
-    add_model(tmp_path / "models", engines, "fake", {"model": "some/model"}, check)
-    explicit = ("--model-control-mode=explicit", "--load-model=fake")
-    with ServerProcess(tmp_path / "models", *explicit, work=tmp_path) as server:
-        assert ask(server, "fake", text_input="hello", max_tokens=1)
-        core(server, "fake").kill()
-        core_is_gone = lambda: server.get("/v2/models/fake/ready").status == 400  # noqa: E731
-        server.wait_for(core_is_gone, "the model to be not ready")
-        reply = server.post("/v2/models/fake/generate", {"text_input": "hello"})
-        assert "Model is unavailable due to unhealthy vLLM engine" in reply.error
-        server.wait_log("unloaded 'fake'")
+def test_health_checks_unload_a_model_with_a_dead_engine_where_models_may_be_unloaded(serve: Serve):
+    server = serve("checked", {"model": "some/model"}, CHECK)
+    assert ask(server, "checked", text_input="hello", max_tokens=1)
+    core(server, "checked").kill()
+    server.wait_for(lambda: server.get("/v2/models/checked/ready").status == 400, "the model to be not ready")
+    reply = server.post("/v2/models/checked/generate", {"text_input": "hello"})
+    assert "Model is unavailable due to unhealthy vLLM engine" in reply.error
+    server.wait_log("unloaded 'checked'")
 
 
 def test_health_checks_restart_a_model_with_a_dead_engine_where_models_may_not_be_unloaded(
     tmp_path: Path, engines: Path
 ):
-    check = 'parameters { key: "ENABLE_VLLM_HEALTH_CHECK" value { string_value: "true" } }'
-    add_model(tmp_path / "models", engines, "fake", {"model": "some/model"}, check)
+    add_model(tmp_path / "models", engines, "fake", {"model": "some/model"}, CHECK)
     with ServerProcess(tmp_path / "models", work=tmp_path) as server:
         core(server, "fake").kill()
         server.wait_for(lambda: server.get("/v2/models/fake/ready").status == 400, "the model to be not ready")
@@ -346,18 +323,14 @@ def test_responses_and_messages_have_the_reasoning_of_vllm_too(server, client):
     assert [block["type"] for block in blocks] == ["thinking", "text"]
 
 
-def test_an_unknown_reasoning_parser_is_an_error_that_names_the_known_ones(tmp_path, engines):
-    add_model(tmp_path / "models", engines, "wrong", {"model": "some/model", "reasoning_parser": "thought"})
-    with ServerProcess(tmp_path / "models", "--exit-on-error=false", work=tmp_path, wait="live") as server:
-
-        def reason() -> str:
-            index = json.loads(server.post("/v2/repository/index", {}).body)
-            return "".join(one.get("reason", "") for one in index)
-
-        until(
-            lambda: "'reasoning_parser' in model.json is 'thought'; this release of vLLM has thoughts" in reason(),
-            "why",
-        )
+def test_an_unknown_reasoning_parser_is_an_error_that_names_the_known_ones(explicit_server, engines):
+    repository = explicit_server.work / "models"
+    add_model(repository, engines, "wrong", {"model": "some/model", "reasoning_parser": "thought"})
+    try:
+        reply = explicit_server.post("/v2/repository/models/wrong/load")
+    finally:
+        shutil.rmtree(repository / "wrong")
+    assert "'reasoning_parser' in model.json is 'thought'; this release of vLLM has thoughts" in reply.error
 
 
 def test_echo_with_logprobs_has_those_of_the_prompt(client):
@@ -448,36 +421,34 @@ def test_what_a_tokenizer_is_like_is_told_without_paths(server):
     assert "/a/path" not in json.dumps(info)
 
 
-def test_a_model_sleeps_and_wakes_up(tmp_path, engines):
-    settings = {"model": "some/model", "enable_sleep_mode": "true"}
-    add_model(tmp_path / "models", engines, "sleepy", settings)
-    add_model(tmp_path / "models", engines, "awake", {"model": "some/model"})
-    port = free_ports(1)[0]
-    with ServerProcess(tmp_path / "models", f"--openai-port={port}", work=tmp_path) as server:
-        server.openai_port = port  # type: ignore[attr-defined]
-        body = {"model": "sleepy", "prompt": "one", "max_tokens": 1}
-        with Stream(server, "sleepy", text_input="hello", max_tokens=100000) as running:
-            reader = iter(running)
-            next(reader)
-            assert _posted(server, "/sleep?model=sleepy", {}) == b""
-            *_, last = reader
-            assert last.get("finish_reason", "abort") == "abort"
-        assert json.loads(_got(server, "/is_sleeping?model=sleepy")) == {"is_sleeping": True}
-        error = json.loads(_posted(server, "/v1/completions", body))["error"]
-        assert error["message"].endswith("the model is asleep; wake it up by POST /wake_up")
-        assert server.get("/v2/models/sleepy/ready").status == 200
-        assert _posted(server, "/wake_up?model=sleepy&tags=weights&tags=kv_cache", {}) == b""
-        assert json.loads(_got(server, "/is_sleeping?model=sleepy")) == {"is_sleeping": False}
-        assert json.loads(_posted(server, "/v1/completions", body))["choices"][0]["text"] == " one"
-        for path in ("/sleep?model=awake", "/wake_up?model=awake"):
-            error = json.loads(_posted(server, path, {}))["error"]
-            assert "needs the engine vllm and 'enable_sleep_mode' in its model.json" in error["message"]
-        assert json.loads(_got(server, "/is_sleeping?model=awake")) == {"is_sleeping": False}
-        error = json.loads(_posted(server, "/sleep", {}))["error"]
-        assert error["message"] == "you must provide a `model` parameter: 2 models here sleep: awake, sleepy"
-        assert refusal(server, "sleepy", engine_request='{"sleep": {"level": 7}}').startswith(
-            "Error generating stream: 'engine_request' must be one of"
-        )
+def test_a_model_sleeps_and_wakes_up(serve):
+    serve("awake", {"model": "some/model"})
+    server = serve("sleepy", {"model": "some/model", "enable_sleep_mode": "true"})
+    body = {"model": "sleepy", "prompt": "one", "max_tokens": 1}
+    with Stream(server, "sleepy", text_input="hello", max_tokens=100000) as running:
+        reader = iter(running)
+        next(reader)
+        assert _posted(server, "/sleep?model=sleepy", {}) == b""
+        *_, last = reader
+        assert last.get("finish_reason", "abort") == "abort"
+    assert json.loads(_got(server, "/is_sleeping?model=sleepy")) == {"is_sleeping": True}
+    error = json.loads(_posted(server, "/v1/completions", body))["error"]
+    assert error["message"].endswith("the model is asleep; wake it up by POST /wake_up")
+    assert server.get("/v2/models/sleepy/ready").status == 200
+    assert _posted(server, "/wake_up?model=sleepy&tags=weights&tags=kv_cache", {}) == b""
+    assert json.loads(_got(server, "/is_sleeping?model=sleepy")) == {"is_sleeping": False}
+    assert json.loads(_posted(server, "/v1/completions", body))["choices"][0]["text"] == " one"
+    for path in ("/sleep?model=awake", "/wake_up?model=awake"):
+        error = json.loads(_posted(server, path, {}))["error"]
+        assert "needs the engine vllm and 'enable_sleep_mode' in its model.json" in error["message"]
+    assert json.loads(_got(server, "/is_sleeping?model=awake")) == {"is_sleeping": False}
+    error = json.loads(_posted(server, "/sleep", {}))["error"]
+    assert re.fullmatch(
+        r"you must provide a `model` parameter: \d+ models here sleep: .*\bawake\b.*\bsleepy\b.*", error["message"]
+    )
+    assert refusal(server, "sleepy", engine_request='{"sleep": {"level": 7}}').startswith(
+        "Error generating stream: 'engine_request' must be one of"
+    )
 
 
 def _page(server: ServerProcess) -> list[str]:
